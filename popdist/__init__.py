@@ -1,0 +1,88 @@
+"""The PopDist programming model on ordinary machines.
+
+`import popdist` costs next to nothing: every name, the framework doors among them
+(`popdist.poptorch`), resolves on first use (PEP 562).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from popdist._version import __version__
+
+if TYPE_CHECKING:
+    from popdist.backend import (
+        execute_on_instances,
+        finalizeBackend,
+        init,
+        initializeBackend,
+        isBackendInitialized,
+        synchronize,
+    )
+    from popdist.environment import Topology
+    from popdist.errors import PopdistError
+    from popdist.popdist_core import (
+        checkNumIpusPerReplica,
+        getDeviceId,
+        getInstanceIndex,
+        getLocalInstanceIndex,
+        getNumInstances,
+        getNumIpusPerReplica,
+        getNumLocalReplicas,
+        getNumTotalReplicas,
+        getReplicaIndexOffset,
+        isPopdistEnvSet,
+        isUniformReplicasPerInstance,
+        topology,
+    )
+
+__all__ = [
+    "PopdistError",
+    "Topology",
+    "__version__",
+    "checkNumIpusPerReplica",
+    "execute_on_instances",
+    "finalizeBackend",
+    "getDeviceId",
+    "getInstanceIndex",
+    "getLocalInstanceIndex",
+    "getNumInstances",
+    "getNumIpusPerReplica",
+    "getNumLocalReplicas",
+    "getNumTotalReplicas",
+    "getReplicaIndexOffset",
+    "init",
+    "initializeBackend",
+    "isBackendInitialized",
+    "isPopdistEnvSet",
+    "isUniformReplicasPerInstance",
+    "synchronize",
+    "topology",
+]
+
+_HOMES = {
+    "PopdistError": "errors",
+    "Topology": "environment",
+    "execute_on_instances": "backend",
+    "finalizeBackend": "backend",
+    "init": "backend",
+    "initializeBackend": "backend",
+    "isBackendInitialized": "backend",
+    "synchronize": "backend",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        home = import_module(f"popdist.{_HOMES.get(name, 'popdist_core')}")
+        return globals().setdefault(name, getattr(home, name))
+    # Programs reach `popdist.poptorch` after `import popdist` alone (the published package let them).
+    if not name.startswith("_") and find_spec(f"popdist.{name}") is not None:
+        return import_module(f"popdist.{name}")
+    raise AttributeError(f"module 'popdist' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,107 @@
+"""The errors a user sees: what was wrong, the value seen, what is accepted, and a hint.
+
+Every error carries a stable code (``PD012``) by which the troubleshooting page is keyed.
+"""
+
+from __future__ import annotations
+
+CODES: dict[str, str] = {
+    # Contract between launcher and instance (popdist.environment).
+    "PD001": "a POPDIST_* variable is malformed",
+    "PD002": "POPDIST_* variables contradict each other or are incomplete",
+    "PD003": "a function needs the same number of replicas in every instance",
+    "PD004": "an argument does not fit the job",
+    # Host communication (popdist.backend).
+    "PD010": "no usable Horovod is installed",
+    "PD011": "Horovod sees another job than the launcher started",
+    "PD012": "host communication is not initialised",
+    # Launcher (popdist.poprun).
+    "PD100": "an option is unknown, ambiguous or malformed",
+    "PD101": "options contradict each other",
+    "PD102": "the program is missing or cannot be started",
+    "PD103": "a host list is malformed",
+    "PD104": "no usable mpirun was found",
+    "PD105": "the job does not fit the hosts",
+    # Horovod build (popdist.horovod_build).
+    "PD200": "the Horovod build cannot start on this machine",
+    "PD201": "the Horovod source cannot be had or is not the expected one",
+    "PD202": "compiling Horovod failed",
+    "PD203": "the built Horovod does not work",
+    # PyTorch adapter (popdist_torch).
+    "PD300": "an option of poptorch.Options is unknown, malformed or frozen",
+    "PD301": "a batch does not fit micro-batch x accumulation x iterations x replicas",
+    "PD302": "a data set cannot be divided over the instances",
+    "PD303": "the model has no loss, or more than one",
+    "PD304": "the instances disagree about the model or the data",
+    "PD305": "a wrapped model was used in a way its state does not allow",
+    "PD306": "an optimizer cannot be used",
+}
+"""Every code with its meaning; codes are never reused."""
+
+
+class PopdistError(Exception):
+    """Base of every error that popdist raises on purpose.
+
+    Args:
+        code: Stable code, a key of `CODES`.
+        what: What was wrong, one sentence without a final full stop.
+        value: The value that was seen, where there is one.
+        accepted: What would have been accepted.
+        hint: The exact fix to try.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        what: str,
+        *,
+        value: object = None,
+        accepted: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        if code not in CODES:
+            raise KeyError(f"{code} is not a declared error code")
+        self.code = code
+        self.what = what
+        self.value = value
+        self.accepted = accepted
+        self.hint = hint
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        lines = [f"[{self.code}] {self.what}"]
+        if self.value is not None:
+            lines.append(f"  seen:     {self.value!r}")
+        if self.accepted is not None:
+            lines.append(f"  accepted: {self.accepted}")
+        if self.hint is not None:
+            lines.append(f"  hint:     {self.hint}")
+        return "\n".join(lines)
+
+
+class ContractError(PopdistError, ValueError):
+    """The ``POPDIST_*`` variables of this process are malformed or contradictory."""
+
+
+class NonUniformError(PopdistError, RuntimeError):
+    """A function that is defined only for equal numbers of replicas was called without them."""
+
+
+class ArgumentError(PopdistError, ValueError):
+    """An argument of a popdist function does not fit the job it runs in."""
+
+
+class BackendError(PopdistError, RuntimeError):
+    """Host communication is missing, not initialised, or not the launcher's."""
+
+
+class UsageError(PopdistError, ValueError):
+    """The launcher's command line, or a file it names, is wrong."""
+
+
+class LaunchError(PopdistError, RuntimeError):
+    """The job could not be started on this machine or on one of its hosts."""
+
+
+class BuildError(PopdistError, RuntimeError):
+    """Horovod could not be built or does not work."""

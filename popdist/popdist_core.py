@@ -1,0 +1,176 @@
+"""The published PopDist queries: who am I, how many instances and replicas are there.
+
+Names, defaults and restrictions are those of the PopDist guide (SDK 2.2), section 4.2.1, and of the
+later SDK where marked. All answers come from one validated `popdist.environment.Topology`.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+
+from popdist.environment import VARIABLES, Topology
+from popdist.errors import ArgumentError, NonUniformError
+
+
+def topology() -> Topology:
+    """Where this instance stands in its job.
+
+    Returns:
+        The topology of this process; the single-instance default without a launcher.
+
+    Raises:
+        ContractError: The ``POPDIST_*`` variables are malformed or contradictory.
+    """
+    return _parse(tuple((v.name, os.environ.get(v.name)) for v in VARIABLES))
+
+
+@lru_cache(maxsize=1)
+def _parse(values: tuple[tuple[str, str | None], ...]) -> Topology:
+    return Topology.from_environ({name: text for name, text in values if text is not None})
+
+
+def isPopdistEnvSet() -> bool:
+    """Whether this process was started by poprun.
+
+    Returns:
+        True if the launcher's variables are set.
+    """
+    return topology().launched
+
+
+def getNumTotalReplicas() -> int:
+    """The number of replicas of the whole job.
+
+    Returns:
+        The total over all instances; 1 without a launcher.
+    """
+    return topology().num_total_replicas
+
+
+def getNumLocalReplicas() -> int:
+    """The number of replicas of this instance.
+
+    Returns:
+        The local replicas; 1 without a launcher.
+    """
+    return topology().num_local_replicas
+
+
+def getReplicaIndexOffset() -> int:
+    """The global index of this instance's first replica.
+
+    Returns:
+        The offset; 0 without a launcher.
+    """
+    return topology().replica_index_offset
+
+
+def getNumIpusPerReplica() -> int:
+    """The number of devices that one replica uses.
+
+    Returns:
+        As given to poprun; 1 without a launcher.
+    """
+    return topology().num_ipus_per_replica
+
+
+def checkNumIpusPerReplica(expected: int) -> bool:
+    """Whether one replica uses as many devices as the program expects.
+
+    Args:
+        expected: Devices per replica that the program was written for.
+
+    Returns:
+        True if the launcher's value (or the default, 1) equals ``expected``.
+    """
+    return getNumIpusPerReplica() == expected
+
+
+def isUniformReplicasPerInstance() -> bool:
+    """Whether every instance has the same number of replicas.
+
+    Returns:
+        True if so, and without a launcher.
+    """
+    return topology().uniform
+
+
+def getNumInstances() -> int:
+    """The number of instances of the job.
+
+    Returns:
+        The number of instances; 1 without a launcher.
+
+    Raises:
+        NonUniformError: Replicas differ between instances, for which the published function is not
+            defined; `topology` knows the number there too.
+    """
+    return _uniform_only("getNumInstances", topology().num_instances)
+
+
+def getInstanceIndex() -> int:
+    """The index of this instance, from 0 to `getNumInstances` - 1.
+
+    Returns:
+        The index; 0 without a launcher.
+
+    Raises:
+        NonUniformError: Replicas differ between instances, for which the published function is not
+            defined; `topology` knows the index there too.
+    """
+    return _uniform_only("getInstanceIndex", topology().instance_index)
+
+
+def _uniform_only(function: str, answer: int | None) -> int:
+    if answer is None or not topology().uniform:
+        raise NonUniformError(
+            "PD003",
+            f"popdist.{function}() is defined only when every instance has the same number of "
+            "replicas, and this job's instances differ",
+            value=f"{getNumLocalReplicas()} of {getNumTotalReplicas()} replicas are here",
+            accepted="a job with --num-replicas a multiple of --num-instances",
+            hint="use popdist.getReplicaIndexOffset() and popdist.getNumLocalReplicas(), "
+            "or popdist.topology().instance_index and .num_instances",
+        )
+    return answer
+
+
+def getLocalInstanceIndex() -> int:
+    """The index of this instance among those on its host (SDK 3).
+
+    Returns:
+        The local index; 0 without a launcher.
+    """
+    return topology().local_instance_index
+
+
+def getDeviceId(ipusPerReplica: int | None = None, *, ipus_per_replica: int | None = None) -> int:
+    """The device that this instance uses.
+
+    On an ordinary host, devices are numbered per host and each instance owns a run of
+    ``local replicas x devices per replica`` of them; the id is the first of that run. A program with
+    one GPU per instance passes it to ``torch.cuda.set_device``.
+
+    Args:
+        ipusPerReplica: Devices per replica; None or 0 takes the launcher's value.
+        ipus_per_replica: The same under its SDK 2 name.
+
+    Returns:
+        The id of the first device of this instance; 0 without a launcher.
+
+    Raises:
+        ArgumentError: The launcher placed this job for another number of devices per replica.
+    """
+    asked = ipusPerReplica or ipus_per_replica
+    if asked and isPopdistEnvSet() and not checkNumIpusPerReplica(asked):
+        placed = getNumIpusPerReplica()
+        raise ArgumentError(
+            "PD004",
+            "popdist.getDeviceId() was asked for another number of devices per replica than the "
+            "job was placed for",
+            value=asked,
+            accepted=f"{placed}, or no argument",
+            hint=f"start the job with poprun --ipus-per-replica {asked}",
+        )
+    return topology().device_id

