@@ -48,15 +48,13 @@ EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement
 setup(
     name="popdist",
     version=VERSION,
-    description="The PopDist/PopRun programming model on ordinary machines, over real Horovod and Open MPI",
+    description="The PopDist/PopRun programming model on ordinary machines, over real Horovod",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
     license_files=["LICENSE"],
     python_requires=">=3.10",
-    packages=find_packages(
-        include=["popdist*", "popdist_torch*", "popdist_tf*", "popdist_onnx*"]
-    ),
+    packages=find_packages(include=["popdist*", "popdist_torch*", "popdist_tf*", "popdist_onnx*"]),
     package_data={
         package: ["py.typed"]
         for package in ("popdist", "popdist_torch", "popdist_tf", "popdist_onnx")

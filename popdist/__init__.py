@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         home = import_module(f"popdist.{_HOMES.get(name, 'popdist_core')}")
         return globals().setdefault(name, getattr(home, name))
-    # Programs reach `popdist.poptorch` after `import popdist` alone (the published package let them).
+    # Published programs reach `popdist.poptorch` after `import popdist` alone.
     if not name.startswith("_") and find_spec(f"popdist.{name}") is not None:
         return import_module(f"popdist.{name}")
     raise AttributeError(f"module 'popdist' has no attribute {name!r}")

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from popdist.environment import Topology
 from popdist.errors import ArgumentError, BackendError
 from popdist.popdist_core import topology
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from popdist.environment import Topology
 
 Result = TypeVar("Result")
 

@@ -12,11 +12,13 @@ The published variables carry no number of instances: with uniform replicas it f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from popdist.errors import ContractError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
@@ -165,7 +167,7 @@ class Topology:
         replica_index_offset: Global index of this instance's first replica.
         num_ipus_per_replica: Devices that one replica uses.
         uniform: Whether every instance has the same number of replicas.
-        num_instances: Instances of the job; None where a foreign launcher started a non-uniform job.
+        num_instances: Instances of the job; None in a non-uniform job of a foreign launcher.
         instance_index: Index of this instance; None in the same case.
         local_instance_index: Index of this instance among those on its host.
         device_id: Index of this instance's first device on its host.
@@ -211,7 +213,7 @@ class Topology:
                     f"{_BY_FIELD[field].name} must be a multiple of "
                     "POPDIST_NUM_LOCAL_REPLICAS while replicas are uniform",
                     f"{self._shown(field)}, {self._shown('num_local_replicas')}",
-                    "set POPDIST_UNIFORM_REPLICAS_PER_INSTANCE=0 where instances differ in replicas",
+                    "set POPDIST_UNIFORM_REPLICAS_PER_INSTANCE=0 where instances differ",
                 )
 
     def _check_instances(self) -> None:

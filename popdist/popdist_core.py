@@ -149,8 +149,8 @@ def getDeviceId(ipusPerReplica: int | None = None, *, ipus_per_replica: int | No
     """The device that this instance uses.
 
     On an ordinary host, devices are numbered per host and each instance owns a run of
-    ``local replicas x devices per replica`` of them; the id is the first of that run. A program with
-    one GPU per instance passes it to ``torch.cuda.set_device``.
+    ``local replicas x devices per replica`` of them; the id is the first of that run. A program
+    with one GPU per instance passes it to ``torch.cuda.set_device``.
 
     Args:
         ipusPerReplica: Devices per replica; None or 0 takes the launcher's value.
