@@ -27,6 +27,8 @@ CODES: dict[str, str] = {
     "PD201": "the Horovod source cannot be had or is not the expected one",
     "PD202": "compiling Horovod failed",
     "PD203": "the built Horovod does not work",
+    "PD204": "no MPI that Horovod and the launcher can share was found",
+    "PD205": "the built wheel could not be installed",
     # PyTorch adapter (popdist_torch).
     "PD300": "an option of poptorch.Options is unknown, malformed or frozen",
     "PD301": "a batch does not fit micro-batch x accumulation x iterations x replicas",
