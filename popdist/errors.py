@@ -15,6 +15,10 @@ CODES: dict[str, str] = {
     "PD010": "no usable Horovod is installed",
     "PD011": "Horovod sees another job than the launcher started",
     "PD012": "host communication is not initialised",
+    # Exchange of gradients (popdist.exchange).
+    "PD020": "an exchange plan does not fit the buffers it was given",
+    "PD021": "an exchange was aborted because another instance ended or failed",
+    "PD022": "a gradient changed after it was handed to the exchange",
     # Launcher (popdist.poprun).
     "PD100": "an option is unknown, ambiguous or malformed",
     "PD101": "options contradict each other",
