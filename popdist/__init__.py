@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
-
 from popdist._version import __version__
 
+TYPE_CHECKING = False  # `typing` alone would cost most of the ten milliseconds; checkers know it
 if TYPE_CHECKING:
+    from typing import Any
+
     from popdist.backend import (
         execute_on_instances,
         finalizeBackend,
@@ -75,6 +74,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+    from importlib.util import find_spec
+
     if name in __all__:
         home = import_module(f"popdist.{_HOMES.get(name, 'popdist_core')}")
         return globals().setdefault(name, getattr(home, name))

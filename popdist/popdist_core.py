@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from popdist.environment import VARIABLES, Topology
+from popdist.contract import VARIABLES
+from popdist.environment import Topology
 from popdist.errors import ArgumentError, NonUniformError
 
 

@@ -1,0 +1,5 @@
+"""``python -m popdist.poprun``, the same as the ``poprun`` command."""
+
+from popdist.poprun.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,94 @@
+"""The ``poprun`` command: the pipeline from arguments to exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from popdist.errors import PopdistError
+from popdist.poprun.log import Log, say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from popdist.poprun.job import Job
+
+USAGE_EXIT_CODE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the launcher.
+
+    Args:
+        arguments: The command line without the command's name; None for this process's.
+
+    Returns:
+        0, the exit code of the first instance that failed (128 + the number of a signal),
+        130 or 143 after an interrupt, or 2 for a mistake on the command line.
+    """
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except PopdistError as error:
+        say(f"poprun: {error}")
+        return USAGE_EXIT_CODE
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from popdist.poprun.parser import parse
+
+    line = parse(arguments)
+    if line.values["help"]:
+        from popdist.poprun.help import help_text
+
+        sys.stdout.write(help_text() + "\n")
+        return 0
+    if line.values["version"]:
+        from popdist._version import __version__
+
+        sys.stdout.write(f"poprun {__version__}\n")
+        return 0
+
+    from popdist.poprun.job import make_job
+
+    return _launch(make_job(line, os.environ))
+
+
+def _launch(job: Job) -> int:
+    from popdist.poprun.locate import locate_mpirun
+    from popdist.poprun.mpirun import build_command
+    from popdist.poprun.placement import place
+    from popdist.poprun.report import failure_report
+    from popdist.poprun.supervise import JobFolder, Supervisor
+
+    log = Log(job.verbosity)
+    instances = place(job)
+    mpirun = locate_mpirun(os.environ, job.mpirun)
+    if job.print_topology or job.dry_run or job.verbosity > 1:
+        from popdist.poprun.topology_table import topology_table
+
+        sys.stdout.write(topology_table(instances) + "\n")
+        sys.stdout.flush()
+    as_root = os.geteuid() == 0
+    if job.dry_run:
+        import shlex
+
+        command = build_command(job, instances, mpirun, os.environ, "pipe=<pipe>", as_root=as_root)
+        sys.stdout.write(shlex.join(command.arguments) + "\n")
+        return 0
+    token = os.urandom(16).hex()
+    folder = JobFolder(os.environ.get("TMPDIR", "/tmp")) if job.is_local else None  # noqa: S108
+    channel = f"token={token}" if folder is None else f"pipe={folder.pipe}"
+    try:
+        command = build_command(job, instances, mpirun, os.environ, channel, as_root=as_root)
+        quoted = " ".join(f"'{word}'" for word in command.arguments)
+        log.info(f"Running command: {quoted}")
+        outcome = Supervisor(log, job.num_instances).run(
+            command, pipe=None if folder is None else folder.pipe, token=token
+        )
+    finally:
+        if folder is not None:
+            folder.remove()
+    if report := failure_report(outcome, instances):
+        say(report)
+    return outcome.exit_code

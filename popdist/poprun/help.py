@@ -1,0 +1,71 @@
+"""Text about the options, made from their table: ``--help`` and the page in the documentation."""
+
+from __future__ import annotations
+
+from popdist.poprun.options import OPTIONS, Option
+
+USAGE = "poprun [options] program [program args]"
+
+_COLUMN = 36
+
+
+def help_text() -> str:
+    """What ``--help`` prints.
+
+    Returns:
+        The options in groups, with their defaults.
+    """
+    lines = [f"Usage: {USAGE}", "", "Starts the instances of a job over mpirun."]
+    for group, options in _groups().items():
+        lines += ["", f"{group}:"]
+        for option in options:
+            left = f"  {_spelling(option)}"
+            right = option.help + (f" (default: {_default(option)})" if _default(option) else "")
+            if len(left) >= _COLUMN:
+                lines.append(left)
+                left = ""
+            lines.append(f"{left:<{_COLUMN}}{right}")
+    lines += [
+        "",
+        "Booleans take yes, no, true, false, on, off, 1 or 0. Both '--option value' and",
+        "'--option=value' work, and a name may be cut as long as it stays unique. All that follows",
+        "the program belongs to the program.",
+    ]
+    return "\n".join(lines)
+
+
+def options_table() -> str:
+    """The options as a Markdown table.
+
+    Returns:
+        One row per option, grouped.
+    """
+    rows = ["| Option | Values | Default | What it does | Since |", "|---|---|---|---|---|"]
+    for group, options in _groups().items():
+        rows.append(f"| **{group}** | | | | |")
+        rows += [
+            f"| `{_spelling(option)}` | {option.kind.accepted} | {_default(option) or '-'} "
+            f"| {option.help} | {option.since} |"
+            for option in options
+        ]
+    return "\n".join(rows)
+
+
+def _groups() -> dict[str, list[Option]]:
+    groups: dict[str, list[Option]] = {}
+    for option in OPTIONS:
+        groups.setdefault(option.group, []).append(option)
+    return groups
+
+
+def _spelling(option: Option) -> str:
+    names = ", ".join([*option.short, f"--{option.name}"])
+    return f"{names} {option.kind.metavar}".rstrip()
+
+
+def _default(option: Option) -> str:
+    if option.shown_default:
+        return option.shown_default
+    if isinstance(option.default, bool):
+        return "yes" if option.default else "no"
+    return "" if option.default is None else str(option.default)

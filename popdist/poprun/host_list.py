@@ -1,0 +1,121 @@
+"""Host lists: ``host0,host1:4``, ``host[0-2,4]``, ``node[0001-1024]``, and files of them."""
+
+from __future__ import annotations
+
+import re
+
+from popdist.errors import UsageError
+from popdist.poprun.hosts import Host
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
+_RANGED = re.compile(r"(?P<head>[^\[\]]*)\[(?P<ranges>[^\[\]]*)\](?P<tail>[^\[\]]*)")
+_RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9}))?")
+_MOST_HOSTS = 65536
+
+
+def parse_hosts(text: str) -> tuple[Host, ...]:
+    """Reads a host list.
+
+    Args:
+        text: Names separated by commas, each with optional ranges in brackets and slots after a
+            colon. A name that stands twice gets the sum of its slots, as mpirun has it.
+
+    Returns:
+        The hosts in the order of their first mention.
+
+    Raises:
+        UsageError: The list is malformed.
+    """
+    return _merge([host for item in _split(text) for host in _expand(item, text)])
+
+
+def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
+    """Reads the content of a host file.
+
+    Args:
+        text: One host a line, as ``name``, ``name:slots`` or ``name slots=n``; ``#`` starts a
+            comment.
+        path: The file's path, for messages.
+
+    Returns:
+        The hosts in the order of their first mention.
+
+    Raises:
+        UsageError: A line is malformed, or there is no host.
+    """
+    hosts: list[Host] = []
+    for line in text.splitlines():
+        words = line.partition("#")[0].split()
+        if len(words) == 2 and words[1].startswith("slots="):  # noqa: PLR2004 - name and slots
+            words = [f"{words[0]}:{words[1].removeprefix('slots=')}"]
+        if len(words) > 1:
+            raise _malformed(line, f"a line of {path} is not a host")
+        hosts += [host for word in words for item in _split(word) for host in _expand(item, word)]
+    if not hosts:
+        raise _malformed(path, "the host file names no host")
+    return _merge(hosts)
+
+
+def _split(text: str) -> list[str]:
+    """Splits at the commas outside brackets."""
+    items, depth = [""], 0
+    for character in text:
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += character
+    return items
+
+
+def _expand(item: str, text: str) -> list[Host]:
+    name, colon, slots_text = item.strip().partition(":")
+    slots = None
+    if colon:
+        if not (slots_text.isascii() and slots_text.isdecimal() and 0 < int(slots_text) < 10**6):
+            raise _malformed(item, "the slots of a host are not a whole number, 1 or more")
+        slots = int(slots_text)
+    names = _expand_ranges(name, text)
+    for each in names:
+        if not _NAME.fullmatch(each):
+            raise _malformed(each or text, "a host name is empty or has characters it cannot have")
+    return [Host(each, slots) for each in names]
+
+
+def _expand_ranges(name: str, text: str) -> list[str]:
+    match = _RANGED.fullmatch(name)
+    if match is None:
+        return [name]
+    middles: list[str] = []
+    for part in match["ranges"].split(","):
+        bounds = _RANGE.fullmatch(part.strip())
+        if bounds is None:
+            raise _malformed(text, f"'{part}' is not a range of host numbers")
+        first, last = bounds["first"], bounds["last"] or bounds["first"]
+        # node[0001-1024] keeps its zeros, as Slurm has it.
+        width = len(first) if first.startswith("0") else 0
+        if int(last) < int(first) or int(last) - int(first) >= _MOST_HOSTS:
+            raise _malformed(text, f"the range '{part}' runs backwards or is too long")
+        middles += [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
+    return [match["head"] + middle + match["tail"] for middle in middles]
+
+
+def _merge(hosts: list[Host]) -> tuple[Host, ...]:
+    merged: dict[str, Host] = {}
+    for host in hosts:
+        if host.name in merged:
+            slots = (merged[host.name].slots or 1) + (host.slots or 1)
+            merged[host.name] = Host(host.name, slots)
+        else:
+            merged[host.name] = host
+    return tuple(merged.values())
+
+
+def _malformed(value: str, what: str) -> UsageError:
+    return UsageError(
+        "PD103",
+        what,
+        value=value,
+        accepted="names or IPv4 addresses: host0,host1 or host0:4,host1:4 or host[0-2,4]",
+        hint="write the list without blanks, in quotes where it has brackets",
+    )

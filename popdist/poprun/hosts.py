@@ -1,0 +1,27 @@
+"""A machine that runs instances."""
+
+from __future__ import annotations
+
+import os
+
+from popdist.poprun.record import Record
+
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1"})
+
+
+class Host(Record):
+    """A machine that runs instances.
+
+    Attributes:
+        name: Its name or IPv4 address.
+        slots: How many instances it takes; None where the list does not say.
+    """
+
+    name: str
+    slots: int | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the name is that of this machine."""
+        here = os.uname().nodename
+        return self.name in LOCAL_NAMES or self.name in (here, here.partition(".")[0])

@@ -1,0 +1,42 @@
+"""The launcher's own messages, on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+
+class Log:
+    """Writes messages in the published form, ``HH:MM:SS.mmm PID POPRUN [I] text``.
+
+    Args:
+        verbosity: 0 for warnings only, 1 for what is done, 2 for everything.
+    """
+
+    def __init__(self, verbosity: int = 0) -> None:
+        self.verbosity = verbosity
+
+    def info(self, text: str) -> None:
+        """A message that ``-v`` shows."""
+        if self.verbosity >= 1:
+            self._write("I", text)
+
+    def debug(self, text: str) -> None:
+        """A message that ``-vv`` shows."""
+        if self.verbosity > 1:
+            self._write("D", text)
+
+    def _write(self, level: str, text: str) -> None:
+        now = time.time()
+        clock = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03d}"
+        say(f"{clock} {os.getpid()} POPRUN [{level}] {text}")
+
+
+def say(text: str) -> None:
+    """Writes a message to standard error; a reader that has gone away is no reason to fail."""
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except OSError:
+        pass

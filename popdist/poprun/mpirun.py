@@ -1,0 +1,114 @@
+"""The mpirun command of a job: arguments and environment. Pure."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from popdist import contract
+from popdist.poprun.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from popdist.poprun.job import Job
+    from popdist.poprun.locate import Mpirun
+    from popdist.poprun.placement import Instance
+
+FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+"""Variables that every instance gets by name, as the original launcher forwards them."""
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_GUARD = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from popdist.poprun.guard import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+class Command(Record):
+    """What is executed.
+
+    Attributes:
+        arguments: mpirun's path and arguments.
+        environment: The whole environment of mpirun.
+    """
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def build_command(
+    job: Job,
+    instances: Sequence[Instance],
+    mpirun: Mpirun,
+    environ: Mapping[str, str],
+    channel: str,
+    *,
+    as_root: bool,
+) -> Command:
+    """Builds the command: one application context per instance.
+
+    Args:
+        job: The job.
+        instances: Its placed instances.
+        mpirun: Which mpirun runs it.
+        environ: The launcher's environment.
+        channel: How guards reach the launcher, as ``pipe=<path>`` or ``token=<secret>``.
+        as_root: Whether the launcher runs as root, which mpirun must be told.
+
+    Returns:
+        The command. Values of ``-x NAME=VALUE`` go into mpirun's environment and are forwarded by
+        name, so that they never stand on a command line that others can read.
+    """
+    environment = dict(environ)
+    environment.update({k: v for k, v in job.variables.items() if v is not None})
+    names = [name for name in FORWARDED if name in environment]
+    names += [name for name in job.variables if name not in names]
+    forwarded = tuple(word for name in names for word in ("-x", name))
+    neighbours: dict[str, int] = {}
+    for one in instances:
+        neighbours[one.host.name] = neighbours.get(one.host.name, 0) + 1
+    words = [mpirun.path, *job.global_args, "--bind-to", "none", *mpirun.dialect.oversubscribe]
+    if as_root:
+        words.append("--allow-run-as-root")
+    for one in instances:
+        if one.index:
+            words.append(":")
+        words += ["-np", "1"]
+        if not job.is_local:
+            words += ["--host", one.host.name]
+        for name, value in contract.write(one.fields).items():
+            words += ["-x", f"{name}={value}"]
+        words += [*forwarded, *job.local_args, *job.instance_args.get(one.index, ())]
+        words += [sys.executable, "-I", "-S", "-c", _GUARD, _ROOT]
+        words += _guard_settings(job, one, neighbours[one.host.name], channel)
+        words += ["--", *_escape_colons(job.program)]
+    return Command(tuple(words), environment)
+
+
+def _guard_settings(job: Job, one: Instance, neighbours: int, channel: str) -> list[str]:
+    only = job.only_output_from
+    shown = only is None or only == one.index
+    settings = [f"index={one.index}", channel, f"show={int(shown)}", f"neighbours={neighbours}"]
+    if job.tag_output:
+        settings.append("tag=1")
+    if shown and (job.num_instances == 1 or only is not None):
+        settings.append("eager=1")  # no other line can be broken by an unfinished one
+    if job.output_folder:
+        settings.append(f"files={os.path.abspath(job.output_folder)}")
+    if ":" in job.program:
+        settings.append(f"colon={_stand_in(job.program)}")
+    return settings
+
+
+def _stand_in(program: Sequence[str]) -> str:
+    """A word for a lone colon, which mpirun would take for the start of another program."""
+    word = "<colon>"
+    while word in program:
+        word = f"<{word}>"
+    return word
+
+
+def _escape_colons(program: Sequence[str]) -> list[str]:
+    return [_stand_in(program) if word == ":" else word for word in program]

@@ -1,0 +1,98 @@
+"""Placement: which instance runs where, with which replicas. Pure."""
+
+from __future__ import annotations
+
+from popdist import contract
+from popdist.errors import LaunchError
+from popdist.poprun.hosts import Host
+from popdist.poprun.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from popdist.poprun.job import Job
+
+HERE = Host("localhost")
+
+
+class Instance(Record):
+    """One process of the job.
+
+    Attributes:
+        index: Its index in the job.
+        host: Where it runs.
+        fields: What its environment says, by field of `popdist.environment.Topology`.
+    """
+
+    index: int
+    host: Host
+    fields: Mapping[str, Any]
+
+    @property
+    def num_local_replicas(self) -> int:
+        """Its replicas."""
+        return int(self.fields["num_local_replicas"])
+
+
+def place(job: Job) -> tuple[Instance, ...]:
+    """Places the instances of a job.
+
+    Without slots, consecutive instances are divided evenly over the hosts (instance ``i`` of ``I``
+    on host ``i * H // I``). With slots, hosts are filled in order, and a host without a number has
+    one slot, as mpirun has it. Replicas are dealt out in consecutive runs; where they do not divide
+    evenly, the first instances have one more.
+
+    Args:
+        job: The job.
+
+    Returns:
+        The instances in the order of their indices.
+
+    Raises:
+        LaunchError: The hosts have fewer slots than there are instances.
+    """
+    hosts = _hosts_of_instances(job.hosts or (HERE,), job.num_instances)
+    fewest, more = divmod(job.num_replicas, job.num_instances)
+    instances: list[Instance] = []
+    offset = 0
+    neighbours: dict[str, int] = {}
+    devices: dict[str, int] = {}
+    for index, host in enumerate(hosts):
+        local = fewest + (index < more)
+        fields = {
+            "launched": True,
+            "num_total_replicas": job.num_replicas,
+            "num_local_replicas": local,
+            "replica_index_offset": offset,
+            "num_ipus_per_replica": job.ipus_per_replica,
+            "uniform": more == 0,
+            "num_instances": job.num_instances,
+            "instance_index": index,
+            "local_instance_index": neighbours.get(host.name, 0),
+            "device_id": devices.get(host.name, 0),
+            "offline": job.offline,
+            "executable_cache_path": job.executable_cache_path,
+        }
+        contract.check(fields)
+        instances.append(Instance(index, host, fields))
+        offset += local
+        neighbours[host.name] = neighbours.get(host.name, 0) + 1
+        devices[host.name] = devices.get(host.name, 0) + local * job.ipus_per_replica
+    return tuple(instances)
+
+
+def _hosts_of_instances(hosts: Sequence[Host], num_instances: int) -> list[Host]:
+    if all(host.slots is None for host in hosts):
+        return [hosts[index * len(hosts) // num_instances] for index in range(num_instances)]
+    filled = [host for host in hosts for _ in range(host.slots or 1)]
+    if len(filled) < num_instances:
+        raise LaunchError(
+            "PD105",
+            "the hosts have fewer slots than there are instances",
+            value=f"{len(filled)} slots, {num_instances} instances",
+            accepted="at least one slot per instance",
+            hint="give the hosts more slots (host:4), or no slots to divide instances evenly",
+        )
+    return filled[:num_instances]
