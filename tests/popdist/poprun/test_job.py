@@ -1,0 +1,131 @@
+"""Command line to job: defaults that depend on each other, and contradictions."""
+
+import sys
+
+import pytest
+
+from popdist.errors import LaunchError, UsageError
+from popdist.poprun.hosts import Host
+from popdist.poprun.job import make_job
+from popdist.poprun.parser import parse
+
+ENVIRON = {"PATH": "/usr/bin:/bin", "SET": "1"}
+
+
+def job(*words, program=("true",)):
+    return make_job(parse([*words, *program]), ENVIRON)
+
+
+def test_without_options_there_is_one_instance_with_one_replica():
+    assert (job().num_instances, job().num_replicas) == (1, 1)
+
+
+def test_without_replicas_there_is_one_per_instance():
+    assert job("--num-instances=3").num_replicas == 3
+
+
+def test_replicas_alone_belong_to_one_instance():
+    assert (job("--num-replicas=4").num_instances, job("--num-replicas=4").num_replicas) == (1, 4)
+
+
+def test_without_instances_there_is_one_per_host():
+    made = job("--host=a,b,c")
+    assert (made.num_instances, made.num_replicas) == (3, 3)
+    assert made.hosts == (Host("a"), Host("b"), Host("c"))
+    assert not made.is_local
+
+
+def test_fewer_replicas_than_instances_is_refused_with_the_fix():
+    with pytest.raises(UsageError, match="--num-replicas 4"):
+        job("--num-replicas=2", "--num-instances=4")
+
+
+def test_host_and_hostfile_exclude_each_other(tmp_path):
+    with pytest.raises(UsageError, match="exclude each other"):
+        job("--host=a", f"--hostfile={tmp_path}")
+
+
+def test_hosts_from_a_file(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("a:2\nb:2\n")
+    assert job(f"--hostfile={path}").hosts == (Host("a", 2), Host("b", 2))
+    with pytest.raises(UsageError, match="cannot be read"):
+        job(f"--hostfile={tmp_path / 'missing'}")
+    with pytest.raises(UsageError, match="cannot be read"):
+        job(f"--hostfile={tmp_path}")
+
+
+def test_arguments_for_mpirun_are_split_and_merged():
+    made = job("--mpi-global-args=--mca a  b\n --mca c d", "--mpi-global-args", "--report-bindings")
+    assert made.global_args == ("--mca", "a", "b", "--mca", "c", "d", "--report-bindings")
+    assert job("--mpi-local-args=-x A='b c'").local_args == ("-x", "A=b c")
+
+
+def test_quotes_that_programs_leave_inside_are_taken_off():
+    made = job("--num-instances=2", '--instance-mpi-local-args=1:"-x A=B -x C=D"')
+    assert made.instance_args == {1: ("-x", "A=B", "-x", "C=D")}
+
+
+def test_output_options_of_mpirun_are_ours():
+    made = job("--mpi-global-args=--tag-output --output-filename out --mca a b")
+    assert made.tag_output
+    assert made.output_folder == "out"
+    assert made.global_args == ("--mca", "a", "b")
+    assert job("--mpi-global-args=-output-filename=out").output_folder == "out"
+    with pytest.raises(UsageError, match="needs a directory"):
+        job("--mpi-global-args=--output-filename")
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--mpi-local-args", "A=B"),
+        ("--mpi-local-args", "python3"),
+        ("--mpi-local-args", "-x 'A=B"),
+        ("--mpi-global-args", "--mca a b : x"),
+        ("--instance-mpi-local-args", "-x A=B"),
+        ("--instance-mpi-local-args", "one:-x A=B"),
+        ("--instance-mpi-local-args", "1:-x A=B"),
+        ("--only-output-from-instance", "1"),
+        ("-x", "1A=2"),
+        ("-x", "A B"),
+        ("-x", "UNSET"),
+        ("-x", "A;B=1"),
+    ],
+)
+def test_what_would_mislead_mpirun_is_refused(option, text):
+    with pytest.raises(UsageError, match="PD10"):
+        job(option, text)
+
+
+def test_forwarded_variables():
+    assert job("-x", "SET", "-x", "NEW=a=b").variables == {"SET": None, "NEW": "a=b"}
+
+
+def test_the_program_is_found_on_path_or_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\n")
+    with pytest.raises(LaunchError, match="chmod"):
+        job(program=("train.sh",))
+    script.chmod(0o755)
+    assert job(program=("train.sh", "--x")).program == ("./train.sh", "--x")
+    assert job(program=("true",)).program == ("/usr/bin/true",)
+    assert job(program=(sys.executable,)).program == (sys.executable,)
+
+
+def test_a_python_file_gets_the_right_hint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(LaunchError, match=r"python3 train.py"):
+        job(program=("train.py",))
+
+
+@pytest.mark.parametrize("program", [(), ("",), ("no-such-program",), ("/",)])
+def test_a_missing_program_is_refused(program):
+    with pytest.raises((LaunchError, UsageError), match="PD102"):
+        job(program=program)
+
+
+def test_programs_of_other_hosts_are_theirs_to_find():
+    assert job("--host=a", program=("only-there",)).program == ("only-there",)
