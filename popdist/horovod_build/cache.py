@@ -1,0 +1,172 @@
+"""The cache: wheels by key, the source, logs, and marks of environments that were checked.
+
+Several builds may run at once, in containers that share a home folder too: a wheel appears by an
+atomic rename, and a file lock keeps two processes from building the same one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from popdist.horovod_build.plan import Plan
+
+_KEPT_LOGS = 20
+
+
+def default_folder(environ: Mapping[str, str]) -> Path:
+    """The cache of all of popdist, unless the user chooses another.
+
+    Args:
+        environ: The environment.
+
+    Returns:
+        The folder, which need not exist.
+    """
+    if environ.get("POPDIST_CACHE_DIR"):
+        return Path(environ["POPDIST_CACHE_DIR"])
+    if environ.get("XDG_CACHE_HOME"):
+        return Path(environ["XDG_CACHE_HOME"]) / "popdist"
+    return Path(environ.get("HOME") or Path.home()) / ".cache" / "popdist"
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Paths and rules of the cache.
+
+    Attributes:
+        root: Its folder.
+    """
+
+    root: Path
+
+    @property
+    def home(self) -> Path:
+        """The part of the cache that belongs to Horovod."""
+        return self.root / "horovod"
+
+    @property
+    def sources(self) -> Path:
+        """Folder of the downloaded source; it exists."""
+        return self._folder("source")
+
+    def wheel(self, key: str) -> Path | None:
+        """The wheel that was built for a key.
+
+        Args:
+            key: The plan's key.
+
+        Returns:
+            Its path, or None.
+        """
+        return next(iter(sorted((self.home / "wheels" / key).glob("*.whl"))), None)
+
+    def store(self, plan: Plan, built: Path) -> Path:
+        """Takes a folder with a finished wheel in; the caller holds the lock.
+
+        Args:
+            plan: What was built.
+            built: A folder inside the cache that holds the wheel.
+
+        Returns:
+            The wheel's path in the cache.
+        """
+        record = json.dumps(dict(plan.components), indent=2)
+        (built / "components.json").write_text(record + "\n", encoding="utf-8")
+        home = self._folder("wheels") / plan.key
+        if home.exists():
+            # A rename cannot replace a folder that is not empty; the old one steps aside first.
+            aside = self.scratch("replaced")
+            home.rename(aside / plan.key)
+            built.rename(home)
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            built.rename(home)
+        wheel = self.wheel(plan.key)
+        assert wheel is not None  # noqa: S101 - the compile step has seen it
+        return wheel
+
+    def scratch(self, label: str) -> Path:
+        """A new empty folder on the same file system as the wheels.
+
+        Args:
+            label: Part of its name.
+
+        Returns:
+            The folder; the caller removes it.
+        """
+        folder = self._folder("scratch") / f"{label}-{time.time_ns():x}"
+        folder.mkdir()
+        return folder
+
+    def new_log(self, key: str) -> Path:
+        """A path for a log; the oldest logs are removed.
+
+        Args:
+            key: The plan's key.
+
+        Returns:
+            The path of a file that does not exist yet.
+        """
+        folder = self._folder("logs")
+        for old in sorted(folder.glob("*.log"))[: -_KEPT_LOGS + 1]:
+            old.unlink(missing_ok=True)
+        return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{key}.log"
+
+    @contextmanager
+    def lock(self, key: str, on_wait: Callable[[], None]) -> Iterator[None]:
+        """Keeps other processes from building the same wheel.
+
+        The kernel releases the lock when its holder ends, however it ends.
+
+        Args:
+            key: The plan's key.
+            on_wait: Called once if another process holds the lock.
+
+        Yields:
+            While the lock is held.
+        """
+        with (self._folder("locks") / f"{key}.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def mark_checked(self, identity: str) -> None:
+        """Remembers that an installation passed its check.
+
+        Args:
+            identity: Tells this installation from any other and from itself after a change.
+        """
+        self._mark(identity).touch()
+
+    def was_checked(self, identity: str) -> bool:
+        """Whether an installation passed its check.
+
+        Args:
+            identity: As given to `mark_checked`.
+
+        Returns:
+            True where it did.
+        """
+        return self._mark(identity).exists()
+
+    def _mark(self, identity: str) -> Path:
+        return self._folder("checked") / hashlib.sha256(identity.encode()).hexdigest()
+
+    def _folder(self, name: str) -> Path:
+        folder = self.home / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder

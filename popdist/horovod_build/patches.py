@@ -1,0 +1,278 @@
+"""Our changes to the Horovod 0.28.1 source, declared as data.
+
+Each patch names its reason and the versions it is for; which of them a build takes follows from
+what is built (`select`). An edit replaces a text that must occur exactly once in its file, so a
+source that differs from the published one is noticed rather than half patched.
+
+What is *not* patched, because it was measured not to need it: the generated flatbuffers headers,
+and TensorFlow's ``mpi_ops.cc`` up to TensorFlow 2.21.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+from popdist.horovod_build.versions import ANY, VersionRange
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One replacement in one file.
+
+    Attributes:
+        path: The file, relative to the source's root.
+        old: Text that occurs exactly once in it.
+        new: What takes its place.
+    """
+
+    path: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is built, as far as patches depend on it.
+
+    Attributes:
+        python: Version of the interpreter.
+        torch: Version of PyTorch; None where its binding is left out.
+        tensorflow: Version of TensorFlow; None where its binding is left out.
+        nccl: Whether the GPU operations are built.
+    """
+
+    python: str
+    torch: str | None
+    tensorflow: str | None
+    nccl: bool
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One change, for one reason.
+
+    Attributes:
+        name: Short name.
+        why: The reason, one or two sentences.
+        edits: The replacements.
+        python: Versions of Python it is for.
+        torch: Versions of PyTorch it is for; None where it does not depend on PyTorch.
+        tensorflow: Versions of TensorFlow it is for; None where it does not depend on it.
+        nccl: Builds it is for: with NCCL, without, or (None) both.
+    """
+
+    name: str
+    why: str
+    edits: tuple[Edit, ...]
+    python: VersionRange = ANY
+    torch: VersionRange | None = None
+    tensorflow: VersionRange | None = None
+    nccl: bool | None = None
+
+    def applies(self, target: Target) -> bool:
+        """Whether a build takes this patch.
+
+        Args:
+            target: What is built.
+
+        Returns:
+            True where all its conditions hold.
+        """
+        return (
+            target.python in self.python
+            and _covers(self.torch, target.torch)
+            and _covers(self.tensorflow, target.tensorflow)
+            and self.nccl in (None, target.nccl)
+        )
+
+    @property
+    def condition(self) -> str:
+        """The conditions in words."""
+        parts = [
+            f"{name} {versions}"
+            for name, versions in (
+                ("Python", None if self.python == ANY else self.python),
+                ("PyTorch", self.torch),
+                ("TensorFlow", self.tensorflow),
+            )
+            if versions is not None
+        ]
+        if self.nccl is not None:
+            parts.append("with NCCL" if self.nccl else "without NCCL")
+        return "; ".join(parts) or "every build"
+
+
+def _covers(versions: VersionRange | None, built: str | None) -> bool:
+    return versions is None or (built is not None and built in versions)
+
+
+def _torch_standard(standard: int) -> tuple[Edit, ...]:
+    # The top one is for gloo: in C++17 its constants are inline, and a library that is half C++14
+    # and half C++17 defines them twice.
+    return tuple(
+        Edit(path, "set(CMAKE_CXX_STANDARD 14)", f"set(CMAKE_CXX_STANDARD {standard})")
+        for path in ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
+    )
+
+
+PATCHES: tuple[Patch, ...] = (
+    Patch(
+        name="torch-cxx17",
+        why="The headers of PyTorch 2.1 and later need C++17; Horovod asks for C++14.",
+        edits=_torch_standard(17),
+        torch=VersionRange("2.1", "2.13"),
+    ),
+    Patch(
+        name="torch-cxx20",
+        why="PyTorch's own extension builder asks for C++20 by now (seen in 2.13), so that is what "
+        "its headers are tested with.",
+        edits=_torch_standard(20),
+        torch=VersionRange("2.13"),
+    ),
+    Patch(
+        name="missing-includes",
+        why="GCC 13 and later no longer include these headers by accident; with older compilers "
+        "the lines change nothing.",
+        edits=(
+            Edit(
+                "horovod/common/common.h",
+                "#include <memory>\n#include <string>\n",
+                "#include <memory>\n#include <stdexcept>\n#include <string>\n",
+            ),
+            Edit(
+                "horovod/common/group_table.h",
+                "#include <queue>\n",
+                "#include <queue>\n#include <string>\n",
+            ),
+        ),
+    ),
+    Patch(
+        name="ninja",
+        why="The build is driven through Ninja, which counts its steps and comes as a wheel; the "
+        "argument VERBOSE=1 is for make and stops Ninja.",
+        edits=(Edit("setup.py", "make_args.append('VERBOSE=1')", "pass"),),
+    ),
+    Patch(
+        name="no-debug-info",
+        why="Horovod builds with debug information: a wheel several times as large, and more time "
+        "and memory to compile. Optimisation and assertions are the same without it.",
+        edits=(Edit("setup.py", "else 'RelWithDebInfo'", "else 'Release'"),),
+    ),
+    Patch(
+        name="rpath",
+        why="CMake would write the absolute folders of this environment into the libraries. A path "
+        "relative to the installed library lets one cached wheel serve every environment with the "
+        "same versions.",
+        edits=(
+            Edit(
+                "CMakeLists.txt",
+                "project(horovod CXX)\n",
+                "project(horovod CXX)\n"
+                "set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)\n"
+                'set(CMAKE_INSTALL_RPATH "$ENV{HOROVOD_BUILD_RPATH}")\n',
+            ),
+        ),
+    ),
+    Patch(
+        name="host-only",
+        why="Without NCCL the build must not depend on whether a CUDA toolkit happens to be "
+        "installed: CMake would enable it, and PyTorch's CUDA build would pull in Horovod's CUDA "
+        "kernels for every GPU architecture.",
+        edits=(
+            Edit(
+                "CMakeLists.txt",
+                "check_language(CUDA)\nif(NOT CMAKE_CUDA_COMPILER)\n    find_package(CUDAToolkit)",
+                'set(CMAKE_CUDA_COMPILER "")\nif(FALSE)\n    find_package(CUDAToolkit)',
+            ),
+            Edit(
+                "cmake/Modules/FindPytorch.cmake",
+                'string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)',
+                "set(Pytorch_CUDA FALSE)",
+            ),
+        ),
+        nccl=False,
+    ),
+    Patch(
+        name="no-xla-source",
+        why="Everything in xla_mpi_ops.cc but its includes is for GPUs, and those includes are "
+        "what TensorFlow has moved in every release since 2.16. Leaving the file out of a build "
+        "for the host changes nothing and saves its slowest compilation.",
+        edits=(
+            Edit(
+                "horovod/tensorflow/CMakeLists.txt",
+                'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
+                "",
+            ),
+        ),
+        tensorflow=ANY,
+        nccl=False,
+    ),
+    Patch(
+        name="no-distutils-in-cmake",
+        why="Python 3.12 has no distutils, and setuptools stands in for it only while it is "
+        "installed.",
+        edits=(
+            Edit(
+                "horovod/torch/CMakeLists.txt",
+                "from distutils.sysconfig import get_python_inc; print(get_python_inc())",
+                "import sysconfig; print(sysconfig.get_path('include'))",
+            ),
+        ),
+        python=VersionRange("3.12"),
+        torch=ANY,
+    ),
+    Patch(
+        name="no-distutils-in-horovodrun",
+        why="horovodrun imports distutils for one function that shutil has too.",
+        edits=(
+            Edit(
+                "horovod/runner/js_run.py",
+                "from distutils.spawn import find_executable",
+                "from shutil import which as find_executable",
+            ),
+        ),
+        python=VersionRange("3.12"),
+    ),
+    Patch(
+        name="cuda-cxx17",
+        why="The headers of current CUDA toolkits need C++17 in device code; Horovod asks for "
+        "C++11.",
+        edits=(
+            Edit(
+                "horovod/common/ops/cuda/CMakeLists.txt",
+                "set(CMAKE_CUDA_STANDARD 11)",
+                "set(CMAKE_CUDA_STANDARD 17)",
+            ),
+        ),
+        nccl=True,
+    ),
+)
+"""All patches, in the order in which they are applied."""
+
+
+def select(target: Target, patches: tuple[Patch, ...] = PATCHES) -> tuple[Patch, ...]:
+    """The patches that a build takes.
+
+    Args:
+        target: What is built.
+        patches: Those to choose from.
+
+    Returns:
+        Those that apply, in order.
+    """
+    return tuple(patch for patch in patches if patch.applies(target))
+
+
+def digest(patches: tuple[Patch, ...]) -> str:
+    """A fingerprint of what patches change; reasons and names are not part of it.
+
+    Args:
+        patches: The patches of a build.
+
+    Returns:
+        Sixteen hexadecimal digits.
+    """
+    edits = [asdict(edit) for patch in patches for edit in patch.edits]
+    return hashlib.sha256(json.dumps(edits, sort_keys=True).encode()).hexdigest()[:16]

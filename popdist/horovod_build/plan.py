@@ -1,0 +1,248 @@
+"""What is going to be built, how, and under which key it is kept. Pure: facts in, plan out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from popdist.horovod_build.patches import Patch, Target, digest, select
+from popdist.horovod_build.resources import Jobs, choose_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from popdist.horovod_build.facts import Facts, Mpi, Python
+    from popdist.horovod_build.options import Options
+
+HOROVOD = "0.28.1"
+"""The version that is built: the last one that Horovod published."""
+
+NCCL_LINKS = "nccl"
+"""Folder in the unpacked source with links to NCCL, in the layout that Horovod looks for."""
+
+_KEY_LENGTH = 16
+# The user's settings for another build of Horovod, or of another tool, must not leak into this one.
+_DROPPED_PREFIXES = ("HOROVOD_", "CMAKE_")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A build, decided in full.
+
+    Attributes:
+        components: Everything that the wheel depends on, as pairs of name and value.
+        patches: The changes to the source.
+        jobs: Compiler processes at a time.
+        command: What compiles, run in the source's root; ``{out}`` stands for the folder that gets
+            the wheel.
+        variables: What is set in the environment of the command; ``{source}`` stands for the root
+            of the unpacked source.
+        search: Folders that are put before the others in ``PATH``.
+        frameworks: The bindings that are built, by the names of their modules in Horovod.
+        nccl: Whether GPU operations are built.
+        notes: What to tell the user.
+    """
+
+    components: tuple[tuple[str, str], ...]
+    patches: tuple[Patch, ...]
+    jobs: Jobs
+    command: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...]
+    search: tuple[str, ...]
+    frameworks: tuple[str, ...]
+    nccl: bool
+    notes: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The name of the wheel in the cache."""
+        text = json.dumps(self.components)
+        return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+    @property
+    def version(self) -> str:
+        """The version that the wheel carries; its local part tells whose build it is."""
+        return f"{HOROVOD}+popdist.{self.key}"
+
+    def environment(self, environ: Mapping[str, str], source: Path) -> dict[str, str]:
+        """The environment of the command.
+
+        Args:
+            environ: The user's environment.
+            source: Root of the unpacked source.
+
+        Returns:
+            It, without what belongs to other builds, and with this one's variables.
+        """
+        kept = {
+            name: value
+            for name, value in environ.items()
+            if not name.startswith(_DROPPED_PREFIXES) or name == "CMAKE_PREFIX_PATH"
+        }
+        path = os.pathsep.join([*self.search, environ.get("PATH", os.defpath)])
+        own = {name: value.replace("{source}", str(source)) for name, value in self.variables}
+        return {**kept, **own, "PATH": path}
+
+
+def make_plan(facts: Facts, options: Options) -> Plan:
+    """Decides the build.
+
+    Args:
+        facts: What was found; `popdist.horovod_build.requirements` has no complaint about its
+            frameworks and its MPI.
+        options: What the user asked for.
+
+    Returns:
+        The plan.
+    """
+    assert facts.mpi is not None  # noqa: S101 - checked by requirements
+    target = Target(
+        python=facts.python.version,
+        torch=None if facts.torch is None else facts.torch.version,
+        tensorflow=None if facts.tensorflow is None else facts.tensorflow.version,
+        nccl=options.nccl,
+    )
+    patches = select(target)
+    jobs = choose_jobs(facts.machine, options.jobs)
+    rpath = library_path(facts.python, facts.mpi, nccl=facts.cuda.nccl if options.nccl else None)
+    components = _components(facts, patches, rpath, nccl=options.nccl)
+    draft = Plan(
+        components=components,
+        patches=patches,
+        jobs=jobs,
+        command=(facts.python.executable, "setup.py", "bdist_wheel", "--dist-dir", "{out}"),
+        variables=(),
+        search=_search(facts),
+        frameworks=tuple(
+            module
+            for module, framework in (("torch", facts.torch), ("tensorflow", facts.tensorflow))
+            if framework is not None
+        ),
+        nccl=options.nccl,
+        notes=_notes(facts, jobs, nccl=options.nccl),
+    )
+    variables = _variables(facts, draft, rpath)
+    return Plan(**{**vars(draft), "variables": tuple(sorted(variables.items()))})
+
+
+def library_path(python: Python, mpi: Mpi, *, nccl: Path | None) -> str:
+    """Where the built libraries look for MPI (and NCCL) at run time.
+
+    Inside one environment the way from Horovod's libraries to MPI's is always the same, so it is
+    written relative to them; an MPI elsewhere is named by its absolute folder. The frameworks'
+    libraries are loaded by the frameworks before Horovod's; their folders are a second line.
+
+    Args:
+        python: The environment.
+        mpi: The MPI that is linked.
+        nccl: Root of the NCCL that is linked, if any.
+
+    Returns:
+        Folders, separated by semicolons (a CMake list).
+    """
+    # horovod/torch and horovod/tensorflow lie equally deep.
+    home = python.packages / "horovod" / "torch"
+    wanted = [folder for folder in (mpi.library, nccl and nccl / "lib") if folder is not None]
+    wanted += [python.packages / "torch" / "lib", python.packages / "tensorflow"]
+    inside = [
+        folder.is_relative_to(python.prefix) and home.is_relative_to(python.prefix)
+        for folder in wanted
+    ]
+    return ";".join(
+        f"$ORIGIN/{os.path.relpath(folder, home)}" if relative else str(folder)
+        for folder, relative in zip(wanted, inside, strict=True)
+    )
+
+
+def _components(
+    facts: Facts, patches: tuple[Patch, ...], rpath: str, *, nccl: bool
+) -> tuple[tuple[str, str], ...]:
+    assert facts.mpi is not None  # noqa: S101 - checked by requirements
+    compiler = facts.compiler
+    machine = facts.machine
+    gpu = f"NCCL {facts.cuda.nccl_version}, CUDA {facts.cuda.version}" if nccl else "off"
+    return (
+        ("horovod", HOROVOD),
+        ("patches", digest(patches)),
+        ("python", facts.python.abi),
+        ("torch", str(facts.torch or "left out")),
+        ("tensorflow", str(facts.tensorflow or "left out")),
+        ("mpi", f"{facts.mpi.implementation} {facts.mpi.version}"),
+        ("library path", rpath),
+        ("compiler", "none" if compiler is None else f"{compiler.kind} {compiler.version}"),
+        ("nccl", gpu),
+        ("machine", f"{machine.architecture} {machine.libc}"),
+        ("switches", " ".join(f"{name}={on}" for name, on in _switches(facts, nccl=nccl).items())),
+        ("flags", " ".join(f"{name}={value}" for name, value in facts.user_flags)),
+    )
+
+
+def _switches(facts: Facts, *, nccl: bool) -> dict[str, str]:
+    """What is switched on and off; part of the key, and free of paths for that reason."""
+    gpu = {"GPU_OPERATIONS": "NCCL", "NCCL_LINK": "SHARED"} if nccl else {"WITHOUT_NVTX": "1"}
+    switches = {
+        "WITH_PYTORCH" if facts.torch is not None else "WITHOUT_PYTORCH": "1",
+        "WITH_TENSORFLOW" if facts.tensorflow is not None else "WITHOUT_TENSORFLOW": "1",
+        "WITHOUT_MXNET": "1",
+        "WITH_MPI": "1",
+        "WITH_GLOO": "1",
+        "CPU_OPERATIONS": "MPI",
+        **gpu,
+    }
+    if facts.machine.cpu_flags:
+        switches["BUILD_ARCH_FLAGS"] = " ".join(f"-m{flag}" for flag in facts.machine.cpu_flags)
+    return {f"HOROVOD_{name}": value for name, value in switches.items()}
+
+
+def _search(facts: Facts) -> tuple[str, ...]:
+    """MPI's wrapper must be the first that CMake finds, and the environment's tools come next."""
+    assert facts.mpi is not None  # noqa: S101 - checked by requirements
+    mpi = [str(facts.mpi.mpicxx.parent)] if facts.mpi.mpicxx is not None else []
+    return tuple(dict.fromkeys([*mpi, str(facts.python.scripts)]))
+
+
+def _variables(facts: Facts, plan: Plan, rpath: str) -> dict[str, str]:
+    """The settings that Horovod's setup.py, CMake and Ninja read."""
+    jobs = str(plan.jobs.count)
+    variables = {
+        **_switches(facts, nccl=plan.nccl),
+        "HOROVOD_LOCAL_VERSION": plan.version.partition("+")[2],
+        "HOROVOD_BUILD_RPATH": rpath,
+        "CMAKE_GENERATOR": "Ninja",
+        "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
+        # Without it Horovod's setup.py asks for eight processes, whatever the level above says.
+        "MAKEFLAGS": f"-j{jobs}",
+        # The bundled gloo declares CMake 2.8.12, which CMake 4 refuses unless told otherwise.
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        # CMake asks TensorFlow for its flags by importing it, several times.
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    if facts.cmake is not None:
+        variables["HOROVOD_CMAKE"] = facts.cmake
+    if facts.compiler is not None:
+        variables["CXX"] = facts.compiler.cxx
+        if facts.compiler.cc is not None:
+            variables["CC"] = facts.compiler.cc
+    if plan.nccl:
+        variables["HOROVOD_NCCL_HOME"] = f"{{source}}/{NCCL_LINKS}"
+        variables["HOROVOD_CUDA_HOME"] = str(facts.cuda.home)
+    return variables
+
+
+def _notes(facts: Facts, jobs: Jobs, *, nccl: bool) -> tuple[str, ...]:
+    assert facts.mpi is not None  # noqa: S101 - checked by requirements
+    notes = [jobs.note] if jobs.note is not None else []
+    chosen, shell = facts.mpi.mpirun, facts.mpirun_on_path
+    if chosen is not None and shell is not None and chosen.resolve() != shell.resolve():
+        notes.append(
+            f"mpirun on PATH is {shell}; this Horovod runs under {chosen} (poprun finds it)"
+        )
+    if facts.torch is not None and facts.torch.cuda is not None and not nccl:
+        notes.append(
+            "this PyTorch can use CUDA: GPU tensors need --with-nccl, or a copy to the host first"
+        )
+    return tuple(notes)

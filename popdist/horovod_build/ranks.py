@@ -1,0 +1,74 @@
+"""What each rank of the check runs: ``ranks.py FRAMEWORK FOLDER``, started by mpirun.
+
+It runs as a plain file, so it needs nothing of popdist in its path.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+_LENGTH = 5
+
+
+def contribution(rank: int) -> list[float]:
+    """What a rank adds: different in every rank and every element.
+
+    Args:
+        rank: Its number.
+
+    Returns:
+        The numbers.
+    """
+    return [float(rank + 1 + index * (rank + 2)) for index in range(_LENGTH)]
+
+
+def expected(ranks: int) -> list[float]:
+    """The sums that every rank must get.
+
+    Args:
+        ranks: How many there are.
+
+    Returns:
+        The numbers.
+    """
+    return [sum(column) for column in zip(*map(contribution, range(ranks)), strict=True)]
+
+
+def _torch(horovod: Any, values: list[float]) -> tuple[list[float], str]:
+    torch = import_module("torch")
+    result = horovod.allreduce(torch.tensor(values), op=horovod.Sum, name="check")
+    return result.tolist(), torch.__version__
+
+
+def _tensorflow(horovod: Any, values: list[float]) -> tuple[list[float], str]:
+    tensorflow = import_module("tensorflow")
+    result = horovod.allreduce(tensorflow.constant(values), op=horovod.Sum, name="check")
+    return result.numpy().tolist(), tensorflow.__version__
+
+
+def _main(framework: str, folder: str) -> None:
+    horovod = import_module(f"horovod.{framework}")
+    horovod.init()
+    reduce = {"torch": _torch, "tensorflow": _tensorflow}[framework]
+    sums, version = reduce(horovod, contribution(horovod.rank()))
+    built = {
+        "MPI": horovod.mpi_built(),
+        "Gloo": horovod.gloo_built(),
+        "NCCL": horovod.nccl_built(),
+    }
+    answer = {
+        "size": horovod.size(),
+        "sums": sums,
+        "version": version,
+        "abilities": [ability for ability, there in built.items() if there],
+    }
+    (Path(folder) / str(horovod.rank())).write_text(json.dumps(answer), encoding="utf-8")
+    horovod.shutdown()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

