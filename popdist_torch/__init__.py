@@ -1,1 +1,48 @@
 """The PyTorch adapter: the PopTorch programming model on ordinary hosts, over real Horovod."""
+
+from __future__ import annotations
+
+from popdist_torch import optim, options
+from popdist_torch.data import DataLoader
+from popdist_torch.errors import Error
+from popdist_torch.executor.executor import Executor as PoplarExecutor
+from popdist_torch.executor.inference import inferenceModel
+from popdist_torch.executor.training import trainingModel
+from popdist_torch.ops import identity_loss
+from popdist_torch.options import (
+    AnchorMode,
+    AutoStage,
+    ConnectionType,
+    DataLoaderMode,
+    MatMulSerializationMode,
+    MeanReductionStrategy,
+    Options,
+    OutputMode,
+    OverlapMode,
+    ReductionType,
+    SyncPattern,
+    TensorLocationSettings,
+)
+
+__all__ = [
+    "AnchorMode",
+    "AutoStage",
+    "ConnectionType",
+    "DataLoader",
+    "DataLoaderMode",
+    "Error",
+    "MatMulSerializationMode",
+    "MeanReductionStrategy",
+    "Options",
+    "OutputMode",
+    "OverlapMode",
+    "PoplarExecutor",
+    "ReductionType",
+    "SyncPattern",
+    "TensorLocationSettings",
+    "identity_loss",
+    "inferenceModel",
+    "optim",
+    "options",
+    "trainingModel",
+]

@@ -1,0 +1,28 @@
+"""The gradient exchange that the torch and the ONNX adapter share.
+
+`planner` decides, from sizes alone, how gradients lie in flat buffers and in which slices those
+travel; `arenas` allocates the buffers; `allreduce` moves the slices over the real Horovod;
+`agreement` finds out whether all instances mean the same thing before the first of them moves.
+"""
+
+from __future__ import annotations
+
+from popdist.exchange.agreement import Disagreement, disagreements
+from popdist.exchange.allreduce import Exchange, connect
+from popdist.exchange.arenas import allocate, views
+from popdist.exchange.planner import DEFAULT_SLICE_BYTES, Item, Plan, Slice, Slot, plan
+
+__all__ = [
+    "DEFAULT_SLICE_BYTES",
+    "Disagreement",
+    "Exchange",
+    "Item",
+    "Plan",
+    "Slice",
+    "Slot",
+    "allocate",
+    "connect",
+    "disagreements",
+    "plan",
+    "views",
+]

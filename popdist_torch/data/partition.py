@@ -1,0 +1,110 @@
+"""Which samples of a data set each process reads: arithmetic only.
+
+Every replica of the job gets the same number of samples, so the rule also holds where processes
+differ in their number of replicas. A process reads one contiguous range of the (possibly shuffled)
+order; PopTorch's documented lengths follow. Its defects do not: a set smaller than one global batch
+is an error instead of a division by zero, and leftovers are counted exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from popdist_torch.errors import DataError
+
+if TYPE_CHECKING:
+    from popdist_torch.options.placement import Placement
+
+
+@dataclass(frozen=True)
+class Share:
+    """One process's range of the order, before the leftovers move it.
+
+    Attributes:
+        start: Its first position.
+        stop: One past its last position.
+        leftover: Samples at the end of the order that no process reads. In every other epoch all
+            ranges lie this much further, so that over two epochs every sample can be read.
+    """
+
+    start: int
+    stop: int
+    leftover: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def positions(self, epoch: int) -> range:
+        """The positions to read in an epoch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+
+        Returns:
+            As many positions in every epoch.
+        """
+        shift = self.leftover if epoch % 2 else 0
+        return range(self.start + shift, self.stop + shift)
+
+
+def share(length: int, samples_per_replica: int, here: Placement, *, drop_last: bool) -> Share:
+    """Divides a data set over the processes of a job.
+
+    Args:
+        length: Samples of the whole set, the same in every process.
+        samples_per_replica: Samples that one replica takes in one call of the model
+            (micro-batch x device iterations x accumulation).
+        here: The replicas of this process.
+        drop_last: Whether only whole global batches are read.
+
+    Returns:
+        This process's range.
+
+    Raises:
+        DataError: Not one global batch fits, or processes would read unequal numbers of batches.
+    """
+    global_batch = samples_per_replica * here.total_replicas
+    if drop_last:
+        return _whole_batches(length, samples_per_replica, global_batch, here)
+    return _everything(length, samples_per_replica, here)
+
+
+def _whole_batches(
+    length: int, samples_per_replica: int, global_batch: int, here: Placement
+) -> Share:
+    batches = length // global_batch
+    if batches == 0:
+        raise DataError(
+            "PD302",
+            "the data set is smaller than one global batch",
+            value=f"{length} samples; a global batch has {samples_per_replica} a replica x "
+            f"{here.total_replicas} replicas = {global_batch}",
+            hint="lower the batch size, gradientAccumulation or deviceIterations, or use fewer "
+            "replicas",
+        )
+    each = batches * samples_per_replica
+    start = each * here.first_replica
+    return Share(start, start + each * here.local_replicas, length - batches * global_batch)
+
+
+def _everything(length: int, samples_per_replica: int, here: Placement) -> Share:
+    if here.total_replicas != here.local_replicas * here.num_processes:
+        raise DataError(
+            "PD302",
+            "drop_last=False needs the same number of replicas in every process",
+            value=f"{here.local_replicas} of {here.total_replicas} replicas are here",
+            hint="pass drop_last=True",
+        )
+    each, longer = divmod(length, here.num_processes)
+    step = samples_per_replica * here.local_replicas
+    if longer and each % step == 0:
+        raise DataError(
+            "PD302",
+            "with drop_last=False some processes would read one batch more than others, and wait "
+            "for ever in its gradient exchange",
+            value=f"{length} samples over {here.num_processes} processes in batches of {step}",
+            hint="pass drop_last=True, or pad the data set to a multiple of the processes",
+        )
+    start = each * here.process_id + min(here.process_id, longer)
+    return Share(start, start + each + (here.process_id < longer), 0)

@@ -1,0 +1,53 @@
+"""The adapter's errors; each inherits from the type that PopTorch programs expect as well."""
+
+from __future__ import annotations
+
+from popdist.errors import PopdistError
+
+
+class Error(PopdistError, RuntimeError):
+    """What PopTorch programs know as ``poptorch.Error``: the model cannot be run as asked."""
+
+
+class OptionError(PopdistError, AssertionError):
+    """An option does not exist, or its value is of the wrong type or out of range."""
+
+
+class OptionValueError(PopdistError, ValueError):
+    """An option exists, but not with this value."""
+
+
+class UnknownOptionError(PopdistError, AttributeError):
+    """An option that does not exist was read."""
+
+
+class FrozenOptionsError(PopdistError, AttributeError):
+    """Options were changed after a loader or a model took them."""
+
+
+class BlockedCallError(PopdistError, RuntimeError):
+    """PopDist sets this option itself, from what the launcher says."""
+
+
+class BatchError(PopdistError, AssertionError):
+    """A tensor's first dimension does not fit the batching options."""
+
+
+class DataError(PopdistError, AssertionError):
+    """A data set or a loader cannot be divided over the instances as asked."""
+
+
+class OfflineError(PopdistError, AssertionError):
+    """A model was to run in a job without devices."""
+
+
+class LossError(Error):
+    """The model marks no loss, or several that do not feed one another."""
+
+
+class AgreementError(Error):
+    """The instances of the job were about to train different things."""
+
+
+class OptimizerError(PopdistError, AssertionError):
+    """An optimizer cannot drive this model."""

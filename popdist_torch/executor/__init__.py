@@ -1,0 +1,1 @@
+"""Running models: whole combined batches, replica by replica, instance by instance."""

@@ -1,0 +1,102 @@
+"""What instances must have in common before they train together, as facts to compare."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from popdist.exchange import Disagreement, disagreements
+from popdist.exchange.agreement import ABSENT
+from popdist_torch.errors import AgreementError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from popdist_torch.options import Options
+
+_SHOWN = 8
+
+
+def facts(module: nn.Module, options: Options, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """States what must be equal on all instances.
+
+    Args:
+        module: The model, before its first update.
+        options: Its options.
+        optimizer: Its optimizer.
+
+    Returns:
+        Names with values: the settings, the optimizer, the data sets that loaders divided, and
+        shape, type and a digest of every parameter.
+    """
+    stated = {
+        "option deviceIterations": str(options.device_iterations),
+        "option gradientAccumulation": str(options.Training.gradient_accumulation),
+        "option accumulationAndReplicationReductionType": (
+            options.Training.accumulation_and_replication_reduction_type.name
+        ),
+        "replicas of the job": str(options.placement.total_replicas),
+        "optimizer": type(optimizer).__name__,
+    }
+    for index, group in enumerate(optimizer.param_groups):
+        stated |= {
+            f"optimizer group {index}: {key}": str(value)
+            for key, value in group.items()
+            if isinstance(value, int | float | tuple | str)
+        }
+        stated[f"optimizer group {index}: parameters"] = str(len(group["params"]))
+    for index, fact in enumerate(options._data_facts):  # noqa: SLF001 - left by the loaders
+        stated[_data(index)] = fact
+    for name, parameter in module.named_parameters():
+        stated[f"parameter {name}"] = f"{parameter.dtype} {list(parameter.shape)}"
+        stated[f"values of {name}"] = _digest(parameter)
+    return stated
+
+
+def require(stated: Mapping[str, str], horovod: Any) -> None:
+    """Compares facts over all instances; every instance must call it.
+
+    Args:
+        stated: This instance's facts.
+        horovod: The module ``horovod.torch``, initialised.
+
+    Raises:
+        AgreementError: Instances differ; raised on all of them.
+    """
+    # A loader that only some instances build, for validation say, is no contradiction.
+    found = [row for row in disagreements(stated, horovod) if not _only_somewhere(row)]
+    if not found:
+        return
+    rest = len(found) - _SHOWN
+    shown = [str(row) for row in found[:_SHOWN]] + ([f"and {rest} more"] if rest > 0 else [])
+    raise AgreementError(
+        "PD304",
+        "the instances are about to train different things:\n    " + "\n    ".join(shown),
+        hint=_hint(found),
+    )
+
+
+def _data(index: int) -> str:
+    return f"data set {index}"
+
+
+def _only_somewhere(row: Disagreement) -> bool:
+    return row.name.startswith("data set ") and ABSENT in row.values
+
+
+def _digest(parameter: torch.Tensor) -> str:
+    flat = parameter.detach().cpu().contiguous().reshape(-1)
+    return hashlib.blake2b(flat.view(torch.uint8).numpy().data, digest_size=8).hexdigest()
+
+
+def _hint(found: list[Disagreement]) -> str:
+    if all(row.name.startswith("values of ") for row in found):
+        return (
+            "first weights are not shared by themselves: call options.randomSeed(n) before the "
+            "model is built, or horovod.torch.broadcast_parameters(model.state_dict(), root_rank=0)"
+        )
+    return "build the same model, options, optimizer and data set on every instance"

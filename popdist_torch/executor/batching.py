@@ -1,0 +1,89 @@
+"""Batch algebra: which rows of a call's tensors go to which replica, when. Arithmetic only.
+
+A call brings tensors whose first dimension holds D x A x R micro-batches, the replica changing
+fastest: row block ``(d * A + a) * R + r`` goes to local replica ``r`` in accumulation step ``a`` of
+device iteration ``d`` (PopART glossary, "Input data shape").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from popdist_torch.errors import BatchError
+
+if TYPE_CHECKING:
+    from popdist_torch.options import Options
+
+
+@dataclass(frozen=True)
+class Batching:
+    """The counts that a call multiplies.
+
+    Attributes:
+        iterations: Device iterations D.
+        accumulation: Accumulation steps A.
+        replicas: Local replicas R.
+    """
+
+    iterations: int
+    accumulation: int
+    replicas: int
+
+    @classmethod
+    def of(cls, options: Options) -> Batching:
+        """The counts that options set.
+
+        Args:
+            options: The options.
+
+        Returns:
+            The counts.
+        """
+        return cls(
+            iterations=options.device_iterations,
+            accumulation=options.Training.gradient_accumulation,
+            replicas=options.replication_factor,
+        )
+
+    @property
+    def parts(self) -> int:
+        """Micro-batches of one call."""
+        return self.iterations * self.accumulation * self.replicas
+
+    def part(self, iteration: int, step: int, replica: int) -> int:
+        """The place of one micro-batch among those of a call.
+
+        Args:
+            iteration: Device iteration, from 0.
+            step: Accumulation step, from 0.
+            replica: Local replica, from 0.
+
+        Returns:
+            Its index, from 0.
+        """
+        return (iteration * self.accumulation + step) * self.replicas + replica
+
+    def micro_batch(self, rows: int, name: str) -> int:
+        """Divides a tensor's first dimension.
+
+        Args:
+            rows: Its length; 1 for a tensor without dimensions.
+            name: What the tensor is, for the message.
+
+        Returns:
+            Rows of one micro-batch.
+
+        Raises:
+            BatchError: The rows do not divide.
+        """
+        if rows % self.parts:
+            raise BatchError(
+                "PD301",
+                f"Invalid batch dimension: {name} cannot be divided into micro-batches",
+                value=f"{rows} rows",
+                accepted=f"a multiple of {self.parts} = {self.iterations} device iterations x "
+                f"{self.accumulation} accumulation steps x {self.replicas} local replicas",
+                hint="feed the model from popdist_torch.DataLoader with drop_last=True",
+            )
+        return rows // self.parts

@@ -1,0 +1,254 @@
+"""A wrapped model: the life cycle that training and inference share."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from popdist_torch.errors import Error, OfflineError
+from popdist_torch.executor import device as devices
+from popdist_torch.executor import inputs
+from popdist_torch.executor.batching import Batching
+from popdist_torch.executor.outputs import Outputs
+from popdist_torch.executor.replicas import RandomStreams
+from popdist_torch.executor.step import Replicas
+from popdist_torch.executor.weights import DeviceModel
+from popdist_torch.options import ConnectionType, Options, OutputMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+logger = logging.getLogger("popdist.torch")
+
+
+class Executor(ABC):
+    """Runs a copy of a module, a whole call at a time.
+
+    The first call (or `compile`) copies the module to the device and fixes what calls look like.
+    Attributes of the module are reachable through the executor.
+
+    Args:
+        model: The module, or an executor of it.
+        options: Its options; frozen from here on.
+        default_output: What ``OutputMode.Default`` means.
+    """
+
+    def __init__(
+        self, model: nn.Module | Executor, options: Options | None, default_output: OutputMode
+    ) -> None:
+        self._user_model: nn.Module = model.model if isinstance(model, Executor) else model
+        given = Options() if options is None else options
+        if not isinstance(given, Options):
+            raise Error("PD305", "options must be a poptorch.Options", value=type(given).__name__)
+        given._freeze()  # noqa: SLF001 - what freezing is for
+        self._options = given.resolved(default_output)
+        self._batching = Batching.of(self._options)
+        # Programs change their module between train and eval; a live wrapper keeps its own.
+        self._training_flags = [part.training for part in self._user_model.modules()]
+        self._signature: inputs.Signature | None = None
+        self._replicas: Replicas | None = None
+        self._attached = False
+
+    @property
+    def model(self) -> nn.Module:
+        """The program's module."""
+        return self._user_model
+
+    @property
+    def options(self) -> Options:
+        """The options in use: a frozen copy with the output mode settled."""
+        return self._options
+
+    @property
+    def _executable(self) -> Replicas | None:
+        """What programs test to see whether the model is compiled."""
+        return self._replicas
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Prepares the model for calls like this one, without running it.
+
+        Weights, buffers, optimizer state and random streams stay as they are.
+
+        Args:
+            *args: A full combined batch.
+            **kwargs: As above.
+
+        Raises:
+            BatchError: A tensor's first dimension does not divide.
+            Error: The model does not accept such arguments.
+        """
+        if self.isCompiled():
+            logger.warning("the model is compiled already; compile() does nothing")
+            return
+        self._compile(args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the model on a combined batch.
+
+        Args:
+            *args: The model's arguments; tensors of shape ``[D * A * R * mb, ...]``.
+            **kwargs: As above.
+
+        Returns:
+            The model's outputs, as the output mode says.
+
+        Raises:
+            OfflineError: The job is offline.
+            BatchError: A tensor's first dimension does not divide.
+            Error: The arguments differ from those of the first call, or the instances disagree.
+        """
+        if self._options.connection_type == ConnectionType.Never:
+            raise OfflineError(
+                "PD305",
+                "Trying to run a model on an offline device (ConnectionType.Never)",
+                hint="leave out --offline-mode, or guard the call; compile() works offline",
+            )
+        if self._replicas is None:
+            self._compile(args, kwargs)
+        replicas, arguments = self._require_compiled(), self._collect(args, kwargs)
+        if not self._attached:
+            self.attachToDevice()
+        outputs = Outputs(
+            self._options.output_mode,
+            self._options.output_return_period,
+            self._batching,
+            self._shared,
+        )
+        self._run(replicas, arguments, outputs)
+        replicas.model.buffers.require_unchanged(broadcast=self._options.broadcast_buffers)
+        return outputs.joined()
+
+    def isCompiled(self) -> bool:
+        """Whether the model is ready to run.
+
+        Returns:
+            True between the first call (or `compile`) and `destroy`.
+        """
+        return self._replicas is not None
+
+    def isAttachedToDevice(self) -> bool:
+        """Whether the device holds the model.
+
+        Returns:
+            True from the first call on, except between `detachFromDevice` and the next call.
+        """
+        return self._attached
+
+    def copyWeightsToDevice(self) -> None:
+        """Copies the program's weights and buffers to the device, over those there.
+
+        Raises:
+            Error: The model is not compiled.
+        """
+        self._require_compiled().model.from_host()
+
+    def copyWeightsToHost(self) -> None:
+        """Copies weights and the first replica's buffers from the device to the program's module.
+
+        Raises:
+            Error: The model is not compiled.
+        """
+        self._require_compiled().model.to_host()
+
+    def detachFromDevice(self) -> None:
+        """Brings everything back to the program's module; the next call attaches again.
+
+        Raises:
+            Error: The device is not attached.
+        """
+        if not self._attached:
+            raise Error("PD305", "Device is not attached")
+        self.copyWeightsToHost()
+        self._attached = False
+
+    def attachToDevice(self) -> None:
+        """Gives the model back to the device after `detachFromDevice`.
+
+        Raises:
+            Error: The device is attached already, or the model is not compiled.
+        """
+        if self._attached:
+            raise Error("PD305", "Device is already attached")
+        self.copyWeightsToDevice()
+        self._attached = True
+
+    def destroy(self) -> None:
+        """Ends the executor's hold on the program's module; a later call compiles anew."""
+        self._replicas = None
+        self._signature = None
+        self._attached = False
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The module's state with the newest weights.
+
+        Args:
+            *args: As for ``torch.nn.Module.state_dict``.
+            **kwargs: As above.
+
+        Returns:
+            Plain tensors by name.
+        """
+        return self._user_model.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Loads the module's state, on the device too.
+
+        Args:
+            state_dict: Tensors by name.
+            strict: Whether names must match exactly.
+
+        Returns:
+            Missing and unexpected keys.
+        """
+        result = self._user_model.load_state_dict(state_dict, strict=strict)
+        if self._attached:
+            self.copyWeightsToDevice()
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(self._user_model, name)
+
+    @abstractmethod
+    def _run(self, replicas: Replicas, arguments: inputs.Arguments, outputs: Outputs) -> None:
+        """Runs one call."""
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inputs.require_callable_with(self._user_model.forward, args, kwargs)
+        device = devices.choose(self._options)
+        arguments = inputs.collect(args, kwargs, self._batching, device)
+        here = self._options.placement
+        model = DeviceModel(self._user_model, self._training_flags, device, self._batching.replicas)
+        indices = range(here.first_replica, here.first_replica + here.local_replicas)
+        self._replicas = Replicas(model, RandomStreams(self._seed(), indices, device))
+        self._shared = model.storages()
+        self._signature = arguments.signature
+        # The copy is fresh, so there is nothing to bring until somebody detaches.
+        self._attached = self._options.connection_type != ConnectionType.Never
+
+    def _collect(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inputs.Arguments:
+        device = self._require_compiled().streams.device
+        arguments = inputs.collect(args, kwargs, self._batching, device)
+        assert self._signature is not None  # noqa: S101 - set by _compile
+        inputs.require_same(self._signature, arguments.signature)
+        return arguments
+
+    def _require_compiled(self) -> Replicas:
+        if self._replicas is None:
+            raise Error(
+                "PD305",
+                "the model has not been compiled",
+                hint="call it once, or call compile() with a full batch",
+            )
+        return self._replicas
+
+    def _seed(self) -> int:
+        if self._options.exists("random_seed"):
+            return int(self._options.random_seed)
+        return torch.initial_seed()

@@ -1,0 +1,81 @@
+"""``inferenceModel``: runs a module without changing its weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from popdist_torch.errors import Error
+from popdist_torch.executor.executor import Executor
+from popdist_torch.executor.host_access import link_of
+from popdist_torch.executor.step import infer
+from popdist_torch.options import Options, OutputMode
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from popdist_torch.executor.inputs import Arguments
+    from popdist_torch.executor.outputs import Outputs
+    from popdist_torch.executor.step import Replicas
+
+
+class InferenceExecutor(Executor):
+    """Runs a copy of a module forward; every instance for itself.
+
+    Where the module is being trained by a training executor, each call runs the newest weights.
+
+    Args:
+        model: The module, or an executor of it.
+        options: Its options.
+
+    Raises:
+        Error: The options ask for gradient accumulation.
+    """
+
+    def __init__(self, model: nn.Module | Executor, options: Options | None) -> None:
+        super().__init__(model, options, OutputMode.All)
+        accumulation = self._batching.accumulation
+        if accumulation != 1:
+            raise Error(
+                "PD305",
+                "inference does not accumulate gradients",
+                value=f"gradientAccumulation({accumulation})",
+                accepted="gradientAccumulation(1)",
+                hint="give inferenceModel options of its own; deviceIterations runs several "
+                "batches a call",
+            )
+        self._seen_version = 0
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super()._compile(args, kwargs)
+        self._seen_version = self._host_version()
+
+    def _run(self, replicas: Replicas, arguments: Arguments, outputs: Outputs) -> None:
+        if (version := self._host_version()) != self._seen_version:
+            self.copyWeightsToDevice()
+            self._seen_version = version
+        infer(arguments, self._batching, replicas, outputs)
+
+    def _host_version(self) -> int:
+        link = link_of(self._user_model)
+        if link is None:
+            return 0
+        link.refresh()
+        return link.version
+
+
+def inferenceModel(
+    model: nn.Module | Executor, options: Options | None = None
+) -> InferenceExecutor:
+    """Wraps a module for inference.
+
+    Args:
+        model: The module, or an executor of it.
+        options: Its options; by default fresh ones.
+
+    Returns:
+        An executor that takes combined batches.
+
+    Raises:
+        Error: The options ask for gradient accumulation.
+    """
+    return InferenceExecutor(model, options)

@@ -1,0 +1,107 @@
+"""Finds the loss of a model by what it calls, not by where it returns it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
+from torch.overrides import TorchFunctionMode
+
+from popdist_torch.errors import LossError
+from popdist_torch.ops.identity_loss import identity_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+LOSS_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
+    {
+        identity_loss,
+        F.binary_cross_entropy,
+        F.binary_cross_entropy_with_logits,
+        F.cosine_embedding_loss,
+        F.cross_entropy,
+        F.ctc_loss,
+        F.hinge_embedding_loss,
+        F.kl_div,
+        F.l1_loss,
+        F.margin_ranking_loss,
+        F.mse_loss,
+        F.multilabel_soft_margin_loss,
+        F.nll_loss,
+        F.poisson_nll_loss,
+        F.smooth_l1_loss,
+        F.soft_margin_loss,
+        F.triplet_margin_loss,
+    }
+)
+"""Every function whose result is a loss; the modules of ``torch.nn`` call these."""
+
+
+class LossWatch(TorchFunctionMode):
+    """Notes the result of every loss function that a model calls.
+
+    Attributes:
+        found: The losses that can be differentiated, in the order of their calls.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Calls a torch function, and remembers its result if that is a loss."""
+        result = func(*args, **(kwargs or {}))
+        if func in LOSS_FUNCTIONS and result.requires_grad:
+            self.found.append(result)
+        return result
+
+
+def final_loss(found: Sequence[torch.Tensor]) -> int:
+    """Finds the one loss that no other loss is made of.
+
+    Args:
+        found: The losses of one forward pass.
+
+    Returns:
+        Its place among them.
+
+    Raises:
+        LossError: There is none, or more than one.
+    """
+    if not found:
+        raise LossError(
+            "PD303",
+            "Couldn't find a loss in graph!",
+            hint="use a loss of torch.nn, or mark your own with "
+            "popdist_torch.identity_loss(value, reduction='none')",
+        )
+    if len(found) == 1:
+        return 0
+    absorbed: set[Any] = set()
+    for loss in found:
+        absorbed |= _ancestors(loss)
+    final = [index for index, loss in enumerate(found) if loss.grad_fn not in absorbed]
+    if len(final) > 1:
+        raise LossError(
+            "PD303",
+            "Multiple independent losses found in graph. Graph must have one final loss. "
+            "Wrap final graph loss in poptorch.identity_loss.",
+            value=f"{len(final)} losses",
+        )
+    return final[0]
+
+
+def _ancestors(loss: torch.Tensor) -> set[Any]:
+    """The graph nodes that a tensor was made of, its own left out."""
+    seen: set[Any] = set()
+    pending = [loss.grad_fn]
+    while pending:
+        node = pending.pop()
+        for parent, _ in node.next_functions if node is not None else ():
+            if parent is not None and parent not in seen:
+                seen.add(parent)
+                pending.append(parent)
+    return seen

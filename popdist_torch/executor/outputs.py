@@ -1,0 +1,121 @@
+"""Which outputs of a call come back, and how they are joined."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch.utils import _pytree as pytree
+
+from popdist_torch.errors import Error
+from popdist_torch.options import OutputMode
+
+if TYPE_CHECKING:
+    from popdist_torch.executor.batching import Batching
+
+
+def returned(mode: OutputMode, period: int, batching: Batching, iteration: int, step: int) -> bool:
+    """Whether the outputs of one micro-batch take part in what a call returns.
+
+    Args:
+        mode: The output mode, resolved.
+        period: N of ``EveryN``.
+        batching: The batch algebra.
+        iteration: Device iteration, from 0.
+        step: Accumulation step, from 0.
+
+    Returns:
+        True for the last micro-batch with ``Final``; for all of them with ``All`` and ``Sum``; for
+        those of iterations N - 1, 2N - 1, ... with ``EveryN``.
+    """
+    if mode == OutputMode.Final:
+        return iteration == batching.iterations - 1 and step == batching.accumulation - 1
+    if mode == OutputMode.EveryN:
+        return (iteration + 1) % period == 0
+    return True
+
+
+class Outputs:
+    """Collects the outputs of a call.
+
+    Args:
+        mode: The output mode, resolved.
+        period: N of ``EveryN``.
+        batching: The batch algebra.
+        shared: Storages (by address) of tensors that later steps change in place, and that outputs
+            must therefore not refer to.
+    """
+
+    def __init__(
+        self, mode: OutputMode, period: int, batching: Batching, shared: frozenset[int]
+    ) -> None:
+        self._mode = mode
+        self._period = period
+        self._batching = batching
+        self._shared = shared
+        self._kept: list[list[Any]] = []
+        self._sums: dict[int, list[Any]] = {}
+        self._structure: pytree.TreeSpec | None = None
+
+    def add(self, output: Any, iteration: int, step: int, replica: int) -> None:
+        """Takes what the model returned for one micro-batch.
+
+        Args:
+            output: Any nesting of tensors and other values.
+            iteration: Device iteration, from 0.
+            step: Accumulation step, from 0.
+            replica: Local replica, from 0.
+        """
+        if not returned(self._mode, self._period, self._batching, iteration, step):
+            return
+        leaves, self._structure = pytree.tree_flatten(output)
+        leaves = [self._own(leaf) for leaf in leaves]
+        if self._mode != OutputMode.Sum:
+            self._kept.append(leaves)
+        elif replica in self._sums:
+            earlier = self._sums[replica]
+            self._sums[replica] = [
+                e + leaf if isinstance(leaf, torch.Tensor) else leaf
+                for e, leaf in zip(earlier, leaves, strict=True)
+            ]
+        else:
+            self._sums[replica] = leaves
+
+    def joined(self) -> Any:
+        """What the call returns.
+
+        Returns:
+            The model's nesting. A tensor has ``count x`` its first dimension, where count is the
+            number of micro-batches (or, for ``Sum``, of replicas) that take part; count 1 leaves
+            its shape alone, a higher one makes a scalar a vector.
+        """
+        if self._structure is None:
+            return None
+        rows = self._kept or [self._sums[replica] for replica in sorted(self._sums)]
+        leaves = [_join(list(column)) for column in zip(*rows, strict=True)]
+        return pytree.tree_unflatten(leaves, self._structure)
+
+    def _own(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        leaf = leaf.detach()
+        return leaf.clone() if leaf.untyped_storage().data_ptr() in self._shared else leaf
+
+
+def _join(parts: list[Any]) -> Any:
+    first = parts[0]
+    if not isinstance(first, torch.Tensor):
+        return first
+    if len(parts) > 1:
+        first = torch.cat([part.reshape(1) if part.dim() == 0 else part for part in parts])
+    # A wrapped model has run its own backward pass; one more would find no graph.
+    first.backward = _no_backward  # type: ignore[method-assign]
+    return first
+
+
+def _no_backward(*_args: Any, **_kwargs: Any) -> NoReturn:
+    raise Error(
+        "PD305",
+        "the model has run its backward pass already",
+        hint="use trainingModel with an optimizer; its call computes gradients and updates weights",
+    )

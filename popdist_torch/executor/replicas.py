@@ -1,0 +1,179 @@
+"""What every replica has of its own: a random stream, and the buffers that the model changes."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.batchnorm import _NormBase
+
+from popdist_torch.errors import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import nn
+
+_MASK = (1 << 64) - 1
+
+
+def stream_seed(seed: int, replica: int) -> int:
+    """Seed of one replica's random stream.
+
+    Torch's CPU generator uses the low 32 bits of a seed only. Replicas get neighbouring values
+    there, so no two of a job ever share a stream; the program's seed is scattered first
+    (SplitMix64), so that neighbouring seeds do not give the streams of neighbouring replicas.
+
+    Args:
+        seed: The program's seed.
+        replica: Global index of the replica.
+
+    Returns:
+        A seed of 64 bits.
+    """
+    mixed = (seed + 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    mixed ^= mixed >> 31
+    return (mixed & ~0xFFFFFFFF) | ((mixed + replica) & 0xFFFFFFFF)
+
+
+class RandomStreams:
+    """One random stream per local replica, apart from the host's.
+
+    A replica's stream depends on the program's seed and on its global index alone, so the same
+    masks are drawn however replicas are laid out over instances.
+
+    Args:
+        seed: The program's seed.
+        replicas: Global indices of the local replicas.
+        device: Where the model runs.
+
+    Attributes:
+        device: Where the model runs.
+    """
+
+    def __init__(self, seed: int, replicas: Sequence[int], device: torch.device) -> None:
+        self.device = device
+        self._states = [self._first_state(stream_seed(seed, index)) for index in replicas]
+
+    @contextmanager
+    def of(self, replica: int) -> Iterator[None]:
+        """Makes a replica's stream the one that torch draws from.
+
+        Args:
+            replica: Local index of the replica.
+
+        Yields:
+            Nothing; the host's stream is back afterwards.
+        """
+        host = self._current()
+        self._make_current(self._states[replica])
+        try:
+            yield
+        finally:
+            self._states[replica] = self._current()
+            self._make_current(host)
+
+    @property
+    def state(self) -> list[tuple[torch.Tensor, ...]]:
+        """The streams' positions, one entry per local replica."""
+        return list(self._states)
+
+    @state.setter
+    def state(self, state: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        self._states = list(state)
+
+    def _first_state(self, seed: int) -> tuple[torch.Tensor, ...]:
+        states: tuple[torch.Tensor, ...] = (torch.Generator().manual_seed(seed).get_state(),)
+        if self.device.type == "cuda":
+            states += (torch.Generator(self.device).manual_seed(seed).get_state(),)
+        return states
+
+    def _current(self) -> tuple[torch.Tensor, ...]:
+        states: tuple[torch.Tensor, ...] = (torch.get_rng_state(),)
+        if self.device.type == "cuda":
+            states += (torch.cuda.get_rng_state(self.device),)
+        return states
+
+    def _make_current(self, states: tuple[torch.Tensor, ...]) -> None:
+        torch.set_rng_state(states[0])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(states[1], self.device)
+
+
+class ReplicaBuffers:
+    """One set of buffers per local replica; a module uses one set at a time.
+
+    Sets are exchanged as whole dictionaries, so a model may change its buffers in place or assign
+    new ones.
+
+    Args:
+        module: The module that runs; its present buffers become those of every replica.
+        replicas: Number of local replicas.
+
+    Attributes:
+        replicas: Number of local replicas.
+    """
+
+    def __init__(self, module: nn.Module, replicas: int) -> None:
+        self.replicas = replicas
+        self._owners = [part for part in module.modules() if part._buffers]  # noqa: SLF001 - swapped
+        self._sets: list[list[dict[str, Any]]] = [[part._buffers for part in self._owners]]  # noqa: SLF001
+        self._active = 0
+        self._watched = [
+            (part, name, value, value._version)  # noqa: SLF001 - counts changes in place
+            for part in self._owners
+            if not isinstance(part, _NormBase)
+            for name, value in part._buffers.items()  # noqa: SLF001
+            if value is not None
+        ]
+        for _ in range(replicas - 1):
+            self._sets.append([_copied(buffers) for buffers in self._sets[0]])
+
+    def use(self, replica: int) -> None:
+        """Gives the module the buffers of a replica.
+
+        Args:
+            replica: Local index of the replica.
+        """
+        if replica != self._active:
+            for part, buffers in zip(self._owners, self._sets[replica], strict=True):
+                part._buffers = buffers  # noqa: SLF001
+            self._active = replica
+
+    def require_unchanged(self, *, broadcast: bool) -> None:
+        """Checks, once after the first call, that replicas can share the model's own buffers.
+
+        Args:
+            broadcast: Whether the options say that all replicas have the same buffers. Running
+                statistics of normalisation layers are exempt.
+
+        Raises:
+            Error: The model changed another buffer, and there are several replicas.
+        """
+        watched, self._watched = self._watched, []
+        for part, name, value, version in watched if broadcast and self.replicas > 1 else ():
+            now = part._buffers.get(name)  # noqa: SLF001
+            if now is not value or value._version != version:  # noqa: SLF001
+                raise Error(
+                    "PD305",
+                    "PopTorch does not support broadcasting buffers that the model changes: the "
+                    "replicas' copies would differ",
+                    value=f"buffer {name!r} of {type(part).__name__}",
+                    hint="options.broadcastBuffers(False) lets every replica keep its own",
+                )
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """All buffers of all replicas.
+
+        Yields:
+            Each tensor once per replica.
+        """
+        for buffers in (buffers for one_set in self._sets for buffers in one_set):
+            yield from (value for value in buffers.values() if value is not None)
+
+
+def _copied(buffers: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value is None else value.clone() for name, value in buffers.items()}

@@ -1,0 +1,112 @@
+"""One call of a wrapped model: the loops over iterations, micro-batches and replicas."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from popdist_torch.executor.losses import LossWatch, final_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from popdist_torch.executor.batching import Batching
+    from popdist_torch.executor.gradients import Gradients
+    from popdist_torch.executor.inputs import Arguments
+    from popdist_torch.executor.outputs import Outputs
+    from popdist_torch.executor.replicas import RandomStreams
+    from popdist_torch.executor.weights import DeviceModel
+    from popdist_torch.optim.device import DeviceOptimizer
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """The local replicas of one model, run one after the other.
+
+    Attributes:
+        model: The executor's copy of the module.
+        streams: The replicas' random streams.
+    """
+
+    model: DeviceModel
+    streams: RandomStreams
+
+    @contextmanager
+    def running(self, replica: int) -> Iterator[None]:
+        """Gives the model one replica's buffers and random stream.
+
+        Args:
+            replica: Local index of the replica.
+
+        Yields:
+            Nothing.
+        """
+        self.model.buffers.use(replica)
+        with self.streams.of(replica):
+            yield
+
+
+def train(
+    arguments: Arguments,
+    batching: Batching,
+    replicas: Replicas,
+    gradients: Gradients,
+    optimizer: DeviceOptimizer,
+    outputs: Outputs,
+    *,
+    divisor: int,
+) -> None:
+    """Runs the weight updates of one training call.
+
+    Args:
+        arguments: The call's arguments.
+        batching: The batch algebra.
+        replicas: The local replicas.
+        gradients: Where gradients come together.
+        optimizer: What updates the weights.
+        outputs: Collects what the model returns.
+        divisor: What the sum of all gradients is divided by.
+    """
+    # Dividing in the seed of the backward pass saves a pass over all gradients.
+    seed = optimizer.loss_scaling / divisor
+    for iteration in range(batching.iterations):
+        gradients.begin()
+        for step in range(batching.accumulation):
+            for replica in range(batching.replicas):
+                part = batching.part(iteration, step, replica)
+                last = part + 1 == (iteration + 1) * batching.accumulation * batching.replicas
+                with replicas.running(replica), torch.enable_grad():
+                    output, loss = _forward(replicas.model.module, arguments, part, batching)
+                    gradients.backward(loss, seed, last=last)
+                outputs.add(output, iteration, step, replica)
+        gradients.end(1 / optimizer.loss_scaling)
+        optimizer.update()
+
+
+def infer(arguments: Arguments, batching: Batching, replicas: Replicas, outputs: Outputs) -> None:
+    """Runs the model once per device iteration and replica.
+
+    Args:
+        arguments: The call's arguments.
+        batching: The batch algebra.
+        replicas: The local replicas.
+        outputs: Collects what the model returns.
+    """
+    for iteration in range(batching.iterations):
+        for replica in range(batching.replicas):
+            args, kwargs = arguments.micro_batch(batching.part(iteration, 0, replica), batching)
+            with replicas.running(replica), torch.no_grad():
+                outputs.add(replicas.model.module(*args, **kwargs), iteration, 0, replica)
+
+
+def _forward(
+    module: torch.nn.Module, arguments: Arguments, part: int, batching: Batching
+) -> tuple[Any, torch.Tensor]:
+    args, kwargs = arguments.micro_batch(part, batching)
+    watch = LossWatch()
+    with watch:
+        output = module(*args, **kwargs)
+    return output, watch.found[final_loss(watch.found)]

@@ -1,0 +1,222 @@
+"""``trainingModel``: one call is a number of weight updates, the same on every instance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from popdist import backend
+from popdist.exchange import connect
+from popdist_torch.errors import AgreementError, Error
+from popdist_torch.executor import agreement
+from popdist_torch.executor.executor import Executor
+from popdist_torch.executor.gradients import Gradients, SharedGradients
+from popdist_torch.executor.host_access import unwrap, wrap
+from popdist_torch.executor.step import train
+from popdist_torch.optim.device import DeviceOptimizer
+from popdist_torch.options import Options, OutputMode, ReductionType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from popdist_torch.executor.inputs import Arguments
+    from popdist_torch.executor.outputs import Outputs
+    from popdist_torch.executor.step import Replicas
+
+
+class TrainingExecutor(Executor):
+    """Trains a copy of a module; gradients are summed over all replicas of all instances.
+
+    Args:
+        model: The module, or an executor of it.
+        options: Its options.
+        optimizer: What updates the weights; SGD with a learning rate of 0.01 by default.
+        check_agreement: Whether the first call checks that all instances are about to train the
+            same thing.
+
+    Raises:
+        Error: The module is wrapped for training already.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Executor,
+        options: Options | None,
+        optimizer: torch.optim.Optimizer | None,
+        *,
+        check_agreement: bool,
+    ) -> None:
+        super().__init__(model, options, OutputMode.Final)
+        self._optimizer = optimizer or torch.optim.SGD(self._user_model.parameters(), lr=0.01)
+        self._check_agreement = check_agreement
+        self._link = wrap(self._user_model)
+        self._device_optimizer: DeviceOptimizer | None = None
+        self._gradients: Gradients | None = None
+
+    def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Takes an optimizer's hyper-parameters, from the next call on.
+
+        Call it after every change of a learning rate, a loss scaling or the like. The optimizer in
+        use keeps its state; another object brings its own.
+
+        Args:
+            optimizer: The optimizer.
+        """
+        self._optimizer = optimizer
+        if self._device_optimizer is None:
+            return
+        if optimizer is self._device_optimizer.host:
+            self._device_optimizer.reread()
+        else:
+            self._device_optimizer.release()
+            replicas = self._require_compiled()
+            self._device_optimizer = DeviceOptimizer(optimizer, replicas.model.pairs)
+            self._release_gradients()
+
+    def copyWeightsToDevice(self) -> None:
+        """Copies the program's weights and buffers to the device, over those there.
+
+        Raises:
+            Error: The model is not compiled.
+        """
+        super().copyWeightsToDevice()
+        self._link.up_to_date()
+
+    def copyWeightsToHost(self) -> None:
+        """Copies weights and the first replica's buffers from the device to the program's module.
+
+        Raises:
+            Error: The model is not compiled.
+        """
+        self._require_compiled()
+        self._link.outdated(super().copyWeightsToHost)
+        self._link.refresh()
+
+    def detachFromDevice(self) -> None:
+        """Brings weights and optimizer state back; the next call attaches again.
+
+        Raises:
+            Error: The device is not attached.
+        """
+        super().detachFromDevice()
+        if self._device_optimizer is not None:
+            self._device_optimizer.state_to_host()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Loads the module's state, on the device too.
+
+        Args:
+            state_dict: Tensors by name.
+            strict: Whether names must match exactly.
+
+        Returns:
+            Missing and unexpected keys.
+        """
+        # What is not loaded must be as new as what is.
+        self._link.refresh()
+        return super().load_state_dict(state_dict, strict)
+
+    def destroy(self) -> None:
+        """Brings weights and optimizer state back, and gives the program its module back."""
+        if self._device_optimizer is not None:
+            self._device_optimizer.release()
+            self._device_optimizer = None
+        self._release_gradients()
+        unwrap(self._user_model)
+        super().destroy()
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super()._compile(args, kwargs)
+        pairs = self._require_compiled().model.pairs
+        self._device_optimizer = DeviceOptimizer(self._optimizer, pairs)
+
+    def _run(self, replicas: Replicas, arguments: Arguments, outputs: Outputs) -> None:
+        assert self._device_optimizer is not None  # noqa: S101 - set by _compile
+        if self._gradients is None:
+            self._gradients = self._first_step(replicas, self._device_optimizer)
+        train(
+            arguments,
+            self._batching,
+            replicas,
+            self._gradients,
+            self._device_optimizer,
+            outputs,
+            divisor=self._divisor(),
+        )
+        self._link.outdated(replicas.model.to_host)
+
+    def _divisor(self) -> int:
+        reduction = self._options.Training.accumulation_and_replication_reduction_type
+        if reduction == ReductionType.Sum:
+            return 1
+        return self._batching.accumulation * self._options.placement.total_replicas
+
+    def _first_step(self, replicas: Replicas, optimizer: DeviceOptimizer) -> Gradients:
+        trained = optimizer.trained()
+        if not trained:
+            raise Error(
+                "PD306",
+                "the optimizer has no parameter that requires gradients",
+                hint="build it from model.parameters(), before parameters are frozen",
+            )
+        if self._options.placement.num_processes == 1:
+            return Gradients(trained)
+        horovod = self._connected()
+        if self._check_agreement:
+            agreement.require(
+                agreement.facts(replicas.model.module, self._options, self._optimizer), horovod
+            )
+        model = replicas.model
+        name_of = dict(zip((id(d) for _, d in model.pairs), model.names, strict=True))
+        names = [name_of[id(parameter)] for parameter in trained]
+        label = f"popdist gradients of {type(self._user_model).__name__}"
+        return SharedGradients(trained, names, horovod, label)
+
+    def _connected(self) -> Any:
+        horovod = connect()
+        here, job = self._options.placement, backend.current()
+        if (here.process_id, here.num_processes) != (job.instance_index, job.num_instances):
+            raise AgreementError(
+                "PD304",
+                "the options describe another job than the one this process belongs to",
+                value=f"process {here.process_id} of {here.num_processes} in options.Distributed; "
+                f"instance {job.instance_index} of {job.num_instances} in the job",
+                hint="start the job with poprun and use popdist.poptorch.Options(), or call "
+                "options.Distributed.disable() to train alone",
+            )
+        return horovod
+
+    def _release_gradients(self) -> None:
+        if self._gradients is not None:
+            self._gradients.release()
+            self._gradients = None
+
+
+def trainingModel(
+    model: nn.Module | Executor,
+    options: Options | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    check_agreement: bool = True,
+) -> TrainingExecutor:
+    """Wraps a module for training.
+
+    Args:
+        model: The module, or an executor of it. Its ``forward`` calls a loss of torch.nn, or marks
+            its own with `popdist_torch.identity_loss`.
+        options: Its options; by default fresh ones.
+        optimizer: Any optimizer of torch or of `popdist_torch.optim` over the module's parameters;
+            SGD with a learning rate of 0.01 by default.
+        check_agreement: Whether the first call checks that all instances are about to train the
+            same thing (options, optimizer, data, every weight); costs one pass over the weights.
+
+    Returns:
+        An executor that takes combined batches.
+
+    Raises:
+        Error: The module is wrapped for training already.
+    """
+    return TrainingExecutor(model, options, optimizer, check_agreement=check_agreement)

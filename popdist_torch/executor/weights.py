@@ -1,0 +1,90 @@
+"""An executor's own copy of a module on its device, and copies between the two."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+
+from popdist_torch.executor.replicas import ReplicaBuffers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+
+class DeviceModel:
+    """The copy that runs.
+
+    Tied weights stay tied. The copy keeps the training flags that the program's module had when it
+    was wrapped, whatever the program does to its own module later.
+
+    Args:
+        host: The program's module.
+        training_flags: One flag per module, in the order of ``host.modules()``.
+        device: Where the copy lives.
+        replicas: Local replicas, each of which has buffers of its own.
+
+    Attributes:
+        module: The copy.
+        buffers: The buffers of every replica.
+        names: The parameters' names.
+        pairs: Every parameter of the program's module with its copy, in the order of ``names``.
+    """
+
+    def __init__(
+        self,
+        host: nn.Module,
+        training_flags: Sequence[bool],
+        device: torch.device,
+        replicas: int,
+    ) -> None:
+        self.module = copy.deepcopy(host).to(device)
+        for part, training in zip(self.module.modules(), training_flags, strict=True):
+            part.training = training
+        self.names = [name for name, _ in host.named_parameters()]
+        self.pairs = list(zip(host.parameters(), self.module.parameters(), strict=True))
+        self._parts = list(zip(host.modules(), self.module.modules(), strict=True))
+        self.buffers = ReplicaBuffers(self.module, replicas)
+
+    def to_host(self) -> None:
+        """Copies parameters, and the first replica's buffers, into the program's module."""
+        self.buffers.use(0)
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            for host, device in self.pairs:
+                host.copy_(device)
+            for host_part, device_part in self._parts:
+                for name, value in device_part._buffers.items():  # noqa: SLF001
+                    _copy_buffer(value, host_part._buffers, name)  # noqa: SLF001
+
+    def from_host(self) -> None:
+        """Copies the program's parameters and buffers into the copy, buffers for every replica."""
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            for host, device in self.pairs:
+                device.copy_(host)
+            for replica in range(self.buffers.replicas):
+                self.buffers.use(replica)
+                for host_part, device_part in self._parts:
+                    for name, value in host_part._buffers.items():  # noqa: SLF001
+                        _copy_buffer(value, device_part._buffers, name)  # noqa: SLF001
+
+    def storages(self) -> frozenset[int]:
+        """Addresses of the memory that steps change in place.
+
+        Returns:
+            One address per parameter and buffer.
+        """
+        tensors = [*self.module.parameters(), *self.buffers.tensors()]
+        return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
+
+
+def _copy_buffer(
+    source: torch.Tensor | None, target: dict[str, torch.Tensor | None], name: str
+) -> None:
+    present = target.get(name)
+    if source is None or present is None or present.shape != source.shape:
+        target[name] = None if source is None else source.detach().clone()
+    else:
+        present.copy_(source)

@@ -1,0 +1,1 @@
+"""Optimizers, and how they update the executor's weights."""

@@ -1,0 +1,91 @@
+"""``Options.Distributed``: which process of how many this is."""
+
+from __future__ import annotations
+
+import os
+
+from popdist_torch.errors import OptionError
+from popdist_torch.options.checks import whole_number
+from popdist_torch.options.storage import OptionsDict
+
+
+class DistributedOptions(OptionsDict):
+    """The place of this process among those that train one model.
+
+    A fresh object describes the process that mpirun started, as PopTorch's does: reading mpirun's
+    variables is the published meaning of `setEnvVarNames`, so this class reads the environment.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
+        self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+
+    def disable(self) -> DistributedOptions:
+        """Makes this process stand alone.
+
+        Returns:
+            These options.
+        """
+        return self.configureProcessId(0, 1)
+
+    def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> DistributedOptions:
+        """Takes the place from environment variables.
+
+        Args:
+            var_num_processes: Variable that holds the number of processes; 1 where it is unset.
+            var_process_id: Variable that holds this process's index; 0 where it is unset.
+
+        Returns:
+            These options.
+
+        Raises:
+            OptionError: The variables hold no valid place.
+        """
+        return self.configureProcessId(
+            _number(var_process_id, default=0), _number(var_num_processes, default=1)
+        )
+
+    def configureProcessId(self, process_id: int, num_processes: int) -> DistributedOptions:
+        """Sets the place.
+
+        Args:
+            process_id: Index of this process, from 0.
+            num_processes: Number of processes.
+
+        Returns:
+            These options.
+
+        Raises:
+            OptionError: The index does not exist among so many processes.
+        """
+        whole_number("the number of processes", num_processes, least=1)
+        if whole_number("the process id", process_id, least=0) >= num_processes:
+            raise OptionError(
+                "PD300",
+                "the process id must be smaller than the number of processes",
+                value=f"process {process_id} of {num_processes}",
+            )
+        self.set(distributed_process_id=process_id, num_distributed_processes=num_processes)
+        return self
+
+    @property
+    def processId(self) -> int:
+        """Index of this process."""
+        return int(self("distributed_process_id"))
+
+    @property
+    def numProcesses(self) -> int:
+        """Number of processes."""
+        return int(self("num_distributed_processes"))
+
+
+def _number(variable: str, *, default: int) -> int:
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal():
+        raise OptionError(
+            "PD300",
+            f"environment variable {variable} does not hold a number",
+            value=text,
+            accepted="a whole number",
+        )
+    return int(text)

@@ -1,0 +1,54 @@
+"""``Options._Popart``: settings handed to PopART as they are; here they are kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from popdist_torch.options.effects import stored_only
+from popdist_torch.options.storage import OptionsDict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class PopartOptions(OptionsDict):
+    """PopART session options by name."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            options={"instrumentWithHardwareCycleCounter": False, "rearrangeAnchorsOnHost": False},
+            patterns={},
+            patterns_level=2,
+        )
+
+    # The published method takes a name and a value, unlike that of every other group.
+    def set(self, *name_and_value: Any, **values: Any) -> PopartOptions:  # type: ignore[override]
+        """Stores one PopART session option.
+
+        Args:
+            *name_and_value: The option's name, and its value.
+            **values: As for every other group; used by attribute assignment.
+
+        Returns:
+            These options.
+        """
+        if name_and_value:
+            self._require_unfrozen()
+            name, value = name_and_value
+            stored_only(f"_Popart.{name}")
+            self("options")[name] = value
+        super().set(**values)
+        return self
+
+    def setPatterns(self, patterns: Mapping[str, bool], level: int = 2) -> PopartOptions:
+        """Stores which graph patterns PopART applies.
+
+        Args:
+            patterns: Switches by pattern.
+            level: The set of patterns to start from.
+
+        Returns:
+            These options.
+        """
+        stored_only("_Popart.setPatterns")
+        return self.set(patterns=dict(patterns), patterns_level=level)
