@@ -1,0 +1,98 @@
+"""What starting a job through poprun costs beyond mpirun, and how soon its help appears."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Literal
+
+from benchmarks.processes import time_commands
+from benchmarks.programs import beside_python, find_poprun
+from benchmarks.ranks import launch_command
+from benchmarks.rows import Aim, Row, compare
+from benchmarks.sampling import MeasurementError, Missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.harness import Effort
+
+LAUNCH_AIM = Aim(sentence="at most 60 ms more than mpirun", of="difference", at_most=60.0)
+HELP_AIM = Aim(sentence="at most 60 ms more than bare Python", of="difference", at_most=60.0)
+
+_INSTANCES = 2
+
+
+def measure_launch(effort: Effort) -> Iterator[Row]:
+    """Starts two instances of a program that does nothing.
+
+    Args:
+        effort: How many times.
+
+    Yields:
+        poprun against mpirun and torchrun.
+    """
+    torchrun = beside_python("torchrun")
+    commands: dict[str, list[str] | Missing] = {
+        "poprun": _launch("poprun", "true"),
+        "mpirun": _launch("mpirun", "true"),
+        # Standalone: a port of its own choice, where the default port may be another job's.
+        "torchrun": Missing("torchrun is not installed")
+        if torchrun is None
+        else [torchrun, "--standalone", f"--nproc-per-node={_INSTANCES}", "--no-python", "true"],
+    }
+    times = time_commands(commands, effort.choose(full=25, quick=5))
+    aims = {"mpirun": LAUNCH_AIM}
+    for peer in ("mpirun", "torchrun"):
+        yield compare(
+            f"poprun {_INSTANCES} x true",
+            times["poprun"],
+            unit="ms",
+            peer=peer,
+            against=times[peer],
+            aim=aims.get(peer),
+            note=_form(),
+            parameters={"instances": _INSTANCES},
+        )
+
+
+def measure_help(effort: Effort) -> Iterator[Row]:
+    """Asks poprun for its help.
+
+    Args:
+        effort: How many times.
+
+    Yields:
+        One row, against a Python that does nothing.
+    """
+    poprun = find_poprun()
+    missing = Missing("poprun is not installed")
+    times = time_commands(
+        {
+            "poprun --help": missing if poprun is None else [*poprun, "--help"],
+            "bare Python": [sys.executable, "-c", "pass"],
+        },
+        effort.choose(full=60, quick=10),
+    )
+    yield compare(
+        "poprun --help",
+        times["poprun --help"],
+        unit="ms",
+        peer="bare Python",
+        against=times["bare Python"],
+        aim=HELP_AIM,
+        note=_form(),
+    )
+
+
+def _form() -> str:
+    """Tells when the launcher was not run in the form that users run."""
+    poprun = find_poprun()
+    short = poprun is None or len(poprun) == 1
+    return "" if short else "as python -m popdist.poprun: the console script is not installed"
+
+
+def _launch(launcher: Literal["mpirun", "poprun"], *program: str) -> list[str] | Missing:
+    try:
+        return [*launch_command(launcher, _INSTANCES), *program]
+    except MeasurementError as error:
+        return Missing(str(error))

@@ -1,0 +1,33 @@
+"""Every benchmark there is. A new one is a function that yields rows, and an entry here."""
+
+from __future__ import annotations
+
+from benchmarks import exchange, imports, launcher
+from benchmarks.harness import Benchmark
+
+SUITE = (
+    Benchmark(
+        name="launcher",
+        what="poprun starting two instances of `true`, against mpirun and torchrun",
+        aims=(launcher.LAUNCH_AIM,),
+        measure=launcher.measure_launch,
+    ),
+    Benchmark(
+        name="help",
+        what="poprun --help, against bare Python",
+        aims=(launcher.HELP_AIM,),
+        measure=launcher.measure_help,
+    ),
+    Benchmark(
+        name="import",
+        what="importing popdist, against bare Python; its adapters, against their frameworks",
+        aims=(imports.IMPORT_AIM,),
+        measure=imports.measure,
+    ),
+    Benchmark(
+        name="exchange",
+        what="summing 4 KiB to 64 MiB over two ranks, against memcpy, MPI, Horovod and gloo",
+        aims=(exchange.MEMCPY_AIM, exchange.HOROVOD_AIM),
+        measure=exchange.measure,
+    ),
+)

@@ -1,0 +1,58 @@
+import pytest
+
+from benchmarks import imports, launcher
+from benchmarks.harness import Effort
+from benchmarks.sampling import Missing, Samples
+
+QUICK = Effort(quick=True)
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Times without running: the n-th command takes n seconds; what was asked for is returned."""
+    asked = {}
+
+    def time_commands(commands, repetitions):
+        asked.update(commands)
+        return {
+            name: command
+            if isinstance(command, Missing)
+            else Samples((float(place),) * repetitions)
+            for place, (name, command) in enumerate(commands.items(), 1)
+        }
+
+    monkeypatch.setattr(launcher, "time_commands", time_commands)
+    monkeypatch.setattr(imports, "time_commands", time_commands)
+    return asked
+
+
+def test_the_launcher_is_judged_against_mpirun_only(timed):
+    rows = list(launcher.measure_launch(QUICK))
+    assert [(row.peer, row.aim) for row in rows] == [
+        ("mpirun", launcher.LAUNCH_AIM),
+        ("torchrun", None),
+    ]
+    assert timed["poprun"][-5:] == ["--num-instances", "2", "--num-replicas", "2", "true"]
+    assert timed["mpirun"][-3:] == ["-np", "2", "true"]
+
+
+def test_a_launcher_that_is_not_installed_is_reported_and_not_faked(timed, monkeypatch):
+    monkeypatch.setattr("benchmarks.ranks.find_poprun", lambda: None)
+    monkeypatch.setattr("benchmarks.launcher.find_poprun", lambda: None)
+    for measure in (launcher.measure_launch, launcher.measure_help):
+        for row in measure(QUICK):
+            assert row.value is None
+            assert row.met is None
+            assert "poprun is not installed" in row.note
+    assert isinstance(timed["poprun"], Missing)
+
+
+def test_help_and_imports_are_judged_against_bare_python(timed):
+    [row] = launcher.measure_help(QUICK)
+    assert (row.peer, row.difference, row.met) == ("bare Python", -1000.0, True)
+    rows = {row.name: row for row in imports.measure(QUICK)}
+    assert rows["import popdist"].aim is imports.IMPORT_AIM
+    assert rows["import popdist"].peer == "bare Python"
+    assert rows["import torch, popdist_torch"].peer == "import torch"
+    assert timed["bare Python"][-1] == "pass"
+    assert timed["import popdist"][-1] == "import popdist"
