@@ -160,7 +160,8 @@ def _remarks(result: Result) -> list[str]:
     for remark, names in about.items():
         unique = list(dict.fromkeys(names))
         more = f" and {len(unique) - 1} more" if len(unique) > 1 else ""
-        lines.append(f"  {unique[0]}{more}: {remark}")
+        first, *rest = remark.splitlines()
+        lines += [f"  {unique[0]}{more}: {first}", *(f"      {line}" for line in rest)]
     return lines
 
 

@@ -83,6 +83,11 @@ def test_a_value_with_several_peers_is_shown_once_and_a_remark_too():
     assert "  popdist, 4 KiB: by poprun" in table.splitlines()
 
 
+def test_a_remark_of_several_lines_stays_below_its_row():
+    table = as_table(report(row(note="not available:\nTraceback\n  inner")))
+    assert "  popdist, 4 KiB: not available:\n      Traceback\n        inner" in table
+
+
 def test_columns_line_up():
     table = as_table(report(row(), row(name="MPI", value=12345.6, peer="x", aim=None)))
     heading, first, second = table.splitlines()[4:7]
