@@ -41,6 +41,7 @@ class Outcome:
     Attributes:
         instances: What is known of each instance, by index.
         first_failure: The instance that failed first, or None.
+        first_lost: The instance that was first ended by its guard for want of mpirun, or None.
         mpirun_code: mpirun's exit code; negative for the signal that ended it; None while it runs.
         mpirun_text: What mpirun itself wrote to standard error.
         interrupted: The signal that ended the job from outside, or 0.
@@ -50,6 +51,7 @@ class Outcome:
     def __init__(self) -> None:
         self.instances: dict[int, InstanceRecord] = {}
         self.first_failure: InstanceRecord | None = None
+        self.first_lost: InstanceRecord | None = None
         self.mpirun_code: int | None = None
         self.mpirun_text = b""
         self.interrupted = 0

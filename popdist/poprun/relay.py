@@ -93,8 +93,10 @@ class Relay:
         one.ended, one.code, one.signal = True, int(fields["code"]), int(fields["signal"])
         one.lost, one.tail = fields["lost"], tail
         self._log.debug(f"instance {index} ended: code {one.code}, signal {one.signal}")
-        if one.failed and not one.lost and self._outcome.first_failure is None:
-            self._outcome.first_failure = one
+        if one.lost:
+            self._outcome.first_lost = self._outcome.first_lost or one
+        elif one.failed:
+            self._outcome.first_failure = self._outcome.first_failure or one
 
     def _show(self, fd: int, data: bytes) -> None:
         try:

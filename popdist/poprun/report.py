@@ -36,7 +36,7 @@ def failure_report(outcome: Outcome, instances: Sequence[Instance]) -> str:
     elif first is not None:
         lines += _describe(first, instances)
     else:
-        lines += _describe_mpirun(outcome)
+        lines += _describe_mpirun(outcome, instances)
     lines.append(f"exit code {outcome.exit_code}")
     return "\n".join(f"poprun: {line}" for line in lines)
 
@@ -59,10 +59,15 @@ def _describe(one: InstanceRecord, instances: Sequence[Instance]) -> list[str]:
     return lines
 
 
-def _describe_mpirun(outcome: Outcome) -> list[str]:
+def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[str]:
     code = outcome.mpirun_code or 0
     if code < 0:
         return [f"mpirun was killed by {_name(-code)}; every instance was ended"]
+    lost = outcome.first_lost
+    if lost is not None:
+        host = instances[lost.index].host.name
+        lines = [f"instance {lost.index} on {host} lost its guard's front, which was killed"]
+        return [*lines, "every instance was ended"]
     silent = [one.index for one in outcome.running()]
     lines = [f"mpirun ended with exit code {code}"]
     if silent:

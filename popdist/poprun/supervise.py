@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 from time import monotonic
 
-from popdist.poprun.guard import KILL_NOW, process_start
+from popdist.poprun import leash
+from popdist.poprun.guard import KILL_NOW
 from popdist.poprun.outcome import Outcome
+from popdist.poprun.processes import process_start, send, send_group
 from popdist.poprun.relay import Relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import FrameType
 
     from popdist.poprun.log import Log
     from popdist.poprun.mpirun import Command
+    from popdist.poprun.outcome import InstanceRecord
 
     Handlers = dict[int, Callable[[bytes], None]]
 
@@ -25,6 +29,7 @@ _READ_SIZE = 1 << 16
 _GUARDS_LAST_WORD = 1.0
 _MPIRUNS_LAST_WORD = 3.0  # it takes up to two seconds to clean up after a program that was killed
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FROM_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 
 
 class JobFolder:
@@ -63,6 +68,7 @@ class Supervisor:
         self._outcome = Outcome()
         self._mpirun = 0
         self._kill_at: float | None = None
+        self._is_local = True
 
     def run(self, command: Command, *, pipe: str | None, token: str) -> Outcome:
         """Starts mpirun and stays until nothing of the job is left.
@@ -75,6 +81,7 @@ class Supervisor:
         Returns:
             How the job ended.
         """
+        self._is_local = pipe is not None
         self._relay = Relay(self._outcome, self._log, token if pipe is None else None)
         handlers: Handlers = {}
         wake, wake_end = os.pipe()
@@ -104,14 +111,17 @@ class Supervisor:
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         handlers[out], handlers[err] = self._relay.on_stdout, self._relay.on_stderr
+        words = list(command.arguments)
+        if not self._is_local:
+            words = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *words]
         self._mpirun = os.posix_spawn(
-            command.arguments[0],
-            command.arguments,
+            words[0],
+            words,
             command.environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, out_end, 1), (os.POSIX_SPAWN_DUP2, err_end, 2)],
             # mpirun stays in the terminal's foreground group, so that it may read the keyboard for
             # instance 0; the interrupts of that terminal are for the launcher alone.
-            setsigmask=_INTERRUPTS,
+            setsigmask=_FROM_THE_TERMINAL,
         )
         os.close(out_end)
         os.close(err_end)
@@ -149,9 +159,8 @@ class Supervisor:
     def _react(self) -> None:
         """Draws the consequences of what has become known."""
         outcome = self._outcome
-        for one in self._relay.started:
-            if outcome.interrupted:  # the interrupt came while it was on its way
-                _signal(one.guard, signal.SIGTERM)
+        if outcome.interrupted:  # the interrupt came while these were on their way
+            self._signal_guards(self._relay.started, signal.SIGTERM)
         self._relay.started.clear()
         if self._relay.closed and not outcome.interrupted:
             self._interrupt(signal.SIGPIPE)
@@ -164,29 +173,36 @@ class Supervisor:
         if self._kill_at is not None and monotonic() >= self._kill_at:
             outcome.forced = True
             self._kill_at = None
-            _signal(self._mpirun, signal.SIGKILL)  # guards see its end and kill their programs
+            send(self._mpirun, signal.SIGKILL)  # guards see its end and kill their programs
 
     def _on_interrupt(self, number: int, _frame: FrameType | None) -> None:
         if not self._outcome.interrupted:
             self._interrupt(number)
             return
-        for one in self._outcome.running():
-            _signal(one.guard, KILL_NOW)
+        self._signal_guards(self._outcome.running(), KILL_NOW)
         self._kill_at = monotonic() + _MPIRUNS_LAST_WORD
 
     def _interrupt(self, number: int) -> None:
         self._outcome.interrupted = number
         self._kill_at = monotonic() + self._grace + _MPIRUNS_LAST_WORD
-        for one in self._outcome.running():
-            _signal(one.guard, signal.SIGTERM)
-        if not self._outcome.instances:  # nothing has started: mpirun is all there is
-            _signal(self._mpirun, signal.SIGTERM)
+        self._signal_guards(self._outcome.running(), signal.SIGTERM)
+        # Guards on other hosts are out of reach, and before they have started mpirun is all there
+        # is; it ends what it has started.
+        if not self._is_local or not self._outcome.instances:
+            send(self._mpirun, signal.SIGTERM)
+
+    def _signal_guards(self, instances: Iterable[InstanceRecord], number: int) -> None:
+        if self._is_local:
+            for one in instances:
+                send(one.guard, number)
 
     def _sweep(self) -> None:
         """Makes sure that nothing of the job outlives it, whatever has happened to the guards."""
         if self._mpirun and self._outcome.mpirun_code is None:
-            _signal(self._mpirun, signal.SIGKILL)
+            send(self._mpirun, signal.SIGKILL)
             os.waitpid(self._mpirun, 0)
+        if not self._is_local:
+            return
         until = monotonic() + _GUARDS_LAST_WORD
         silent = self._outcome.running()
         while monotonic() < until and any(process_start(one.guard) for one in silent):
@@ -195,7 +211,7 @@ class Supervisor:
             # A program may have ended and left members of its group behind; its number is not
             # given to another process before they are gone.
             if one.began and process_start(one.pid) in (one.began, ""):
-                _signal_group(one.pid, signal.SIGKILL)
+                send_group(one.pid, signal.SIGKILL)
 
 
 def _read_once(fd: int, handler: Callable[[bytes], None]) -> bool:
@@ -206,17 +222,3 @@ def _read_once(fd: int, handler: Callable[[bytes], None]) -> bool:
         return True
     handler(data)
     return bool(data)
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
-
-
-def _signal_group(pid: int, number: int) -> None:
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass

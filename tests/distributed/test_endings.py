@@ -53,12 +53,18 @@ class Job:
                 assert line == b"more\n", self.process.communicate()
         return self
 
-    def child(self, *path):
-        """A descendant of poprun: its only child (mpirun), or by indices further down."""
-        pid = self.process.pid
-        for index in (0, *path):
-            pid = children(pid)[index]
-        return pid
+    @property
+    def mpirun(self):
+        return children(self.process.pid)[0]
+
+    def front(self, which):
+        return children(self.mpirun)[which]
+
+    def guard(self, which):
+        return children(self.front(which))[0]
+
+    def program(self, which):
+        return children(self.guard(which))[0]
 
     def alive(self):
         """Processes of the job other than poprun."""
@@ -103,8 +109,7 @@ def job(mpirun, tmp_path):
 
 def test_a_killed_instance_ends_the_job(job):
     running = job().until_ready()
-    guard = running.child(1)
-    os.kill(children(guard)[0], signal.SIGKILL)
+    os.kill(running.program(1), signal.SIGKILL)
     code, errors = running.end()
     assert code == 137
     assert "was killed by signal 9 (SIGKILL)" in errors
@@ -153,7 +158,7 @@ def test_a_second_interrupt_does_not_wait(job):
 
 def test_a_stopped_instance_can_be_interrupted(job):
     running = job().until_ready()
-    os.kill(children(running.child(0))[0], signal.SIGSTOP)
+    os.kill(running.program(0), signal.SIGSTOP)
     running.process.send_signal(signal.SIGINT)
     assert running.end()[0] == 130
 
@@ -174,15 +179,16 @@ def test_nothing_survives_the_launchers_death(job):
 
 def test_nothing_survives_mpiruns_death(job):
     running = job("ignore").until_ready()
-    os.kill(running.child(), signal.SIGKILL)
+    os.kill(running.mpirun, signal.SIGKILL)
     code, errors = running.end()
     assert code == 137
     assert "mpirun was killed by signal 9" in errors
 
 
-def test_nothing_survives_a_guards_death(job):
+@pytest.mark.parametrize("part", [Job.front, Job.guard], ids=["front", "guard"])
+def test_nothing_survives_a_guards_death(job, part):
     running = job("ignore").until_ready()
-    os.kill(running.child(0), signal.SIGKILL)
+    os.kill(part(running, 0), signal.SIGKILL)
     code, errors = running.end()
     assert code == 137
     assert "guard" in errors
