@@ -1,0 +1,75 @@
+"""Writes the generated parts of the documentation, or checks that they are up to date.
+
+A generated part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; this file knows
+the names. Run ``python docs/generate.py`` after a change to a table in the code.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from popdist.contract import VARIABLES
+from popdist.errors import CODES
+from popdist.poprun.help import options_table
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+_PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def environment_table() -> str:
+    """The variables of the contract."""
+    rows = ["| Variable | Values | Meaning |", "|---|---|---|"]
+    rows += [f"| `{v.name}` | {v.accepted} | {v.meaning} |" for v in VARIABLES]
+    return "\n".join(rows)
+
+
+def codes_table() -> str:
+    """The error codes."""
+    rows = ["| Code | Meaning |", "|---|---|"]
+    rows += [f"| `{code}` | {meaning} |" for code, meaning in CODES.items()]
+    return "\n".join(rows)
+
+
+PARTS = {
+    "poprun-options": options_table,
+    "environment": environment_table,
+    "error-codes": codes_table,
+}
+
+
+def filled(text: str) -> str:
+    """A page with its generated parts as they should be.
+
+    Args:
+        text: The page.
+
+    Returns:
+        The page, rewritten.
+    """
+    return _PART.sub(lambda part: f"{part[1]}{PARTS[part['name']]()}\n{part[3]}", text)
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrites the pages, or with ``--check`` names those that are out of date.
+
+    Args:
+        arguments: The command line.
+
+    Returns:
+        1 where a page was out of date and was not to be rewritten, else 0.
+    """
+    stale = {page: filled(page.read_text()) for page in PAGES}
+    stale = {page: text for page, text in stale.items() if text != page.read_text()}
+    for page, text in stale.items():
+        print(page.relative_to(ROOT))
+        if "--check" not in arguments:
+            page.write_text(text)
+    return int(bool(stale) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
