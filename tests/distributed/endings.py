@@ -1,0 +1,92 @@
+"""A running job with grandchildren, for tests of how jobs end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from tests.distributed.jobs import LAUNCHER, ROOT
+
+# Long enough never to be reached; how soon things end is bounded by the waits below.
+STUBBORN = """
+import os, signal, subprocess, sys, time
+if "ignore" in sys.argv:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", sys.argv[1]])
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+class Job:
+    """A running job of two instances, each with a grandchild, all marked in their command lines."""
+
+    def __init__(self, options, tmp_path, *words, program=STUBBORN):
+        self.mark = f"mark-{uuid.uuid4().hex}"
+        self.folder = tmp_path
+        self.process = subprocess.Popen(
+            [*LAUNCHER, *options, "-np", "2",
+             sys.executable, "-c", program, self.mark, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+            start_new_session=True,
+        )  # fmt: skip
+
+    def clean_up(self):
+        """Leaves nothing behind, whatever the test found."""
+        for pid in [self.process.pid, *self.alive()]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def until_ready(self):
+        for _ in range(2):
+            while (line := self.process.stdout.readline()) != b"ready\n":
+                assert line == b"more\n", self.process.communicate()
+        return self
+
+    @property
+    def mpirun(self):
+        return children(self.process.pid)[0]
+
+    def front(self, which):
+        return children(self.mpirun)[which]
+
+    def guard(self, which):
+        return children(self.front(which))[0]
+
+    def program(self, which):
+        return children(self.guard(which))[0]
+
+    def alive(self):
+        """Processes of the job other than poprun."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            if int(process.name) != self.process.pid:
+                with suppress(OSError):
+                    if self.mark.encode() in (process / "cmdline").read_bytes():
+                        found.append(int(process.name))
+        return found
+
+    def end(self, timeout=30, grace=2):
+        """Exit code and standard error; then checks that nothing is left within the grace."""
+        _, errors = self.process.communicate(timeout=timeout)
+        until = time.monotonic() + grace
+        while self.alive() and time.monotonic() < until:
+            time.sleep(0.02)
+        assert self.alive() == []
+        # The job's private folder is gone (a killed mpirun may leave one of its own).
+        assert not [path for path in self.folder.iterdir() if path.name.startswith("poprun-")]
+        return self.process.returncode, errors.decode()
+
+
+def children(pid):
+    return sorted(
+        int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    )

@@ -1,0 +1,94 @@
+"""Jobs over two hosts, reached by real ssh."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from tests.distributed.endings import Job
+from tests.distributed.jobs import LAUNCHER, run_command
+from tests.hosts.network import Hosts, missing
+
+pytestmark = pytest.mark.skipif(
+    bool(missing()), reason=f"SEVERAL HOSTS ARE NOT TESTED: {missing()}"
+)
+
+PYTHON = [sys.executable, "-c"]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    with Hosts(tmp_path_factory.mktemp("hosts")) as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def options(hosts, mpirun):
+    """Options of poprun for a job on both hosts."""
+    return [
+        f"--mpirun={mpirun}",
+        f"--host={','.join(hosts.addresses)}",
+        f"--mpi-global-args={hosts.mpirun_options(mpirun)}",
+    ]
+
+
+def test_instances_are_divided_over_the_hosts(options):
+    code = (
+        "import socket, sys, popdist as p\n"
+        "print(socket.gethostname(), p.topology().instance_index, p.getLocalInstanceIndex())\n"
+        "print('error', file=sys.stderr)"
+    )
+    status, output = run_command(
+        [*LAUNCHER, *options, "-np", "4", "--tag-output=yes", *PYTHON, code]
+    )
+    assert status == 0, output
+    expected = [f"[1,{i}]<stdout>:pophost{1 + i // 2} {i} {i % 2}" for i in range(4)]
+    expected += [f"[1,{i}]<stderr>:error" for i in range(4)]
+    # Open MPI 5 now and then warns about itself.
+    lines = [line for line in output.splitlines() if "plm:ssh: Warning" not in line]
+    assert sorted(lines) == sorted(expected)
+
+
+def test_a_failure_is_named_with_its_host(options, hosts):
+    code = (
+        "import os, time\n"
+        "if os.environ['POPDIST_INSTANCE_INDEX'] == '1': raise SystemExit(5)\ntime.sleep(60)"
+    )
+    status, output = run_command([*LAUNCHER, *options, "-np", "2", *PYTHON, code])
+    assert status == 5
+    assert f"instance 1 on {hosts.addresses[1]}" in output
+
+
+def test_horovod_sums_over_the_network(hosts):
+    # Horovod belongs to the Open MPI of this environment, whichever generation that is.
+    from popdist.poprun.locate import locate_mpirun
+
+    found = locate_mpirun(os.environ).path
+    code = (
+        "import torch, horovod.torch as hvd\nhvd.init()\n"
+        "print(hvd.allreduce(torch.tensor([1.0 + hvd.rank()]), op=hvd.Sum).item())"
+    )
+    status, output = run_command(
+        [*LAUNCHER, f"--host={','.join(hosts.addresses)}", "-np", "2",
+         f"--mpi-global-args={hosts.mpirun_options(found)}", *PYTHON, code]
+    )  # fmt: skip
+    assert (status, output) == (0, "3.0\n3.0\n")
+
+
+@pytest.mark.parametrize("willing", [True, False], ids=["willing", "stubborn"])
+@pytest.mark.parametrize("what", ["interrupt", "poprun", "mpirun"])
+def test_nothing_is_left_on_any_host(options, tmp_path, what, willing):
+    job = Job(options, tmp_path, *([] if willing else ["ignore"]))
+    try:
+        job.until_ready()
+        if what == "interrupt":
+            job.process.send_signal(signal.SIGINT)
+        elif what == "poprun":
+            job.process.kill()
+        else:
+            os.kill(job.mpirun, signal.SIGKILL)
+        code, _ = job.end(grace=4)
+    finally:
+        job.clean_up()
+    assert code == {"interrupt": 130, "poprun": -signal.SIGKILL, "mpirun": 137}[what]
