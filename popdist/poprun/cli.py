@@ -74,6 +74,8 @@ def _launch(job: Job) -> int:
         import shlex
 
         command = build_command(job, instances, mpirun, os.environ, "pipe=<pipe>", as_root=as_root)
+        added = command.environment.items() - os.environ.items()
+        sys.stdout.writelines(f"{name}={shlex.quote(value)} \\\n" for name, value in sorted(added))
         sys.stdout.write(shlex.join(command.arguments) + "\n")
         return 0
     token = os.urandom(16).hex()

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables that every instance gets by name, as the original launcher forwards them."""
 
+ONE_HOST = {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "0.1"}
+"""Horovod's settings for a job on one machine, where the user has set none. Its own defaults suit a
+network: inside one machine, copying tensors together costs more than it saves, and waiting a
+millisecond for more of them dominates small exchanges (`python -m benchmarks --only exchange`)."""
+
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _GUARD = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
@@ -61,7 +66,7 @@ def build_command(
         The command. Values of ``-x NAME=VALUE`` go into mpirun's environment and are forwarded by
         name, so that they never stand on a command line that others can read.
     """
-    environment = dict(environ)
+    environment = {**(ONE_HOST if job.is_local else {}), **environ}
     environment.update({k: v for k, v in job.variables.items() if v is not None})
     names = [name for name in FORWARDED if name in environment]
     names += [name for name in job.variables if name not in names]

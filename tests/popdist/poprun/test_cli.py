@@ -39,8 +39,9 @@ def test_mistakes_exit_with_2_and_one_message(words, capsys):
 def test_a_dry_run_shows_table_and_command_and_starts_nothing(capsys, tmp_path):
     witness = tmp_path / "witness"
     assert main(["--dry-run=1", "-np", "2", "touch", str(witness)]) == 0
-    table, _, command = capsys.readouterr().out.rstrip().rpartition("\n")
-    assert "poprun topology" in table
+    shown, _, command = capsys.readouterr().out.rstrip().rpartition("\n")
+    assert "poprun topology" in shown
+    assert "HOROVOD_CYCLE_TIME=0.1 \\\n" in shown + "\n"
     words = shlex.split(command)
     assert words[0].endswith("mpirun")
     assert words.count("-np") == 2

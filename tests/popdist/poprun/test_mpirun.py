@@ -5,7 +5,7 @@ import pytest
 from popdist.environment import Topology
 from popdist.poprun.hosts import Host
 from popdist.poprun.locate import OPEN_MPI_4, OPEN_MPI_5, Mpirun
-from popdist.poprun.mpirun import build_command
+from popdist.poprun.mpirun import ONE_HOST, build_command
 from popdist.poprun.placement import place
 from tests.popdist.poprun.test_placement import job as make_job
 
@@ -56,6 +56,14 @@ def test_variables_are_forwarded_by_name_and_values_stay_off_the_command_line():
     assert names == ["PATH", "PYTHONPATH", "HOME", "SECRET_TOKEN"]
     assert command.environment["SECRET_TOKEN"] == "n3w"
     assert not any("n3w" in word or "s3cret" in word for word in command.arguments)
+
+
+def test_horovod_is_tuned_for_one_host_unless_the_user_decides():
+    job = make_job(2, 2)
+    assert ONE_HOST.items() <= build(job).environment.items()
+    decided = type(job)(**{**vars(job), "variables": {"HOROVOD_CYCLE_TIME": "5"}})
+    assert build(decided).environment["HOROVOD_CYCLE_TIME"] == "5"
+    assert not ONE_HOST.keys() & build(make_job(2, 2, (Host("a"),))).environment.keys()
 
 
 def test_users_arguments_come_first_globally_and_last_locally():
