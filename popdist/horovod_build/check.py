@@ -35,11 +35,13 @@ class Checked:
     Attributes:
         framework: The binding, by its module's name in Horovod.
         version: The framework's version, as it says itself.
+        device: Where the data was, ``"cpu"`` or ``"cuda"``.
         abilities: What the binding was built with, such as ``("MPI", "Gloo")``.
     """
 
     framework: str
     version: str
+    device: str
     abilities: tuple[str, ...]
 
 
@@ -173,7 +175,7 @@ def judge(
             accepted="NCCL among the abilities",
             hint="build again: python -m popdist.horovod_build --with-nccl --force",
         )
-    return Checked(framework, str(given[0]["version"]), abilities)
+    return Checked(framework, str(given[0]["version"]), str(given[0]["device"]), abilities)
 
 
 def _run(command: list[str], environment: Mapping[str, str]) -> tuple[int | None, str]:

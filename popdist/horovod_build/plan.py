@@ -27,6 +27,7 @@ NCCL_LINKS = "nccl"
 _KEY_LENGTH = 16
 # The user's settings for another build of Horovod, or of another tool, must not leak into this one.
 _DROPPED_PREFIXES = ("HOROVOD_", "CMAKE_")
+_KEPT = ("CMAKE_PREFIX_PATH", "HOROVOD_BUILD_CUDA_CC_LIST")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Plan:
         kept = {
             name: value
             for name, value in environ.items()
-            if not name.startswith(_DROPPED_PREFIXES) or name == "CMAKE_PREFIX_PATH"
+            if not name.startswith(_DROPPED_PREFIXES) or name in _KEPT
         }
         path = os.pathsep.join([*self.search, environ.get("PATH", os.defpath)])
         own = {name: value.replace("{source}", str(source)) for name, value in self.variables}
@@ -218,6 +219,8 @@ def _variables(facts: Facts, plan: Plan, rpath: str) -> dict[str, str]:
         "MAKEFLAGS": f"-j{jobs}",
         # The bundled gloo declares CMake 2.8.12, which CMake 4 refuses unless told otherwise.
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        # The reasons for a failure are looked for in English.
+        "LC_ALL": "C.UTF-8",
         # CMake asks TensorFlow for its flags by importing it, several times.
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }

@@ -38,23 +38,27 @@ def expected(ranks: int) -> list[float]:
     return [sum(column) for column in zip(*map(contribution, range(ranks)), strict=True)]
 
 
-def _torch(horovod: Any, values: list[float]) -> tuple[list[float], str]:
+def _torch(horovod: Any, values: list[float]) -> tuple[list[float], str, str]:
     torch = import_module("torch")
-    result = horovod.allreduce(torch.tensor(values), op=horovod.Sum, name="check")
-    return result.tolist(), torch.__version__
+    # NCCL wants a GPU for every rank; with fewer, only the host's part can be checked.
+    gpus = horovod.nccl_built() and torch.cuda.device_count() >= horovod.size()
+    device = f"cuda:{horovod.local_rank()}" if gpus else "cpu"
+    tensor = torch.tensor(values, device=device)
+    result = horovod.allreduce(tensor, op=horovod.Sum, name="check")
+    return result.tolist(), torch.__version__, tensor.device.type
 
 
-def _tensorflow(horovod: Any, values: list[float]) -> tuple[list[float], str]:
+def _tensorflow(horovod: Any, values: list[float]) -> tuple[list[float], str, str]:
     tensorflow = import_module("tensorflow")
     result = horovod.allreduce(tensorflow.constant(values), op=horovod.Sum, name="check")
-    return result.numpy().tolist(), tensorflow.__version__
+    return result.numpy().tolist(), tensorflow.__version__, "cpu"
 
 
 def _main(framework: str, folder: str) -> None:
     horovod = import_module(f"horovod.{framework}")
     horovod.init()
     reduce = {"torch": _torch, "tensorflow": _tensorflow}[framework]
-    sums, version = reduce(horovod, contribution(horovod.rank()))
+    sums, version, device = reduce(horovod, contribution(horovod.rank()))
     built = {
         "MPI": horovod.mpi_built(),
         "Gloo": horovod.gloo_built(),
@@ -64,6 +68,7 @@ def _main(framework: str, folder: str) -> None:
         "size": horovod.size(),
         "sums": sums,
         "version": version,
+        "device": device,
         "abilities": [ability for ability, there in built.items() if there],
     }
     (Path(folder) / str(horovod.rank())).write_text(json.dumps(answer), encoding="utf-8")

@@ -71,6 +71,7 @@ def verdict(results: Sequence[Checked]) -> str:
     """
     return "\n".join(
         f"  horovod.{result.framework}: two ranks reduced correctly with "
-        f"{_NAMES[result.framework]} {result.version} ({', '.join(result.abilities)})"
+        f"{_NAMES[result.framework]} {result.version} on {result.device} "
+        f"({', '.join(result.abilities)})"
         for result in results
     )

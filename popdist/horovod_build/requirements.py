@@ -93,7 +93,7 @@ def _mpi(mpi: Mpi | None) -> Iterator[BuildError]:
         yield BuildError(
             "PD204",
             f"the MPI of {mpi.origin} is not Open MPI, which poprun starts its jobs with",
-            value=f"{mpi.implementation} ({mpi.mpicxx})",
+            value=f"{_implementation(mpi)} ({mpi.mpicxx})",
             accepted=_OPEN_MPI,
             hint=_GET_MPI,
         )
@@ -106,6 +106,12 @@ def _mpi(mpi: Mpi | None) -> Iterator[BuildError]:
             accepted=_OPEN_MPI,
             hint=f"put the folder of one installation first in PATH; or {_GET_MPI}",
         )
+
+
+def _implementation(mpi: Mpi) -> str:
+    """MPICH's wrapper does not say whose it is; its launcher does."""
+    known = mpi.implementation != "unknown"
+    return mpi.implementation if known else mpi.launcher_implementation
 
 
 def _nccl(facts: Facts, options: Options) -> Iterator[BuildError]:
@@ -235,6 +241,6 @@ def _disk(facts: Facts) -> Iterator[BuildError]:
             "PD200",
             "there is too little free disk space to build",
             value=f"{facts.machine.free_disk / 1e9:.2f} GB free",
-            accepted=f"{DISK_NEEDED / 1e9:.0f} GB while it builds",
+            accepted=f"{DISK_NEEDED / 1e9:.1f} GB while it builds",
             hint="free some, or put the cache elsewhere with --cache-dir",
         )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from popdist.errors import BuildError
 
 _FLAGS = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
+_GPU_FLAGS = ("HOROVOD_BUILD_CUDA_CC_LIST",)
 _INTERRUPTED = 130
 
 
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         the command line ends the program with 2.
     """
     options = parse(arguments, os.environ)
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    before = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         _session(options, os.environ)
     except NotReadyError as refusal:
@@ -74,6 +75,8 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         _say("interrupted; nothing was installed or left running")
         return _INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
 
 
@@ -93,6 +96,7 @@ def gather(options: Options, environ: Mapping[str, str]) -> Facts:
     inside = {**environ, "PATH": search}
     cmake, cmake_version = frameworks.cmake(inside)
     mpirun = shutil.which("mpirun", path=environ.get("PATH"))
+    flags = (*_FLAGS, *_GPU_FLAGS) if options.nccl else _FLAGS
     return Facts(
         python=interpreter,
         machine=machine.machine(options.cache),
@@ -105,7 +109,7 @@ def gather(options: Options, environ: Mapping[str, str]) -> Facts:
         tools=frameworks.tools(),
         cmake=cmake,
         cmake_version=cmake_version,
-        user_flags=tuple((name, environ[name]) for name in _FLAGS if environ.get(name)),
+        user_flags=tuple((name, environ[name]) for name in flags if environ.get(name)),
     )
 
 

@@ -12,6 +12,7 @@ def answer(**changes):
         "size": 2,
         "sums": ranks.expected(2),
         "version": "2.13.0+cpu",
+        "device": "cpu",
         "abilities": ["MPI", "Gloo"],
     }
     return {**right, **changes}
@@ -26,7 +27,7 @@ def failure(code=0, output="", answers=None, **choices):
 
 def test_right_answers_pass():
     found = check.judge("torch", 0, "", [answer(), answer()])
-    assert found == check.Checked("torch", "2.13.0+cpu", ("MPI", "Gloo"))
+    assert found == check.Checked("torch", "2.13.0+cpu", "cpu", ("MPI", "Gloo"))
 
 
 def test_ranks_that_came_up_alone():

@@ -26,5 +26,5 @@ def test_the_plan_shows_every_patch_component_variable_and_the_key():
 
 
 def test_the_verdict_has_a_line_per_binding():
-    text = report.verdict([Checked("torch", "2.13.0", ("MPI", "Gloo"))])
-    assert text == "  horovod.torch: two ranks reduced correctly with PyTorch 2.13.0 (MPI, Gloo)"
+    text = report.verdict([Checked("torch", "2.13.0", "cpu", ("MPI", "Gloo"))])
+    assert text.endswith("reduced correctly with PyTorch 2.13.0 on cpu (MPI, Gloo)")
