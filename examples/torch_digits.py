@@ -148,7 +148,9 @@ def train(args: argparse.Namespace, data: digits.Digits) -> Network:
         unit="update",
         disable=not report,
         file=sys.stdout,
-        ncols=80,  # a launched program cannot ask its terminal
+        # mpirun's terminal has no size, which would hide the bar.
+        ncols=80,
+        nrows=24,
     ) as bar:
         for epoch in range(args.epochs):
             for images, labels in loader:

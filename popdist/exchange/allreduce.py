@@ -2,8 +2,8 @@
 
 Slices are submitted one by one and asynchronously. Horovod would copy small ones together into its
 fusion buffer and back, which costs more than it saves inside one machine (measured: 100 MB of 4 MiB
-slices over 2 ranks take 89 ms with Horovod's default fusion and 33 ms without); the launcher and
-`popdist.backend` therefore start Horovod with ``HOROVOD_FUSION_THRESHOLD=0`` unless told otherwise.
+slices over 2 ranks take 89 ms with Horovod's default fusion and 33 ms without); poprun
+therefore starts Horovod with ``HOROVOD_FUSION_THRESHOLD=0`` on one machine unless told otherwise.
 Results do not depend on it.
 """
 

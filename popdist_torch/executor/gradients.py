@@ -81,7 +81,8 @@ class SharedGradients(Gradients):
             Item(name, p.numel(), str(p.dtype).removeprefix("torch."), p.element_size())
             for name, p in zip(reversed(names), self._parameters, strict=True)
         ]
-        items.append(Item(_USED, len(items), "int32", 4))
+        # Of the most common type, so that it usually travels in the last slice of the gradients.
+        items.append(Item(_USED, len(items), "float32", 4))
         layout = plan(items)
         device = self._parameters[0].device
         self._arenas = allocate(layout, device=device)

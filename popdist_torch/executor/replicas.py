@@ -13,6 +13,8 @@ from popdist_torch.errors import Error
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    Buffers = dict[str, Any]
+
     from torch import nn
 
 _MASK = (1 << 64) - 1
@@ -120,13 +122,13 @@ class ReplicaBuffers:
     def __init__(self, module: nn.Module, replicas: int) -> None:
         self.replicas = replicas
         self._owners = [part for part in module.modules() if part._buffers]  # noqa: SLF001 - swapped
-        self._sets: list[list[dict[str, Any]]] = [[part._buffers for part in self._owners]]  # noqa: SLF001
+        self._sets: list[list[Buffers]] = [[part._buffers for part in self._owners]]  # noqa: SLF001
         self._active = 0
-        self._watched = [
-            (part, name, value, value._version)  # noqa: SLF001 - counts changes in place
-            for part in self._owners
+        self._watched: list[tuple[nn.Module, Buffers, str, torch.Tensor, int]] = [
+            (part, buffers, name, value, value._version)  # noqa: SLF001 - counts changes in place
+            for part, buffers in zip(self._owners, self._sets[0], strict=True)
             if not isinstance(part, _NormBase)
-            for name, value in part._buffers.items()  # noqa: SLF001
+            for name, value in buffers.items()
             if value is not None
         ]
         for _ in range(replicas - 1):
@@ -154,9 +156,11 @@ class ReplicaBuffers:
             Error: The model changed another buffer, and there are several replicas.
         """
         watched, self._watched = self._watched, []
-        for part, name, value, version in watched if broadcast and self.replicas > 1 else ():
-            now = part._buffers.get(name)  # noqa: SLF001
-            if now is not value or value._version != version:  # noqa: SLF001
+        for part, buffers, name, value, version in watched:
+            if not broadcast or self.replicas == 1:
+                break
+            now = buffers.get(name)
+            if now is not value or value._version != version:  # noqa: SLF001 - see above
                 raise Error(
                     "PD305",
                     "PopTorch does not support broadcasting buffers that the model changes: the "
@@ -175,5 +179,5 @@ class ReplicaBuffers:
             yield from (value for value in buffers.values() if value is not None)
 
 
-def _copied(buffers: dict[str, Any]) -> dict[str, Any]:
+def _copied(buffers: Buffers) -> Buffers:
     return {name: None if value is None else value.clone() for name, value in buffers.items()}

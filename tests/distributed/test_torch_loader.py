@@ -1,0 +1,41 @@
+"""Real jobs: what the instances read together is the data set, once."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import popdist
+import popdist.poptorch
+import popdist_torch as poptorch
+from tests.distributed.jobs import run_job
+
+LENGTH, MICRO_BATCH = 53, 2
+
+
+def read(workers):
+    # Workers are forked while MPI is up, as in a program that calls popdist.init() first.
+    popdist.init()
+    options = popdist.poptorch.Options().randomSeed(4)
+    data = TensorDataset(torch.arange(LENGTH))
+    loader = poptorch.DataLoader(
+        options, data, batch_size=MICRO_BATCH, shuffle=True, num_workers=workers
+    )
+    return {
+        f"epoch {epoch}": np.stack([batch[0].numpy() for batch in loader]) for epoch in range(2)
+    }
+
+
+@pytest.mark.parametrize(("instances", "replicas", "workers"), [(2, 4, 0), (2, 4, 1), (2, 3, 0)])
+def test_instances_share_the_data_by_replicas(instances, replicas, workers):
+    answers = run_job(read, instances=instances, replicas=replicas, workers=workers)
+    updates = LENGTH // (MICRO_BATCH * replicas)
+    orders = []
+    for epoch in ("epoch 0", "epoch 1"):
+        batches = [answer[epoch] for answer in answers]
+        local = [replicas // instances + (i < replicas % instances) for i in range(instances)]
+        assert [b.shape for b in batches] == [(updates, MICRO_BATCH * n) for n in local]
+        order = np.concatenate([b.ravel() for b in batches])
+        assert len(set(order)) == len(order) == updates * MICRO_BATCH * replicas
+        orders.append(order)
+    assert orders[0].tolist() != orders[1].tolist()

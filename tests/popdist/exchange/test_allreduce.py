@@ -1,0 +1,108 @@
+"""The executor against a stand-in that records what Horovod would be asked."""
+
+import pytest
+import torch
+
+from popdist.errors import BackendError
+from popdist.exchange import Exchange, Item, allocate, plan, views
+
+
+class Doubling:
+    """As if one other instance had submitted the same tensors."""
+
+    Sum = object()
+
+    def __init__(self):
+        self.submitted = []
+        self.waiting = {}
+
+    def allreduce_async_(self, tensor, *, op, name):
+        assert op is self.Sum
+        self.submitted.append(name)
+        self.waiting[name] = tensor
+        return name
+
+    def synchronize(self, handle):
+        self.waiting.pop(handle).mul_(2)
+
+
+class Broken(Doubling):
+    def synchronize(self, handle):
+        raise RuntimeError(f"Horovod has been shut down before {handle}")
+
+
+def exchange(sizes, horovod, *, dtype="float32", slice_bytes=16):
+    itemsize = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
+    items = [Item(f"item{i}", n, dtype, itemsize) for i, n in enumerate(sizes)]
+    layout = plan(items, slice_bytes=slice_bytes)
+    arenas = allocate(layout)
+    return Exchange(layout, arenas, horovod), views(layout, arenas, [(n,) for n in sizes])
+
+
+def test_arenas_hold_sums_after_a_round():
+    shared, (first, second) = exchange([3, 6], Doubling())
+    for _ in range(2):
+        first.fill_(1)
+        second.copy_(torch.arange(6))
+        shared.begin()
+        shared.finish()
+        assert first.tolist() == [2, 2, 2]
+        assert second.tolist() == [0, 2, 4, 6, 8, 10]
+
+
+def test_a_slice_leaves_when_its_last_item_is_ready_and_not_before():
+    horovod = Doubling()
+    shared, _ = exchange([3, 3, 4], horovod)  # slices: items 0 and 1; 1 and 2; 2
+    shared.begin()
+    shared.ready(1)
+    assert horovod.submitted == []
+    shared.ready(0)
+    assert horovod.submitted == ["popdist.0"]
+    shared.finish()
+    assert sorted(horovod.submitted) == ["popdist.0", "popdist.1", "popdist.2"]
+
+
+def test_names_are_the_same_in_every_round():
+    horovod = Doubling()
+    shared, _ = exchange([9], horovod)
+    for _ in range(2):
+        shared.begin()
+        shared.finish()
+    assert horovod.submitted[:3] == horovod.submitted[3:]
+
+
+def test_bfloat16_travels_as_float32_and_comes_back():
+    horovod = Doubling()
+    shared, (only,) = exchange([4], horovod, dtype="bfloat16")
+    only.fill_(3)
+    shared.begin()
+    shared.ready(0)
+    assert horovod.waiting["popdist.0"].dtype == torch.float32
+    shared.finish()
+    assert only.dtype == torch.bfloat16
+    assert only.tolist() == [6, 6, 6, 6]
+
+
+def test_an_item_that_is_ready_twice_is_an_error():
+    shared, _ = exchange([4], Doubling())
+    shared.begin()
+    shared.ready(0)
+    with pytest.raises(BackendError, match="PD022") as caught:
+        shared.ready(0)
+    assert "item0" in str(caught.value)
+
+
+def test_a_lost_instance_is_named_as_the_reason():
+    shared, _ = exchange([4], Broken())
+    shared.begin()
+    with pytest.raises(BackendError, match="PD021") as caught:
+        shared.finish()
+    assert "shut down" in str(caught.value)
+
+
+def test_buffers_must_be_those_of_the_plan():
+    layout = plan([Item("a", 4, "float32", 4)])
+    with pytest.raises(BackendError, match="PD020"):
+        Exchange(layout, [torch.zeros(5)], Doubling())
+    with pytest.raises(BackendError, match="PD020"):
+        Exchange(layout, [torch.zeros(4, dtype=torch.float64)], Doubling())

@@ -1,0 +1,94 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+import popdist_torch as poptorch
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.loss = nn.MSELoss()
+
+    def forward(self, x, y=None):
+        out = self.layer(x)
+        return out if y is None else (out, self.loss(out, y))
+
+
+X, Y = torch.randn(8, 3), torch.randn(8, 2)
+
+
+def options(*, replicas=1, iterations=1):
+    return poptorch.Options().replicationFactor(replicas).deviceIterations(iterations)
+
+
+def test_all_rows_come_back_in_order_by_default():
+    model = Net()
+    inference = poptorch.inferenceModel(model, options(replicas=2, iterations=2))
+    expected = torch.cat([model(rows) for rows in X.split(2)]).detach()
+    assert torch.equal(inference(X), expected)
+    assert not inference(X).requires_grad
+
+
+def test_final_returns_the_last_iteration_of_every_replica():
+    made = options(replicas=2, iterations=2).outputMode(poptorch.OutputMode.Final)
+    model = Net()
+    assert torch.allclose(poptorch.inferenceModel(model, made)(X), model(X[4:]), atol=1e-6)
+
+
+def test_accumulation_is_an_error_at_once():
+    made = options()
+    made.Training.gradientAccumulation(2)
+    with pytest.raises(RuntimeError, match="does not accumulate"):
+        poptorch.inferenceModel(Net(), made)
+
+
+def test_it_follows_training_of_the_same_module():
+    model = Net()
+    training = poptorch.trainingModel(model, options(), torch.optim.SGD(model.parameters(), 0.1))
+    inference = poptorch.inferenceModel(training, options())
+    assert inference.model is model
+    seen = []
+    for _ in range(3):
+        seen.append(inference(X))
+        training(X, Y)
+    seen.append(inference(X))
+    for earlier, later in pairwise(seen):
+        assert not torch.equal(earlier, later)
+    assert torch.equal(seen[-1], model(X).detach())
+
+
+def test_changes_by_the_program_need_an_explicit_copy():
+    model = Net()
+    inference = poptorch.inferenceModel(model, options())
+    before = inference(X)
+    with torch.no_grad():
+        model.layer.weight.zero_()
+    assert torch.equal(inference(X), before)
+    inference.copyWeightsToDevice()
+    assert torch.equal(inference(X), model(X).detach())
+
+
+def test_buffers_changed_on_the_device_come_back_when_asked():
+    model = nn.BatchNorm1d(3)
+    inference = poptorch.inferenceModel(model)
+    inference(X)
+    assert not model.running_mean.any()
+    inference.copyWeightsToHost()
+    assert model.running_mean.any()
+
+
+def test_load_state_dict_reaches_the_device():
+    model, other = Net(), Net()
+    inference = poptorch.inferenceModel(model)
+    inference(X)
+    inference.load_state_dict(other.state_dict())
+    assert torch.equal(inference(X), other(X).detach())
+
+
+def test_options_must_be_options():
+    with pytest.raises(RuntimeError, match=r"must be a poptorch\.Options"):
+        poptorch.inferenceModel(Net(), {"device_iterations": 2})
