@@ -151,6 +151,7 @@ def train(args: argparse.Namespace, data: digits.Digits) -> Network:
         # mpirun's terminal has no size, which would hide the bar.
         ncols=80,
         nrows=24,
+        mininterval=0.5,
     ) as bar:
         for epoch in range(args.epochs):
             for images, labels in loader:

@@ -76,7 +76,7 @@ class HostParameter(nn.Parameter):
         """
         return nn.Parameter(self.detach().clone(), requires_grad=self.requires_grad)
 
-    def __repr__(self) -> str:  # type: ignore[override] - the signature of Parameter's own
+    def __repr__(self) -> str:  # type: ignore[override]  # as Parameter's own
         return repr(self.plain())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
