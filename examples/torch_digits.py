@@ -148,9 +148,6 @@ def train(args: argparse.Namespace, data: digits.Digits) -> Network:
         unit="update",
         disable=not report,
         file=sys.stdout,
-        # mpirun's terminal has no size, which would hide the bar.
-        ncols=80,
-        nrows=24,
         mininterval=0.5,
     ) as bar:
         for epoch in range(args.epochs):

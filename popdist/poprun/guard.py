@@ -15,6 +15,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 6 ms
 import os
 import select
+import sys
 from time import monotonic
 
 from popdist.poprun import frames
@@ -75,7 +76,7 @@ class Guard:
         Returns:
             Its exit code; 128 + the number of the signal that killed it.
         """
-        out, out_end = _terminal_or_pipe()
+        out, out_end = _terminal_or_pipe(self._settings)
         err, err_end = os.pipe()
         self._start(out_end, err_end)
         os.write(announce, str(self._pid).encode())
@@ -210,21 +211,26 @@ def _stop() -> bool:
     return False
 
 
-def _terminal_or_pipe() -> tuple[int, int]:
+def _terminal_or_pipe(settings: Mapping[str, str]) -> tuple[int, int]:
     """A pair of ends for standard output: a terminal where one can be had.
 
-    mpirun gives its programs a terminal, which is what makes their output appear line by line.
+    mpirun gives its programs a terminal, which is what makes their output appear line by line. Its
+    terminals have no size, though, which hides progress bars.
     """
     try:
         reader, writer = os.openpty()
     except OSError:
         return os.pipe()
+    import fcntl
     import termios
 
     modes = termios.tcgetattr(writer)
     modes[1] &= ~termios.OPOST  # line feeds stay what they are
     modes[3] &= ~(termios.ECHO | termios.ICANON | termios.ISIG)
     termios.tcsetattr(writer, termios.TCSANOW, modes)
+    columns, rows = (int(number) for number in settings.get("size", "80x24").split("x"))
+    size = rows.to_bytes(2, sys.byteorder) + columns.to_bytes(2, sys.byteorder) + bytes(4)
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, size)
     return reader, writer
 
 

@@ -40,6 +40,7 @@ class Job(Record):
         output_folder: Folder for each instance's output, or None.
         only_output_from: The one instance whose output is shown, or None for all.
         print_topology: Whether the table is printed.
+        terminal_size: Size of the launcher's terminal, as <columns>x<rows>; empty without one.
         dry_run: Whether nothing is started.
         verbosity: 0, 1 (-v) or 2 (-vv).
     """
@@ -60,6 +61,7 @@ class Job(Record):
     output_folder: str | None = None
     only_output_from: int | None = None
     print_topology: bool = False
+    terminal_size: str = ""
     dry_run: bool = False
     verbosity: int = 0
 
@@ -117,9 +119,21 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         output_folder=values["output-filename"] or folder,
         only_output_from=only,
         print_topology=values["print-topology"],
+        terminal_size=_terminal_size(),
         dry_run=values["dry-run"],
         verbosity=min(2, values["verbose"] + 2 * values["vv"]),
     )
+
+
+def _terminal_size() -> str:
+    for fd in (2, 1, 0):
+        try:
+            columns, rows = os.get_terminal_size(fd)
+        except OSError:
+            continue
+        if columns and rows:
+            return f"{columns}x{rows}"
+    return ""
 
 
 def _hosts(line: CommandLine) -> tuple[Host, ...]:

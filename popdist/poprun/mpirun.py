@@ -96,6 +96,8 @@ def _guard_settings(job: Job, one: Instance, neighbours: int, channel: str) -> l
     only = job.only_output_from
     shown = only is None or only == one.index
     settings = [f"index={one.index}", channel, f"show={int(shown)}", f"neighbours={neighbours}"]
+    if job.terminal_size:
+        settings.append(f"size={job.terminal_size}")
     if job.tag_output:
         settings.append("tag=1")
     if shown and (job.num_instances == 1 or only is not None):

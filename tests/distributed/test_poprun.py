@@ -129,6 +129,12 @@ def test_standard_input_goes_to_instance_0(mpirun, tmp_path):
     assert sorted(output.splitlines()) == ["0 from the keyboard", "1"]
 
 
+def test_the_programs_terminal_has_a_size(poprun):
+    # A terminal of 0 columns, which is what mpirun gives, hides progress bars.
+    code = "import os; print(*os.get_terminal_size(1))"
+    assert poprun(*PYTHON, code) == (0, "80 24\n")
+
+
 def test_a_prompt_without_a_line_end_is_shown_before_the_program_goes_on(mpirun, tmp_path):
     # The program waits for a file that only somebody who has seen its prompt would make.
     flag = tmp_path / "seen"
