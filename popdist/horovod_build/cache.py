@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from popdist.horovod_build.plan import Plan
 
 _KEPT_LOGS = 20
+_ABANDONED_S = 2 * 24 * 3600
 
 
 def default_folder(environ: Mapping[str, str]) -> Path:
@@ -105,7 +106,13 @@ class Cache:
         Returns:
             The folder; the caller removes it.
         """
-        folder = self._folder("scratch") / f"{label}-{time.time_ns():x}"
+        home = self._folder("scratch")
+        for left in home.iterdir():
+            # What a killed build left; no build takes this long. One that ends now removes its own.
+            with suppress(FileNotFoundError):
+                if left.stat().st_mtime < time.time() - _ABANDONED_S:
+                    shutil.rmtree(left, ignore_errors=True)
+        folder = home / f"{label}-{time.time_ns():x}"
         folder.mkdir()
         return folder
 

@@ -233,6 +233,8 @@ def _variables(facts: Facts, plan: Plan, rpath: str) -> dict[str, str]:
     if plan.nccl:
         variables["HOROVOD_NCCL_HOME"] = f"{{source}}/{NCCL_LINKS}"
         variables["HOROVOD_CUDA_HOME"] = str(facts.cuda.home)
+        # PyTorch derives the toolkit from where it finds nvcc, which may be a script elsewhere.
+        variables["CUDA_HOME"] = str(facts.cuda.home)
     return variables
 
 

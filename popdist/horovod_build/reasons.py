@@ -133,6 +133,12 @@ BUILD = (
         "try --without-tensorflow or --without-torch to see which framework it is; and report it",
     ),
     Rule(
+        r"CMake Error(?: at|:)",
+        "CMake could not prepare the build",
+        None,
+        "the lines after this one in the log name what is missing",
+    ),
+    Rule(
         r"^.*?: (?:fatal )?error: .*",
         "the sources do not compile against these versions",
         "the versions in popdist's constraints/ files, which are tested",

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,15 @@ def test_old_logs_go(cache):
     log = cache.new_log("key")
     assert len(list(log.parent.glob("*.log"))) == 19
     assert not log.exists()
+
+
+def test_what_a_killed_build_left_goes_after_days(cache):
+    old, fresh = cache.scratch("old"), cache.scratch("fresh")
+    (old / "file").write_text("")
+    os.utime(old, (1, 1))
+    cache.scratch("new")
+    assert not old.exists()
+    assert fresh.exists()
 
 
 def test_marks(cache):

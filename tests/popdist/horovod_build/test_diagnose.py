@@ -26,6 +26,7 @@ BUILD = {
     "oom_killed": ("ran out of memory", "--jobs 1"),
     "disk_full": ("the disk filled up", "--cache-dir"),
     "link": ("do not fit together", "--without-tensorflow"),
+    "cmake_error": ("CMake could not prepare the build", "in the log"),
     "xla": ("do not compile against these versions", "--without-tensorflow"),
 }
 DOWNLOAD = {

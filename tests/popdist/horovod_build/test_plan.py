@@ -128,6 +128,7 @@ def test_nccl_is_linked_from_the_source_folder():
     assert environment["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert environment["HOROVOD_NCCL_HOME"] == "/source/nccl"
     assert environment["HOROVOD_CUDA_HOME"] == "/usr/local/cuda"
+    assert environment["CUDA_HOME"] == "/usr/local/cuda"
 
 
 def test_notes_say_what_the_user_might_trip_over(tmp_path):
