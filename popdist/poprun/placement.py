@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from popdist import contract
+from popdist.contract import check
 from popdist.errors import LaunchError
 from popdist.poprun.hosts import Host
 from popdist.poprun.record import Record
@@ -75,7 +75,7 @@ def place(job: Job) -> tuple[Instance, ...]:
             "offline": job.offline,
             "executable_cache_path": job.executable_cache_path,
         }
-        contract.check(fields)
+        check(fields)
         instances.append(Instance(index, host, fields))
         offset += local
         neighbours[host.name] = neighbours.get(host.name, 0) + 1

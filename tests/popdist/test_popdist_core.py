@@ -105,10 +105,14 @@ def test_an_unknown_name_is_an_attribute_error():
         popdist.getNumReplicas  # noqa: B018
 
 
-@pytest.mark.parametrize("statement", ["import popdist", "import popdist.poprun.cli"])
+LAUNCH = "from popdist.poprun.cli import main; main(['true'])"
+
+
+@pytest.mark.parametrize("statement", ["import popdist", LAUNCH])
 def test_importing_loads_no_framework_and_nothing_slow(statement):
     # Sizes of these imports are what keeps `import popdist` and the launcher fast.
     heavy = ["torch", "tensorflow", "onnx", "onnxruntime", "numpy", "horovod", "typing", "inspect"]
+    heavy += ["contextlib", "re", "subprocess", "dataclasses", "importlib.util"]
     code = f"import sys; old = set(sys.modules); {statement}; print(*(set(sys.modules) - old))"
     loaded = subprocess.run(
         [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True
