@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from popdist import contract
+from popdist.contract_rules import check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Topology:
     executable_cache_path: str | None = None
 
     def __post_init__(self) -> None:
-        contract.check(vars(self))
+        check(vars(self))
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Topology:

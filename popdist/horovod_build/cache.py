@@ -13,32 +13,16 @@ import shutil
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from popdist.horovod_build.plan import Plan
 
 _KEPT_LOGS = 20
 _ABANDONED_S = 2 * 24 * 3600
-
-
-def default_folder(environ: Mapping[str, str]) -> Path:
-    """The cache of all of popdist, unless the user chooses another.
-
-    Args:
-        environ: The environment.
-
-    Returns:
-        The folder, which need not exist.
-    """
-    if environ.get("POPDIST_CACHE_DIR"):
-        return Path(environ["POPDIST_CACHE_DIR"])
-    if environ.get("XDG_CACHE_HOME"):
-        return Path(environ["XDG_CACHE_HOME"]) / "popdist"
-    return Path(environ.get("HOME") or Path.home()) / ".cache" / "popdist"
 
 
 @dataclass(frozen=True)

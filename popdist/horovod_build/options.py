@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from popdist.horovod_build.cache import default_folder
+from popdist.horovod_build.folders import default_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import os
 
-from popdist.errors import LaunchError, UsageError
+from popdist.errors import UsageError
+from popdist.poprun.mpi_arguments import (
+    check_instance,
+    split_instance_args,
+    split_words,
+    take_output_options,
+)
+from popdist.poprun.program import find_program
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -14,10 +21,6 @@ if TYPE_CHECKING:
 
     from popdist.poprun.hosts import Host
     from popdist.poprun.parser import CommandLine
-
-# Options of mpirun about output that the guards act on, because they carry the output.
-_TAG = ("--tag-output", "-tag-output")
-_FILES = ("--output-filename", "-output-filename")
 
 
 class Job(Record):
@@ -98,12 +101,12 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         )
     only = values["only-output-from-instance"]
     if only is not None:
-        _check_instance("--only-output-from-instance", only, instances)
-    global_args, tag, folder = _take_output_options(
-        _words("--mpi-global-args", values["mpi-global-args"])
+        check_instance("--only-output-from-instance", only, instances)
+    global_args, tag, folder = take_output_options(
+        split_words("--mpi-global-args", values["mpi-global-args"])
     )
     return Job(
-        program=_program(line.program, environ, local=all(host.is_local for host in hosts)),
+        program=find_program(line.program, environ, local=all(host.is_local for host in hosts)),
         num_instances=instances,
         num_replicas=replicas,
         ipus_per_replica=values["ipus-per-replica"],
@@ -113,8 +116,8 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         variables=_variables(values["env"], environ),
         mpirun=values["mpirun"],
         global_args=global_args,
-        local_args=_words("--mpi-local-args", values["mpi-local-args"]),
-        instance_args=_instance_args(values["instance-mpi-local-args"], instances),
+        local_args=split_words("--mpi-local-args", values["mpi-local-args"]),
+        instance_args=split_instance_args(values["instance-mpi-local-args"], instances),
         tag_output=values["tag-output"] or tag,
         output_folder=values["output-filename"] or folder,
         only_output_from=only,
@@ -162,94 +165,6 @@ def _hosts(line: CommandLine) -> tuple[Host, ...]:
     return parse_hostfile(content, path)
 
 
-def _check_instance(option: str, index: int, instances: int) -> None:
-    if index >= instances:
-        raise UsageError(
-            "PD101",
-            f"{option} names an instance that the job does not have",
-            value=index,
-            accepted=f"0 to {instances - 1} with --num-instances {instances}",
-        )
-
-
-def _words(option: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """Splits options for mpirun into words, as a shell would, without running one."""
-    if not texts:
-        return ()
-    import shlex
-
-    words: list[str] = []
-    for text in texts:
-        try:
-            split = shlex.split(text)
-            # Callers that build the command in a program leave quotes inside: '"-x A=B -x C=D"'.
-            if len(split) == 1 and split[0].startswith("-") and " " in split[0]:
-                split = shlex.split(split[0])
-        except ValueError as error:
-            raise UsageError(
-                "PD100",
-                f"the value of {option} has quotes that do not match: {error}",
-                value=text,
-                accepted="words as in a shell",
-            ) from None
-        if split and not split[0].startswith("-"):
-            raise UsageError(
-                "PD100",
-                f"the value of {option} does not start with an option of mpirun, "
-                "which would take it for the program",
-                value=text,
-                accepted="options of mpirun, such as '-x NAME=VALUE'",
-                hint=f"{option}='-x {text.strip()}'" if "=" in split[0] else None,
-            )
-        words += split
-    if ":" in words:
-        raise UsageError(
-            "PD100",
-            f"{option} has a lone colon, which for mpirun starts another program",
-            value=" ".join(texts),
-        )
-    return tuple(words)
-
-
-def _take_output_options(words: tuple[str, ...]) -> tuple[tuple[str, ...], bool, str | None]:
-    """Takes out the options of mpirun about output, which the guards carry out."""
-    rest: list[str] = []
-    tag, folder = False, None
-    pending = iter(words)
-    for word in pending:
-        name, equals, attached = word.partition("=")
-        if word in _TAG:
-            tag = True
-        elif name in _FILES:
-            folder = attached if equals else next(pending, None)
-            if not folder:
-                raise UsageError(
-                    "PD100", f"{name} in --mpi-global-args needs a directory", value=word
-                )
-        else:
-            rest.append(word)
-    return tuple(rest), tag, folder
-
-
-def _instance_args(texts: Sequence[str], instances: int) -> dict[int, tuple[str, ...]]:
-    option = "--instance-mpi-local-args"
-    found: dict[int, tuple[str, ...]] = {}
-    for text in texts:
-        index_text, colon, rest = text.partition(":")
-        if not (colon and index_text.isascii() and index_text.isdecimal()):
-            raise UsageError(
-                "PD100",
-                f"the value of {option} has no instance before its colon",
-                value=text,
-                accepted="<index>:<options of mpirun>",
-                hint=f'{option}="0:-x NAME=VALUE"',
-            )
-        index = int(index_text)
-        _check_instance(option, index, instances)
-        found[index] = found.get(index, ()) + _words(option, (rest,))
-    return found
-
-
 def _variables(texts: Sequence[str], environ: Mapping[str, str]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for text in texts:
@@ -271,37 +186,3 @@ def _variables(texts: Sequence[str], environ: Mapping[str, str]) -> dict[str, st
             )
         found[name] = value if equals else None
     return found
-
-
-def _program(words: tuple[str, ...], environ: Mapping[str, str], *, local: bool) -> tuple[str, ...]:
-    if not words or not words[0]:
-        raise UsageError(
-            "PD102",
-            "no program was named",
-            accepted="poprun [options] program [program args]",
-            hint="poprun --num-instances 2 python3 train.py",
-        )
-    name = words[0]
-    if not local:  # it is the hosts' business; their guards report a program that is missing
-        return words
-    # A program in the working directory needs no ./ in front, as with mpirun.
-    folders = [""] if "/" in name else [*environ.get("PATH", os.defpath).split(os.pathsep), "."]
-    found = [os.path.join(folder, name) if folder else name for folder in folders]
-    files = [path for path in found if os.path.isfile(path)]
-    for path in files:
-        if os.access(path, os.X_OK):
-            return (path, *words[1:])
-    if files:
-        raise LaunchError(
-            "PD102",
-            "the program is a file that may not be executed",
-            value=name,
-            hint=f"python3 {name} ..." if name.endswith(".py") else f"chmod +x {files[0]}",
-        )
-    raise LaunchError(
-        "PD102",
-        "the program was not found",
-        value=name,
-        accepted="a program on PATH, in the working directory, or given by its path",
-        hint="options of poprun go before the program, and each needs its value",
-    )

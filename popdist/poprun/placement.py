@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from popdist.contract import check
+from popdist.contract_rules import check
 from popdist.errors import LaunchError
 from popdist.poprun.hosts import Host
 from popdist.poprun.record import Record
