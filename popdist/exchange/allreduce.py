@@ -9,6 +9,7 @@ Results do not depend on it.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from popdist import backend
 from popdist.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from popdist.exchange.planner import Plan
 
@@ -120,17 +121,8 @@ class Exchange:
                 self._submit(index)
         handles, self._handles = self._handles, {}
         for index, handle in handles.items():
-            try:
+            with _explained(self._names[index]):
                 self._horovod.synchronize(handle)
-            except RuntimeError as error:  # HorovodInternalError is one
-                raise BackendError(
-                    "PD021",
-                    f"the exchange of {self._names[index]} was aborted, because another instance "
-                    "ended or failed",
-                    value=str(error).splitlines()[0] if str(error) else type(error).__name__,
-                    hint="read that instance's output; if it ended normally, it took fewer steps "
-                    "than this one",
-                ) from error
             if self._wire[index].data_ptr() != self._local[index].data_ptr():
                 self._local[index].copy_(self._wire[index])
 
@@ -138,9 +130,25 @@ class Exchange:
         wire = self._wire[index]
         if wire.data_ptr() != self._local[index].data_ptr():
             wire.copy_(self._local[index])
-        self._handles[index] = self._horovod.allreduce_async_(
-            wire, op=self._horovod.Sum, name=self._names[index]
-        )
+        with _explained(self._names[index]):
+            self._handles[index] = self._horovod.allreduce_async_(
+                wire, op=self._horovod.Sum, name=self._names[index]
+            )
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turns Horovod's word that it was shut down, at submission or later, into ours."""
+    try:
+        yield
+    except RuntimeError as error:  # HorovodInternalError is one
+        raise BackendError(
+            "PD021",
+            f"the exchange of {name} was aborted, because another instance ended or failed",
+            value=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            hint="read that instance's output; if it ended normally, it took fewer steps "
+            "than this one",
+        ) from error
 
 
 def _wire(arena: torch.Tensor) -> torch.Tensor:

@@ -48,10 +48,12 @@ class PipeChannel:
         self._write(frames.encode(self._index, kind, payload))
 
     def remove(self) -> None:
-        """Removes what the launcher can no longer remove; other guards may be quicker."""
+        """Removes what the launcher can no longer remove; other guards may be quicker.
+
+        The folder around it stays, because mpirun is still using it.
+        """
         try:
             os.unlink(self._path)
-            os.rmdir(os.path.dirname(self._path))
         except OSError:
             pass
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from popdist.poprun.job import Job
+    from popdist.poprun.mpirun import Command
 
 USAGE_EXIT_CODE = 2
 
@@ -69,28 +70,35 @@ def _launch(job: Job) -> int:
 
         sys.stdout.write(topology_table(instances) + "\n")
         sys.stdout.flush()
-    as_root = os.geteuid() == 0
-    if job.dry_run:
-        import shlex
 
-        command = build_command(job, instances, mpirun, os.environ, "pipe=<pipe>", as_root=as_root)
-        added = command.environment.items() - os.environ.items()
-        sys.stdout.writelines(f"{name}={shlex.quote(value)} \\\n" for name, value in sorted(added))
-        sys.stdout.write(shlex.join(command.arguments) + "\n")
+    def build(channel: str, session: str) -> Command:
+        as_root = os.geteuid() == 0
+        return build_command(
+            job, instances, mpirun, os.environ, channel=channel, session=session, as_root=as_root
+        )
+
+    if job.dry_run:
+        _show(build("pipe=<folder>/pipe", "<folder>/mpi"))
         return 0
     token = os.urandom(16).hex()
-    folder = JobFolder(os.environ.get("TMPDIR", "/tmp")) if job.is_local else None  # noqa: S108
-    channel = f"token={token}" if folder is None else f"pipe={folder.pipe}"
+    folder = JobFolder(os.environ.get("TMPDIR", "/tmp"), with_pipe=job.is_local)  # noqa: S108
+    channel = f"pipe={folder.pipe}" if folder.pipe else f"token={token}"
     try:
-        command = build_command(job, instances, mpirun, os.environ, channel, as_root=as_root)
+        command = build(channel, folder.session)
         quoted = " ".join(f"'{word}'" for word in command.arguments)
         log.info(f"Running command: {quoted}")
-        outcome = Supervisor(log, job.num_instances).run(
-            command, pipe=None if folder is None else folder.pipe, token=token
-        )
+        outcome = Supervisor(log, job.num_instances).run(command, pipe=folder.pipe, token=token)
     finally:
-        if folder is not None:
-            folder.remove()
+        folder.remove()
     if report := failure_report(outcome, instances):
         say(report)
     return outcome.exit_code
+
+
+def _show(command: Command) -> None:
+    """Prints what would be executed, with the variables that are set for it."""
+    import shlex
+
+    added = command.environment.items() - os.environ.items()
+    sys.stdout.writelines(f"{name}={shlex.quote(value)} \\\n" for name, value in sorted(added))
+    sys.stdout.write(shlex.join(command.arguments) + "\n")

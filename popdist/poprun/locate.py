@@ -19,14 +19,16 @@ class Dialect(Record):
     Attributes:
         generation: The major version.
         oversubscribe: The option that allows more instances than cores.
+        session_variable: The variable that says where it keeps its own files.
     """
 
     generation: int
     oversubscribe: tuple[str, ...]
+    session_variable: str
 
 
-OPEN_MPI_4 = Dialect(4, ("--oversubscribe",))
-OPEN_MPI_5 = Dialect(5, ("--map-by", ":OVERSUBSCRIBE"))
+OPEN_MPI_4 = Dialect(4, ("--oversubscribe",), "OMPI_MCA_orte_tmpdir_base")
+OPEN_MPI_5 = Dialect(5, ("--map-by", ":OVERSUBSCRIBE"), "PRTE_MCA_prte_tmpdir_base")
 
 
 class Mpirun(Record):

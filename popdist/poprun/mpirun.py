@@ -48,8 +48,9 @@ def build_command(
     instances: Sequence[Instance],
     mpirun: Mpirun,
     environ: Mapping[str, str],
-    channel: str,
     *,
+    channel: str,
+    session: str,
     as_root: bool,
 ) -> Command:
     """Builds the command: one application context per instance.
@@ -60,13 +61,17 @@ def build_command(
         mpirun: Which mpirun runs it.
         environ: The launcher's environment.
         channel: How guards reach the launcher, as ``pipe=<path>`` or ``token=<secret>``.
+        session: A folder for mpirun's own files, for jobs on this machine. In their usual place,
+            those that a killed mpirun has left stop a later one that gets the same process number
+            (seen with Open MPI 5).
         as_root: Whether the launcher runs as root, which mpirun must be told.
 
     Returns:
         The command. Values of ``-x NAME=VALUE`` go into mpirun's environment and are forwarded by
         name, so that they never stand on a command line that others can read.
     """
-    environment = {**(ONE_HOST if job.is_local else {}), **environ}
+    here = {mpirun.dialect.session_variable: session, **ONE_HOST} if job.is_local else {}
+    environment = {**here, **environ}
     environment.update({k: v for k, v in job.variables.items() if v is not None})
     names = [name for name in FORWARDED if name in environment]
     names += [name for name in job.variables if name not in names]

@@ -33,23 +33,37 @@ _FROM_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 
 
 class JobFolder:
-    """A private folder for the job's pipe, removed at the end.
+    """A private folder for the job's pipe and for mpirun's own files, removed at the end.
 
     Args:
         parent: The folder for temporary files.
+        with_pipe: Whether guards are on this machine and can reach a pipe.
+
+    Attributes:
+        pipe: The job's pipe, or None.
+        session: Where mpirun may keep its files.
     """
 
-    def __init__(self, parent: str) -> None:
+    def __init__(self, parent: str, *, with_pipe: bool) -> None:
         # tempfile does the same for a quarter of the launcher's time budget.
         self.path = os.path.join(parent, f"poprun-{os.urandom(8).hex()}")
         os.mkdir(self.path, 0o700)
-        self.pipe = os.path.join(self.path, "pipe")
-        os.mkfifo(self.pipe, 0o600)
+        self.pipe = os.path.join(self.path, "pipe") if with_pipe else None
+        if self.pipe is not None:
+            os.mkfifo(self.pipe, 0o600)
+        self.session = os.path.join(self.path, "mpi")
 
     def remove(self) -> None:
-        """Removes the folder and the pipe."""
-        os.unlink(self.pipe)
-        os.rmdir(self.path)
+        """Removes the folder and all that is in it."""
+        if self.pipe is not None:
+            os.unlink(self.pipe)
+        try:
+            os.rmdir(self.session)
+            os.rmdir(self.path)
+        except OSError:  # a killed mpirun has not cleaned up
+            import shutil
+
+            shutil.rmtree(self.path, ignore_errors=True)
 
 
 class Supervisor:

@@ -101,6 +101,7 @@ class Hosts:
             f"PidFile {self._folder}/sshd{index}.pid\n"
             f"AuthorizedKeysFile {self._folder}/authorized\n"
             "StrictModes no\nUsePAM no\nPermitRootLogin yes\n"
+            f"SetEnv TMPDIR={self._folder}\n"  # what killed daemons leave goes with the folder
         )
         # A host's name is its own only inside a namespace for it.
         start = f"hostname {name} && exec /usr/sbin/sshd -f {settings}"

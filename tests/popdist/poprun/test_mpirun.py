@@ -14,7 +14,9 @@ ENVIRON = {"PATH": "/bin", "PYTHONPATH": "/p", "HOME": "/h", "SECRET_TOKEN": "s3
 
 def build(job, dialect=OPEN_MPI_4, *, as_root=False):
     mpirun = Mpirun("/opt/bin/mpirun", dialect)
-    return build_command(job, place(job), mpirun, ENVIRON, "pipe=/t/p", as_root=as_root)
+    return build_command(
+        job, place(job), mpirun, ENVIRON, channel="pipe=/t/p", session="/t/mpi", as_root=as_root
+    )
 
 
 def contexts(command):
@@ -84,6 +86,7 @@ def test_dialects(dialect, words):
     command = build(make_job(1, 1), dialect, as_root=True)
     head = list(command.arguments[: command.arguments.index("-np")])
     assert head == ["/opt/bin/mpirun", "--bind-to", "none", *words, "--allow-run-as-root"]
+    assert command.environment[dialect.session_variable] == "/t/mpi"
 
 
 def test_hosts_are_named_only_where_they_are_not_this_one():
