@@ -50,10 +50,14 @@ def test_the_wheel_holds_the_four_packages_typed_and_nothing_else(wheel):
     assert any(name.endswith("LICENSE") for name in names)
 
 
-def test_without_any_framework_the_core_and_the_launcher_work(wheel, tmp_path):
+def test_without_any_framework_the_core_and_the_launcher_work(wheel, tmp_path, mpirun):
     python = fresh_environment(tmp_path, wheel)
     assert ask(python, "import popdist; print(popdist.getNumInstances())") == ["1"]
     assert run([tmp_path / "bin" / "poprun", "--version"]) == f"poprun {popdist.__version__}\n"
+    code = "import popdist; print(popdist.getNumInstances(), popdist.__file__)"
+    output = run([tmp_path / "bin" / "poprun", "--mpirun", mpirun, "-np", "2", python, "-c", code])
+    site = next(tmp_path.glob("lib/python3*/site-packages"))
+    assert output == f"2 {site / 'popdist' / '__init__.py'}\n" * 2
 
 
 @pytest.mark.parametrize(
