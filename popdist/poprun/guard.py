@@ -37,7 +37,6 @@ KILL_NOW = signal.SIGQUIT
 """Ends the program without patience; mpirun never sends it."""
 
 NOT_FOUND = 127
-LAUNCHER_LOST = 1
 
 
 class Guard:
@@ -65,6 +64,7 @@ class Guard:
         self._grace = float(settings.get("grace", "5"))
         self._kill_at: float | None = None
         self._orphaned = ""
+        self._launcher_lost = False
         self._pid = 0
 
     def run(self, announce: int) -> int:
@@ -74,7 +74,8 @@ class Guard:
             announce: A descriptor that gets the number of the program's process group.
 
         Returns:
-            Its exit code; 128 + the number of the signal that killed it.
+            Its exit code; 128 + the number of the signal that killed it; 0 where the launcher is
+            gone.
         """
         out, out_end = _terminal_or_pipe(self._settings)
         err, err_end = os.pipe()
@@ -97,7 +98,9 @@ class Guard:
             + b"\n\n"
             + streams[1].tail,
         )
-        return LAUNCHER_LOST if self._orphaned else status if status >= 0 else 128 - status
+        if self._launcher_lost:
+            return 0  # nobody asks any more, and after a failure mpirun would take a second to end
+        return status if status >= 0 else 128 - status
 
     def _start(self, out_end: int, err_end: int) -> None:
         die_with_guard = load_leash()
@@ -194,6 +197,7 @@ class Guard:
         return self._abandon("mpirun ended")
 
     def _on_launcher_end(self) -> bool:
+        self._launcher_lost = True
         self._channel.remove()
         return self._abandon("poprun ended")
 
@@ -258,7 +262,7 @@ def main(arguments: list[str]) -> int:
     try:
         channel = open_channel(settings)
     except OSError:  # the launcher is gone already
-        return LAUNCHER_LOST
+        return 0
     return run_behind_a_front(
         lambda mpirun, announce: Guard(settings, program, channel, mpirun).run(announce)
     )

@@ -43,7 +43,6 @@ class Outcome:
         first_failure: The instance that failed first, or None.
         first_lost: The instance that was first ended by its guard for want of mpirun, or None.
         mpirun_code: mpirun's exit code; negative for the signal that ended it; None while it runs.
-        mpirun_text: What mpirun itself wrote to standard error.
         interrupted: The signal that ended the job from outside, or 0.
         forced: Whether patience ran out and mpirun was killed.
     """
@@ -53,7 +52,6 @@ class Outcome:
         self.first_failure: InstanceRecord | None = None
         self.first_lost: InstanceRecord | None = None
         self.mpirun_code: int | None = None
-        self.mpirun_text = b""
         self.interrupted = 0
         self.forced = False
 

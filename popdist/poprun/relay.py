@@ -49,9 +49,9 @@ class Relay:
     def on_stderr(self, data: bytes) -> None:
         """Takes bytes of mpirun's standard error; none at its end."""
         if self._mark is None:
-            # An abort text of mpirun says less than our summary, which falls back on it.
-            self._outcome.mpirun_text += data
-            if self._log.verbosity:
+            # Once a failure is known, mpirun's long abort text says less than our summary.
+            known = self._outcome.first_failure is not None or self._outcome.interrupted
+            if not known or self._log.verbosity:
                 self._show(2, data)
             return
         lines = (self._pending + data).splitlines(keepends=True)

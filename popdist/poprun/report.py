@@ -72,8 +72,7 @@ def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[st
     lines = [f"mpirun ended with exit code {code}"]
     if silent:
         lines.append(f"no word about its end came from {_instances(silent)}: a guard was killed")
-    text = outcome.mpirun_text.decode(errors="replace").strip()
-    return lines + [f"  {line}" for line in text.splitlines()]
+    return lines
 
 
 def _instances(indices: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -204,6 +205,26 @@ def test_a_program_that_the_kernel_cannot_start(poprun, tmp_path):
     assert status == 127
     assert "cannot start" in output
     assert "Traceback" not in output
+
+
+def test_what_mpirun_says_about_a_good_job_is_shown(poprun, mpirun):
+    # Each generation has its own way of being talkative on standard error.
+    generation_5 = Path(mpirun).with_name("prterun").exists()
+    words, said = (
+        ("--report-bindings", "Rank 1 is not bound")
+        if generation_5
+        else ("--mca plm_base_verbose 5", "complete_setup on job")
+    )
+    status, output = poprun(f"--mpi-global-args={words}", "-np", "2", "echo", "x")
+    assert status == 0
+    assert said in output
+    assert output.count("x\n") >= 2
+
+
+def test_mpiruns_abort_text_gives_way_to_the_summary(poprun):
+    program = (*PYTHON, "raise SystemExit(3)")
+    assert "Per user-direction" not in poprun("-np", "2", *program)[1]
+    assert "exit code 3" in poprun("-np", "2", *program)[1]
 
 
 def test_mpiruns_own_complaint_is_passed_on(poprun):

@@ -63,6 +63,6 @@ def test_mpirun_itself():
     outcome.mpirun_code = -signal.SIGKILL
     assert "mpirun was killed" in failure_report(outcome, TWO)
     assert outcome.exit_code == 137
-    outcome.mpirun_code, outcome.mpirun_text = 1, b"not enough slots\n"
-    assert "not enough slots" in failure_report(outcome, TWO)
+    outcome.mpirun_code = 1
+    assert "mpirun ended with exit code 1" in failure_report(outcome, TWO)
     assert outcome.exit_code == 1
