@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 
 def _positive(text: str) -> int | None:
-    number = _natural(text)
+    number = natural(text)
     return number or None
 
 
-def _natural(text: str) -> int | None:
+def natural(text: str) -> int | None:
+    """A whole number in plain digits, of a length that can be meant; None for anything else."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None  # noqa: PLR2004
 
 
@@ -71,7 +72,7 @@ class Variable:
 
 _ACCEPTED: dict[Callable[[str], object], str] = {
     _positive: "a whole number, 1 or more",
-    _natural: "a whole number, 0 or more",
+    natural: "a whole number, 0 or more",
     _flag: "0 or 1",
     _path: "a path",
 }
@@ -91,7 +92,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "POPDIST_REPLICA_INDEX_OFFSET",
         "replica_index_offset",
-        _natural,
+        natural,
         "global index of this instance's first replica",
     ),
     Variable(
@@ -116,19 +117,19 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "POPDIST_INSTANCE_INDEX",
         "instance_index",
-        _natural,
+        natural,
         "index of this instance (ours; derived as offset / local where absent)",
     ),
     Variable(
         "POPDIST_LOCAL_INSTANCE_INDEX",
         "local_instance_index",
-        _natural,
+        natural,
         "index of this instance among those on its host",
     ),
     Variable(
         "POPDIST_DEVICE_ID",
         "device_id",
-        _natural,
+        natural,
         "index of this instance's first device on its host (ours; derived where absent)",
     ),
     Variable(

@@ -36,6 +36,9 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILL_NOW = signal.SIGQUIT
 """Ends the program without patience; mpirun never sends it."""
 
+GRACE_SECONDS = 5.0
+"""What a program has between being asked to end and being killed."""
+
 NOT_FOUND = 127
 
 
@@ -61,7 +64,6 @@ class Guard:
         self._channel = channel
         self._mpirun = mpirun
         self._front = os.getppid()
-        self._grace = float(settings.get("grace", "5"))
         self._kill_at: float | None = None
         self._orphaned = ""
         self._launcher_lost = False
@@ -191,7 +193,7 @@ class Guard:
         send_group(self._pid, number)
         if number in _ENDING and self._kill_at is None:
             send_group(self._pid, signal.SIGCONT)  # a stopped program must wake up to end
-            self._kill_at = monotonic() + self._grace
+            self._kill_at = monotonic() + GRACE_SECONDS
 
     def _on_mpirun_end(self) -> bool:
         return self._abandon("mpirun ended")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from popdist.contract import natural
 from popdist.errors import UsageError
 from popdist.poprun.hosts import Host
 
@@ -72,9 +73,9 @@ def _expand(item: str, text: str) -> list[Host]:
     name, colon, slots_text = item.strip().partition(":")
     slots = None
     if colon:
-        if not (slots_text.isascii() and slots_text.isdecimal() and 0 < int(slots_text) < 10**6):
+        slots = natural(slots_text)
+        if slots is None or not 0 < slots < 10**6:
             raise _malformed(item, "the slots of a host are not a whole number, 1 or more")
-        slots = int(slots_text)
     names = _expand_ranges(name, text)
     for each in names:
         if not _NAME.fullmatch(each):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from popdist.contract import natural
 from popdist.errors import UsageError
 
 TYPE_CHECKING = False
@@ -130,7 +131,8 @@ def split_instance_args(texts: Sequence[str], instances: int) -> dict[int, tuple
     found: dict[int, tuple[str, ...]] = {}
     for text in texts:
         index_text, colon, rest = text.partition(":")
-        if not (colon and index_text.isascii() and index_text.isdecimal()):
+        index = natural(index_text)
+        if not colon or index is None:
             raise UsageError(
                 "PD100",
                 f"the value of {option} has no instance before its colon",
@@ -138,7 +140,6 @@ def split_instance_args(texts: Sequence[str], instances: int) -> dict[int, tuple
                 accepted="<index>:<options of mpirun>",
                 hint=f'{option}="0:-x NAME=VALUE"',
             )
-        index = int(index_text)
         check_instance(option, index, instances)
         found[index] = found.get(index, ()) + split_words(option, (rest,))
     return found

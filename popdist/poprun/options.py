@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from popdist.contract import natural
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False  # `typing` costs the launcher milliseconds; type checkers know the name
@@ -37,11 +38,10 @@ def _boolean(text: str) -> bool:
 
 def _whole(minimum: int) -> Callable[[str], int]:
     def convert(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and len(text) < 10):  # noqa: PLR2004
+        number = natural(text)
+        if number is None or number < minimum:
             raise ValueError(text)
-        if int(text) < minimum:
-            raise ValueError(text)
-        return int(text)
+        return number
 
     return convert
 

@@ -9,7 +9,7 @@ import sys
 from time import monotonic
 
 from popdist.poprun import leash
-from popdist.poprun.guard import KILL_NOW
+from popdist.poprun.guard import GRACE_SECONDS, KILL_NOW
 from popdist.poprun.outcome import Outcome
 from popdist.poprun.processes import process_start, send, send_group
 from popdist.poprun.relay import Relay
@@ -72,13 +72,11 @@ class Supervisor:
     Args:
         log: For the launcher's messages.
         num_instances: How many instances will report.
-        grace: Seconds between asking programs to end and killing them.
     """
 
-    def __init__(self, log: Log, num_instances: int, grace: float = 5.0) -> None:
+    def __init__(self, log: Log, num_instances: int) -> None:
         self._log = log
         self._num_instances = num_instances
-        self._grace = grace
         self._outcome = Outcome()
         self._mpirun = 0
         self._kill_at: float | None = None
@@ -183,7 +181,7 @@ class Supervisor:
             # the job must not hang.
             ended = sum(one.ended for one in outcome.instances.values())
             if outcome.first_failure is not None or ended == self._num_instances:
-                self._kill_at = monotonic() + self._grace + _MPIRUNS_LAST_WORD
+                self._kill_at = monotonic() + GRACE_SECONDS + _MPIRUNS_LAST_WORD
         if self._kill_at is not None and monotonic() >= self._kill_at:
             outcome.forced = True
             self._kill_at = None
@@ -198,7 +196,7 @@ class Supervisor:
 
     def _interrupt(self, number: int) -> None:
         self._outcome.interrupted = number
-        self._kill_at = monotonic() + self._grace + _MPIRUNS_LAST_WORD
+        self._kill_at = monotonic() + GRACE_SECONDS + _MPIRUNS_LAST_WORD
         self._signal_guards(self._outcome.running(), signal.SIGTERM)
         # Guards on other hosts are out of reach, and before they have started mpirun is all there
         # is; it ends what it has started.

@@ -86,6 +86,7 @@ def test_output_options_of_mpirun_are_ours():
         ("--instance-mpi-local-args", "-x A=B"),
         ("--instance-mpi-local-args", "one:-x A=B"),
         ("--instance-mpi-local-args", "1:-x A=B"),
+        ("--instance-mpi-local-args", "1" * 5000 + ":-x A=B"),
         ("--only-output-from-instance", "1"),
         ("-x", "1A=2"),
         ("-x", "A B"),
