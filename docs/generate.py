@@ -12,7 +12,7 @@ from pathlib import Path
 
 from popdist.contract import VARIABLES
 from popdist.errors import CODES
-from popdist.poprun.help import options_table
+from popdist.poprun.command.help import options_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

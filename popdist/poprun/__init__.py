@@ -1,10 +1,10 @@
 """poprun: starts the instances of a job over the real mpirun and stays honest about how it ends.
 
-A pipeline of pure steps with one impure end::
+A pipeline of pure steps with one impure end, and a folder for each::
 
-    options (table) -> parser -> job (frozen) -> hosts -> placement -> mpirun (argv, environment)
-        -> supervise (the only one that starts and kills) -> report
+    command (options, parser) -> plan (job, placement, mpirun's argument list) with facts from
+        machines -> supervision (the only one that starts and kills) -> seeing
 
-Beside each program runs a small `guard`, which relays its output, reports its end, and takes it
-down when the launcher disappears.
+Beside each program runs a small guard (`supervision.guard`), which relays its output, reports its
+end, and takes it down when the launcher disappears.
 """

@@ -12,8 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from popdist.poprun.job import Job
-    from popdist.poprun.mpirun import Command
+    from popdist.poprun.plan.job import Job
+    from popdist.poprun.plan.mpirun import Command
 
 USAGE_EXIT_CODE = 2
 
@@ -36,11 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    from popdist.poprun.parser import parse
+    from popdist.poprun.command.parser import parse
 
     line = parse(arguments)
     if line.values["help"]:
-        from popdist.poprun.help import help_text
+        from popdist.poprun.command.help import help_text
 
         sys.stdout.write(help_text() + "\n")
         return 0
@@ -50,23 +50,23 @@ def _run(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"poprun {__version__}\n")
         return 0
 
-    from popdist.poprun.job import make_job
+    from popdist.poprun.plan.job import make_job
 
     return _launch(make_job(line, os.environ))
 
 
 def _launch(job: Job) -> int:
-    from popdist.poprun.locate import locate_mpirun
-    from popdist.poprun.mpirun import build_command
-    from popdist.poprun.placement import place
-    from popdist.poprun.report import failure_report
-    from popdist.poprun.supervise import JobFolder, Supervisor
+    from popdist.poprun.plan.locate import locate_mpirun
+    from popdist.poprun.plan.mpirun import build_command
+    from popdist.poprun.plan.placement import place
+    from popdist.poprun.seeing.report import failure_report
+    from popdist.poprun.supervision.supervise import JobFolder, Supervisor
 
     log = Log(job.verbosity)
     instances = place(job)
     mpirun = locate_mpirun(os.environ, job.mpirun)
     if job.print_topology or job.dry_run or job.verbosity > 1:
-        from popdist.poprun.topology_table import topology_table
+        from popdist.poprun.seeing.topology_table import topology_table
 
         sys.stdout.write(topology_table(instances) + "\n")
         sys.stdout.flush()

@@ -6,8 +6,8 @@ import pytest
 
 import popdist
 from popdist.poprun.cli import main
-from popdist.poprun.help import options_table
-from popdist.poprun.options import OPTIONS
+from popdist.poprun.command.help import options_table
+from popdist.poprun.command.options import OPTIONS
 
 
 def test_help_names_every_option_once_with_its_group(capsys):

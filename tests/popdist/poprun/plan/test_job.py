@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from popdist.errors import LaunchError, UsageError
-from popdist.poprun.hosts import Host
-from popdist.poprun.job import make_job
-from popdist.poprun.parser import parse
+from popdist.poprun.command.parser import parse
+from popdist.poprun.machines.hosts import Host
+from popdist.poprun.plan.job import make_job
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "SET": "1"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from popdist.contract_rules import check
 from popdist.errors import LaunchError
-from popdist.poprun.hosts import Host
+from popdist.poprun.machines.hosts import Host
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from popdist.poprun.job import Job
+    from popdist.poprun.plan.job import Job
 
 HERE = Host("localhost")
 

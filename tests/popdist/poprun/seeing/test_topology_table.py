@@ -2,10 +2,10 @@
 
 import pytest
 
-from popdist.poprun.hosts import Host
-from popdist.poprun.placement import place
-from popdist.poprun.topology_table import topology_table
-from tests.popdist.poprun.test_placement import job
+from popdist.poprun.machines.hosts import Host
+from popdist.poprun.plan.placement import place
+from popdist.poprun.seeing.topology_table import topology_table
+from tests.popdist.poprun.plan.test_placement import job
 
 ONE = """\
  ===============

@@ -18,18 +18,18 @@ import select
 import sys
 from time import monotonic
 
-from popdist.poprun import frames
-from popdist.poprun.channel import open_channel
-from popdist.poprun.front import FORWARDED, run_behind_a_front
-from popdist.poprun.leash import load_leash
-from popdist.poprun.processes import lead_group, process_start, send_group, watchable
-from popdist.poprun.stream import Stream
+from popdist.poprun.supervision import frames
+from popdist.poprun.supervision.channel import open_channel
+from popdist.poprun.supervision.front import FORWARDED, run_behind_a_front
+from popdist.poprun.supervision.leash import load_leash
+from popdist.poprun.supervision.processes import lead_group, process_start, send_group, watchable
+from popdist.poprun.supervision.stream import Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from popdist.poprun.channel import PipeChannel, StreamChannel
+    from popdist.poprun.supervision.channel import PipeChannel, StreamChannel
 
 _DRAIN_SECONDS = 0.3
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -46,7 +46,7 @@ class Guard:
     """Runs one program to its end.
 
     Args:
-        settings: How to behave, by name; `popdist.poprun.mpirun` writes them.
+        settings: How to behave, by name; `popdist.poprun.plan.mpirun` writes them.
         program: The program and its arguments.
         channel: The way to the launcher.
         mpirun: The process that must not disappear.

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from popdist import contract
 from popdist.environment import Topology
 from popdist.errors import LaunchError
-from popdist.poprun.hosts import Host
-from popdist.poprun.job import Job
-from popdist.poprun.placement import place
+from popdist.poprun.machines.hosts import Host
+from popdist.poprun.plan.job import Job
+from popdist.poprun.plan.placement import place
 
 
 def job(instances, replicas, hosts=(), **more):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popdist.poprun import frames
+from popdist.poprun.supervision import frames
 
 FRAMES = st.lists(
     st.tuples(

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popdist.errors import UsageError
-from popdist.poprun.host_list import parse_hostfile, parse_hosts
-from popdist.poprun.hosts import Host
+from popdist.poprun.machines.host_list import parse_hostfile, parse_hosts
+from popdist.poprun.machines.hosts import Host
 
 
 @pytest.mark.parametrize(

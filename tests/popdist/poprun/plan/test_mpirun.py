@@ -3,11 +3,11 @@
 import pytest
 
 from popdist.environment import Topology
-from popdist.poprun.hosts import Host
-from popdist.poprun.locate import OPEN_MPI_4, OPEN_MPI_5, Mpirun
-from popdist.poprun.mpirun import ONE_HOST, build_command
-from popdist.poprun.placement import place
-from tests.popdist.poprun.test_placement import job as make_job
+from popdist.poprun.machines.hosts import Host
+from popdist.poprun.plan.locate import OPEN_MPI_4, OPEN_MPI_5, Mpirun
+from popdist.poprun.plan.mpirun import ONE_HOST, build_command
+from popdist.poprun.plan.placement import place
+from tests.popdist.poprun.plan.test_placement import job as make_job
 
 ENVIRON = {"PATH": "/bin", "PYTHONPATH": "/p", "HOME": "/h", "SECRET_TOKEN": "s3cret"}
 

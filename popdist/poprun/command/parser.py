@@ -7,7 +7,7 @@ looks like an option), which published commands use.
 from __future__ import annotations
 
 from popdist.errors import UsageError
-from popdist.poprun.options import BY_NAME, BY_SHORT, FLAG, OPTIONS, Option
+from popdist.poprun.command.options import BY_NAME, BY_SHORT, FLAG, OPTIONS, Option
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False

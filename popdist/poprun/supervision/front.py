@@ -10,7 +10,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 6 ms
 import os
 
-from popdist.poprun.processes import lead_group, send, send_group
+from popdist.poprun.supervision.processes import lead_group, send, send_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

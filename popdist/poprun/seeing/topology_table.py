@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from popdist.poprun.placement import Instance
+    from popdist.poprun.plan.placement import Instance
 
 _LABEL_WIDTH = 11
 _TITLE = "poprun topology"

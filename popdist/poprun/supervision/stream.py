@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from popdist.poprun.lines import LineCutter
+from popdist.poprun.supervision.lines import LineCutter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import BinaryIO
 
-    from popdist.poprun.channel import PipeChannel, StreamChannel
+    from popdist.poprun.supervision.channel import PipeChannel, StreamChannel
 
     Channel = PipeChannel | StreamChannel
 

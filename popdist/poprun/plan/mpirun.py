@@ -12,9 +12,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from popdist.poprun.job import Job
-    from popdist.poprun.locate import Mpirun
-    from popdist.poprun.placement import Instance
+    from popdist.poprun.plan.job import Job
+    from popdist.poprun.plan.locate import Mpirun
+    from popdist.poprun.plan.placement import Instance
 
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables that every instance gets by name, as the original launcher forwards them."""
@@ -24,10 +24,10 @@ ONE_HOST = {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "0.1"}
 network: inside one machine, copying tensors together costs more than it saves, and waiting a
 millisecond for more of them dominates small exchanges (`python -m benchmarks --only exchange`)."""
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 _GUARD = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from popdist.poprun.guard import main; sys.exit(main(sys.argv[1:]))"
+    "from popdist.poprun.supervision.guard import main; sys.exit(main(sys.argv[1:]))"
 )
 
 

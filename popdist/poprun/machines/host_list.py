@@ -6,7 +6,7 @@ import re
 
 from popdist.contract import natural
 from popdist.errors import UsageError
-from popdist.poprun.hosts import Host
+from popdist.poprun.machines.hosts import Host
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 _RANGED = re.compile(r"(?P<head>[^\[\]]*)\[(?P<ranges>[^\[\]]*)\](?P<tail>[^\[\]]*)")

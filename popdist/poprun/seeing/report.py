@@ -8,8 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from popdist.poprun.outcome import InstanceRecord, Outcome
-    from popdist.poprun.placement import Instance
+    from popdist.poprun.plan.placement import Instance
+    from popdist.poprun.supervision.outcome import InstanceRecord, Outcome
 
 _TAIL_LINES = 12
 

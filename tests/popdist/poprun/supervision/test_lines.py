@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popdist.poprun.lines import LONGEST, LineCutter
+from popdist.poprun.supervision.lines import LONGEST, LineCutter
 
 TEXT = st.text(alphabet="aé漢\r\n", max_size=40).map(str.encode)
 

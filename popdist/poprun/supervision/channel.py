@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from popdist.poprun import frames
+from popdist.poprun.supervision import frames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import signal
 import sys
 from time import monotonic
 
-from popdist.poprun import leash
-from popdist.poprun.guard import GRACE_SECONDS, KILL_NOW
-from popdist.poprun.outcome import Outcome
-from popdist.poprun.processes import process_start, send, send_group
-from popdist.poprun.relay import Relay
+from popdist.poprun.supervision import leash
+from popdist.poprun.supervision.guard import GRACE_SECONDS, KILL_NOW
+from popdist.poprun.supervision.outcome import Outcome
+from popdist.poprun.supervision.processes import process_start, send, send_group
+from popdist.poprun.supervision.relay import Relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from popdist.poprun.log import Log
-    from popdist.poprun.mpirun import Command
-    from popdist.poprun.outcome import InstanceRecord
+    from popdist.poprun.plan.mpirun import Command
+    from popdist.poprun.supervision.outcome import InstanceRecord
 
     Handlers = dict[int, Callable[[bytes], None]]
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popdist.errors import UsageError
-from popdist.poprun.options import BOOLEAN, FALSE, FLAG, OPTIONS, TRUE
-from popdist.poprun.parser import parse
+from popdist.poprun.command.options import BOOLEAN, FALSE, FLAG, OPTIONS, TRUE
+from popdist.poprun.command.parser import parse
 
 PROGRAM = ("python3", "train.py")
 

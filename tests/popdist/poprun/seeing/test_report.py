@@ -4,10 +4,10 @@ import signal
 
 import pytest
 
-from popdist.poprun.outcome import Outcome
-from popdist.poprun.placement import place
-from popdist.poprun.report import failure_report
-from tests.popdist.poprun.test_placement import job
+from popdist.poprun.plan.placement import place
+from popdist.poprun.seeing.report import failure_report
+from popdist.poprun.supervision.outcome import Outcome
+from tests.popdist.poprun.plan.test_placement import job
 
 TWO = place(job(2, 2))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from popdist.poprun import frames
-from popdist.poprun.channel import MARK
+from popdist.poprun.supervision import frames
+from popdist.poprun.supervision.channel import MARK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from popdist.poprun.log import Log
-    from popdist.poprun.outcome import InstanceRecord, Outcome
+    from popdist.poprun.supervision.outcome import InstanceRecord, Outcome
 
 
 class Relay:

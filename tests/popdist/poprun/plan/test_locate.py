@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from popdist.errors import LaunchError
-from popdist.poprun.locate import OPEN_MPI_4, OPEN_MPI_5, locate_mpirun
+from popdist.poprun.plan.locate import OPEN_MPI_4, OPEN_MPI_5, locate_mpirun
 
 
 @pytest.fixture(autouse=True)

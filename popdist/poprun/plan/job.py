@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from popdist.errors import UsageError
-from popdist.poprun.mpi_arguments import (
+from popdist.poprun.command.mpi_arguments import (
     check_instance,
     split_instance_args,
     split_words,
     take_output_options,
 )
-from popdist.poprun.program import find_program
+from popdist.poprun.plan.program import find_program
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from popdist.poprun.hosts import Host
-    from popdist.poprun.parser import CommandLine
+    from popdist.poprun.command.parser import CommandLine
+    from popdist.poprun.machines.hosts import Host
 
 
 class Job(Record):
@@ -151,7 +151,7 @@ def _hosts(line: CommandLine) -> tuple[Host, ...]:
         )
     if text is None and path is None:
         return ()
-    from popdist.poprun.host_list import parse_hostfile, parse_hosts
+    from popdist.poprun.machines.host_list import parse_hostfile, parse_hosts
 
     if text is not None:
         return parse_hosts(text)

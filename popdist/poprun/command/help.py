@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from popdist.poprun.options import OPTIONS, Option
+from popdist.poprun.command.options import OPTIONS, Option
 
 USAGE = "poprun [options] program [program args]"
 

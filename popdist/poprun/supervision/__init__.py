@@ -1,0 +1,1 @@
+"""Starting, watching and ending a job, with a guard beside every instance."""
