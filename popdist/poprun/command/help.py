@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from popdist.poprun.command.options import OPTIONS, Option
+from popdist.poprun.command.options import OPTIONS
+from popdist.poprun.command.options.kinds import FLAG
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from popdist.poprun.command.options.option import Option
 
 USAGE = "poprun [options] program [program args]"
 
 _COLUMN = 36
+_WIDTH = 100
 
 
 def help_text() -> str:
@@ -24,7 +30,9 @@ def help_text() -> str:
             if len(left) >= _COLUMN:
                 lines.append(left)
                 left = ""
-            lines.append(f"{left:<{_COLUMN}}{right}")
+            for part in _wrapped(right, _WIDTH - _COLUMN):
+                lines.append(f"{left:<{_COLUMN}}{part}")
+                left = ""
     lines += [
         "",
         "Booleans take yes, no, true, false, on, off, 1 or 0. Both '--option value' and",
@@ -51,6 +59,16 @@ def options_table() -> str:
     return "\n".join(rows)
 
 
+def _wrapped(text: str, width: int) -> list[str]:
+    """Breaks a text between words."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return lines
+
+
 def _groups() -> dict[str, list[Option]]:
     groups: dict[str, list[Option]] = {}
     for option in OPTIONS:
@@ -59,11 +77,13 @@ def _groups() -> dict[str, list[Option]]:
 
 
 def _spelling(option: Option) -> str:
-    names = ", ".join([*option.short, f"--{option.name}"])
+    names = ", ".join([*option.aliases, f"--{option.name}"])
     return f"{names} {option.kind.metavar}".rstrip()
 
 
 def _default(option: Option) -> str:
+    if option.kind is FLAG:
+        return ""
     if option.shown_default:
         return option.shown_default
     if isinstance(option.default, bool):

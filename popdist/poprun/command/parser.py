@@ -7,12 +7,15 @@ looks like an option), which published commands use.
 from __future__ import annotations
 
 from popdist.errors import UsageError
-from popdist.poprun.command.options import BY_NAME, BY_SHORT, FLAG, OPTIONS, Option
+from popdist.poprun.command.options import BY_ALIAS, BY_NAME, OPTIONS
+from popdist.poprun.command.options.kinds import FLAG
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from popdist.poprun.command.options.option import Option
 
 
 class CommandLine(Record):
@@ -82,11 +85,11 @@ def _split(word: str) -> tuple[Option, str | None]:
     """The option that a word names, and the value that is attached to it, if any."""
     name, equals, text = word.partition("=")
     attached = text if equals else None
-    if name in BY_SHORT:
-        return BY_SHORT[name], attached
+    if name in BY_ALIAS:
+        return BY_ALIAS[name], attached
     if not word.startswith("--"):
         # -Hhost0,host1: a short option with its value attached, as getopt has it.
-        option = BY_SHORT.get(word[:2])
+        option = BY_ALIAS.get(word[:2])
         if option is None or option.kind is FLAG:
             raise _unknown(name)
         return option, word[2:]

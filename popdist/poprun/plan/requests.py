@@ -1,0 +1,85 @@
+"""What the user asked of one part of the launcher, as typed records of option values.
+
+A field has the name of its option with underscores, and its value unchanged.
+"""
+
+from __future__ import annotations
+
+from popdist.poprun.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from typing_extensions import Self
+
+
+class Request(Record):
+    """Base of the records: knows how to pick its options."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Picks the options of this record.
+
+        Args:
+            values: The value of every option, by name.
+
+        Returns:
+            The record.
+        """
+        return cls(**{field: values[field.replace("_", "-")] for field in cls._fields})
+
+
+class Reach(Request):
+    """How other hosts are reached and prepared."""
+
+    host_subnet: str | None = None
+    preflight: bool = True
+    distribute_ssh_key: bool = False
+    synchronise_python_venv: bool = False
+
+
+class Binding(Request):
+    """How instances are bound on a host; None leaves the choice to the launcher."""
+
+    numa_aware: bool | None = None
+    process_placement: str | None = None
+
+
+class Partition(Request):
+    """Which partition of devices the job wants, and what may be done to it."""
+
+    vipu_server_host: str = "localhost"
+    vipu_server_port: int = 8090
+    vipu_server_timeout: float = 10.0
+    vipu_partition: str | None = None
+    vipu_partition_attempts: int = 1
+    vipu_allocation: str | None = None
+    vipu_cluster: str | None = None
+    update_partition: bool = False
+    reset_partition: bool | None = None
+    remove_partition: bool = True
+    ipu_link_routing_type: str | None = None
+    gw_link_routing_type: str | None = None
+    sync_type: str | None = None
+
+
+class Limits(Request):
+    """How the job may end; times are in seconds."""
+
+    timeout: float | None = None
+    stall_timeout: float | None = None
+    max_restarts: int = 0
+    grace_period: float = 5.0
+    forward_signals: str = "USR1,USR2"
+
+
+class Display(Request):
+    """What is shown and kept beside the programs' output."""
+
+    json: str | None = None
+    timeline: str | None = None
+    log_dir: str | None = None
+    status: str = "auto"
+    color: str = "auto"
