@@ -41,6 +41,27 @@ CODES: dict[str, str] = {
     "PD304": "the instances disagree about the model or the data",
     "PD305": "a wrapped model was used in a way its state does not allow",
     "PD306": "an optimizer cannot be used",
+    # ONNX adapter (popdist_onnx): types, builder, lowering.
+    "PD500": "an operator was given an unknown tensor, or the wrong number of them",
+    "PD501": "an argument of a builder method is unknown, missing or malformed",
+    "PD502": "operator sets are unknown or contradict each other",
+    "PD503": "an operator of PopART cannot be expressed for a host",
+    "PD504": "a tensor or node of this name does not exist, exists already, or is reserved",
+    "PD505": "a node attribute does not exist, exists already, or is of another type",
+    "PD506": "a session option is unknown, or its value is of the wrong type or out of range",
+    "PD507": "a tensor's type or shape is malformed",
+    "PD508": "a data flow or an anchor's return type is malformed",
+    "PD509": "an ONNX model cannot be read or written",
+    "PD510": "an operator's operands or attributes do not fit each other",
+    "PD511": "an operator cannot be lowered to what ONNX Runtime runs",
+    # TensorFlow adapter (popdist_tf).
+    "PD400": "an attribute of IPUConfig is unknown or has a wrong type",
+    "PD401": "an IPUConfig contradicts itself or the job",
+    "PD402": "TensorFlow has started already, and a device setting comes too late",
+    "PD410": "a value cannot be reduced, gathered or broadcast over the instances",
+    "PD411": "a distribution strategy cannot be created here",
+    "PD412": "a distribution strategy was used in a way it cannot honour",
+    "PD413": "the instances disagree about variables, collectives or steps",
 }
 """Every code with its meaning; codes are never reused."""
 

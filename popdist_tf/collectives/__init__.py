@@ -1,0 +1,1 @@
+"""Collectives over the host network, safe inside graphs, functions and eager code."""

@@ -1,0 +1,123 @@
+"""Sum, broadcast and gather over all instances, on the host, through the real Horovod.
+
+Three properties of Horovod's TensorFlow ops decide how they are called here:
+
+* They are registered as stateless, so TensorFlow may run one whose input is constant while it
+  optimises the graph. Ranks with different constants then wait for different operations, forever.
+  A gate that the optimiser takes for stateful (`GuaranteeConst`) keeps inputs out of its reach.
+* They match by node name; see `naming`.
+* They reject some dtypes (bool, bfloat16, complex numbers, strings), which are carried in others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from popdist_tf.collectives.carriers import carrier
+from popdist_tf.collectives.naming import collective_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class HostCollectives:
+    """The collectives of one job.
+
+    Attributes:
+        horovod: The ``horovod.tensorflow`` module, initialised; None in a job of one instance.
+        size: Instances.
+        rank: This instance.
+    """
+
+    horovod: Any | None
+    size: int
+    rank: int
+
+    def allreduce(self, tensor: Any) -> Any:
+        """Sums a tensor over all instances.
+
+        Args:
+            tensor: Any shape and numeric dtype, the same on every instance.
+
+        Returns:
+            The sum, in the dtype of ``tensor``. It can be differentiated: its gradient is the sum
+            of the instances' gradients.
+        """
+        return self._call("allreduce", tensor, self._sum, self._sum)
+
+    def broadcast(self, tensor: Any, root_rank: int = 0) -> Any:
+        """The root's tensor, on every instance.
+
+        Args:
+            tensor: Any shape and dtype but strings, the same on every instance.
+            root_rank: The instance whose value counts.
+
+        Returns:
+            The root's value. Its gradient reaches the root alone.
+        """
+
+        def send(value: Any, name: str | None) -> Any:
+            assert self.horovod is not None  # noqa: S101 - `_call` has answered a job of one
+            return self.horovod.broadcast(value, root_rank, name=name, ignore_name_scope=True)
+
+        def collect(gradient: Any, name: str | None) -> Any:
+            total = self._sum(gradient, name)
+            return total if self.rank == root_rank else tf.zeros_like(total)
+
+        return self._call("broadcast", tensor, send, collect)
+
+    def allgather(self, tensor: Any) -> Any:
+        """Concatenates the instances' tensors along their first dimension, in rank order.
+
+        Args:
+            tensor: At least one dimension; the first may differ between instances.
+
+        Returns:
+            The concatenation.
+        """
+        if self.horovod is None:
+            return tf.identity(tensor)
+        horovod = self.horovod
+        with tf.device("CPU:0"):
+            value, restore = carrier(tf.convert_to_tensor(tensor), reduces=False)
+            name = collective_name("allgather")
+            return restore(horovod.allgather(_gated(value), name=name, ignore_name_scope=True))
+
+    def _sum(self, value: Any, name: str | None) -> Any:
+        assert self.horovod is not None  # noqa: S101 - `_call` has answered a job of one
+        return self.horovod.allreduce(value, op=self.horovod.Sum, name=name, ignore_name_scope=True)
+
+    def _call(
+        self,
+        kind: str,
+        tensor: Any,
+        forward: Callable[[Any, str | None], Any],
+        backward: Callable[[Any, str | None], Any],
+    ) -> Any:
+        if self.horovod is None:
+            return tf.identity(tensor)
+
+        # The gate has no gradient of its own, and names of gradient ops must be ours as well.
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def exchange(source: Any) -> tuple[Any, Callable[[Any], Any]]:
+            def gradient(upstream: Any) -> Any:
+                return self._run(f"{kind}_gradient", upstream, backward)
+
+            return self._run(kind, source, forward), gradient
+
+        return exchange(tf.convert_to_tensor(tensor))
+
+    @staticmethod
+    def _run(kind: str, tensor: Any, operation: Callable[[Any, str | None], Any]) -> Any:
+        # Beside a GPU, TensorFlow might otherwise place Horovod's kernel (and the copies) there.
+        with tf.device("CPU:0"):
+            value, restore = carrier(tensor, reduces=not kind.startswith("broadcast"))
+            return restore(operation(_gated(value), collective_name(kind)))
+
+
+def _gated(value: Any) -> Any:
+    return value if tf.executing_eagerly() else tf.raw_ops.GuaranteeConst(input=value)

@@ -1,0 +1,1 @@
+"""The local devices that stand for a replica's IPUs."""

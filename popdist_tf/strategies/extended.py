@@ -1,0 +1,267 @@
+"""What the Horovod strategies do inside: mirrored replicas here, Horovod between the instances.
+
+Derived from the mirrored strategy's extended class, whose replicas of one process it keeps, and not
+(as the original) from the collective one, whose own collectives would quietly answer for one worker
+where ours are not called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python.distribute import (
+    distribute_lib,
+    distribute_utils,
+    input_util,
+    mirrored_strategy,
+)
+from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
+
+from popdist_tf.strategies import variables
+from popdist_tf.strategies.cross_device import (
+    HostCrossDeviceOps,
+    check_reduction,
+    is_mirrored,
+    is_per_replica,
+)
+from popdist_tf.strategies.placement import device_code, on_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from popdist_tf.collectives.host import HostCollectives
+
+
+class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
+    """The extended class of the strategies over Horovod.
+
+    Args:
+        strategy: The strategy it belongs to.
+        collectives: The job's collectives.
+        devices: One compute device for each local replica.
+        variable_device: Where variables live; None for their replica's own device.
+        reduce_on_device: Whether reductions in device code are carried out. The original offers to
+            leave them out, for programs that reduce by other means.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        collectives: HostCollectives,
+        devices: Sequence[str],
+        *,
+        variable_device: str | None = None,
+        reduce_on_device: bool = True,
+    ) -> None:
+        self._collectives = collectives
+        self._variable_device = variable_device
+        self._reduce_on_device = reduce_on_device
+        self._host_ops = HostCrossDeviceOps(collectives)
+        super().__init__(strategy, devices=list(devices), cross_device_ops=self._host_ops)
+        # A local replica without an element ends the data for all of them, as the original has it;
+        # TensorFlow would feed it an empty batch.
+        self.experimental_enable_get_next_as_optional = False
+
+    # Who takes part.
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return len(self._devices) * self._collectives.size
+
+    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
+        return int(self._collectives.rank * len(self._devices) + replica_id)
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return int(replica_id_in_sync_group - self._collectives.rank * len(self._devices))
+
+    def _in_multi_worker_mode(self) -> bool:
+        return self._collectives.size > 1
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """Whether each worker builds its own graph: always."""
+        return True
+
+    @property
+    def experimental_should_init(self) -> bool:
+        """Whether this worker initialises its own variables: always."""
+        return True
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether this worker writes checkpoints: the first one does."""
+        return self._collectives.rank == 0
+
+    @property
+    def should_save_summary(self) -> bool:
+        """Whether this worker writes summaries: the first one does."""
+        return self._collectives.rank == 0
+
+    def _use_merge_call(self) -> bool:
+        # Otherwise TensorFlow's own collectives, of this process alone, take over under XLA.
+        return True
+
+    def _configure(
+        self,
+        session_config: Any = None,
+        cluster_spec: Any = None,
+        task_type: Any = None,
+        task_id: Any = None,
+    ) -> None:
+        del cluster_spec, task_type, task_id  # Horovod knows the other workers
+        super()._configure(session_config)
+
+    # Variables.
+
+    def _get_variable_creator_initial_value(
+        self, replica_id: int, device: str, primary_var: Any, **kwargs: Any
+    ) -> Any:
+        if replica_id > 0:
+            return super()._get_variable_creator_initial_value(
+                replica_id, device, primary_var, **kwargs
+            )
+        initial_value, dtype = kwargs["initial_value"], kwargs.get("dtype")
+
+        # A callable, so that TensorFlow can lift the creation out of loops and functions.
+        def from_root() -> Any:
+            value = variables.evaluate_initial_value(initial_value, dtype)
+            received = self._collectives.broadcast(value)
+            received.set_shape(value.shape)
+            return received
+
+        return from_root
+
+    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        colocated = kwargs.pop("colocate_with", None)
+        if colocated is not None and not hasattr(colocated, "_devices"):
+            with tf.device(colocated.device):
+                return next_creator(**kwargs)
+        devices = self._devices if colocated is None else colocated._devices
+        if self._variable_device is not None and not _is_on_read(kwargs):
+            devices = (self._variable_device,) * len(devices)
+
+        def create_components(**kwargs: Any) -> list[Any]:
+            components: list[Any] = []
+            for replica, device in enumerate(devices):
+                with tf.device(device):
+                    primary = components[0] if components else None
+                    kwargs["initial_value"] = self._get_variable_creator_initial_value(
+                        replica, device, primary, **kwargs
+                    )
+                    if primary is not None:
+                        # The slash makes TensorFlow take the name as it is, without any scope.
+                        kwargs["name"] = f"{primary.name.split(':')[0]}/replica_{replica}/"
+                    components.append(next_creator(**kwargs))
+            return components
+
+        return distribute_utils.create_mirrored_variable(
+            self._container_strategy(),
+            create_components,
+            variables.CLASSES,
+            variables.POLICIES,
+            **kwargs,
+        )
+
+    # Running.
+
+    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        with device_code():
+            return super()._call_for_each_replica(fn, args, kwargs)
+
+    # Reducing.
+
+    def _get_cross_device_ops(self, value: Any) -> HostCrossDeviceOps:
+        del value
+        return self._host_ops
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        check_reduction(reduce_op)
+        if on_device() and not self._reduce_on_device:
+            return value
+        if is_mirrored(value) and reduce_op == tf.distribute.ReduceOp.MEAN:
+            return value
+
+        def reduce_one(one: Any) -> Any:
+            if is_per_replica(one):
+                return self._host_ops.reduce(reduce_op, one, destinations, options)
+            return self._host_ops.broadcast(self._reduce_plain(reduce_op, one), destinations)
+
+        # Keras 3 reduces whole structures of inputs while it builds a model.
+        return tf.nest.map_structure(reduce_one, value)
+
+    def _reduce_plain(self, reduce_op: Any, value: Any) -> Any:
+        if not isinstance(value, tf.IndexedSlices):
+            value = tf.convert_to_tensor(value)
+        local = len(self._devices)
+        if on_device() and local > 1 and reduce_op == tf.distribute.ReduceOp.SUM:
+            # TensorFlow merges equal objects of the local replicas into one; each still counts.
+            value = value * tf.cast(local, value.dtype)
+        return self._host_ops.reduce_over_instances(reduce_op, value)
+
+    def _batch_reduce_to(
+        self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any
+    ) -> list[Any]:
+        return [
+            self._reduce_to(reduce_op, value, destinations, options)
+            for value, destinations in value_destination_pairs
+        ]
+
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: int, options: Any
+    ) -> Any:
+        if is_per_replica(value):
+            return self._host_ops._gather(value, destinations, axis, options)
+        value = tf.convert_to_tensor(value)
+        if on_device() and len(self._devices) > 1:
+            value = tf.concat([value] * len(self._devices), axis)
+        gathered = self._host_ops.gather_over_instances(value, axis)
+        return self._host_ops.broadcast(gathered, destinations)
+
+    # Input. The program shards over instances and batches for one replica; nothing is re-sharded
+    # or re-batched behind its back.
+
+    def _input_context(self) -> Any:
+        return distribute_lib.InputContext(
+            num_input_pipelines=self._collectives.size,
+            input_pipeline_id=self._collectives.rank,
+            num_replicas_in_sync=self._num_replicas_in_sync,
+        )
+
+    def _make_input_context(self) -> Any:
+        return self._input_context()
+
+    def _make_input_fn_iterator(self, input_fn: Any, replication_mode: Any = None) -> Any:
+        del replication_mode
+        return input_lib_v1.InputFunctionIterator(
+            input_fn, self._input_workers, [self._input_context()], self._container_strategy()
+        )
+
+    def _make_dataset_iterator(self, dataset: Any) -> Any:
+        return self._make_input_fn_iterator(lambda _: dataset)
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        if len(self._devices) == 1:
+            return dataset
+        return self._distribute_datasets_from_function(lambda _: dataset, options)
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        return input_util.get_distributed_datasets_from_function(
+            dataset_fn,
+            self._input_workers_with_options(options),
+            [self._input_context()],
+            self._container_strategy(),
+            options,
+        )
+
+    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        first = self._get_replica_id_in_sync_group(0)
+        held = [
+            value_fn(distribute_lib.ValueContext(first + i, self._num_replicas_in_sync))
+            for i in range(len(self._devices))
+        ]
+        return distribute_utils.regroup(held, always_wrap=True)
+
+
+def _is_on_read(kwargs: dict[str, Any]) -> bool:
+    return bool(kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ)
