@@ -1,0 +1,186 @@
+"""`DataFlow`: how many batches a step takes, and which tensors come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from popdist_onnx.errors import ArgumentError, ValueRangeError
+from popdist_onnx.types.enums import AnchorReturnTypeId
+
+
+class AnchorReturnType:
+    """Which of a step's values of an anchored tensor come back.
+
+    Args:
+        name: ``Final`` (of the last micro-batch), ``All``, ``Sum`` (over the step) or ``EveryN``,
+            in any case.
+        period: N, for ``EveryN`` only.
+
+    Raises:
+        ValueRangeError: The name is unknown, or the period is missing, not positive, or given to
+            another type than ``EveryN``.
+    """
+
+    def __init__(self, name: str, period: int | None = None) -> None:
+        known = {member.name.upper(): member for member in AnchorReturnTypeId}
+        if not isinstance(name, str) or name.upper() not in known:
+            raise ValueRangeError(
+                "PD508",
+                "not an anchor return type",
+                value=name,
+                accepted=", ".join(member.name for member in AnchorReturnTypeId),
+            )
+        self._id = known[name.upper()]
+        if self._id is AnchorReturnTypeId.EveryN:
+            if period is None:
+                raise ValueRangeError(
+                    "PD508", "EveryN needs its N", hint='write AnchorReturnType("EveryN", 4)'
+                )
+            if isinstance(period, bool) or not isinstance(period, int) or period <= 0:
+                raise ValueRangeError(
+                    "PD508", "the N of EveryN is a positive whole number", value=period
+                )
+        elif period is not None:
+            raise ValueRangeError(
+                "PD508", f"only EveryN takes a period, {self._id.name} does not", value=period
+            )
+        self._period = period or 1
+
+    def id(self) -> AnchorReturnTypeId:
+        """The kind."""
+        return self._id
+
+    def rp(self) -> int:
+        """The return period: the N of ``EveryN``, else 1."""
+        return self._period
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AnchorReturnType):
+            return NotImplemented
+        return (self._id, self._period) == (other._id, other._period)
+
+    def __hash__(self) -> int:
+        return hash((self._id, self._period))
+
+    def __repr__(self) -> str:
+        period = f", {self._period}" if self._id is AnchorReturnTypeId.EveryN else ""
+        return f"AnchorReturnType({self._id.name!r}{period})"
+
+
+class DataFlow:
+    """How many batches a step takes, and which tensors come back.
+
+    Args:
+        batchesPerStep: Weight updates (in inference: batches) of one call of ``run``.
+        anchorTensors: The tensors that come back: a return type by id, or ids alone.
+        anchorReturnType: The return type of ids given alone; `All` where nothing is said.
+
+    Raises:
+        ArgumentError: An argument is of the wrong type.
+        ValueRangeError: The number of batches is not positive, or does not fit an ``EveryN``.
+    """
+
+    def __init__(
+        self,
+        batchesPerStep: int,
+        anchorTensors: Mapping[str, AnchorReturnType] | Iterable[str] = (),
+        anchorReturnType: AnchorReturnType | None = None,
+    ) -> None:
+        if isinstance(batchesPerStep, bool) or not isinstance(batchesPerStep, int):
+            raise ArgumentError("PD508", "batchesPerStep is a whole number", value=batchesPerStep)
+        if batchesPerStep <= 0:
+            raise ValueRangeError(
+                "PD508", "'batchesPerStep' must be greater than zero", value=batchesPerStep
+            )
+        self._batches_per_step = batchesPerStep
+        self._arts = _by_id(anchorTensors, anchorReturnType)
+        for tensor, art in self._arts.items():
+            self._check_period(tensor, art)
+
+    def _check_period(self, tensor: str, art: AnchorReturnType) -> None:
+        if art.rp() > self._batches_per_step:
+            raise ValueRangeError(
+                "PD508",
+                f"return period of anchor '{tensor}' is larger than the number of batches per step",
+                value=art.rp(),
+                accepted=f"a divisor of {self._batches_per_step}",
+            )
+        if self._batches_per_step % art.rp():
+            raise ValueRangeError(
+                "PD508",
+                f"return period of anchor '{tensor}' must be a factor of the number of batches per"
+                " step",
+                value=art.rp(),
+                accepted=f"a divisor of {self._batches_per_step}",
+            )
+
+    def batchesPerStep(self) -> int:
+        """Weight updates of one call of ``run``."""
+        return self._batches_per_step
+
+    def anchors(self) -> list[str]:
+        """The ids of the tensors that come back, in the order given."""
+        return list(self._arts)
+
+    def nAnchors(self) -> int:
+        """How many tensors come back."""
+        return len(self._arts)
+
+    def isAnchored(self, tensor_id: str) -> bool:
+        """Whether a tensor comes back.
+
+        Args:
+            tensor_id: The tensor.
+
+        Returns:
+            True if it does.
+        """
+        return tensor_id in self._arts
+
+    def art(self, tensor_id: str) -> AnchorReturnType:
+        """The return type of an anchored tensor.
+
+        Args:
+            tensor_id: The tensor.
+
+        Returns:
+            Its return type.
+
+        Raises:
+            ValueRangeError: The tensor is not anchored.
+        """
+        if tensor_id not in self._arts:
+            raise ValueRangeError(
+                "PD508",
+                f"tensor '{tensor_id}' is not anchored",
+                accepted=", ".join(self._arts) or "nothing is anchored",
+            )
+        return self._arts[tensor_id]
+
+    def __repr__(self) -> str:
+        return f"DataFlow({self._batches_per_step}, {self._arts})"
+
+
+def _by_id(
+    anchors: Mapping[str, AnchorReturnType] | Iterable[str], default: AnchorReturnType | None
+) -> dict[str, AnchorReturnType]:
+    if isinstance(anchors, str):
+        raise ArgumentError(
+            "PD508", "the anchors are a list of ids", value=anchors, hint=f"write [{anchors!r}]"
+        )
+    if isinstance(anchors, Mapping):
+        if default is not None:
+            raise ArgumentError(
+                "PD508", "anchorReturnType is for ids without a return type of their own"
+            )
+        arts = dict(anchors)
+    else:
+        arts = dict.fromkeys(anchors, default if default is not None else AnchorReturnType("All"))
+    for tensor, art in arts.items():
+        if not isinstance(tensor, str) or not isinstance(art, AnchorReturnType):
+            raise ArgumentError(
+                "PD508",
+                "an anchor is a tensor's id with an AnchorReturnType",
+                value={tensor: art},
+            )
+    return arts
