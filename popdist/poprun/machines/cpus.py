@@ -1,0 +1,182 @@
+"""The processors of this machine that a process may use, and their NUMA nodes, from ``/sys``.
+
+Every guard reads this on its own host before its program starts, so it reads little: a few small
+files, and one more per processor only where hyper-threads are on.
+"""
+
+from __future__ import annotations
+
+import os
+
+from popdist.poprun.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CPU = "sys/devices/system/cpu"
+_NODE = "sys/devices/system/node"
+
+
+class Node(Record):
+    """A NUMA node.
+
+    Attributes:
+        index: Its number.
+        cpus: Those of its processors that this process may use.
+        has_memory: Whether it has memory of its own.
+    """
+
+    index: int
+    cpus: frozenset[int]
+    has_memory: bool = True
+
+
+def usable_cpus(root: str = "/") -> frozenset[int]:
+    """The processors that this process may use.
+
+    Args:
+        root: Where ``sys`` is mounted.
+
+    Returns:
+        Their numbers: those of the process's affinity, which the kernel keeps within the cpuset of
+        the control group, without any that have gone offline.
+    """
+    allowed = frozenset(os.sched_getaffinity(0))
+    online = frozenset(parse_list(_read(root, f"{_CPU}/online")))
+    return allowed & online or allowed
+
+
+def usable_nodes(cpus: frozenset[int], root: str = "/") -> tuple[Node, ...]:
+    """The online NUMA nodes on which some of these processors are.
+
+    Args:
+        cpus: The processors that may be used.
+        root: Where ``sys`` is mounted.
+
+    Returns:
+        The nodes in the order of their numbers, each with its usable processors; one node with all
+        of them where the kernel tells of none.
+    """
+    with_memory = _read(root, f"{_NODE}/has_memory")
+    memory = set(parse_list(with_memory))
+    found = []
+    for index in parse_list(_read(root, f"{_NODE}/online")):
+        inside = cpus.intersection(parse_list(_read(root, f"{_NODE}/node{index}/cpulist")))
+        if inside:
+            found.append(Node(index, inside, has_memory=index in memory or not with_memory))
+    return tuple(found) or (Node(0, cpus),)
+
+
+def count_cores(cpus: Iterable[int], root: str = "/") -> int:
+    """How many cores these processors are, hyper-threads of one core counted once.
+
+    Args:
+        cpus: Processors.
+        root: Where ``sys`` is mounted.
+
+    Returns:
+        The number.
+    """
+    return len(group_cores(cpus, root))
+
+
+def group_cores(cpus: Iterable[int], root: str = "/") -> list[tuple[int, ...]]:
+    """The cores that these processors belong to.
+
+    Args:
+        cpus: Processors.
+        root: Where ``sys`` is mounted.
+
+    Returns:
+        The processors of each core, in the order of their lowest numbers.
+    """
+    numbers = sorted(cpus)
+    if _read(root, f"{_CPU}/smt/active") == "0":
+        return [(cpu,) for cpu in numbers]
+    cores: dict[tuple[int, ...], list[int]] = {}
+    for cpu in numbers:
+        siblings = parse_list(_read(root, f"{_CPU}/cpu{cpu}/topology/thread_siblings_list"))
+        cores.setdefault(tuple(siblings) or (cpu,), []).append(cpu)
+    return [tuple(core) for core in cores.values()]
+
+
+def cpu_quota(root: str = "/") -> int | None:
+    """How many processors' time the control groups of this process grant.
+
+    Args:
+        root: Where ``proc`` and ``sys`` are mounted.
+
+    Returns:
+        The whole number, at least 1; None without a limit.
+    """
+    grants = []
+    for line in _read(root, "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            folder, read = "sys/fs/cgroup", _quota_2
+        elif "cpu" in controllers.split(","):
+            folder, read = "sys/fs/cgroup/cpu", _quota_1
+        else:
+            continue
+        # A limit of any ancestor holds too; a container sees its own group as the topmost.
+        parts = [part for part in path.split("/") if part and part != ".."]
+        for depth in range(len(parts) + 1):
+            grant = read(root, "/".join([folder, *parts[:depth]]))
+            if grant is not None:
+                grants.append(max(1, grant))
+    return min(grants, default=None)
+
+
+def _quota_2(root: str, folder: str) -> int | None:
+    quota, _, period = _read(root, f"{folder}/cpu.max").partition(" ")
+    return int(quota) // int(period) if quota.isdecimal() and period.isdecimal() else None
+
+
+def _quota_1(root: str, folder: str) -> int | None:
+    quota = _read(root, f"{folder}/cpu.cfs_quota_us")
+    period = _read(root, f"{folder}/cpu.cfs_period_us")
+    return int(quota) // int(period) if quota.isdecimal() and period.isdecimal() else None
+
+
+def parse_list(text: str) -> list[int]:
+    """Reads a list of the kernel's.
+
+    Args:
+        text: Such as ``0-3,8``.
+
+    Returns:
+        The numbers; none for an empty text.
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if first.isdecimal() and (last.isdecimal() or not dash):
+            numbers += range(int(first), int(last if dash else first) + 1)
+    return numbers
+
+
+def format_list(numbers: Iterable[int]) -> str:
+    """Writes numbers as the kernel does.
+
+    Args:
+        numbers: The numbers.
+
+    Returns:
+        A text that `parse_list` reads back, such as ``0-3,8``.
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _read(root: str, path: str) -> str:
+    try:
+        with open(os.path.join(root, path), encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
