@@ -24,11 +24,19 @@ class Instance(Record):
         index: Its index in the job.
         host: Where it runs.
         fields: What its environment says, by field of `popdist.environment.Topology`.
+        devices: Names of the devices that are reserved for it; empty without a partition.
+        cpus: The processors that are reserved for it, as a list of the kernel's.
+        variables: More variables of its environment, which make its devices known to it.
+        numa: Its NUMA nodes, for the topology table ("0-1"); empty where they are not known.
     """
 
     index: int
     host: Host
     fields: Mapping[str, Any]
+    devices: tuple[str, ...] = ()
+    cpus: str = ""
+    variables: Mapping[str, str] = {}
+    numa: str = ""
 
     @property
     def num_local_replicas(self) -> int:

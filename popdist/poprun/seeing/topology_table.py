@@ -39,6 +39,12 @@ def topology_table(instances: Sequence[Instance], num_ilds: int = 1) -> str:
         _row("instances", [(str(i), count) for i, count in enumerate(replicas)], width),
         _row("replicas", [(str(i), 1) for i in range(total)], width),
     ]
+    for label, texts in (
+        ("NUMA", [one.numa for one in instances]),
+        ("devices", [",".join(one.devices) for one in instances]),
+    ):
+        if any(texts):
+            rows.append(_row(label, list(zip(texts, replicas, strict=True)), width))
     between = f"|{'-' * _LABEL_WIDTH}|{'-' * (inner - _LABEL_WIDTH - 1)}|"
     head = [f" {'=' * inner}", f"|{_centred(_TITLE, inner)}|", f"|{'=' * inner}|"]
     body = [line for row in rows for line in (row, between)][:-1]

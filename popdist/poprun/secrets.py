@@ -1,0 +1,95 @@
+"""Keeps what looks like a secret out of everything the launcher shows or writes.
+
+Values are judged by the name they stand under (``API_TOKEN=...``, ``--password ...``) and, where
+they stand alone, by the forms that well-known services give their keys.
+"""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HIDDEN = "<hidden>"
+
+_NAME = re.compile(
+    r"(?:^|[_.-]|(?<=[a-z])(?=[A-Z]))"
+    r"(?i:tokens?|secrets?|passw(?:or)?d|passphrase|pwd|credentials?|creds|auth|bearer|cookie"
+    r"|(?:api|access|account|auth|private|secret|signing|encryption|license|wandb)[_.-]?key)"
+    r"(?:$|[_.-]|(?<=[a-z])(?=[A-Z]))"
+)
+# Names in which such a word means something else.
+_PLAIN = re.compile(
+    r"(?:num|max|min|len|length|count|size|special|pad|bos|eos|unk|mask|sep|cls)[_.-]?\w*tokens?"
+    r"|tokens?[_.-]?(?:per|count|length|limit|type|budget)|tokenizer|_?PWD|OLDPWD",
+    re.IGNORECASE,
+)
+_VALUE = re.compile(
+    r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{16,}"
+    r"|sk-[A-Za-z0-9_-]{16,}|xox[abprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+)
+_URL = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@")
+
+
+def is_secret(name: str) -> bool:
+    """Whether values under a name are to be hidden.
+
+    Args:
+        name: A variable's or an option's name.
+
+    Returns:
+        True where the name speaks of a token, a password, a key or the like.
+    """
+    bare = name.lstrip("-")
+    return bool(_NAME.search(bare)) and not _PLAIN.search(bare)
+
+
+def hide(text: str) -> str:
+    """Hides keys and passwords inside a text.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The text with keys of well-known forms, and passwords in URLs, replaced.
+    """
+    return _URL.sub(rf"\g<head>:{HIDDEN}@", _VALUE.sub(HIDDEN, text))
+
+
+def hide_assignment(text: str) -> str:
+    """Hides the value in ``NAME=VALUE`` where the name says so.
+
+    Args:
+        text: An assignment, or any other text.
+
+    Returns:
+        The text, safe to show.
+    """
+    name, equals, value = text.partition("=")
+    if equals and value and is_secret(name.rpartition(" ")[2]):
+        return f"{name}={HIDDEN}"
+    return hide(text)
+
+
+def hide_words(words: Iterable[str]) -> list[str]:
+    """Hides secrets in a command line.
+
+    Args:
+        words: Its words; an option's value is attached with ``=`` or is the next word.
+
+    Returns:
+        As many words, safe to show.
+    """
+    shown: list[str] = []
+    next_is_secret = False
+    for word in words:
+        if next_is_secret and not word.startswith("-"):
+            shown.append(HIDDEN)
+            next_is_secret = False
+            continue
+        next_is_secret = word.startswith("-") and "=" not in word and is_secret(word)
+        shown.append(" ".join(hide_assignment(part) for part in word.split(" ")))
+    return shown

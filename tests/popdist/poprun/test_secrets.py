@@ -1,0 +1,52 @@
+"""What looks like a secret is hidden, and what does not is left alone."""
+
+import pytest
+
+from popdist.poprun.secrets import HIDDEN, hide, hide_assignment, hide_words, is_secret
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "password", "--db-password", "apiKey",
+     "accessToken", "MY_CREDENTIALS", "SSH_PASSPHRASE", "token", "private-key", "NPM_AUTH"],
+)  # fmt: skip
+def test_names_of_secrets(name):
+    assert is_secret(name)
+    assert hide_assignment(f"{name}=x y") == f"{name}={HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PATH", "PWD", "OLDPWD", "--max-tokens", "NUM_TOKENS", "TOKENIZER", "--tokens-per-batch",
+     "KEYBOARD", "author", "--num-replicas", "POPDIST_DEVICE_ID", "monkey"],
+)  # fmt: skip
+def test_other_names(name):
+    assert not is_secret(name)
+    assert hide_assignment(f"{name}=12") == f"{name}=12"
+
+
+def test_keys_of_known_forms_are_hidden_wherever_they_stand():
+    for key in ("ghp_" + "a1" * 18, "hf_" + "Ab" * 17, "AKIA" + "Z" * 16, "sk-" + "9a" * 20):
+        assert hide(f"use {key} now") == f"use {HIDDEN} now"
+    assert hide("https://me:pa55@host/x") == f"https://me:{HIDDEN}@host/x"
+    assert hide("http://host:8080/x@y") == "http://host:8080/x@y"
+
+
+def test_command_lines():
+    words = [
+        "train.py",
+        "--api-key",
+        "abc",
+        "--lr=1",
+        "--password=x",
+        "-x A_TOKEN=b C=d",
+        "--token",
+    ]
+    assert hide_words(words) == [
+        "train.py", "--api-key", HIDDEN, "--lr=1", f"--password={HIDDEN}",
+        f"-x A_TOKEN={HIDDEN} C=d", "--token",
+    ]  # fmt: skip
+
+
+def test_a_switch_with_a_secret_sounding_name_does_not_hide_the_next_option():
+    assert hide_words(["--use-auth", "--epochs", "3"]) == ["--use-auth", "--epochs", "3"]
