@@ -62,6 +62,14 @@ CODES: dict[str, str] = {
     "PD411": "a distribution strategy cannot be created here",
     "PD412": "a distribution strategy was used in a way it cannot honour",
     "PD413": "the instances disagree about variables, collectives or steps",
+    # ONNX adapter: graphs and gradients (popdist_onnx.graph, gradients, transforms).
+    "PD520": "a model file does not exist or holds no model",
+    "PD521": "a model's opset, or a form that only old opsets had, is not supported",
+    "PD522": "an operator on the way to the loss has no gradient rule",
+    "PD523": "the loss does not exist or is not a scalar",
+    "PD524": "a pass left an invalid graph",
+    "PD525": "a gradient cannot be made of what the graph says at this place",
+    "PD526": "a variable cannot be trained",
 }
 """Every code with its meaning; codes are never reused."""
 

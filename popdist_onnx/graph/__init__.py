@@ -1,0 +1,1 @@
+"""The model between passes: loading, names, and writing nodes."""

@@ -1,0 +1,65 @@
+"""What differs between the releases of onnx, and what onnx-ir 0.1 and 1.x share only in part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FLOATING = (
+    ir.DataType.FLOAT,
+    ir.DataType.FLOAT16,
+    ir.DataType.BFLOAT16,
+    ir.DataType.DOUBLE,
+)
+"""Element types that gradients flow through (8-bit floats are storage only)."""
+
+
+def newest_opset() -> int:
+    """The newest ``ai.onnx`` opset that the installed onnx knows.
+
+    Returns:
+        Its version.
+    """
+    return int(onnx.defs.onnx_opset_version())
+
+
+def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs that a node holds in its attributes.
+
+    Args:
+        node: The node.
+
+    Yields:
+        Each sub-graph.
+    """
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def captured(node: ir.Node) -> list[ir.Value]:
+    """The values from outside that a node's sub-graphs read.
+
+    Args:
+        node: The node.
+
+    Returns:
+        The values in the order of their first use; none for a node without sub-graphs.
+    """
+    found: dict[ir.Value, None] = {}
+    for graph in subgraphs(node):
+        inside = {*graph.inputs, *graph.initializers.values()}
+        for inner in graph:
+            for value in [*inner.inputs, *captured(inner)]:
+                if value is not None and value not in inside:
+                    found[value] = None
+            inside.update(inner.outputs)
+        found.update({value: None for value in graph.outputs if value not in inside})
+    return list(found)

@@ -1,0 +1,147 @@
+"""Folds what depends on shapes and constants only, so that later passes see numbers."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from popdist_onnx.graph.compat import subgraphs
+from popdist_onnx.graph.inference import annotate
+from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import constant, dims, static
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+logger = logging.getLogger("popdist.onnx")
+
+# Larger results would only move work from the runtime's own folding into the file.
+_MOST_ELEMENTS = 4096
+
+_NEVER = {
+    "Bernoulli",
+    "Constant",
+    "Dropout",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+}
+
+
+def fold(model: ir.Model) -> None:
+    """Replaces nodes whose result is known by constants, and `If` nodes whose way is known.
+
+    Weights (floating-point initializers) are never folded: training changes them.
+
+    Args:
+        model: The model, with shapes; changed in place.
+    """
+    graph = model.graph
+    opset = graph.opset_imports[""]
+    tape = Tape(graph)
+    for node in list(graph):
+        if node.graph is graph:
+            _fold_node(tape, node, opset)
+
+
+def _fold_node(tape: Tape, node: ir.Node, opset: int) -> None:
+    if node.op_type == "If" and node.domain == "":
+        _inline_branch(tape, node, opset)
+        return
+    if node.op_type in _NEVER or node.domain or any(subgraphs(node)):
+        return
+    annotate(node, opset)
+    results = _results(node, opset)
+    if results is None:
+        return
+    tape.substitute(
+        node,
+        [
+            tape.constant(array, tape.release(output)) if output.name else None
+            for output, array in zip(node.outputs, results, strict=True)
+        ],
+    )
+
+
+def _results(node: ir.Node, opset: int) -> Sequence[np.ndarray] | None:
+    if node.op_type in ("Shape", "Size"):
+        return _of_shape(node)
+    inputs = [None if value is None else constant(value) for value in node.inputs]
+    if not node.outputs or any(
+        array is None for array, value in zip(inputs, node.inputs, strict=True) if value is not None
+    ):
+        return None
+    if not inputs or any(not static(output) for output in node.outputs):
+        return None
+    sizes = [int(np.prod(dims(output) or ())) for output in node.outputs]
+    if max(sizes) > _MOST_ELEMENTS:
+        return None
+    return _evaluated(node, inputs, opset)
+
+
+def _of_shape(node: ir.Node) -> Sequence[np.ndarray] | None:
+    (value,) = node.inputs
+    known = None if value is None else dims(value)
+    if known is None:
+        return None
+    if node.op_type == "Size":
+        wanted = known
+    else:
+        wanted = known[node.attributes.get_int("start", 0) : node.attributes.get_int("end", None)]
+    if not all(isinstance(dim, int) for dim in wanted):
+        return None
+    lengths = np.asarray(wanted, np.int64)
+    return [lengths if node.op_type == "Shape" else np.asarray(lengths.prod(), np.int64)]
+
+
+def _evaluated(
+    node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int
+) -> Sequence[np.ndarray] | None:
+    from onnx.reference import ReferenceEvaluator
+
+    proto = ir.to_proto(node)
+    feeds = {
+        str(value.name): array
+        for value, array in zip(node.inputs, inputs, strict=True)
+        if value is not None
+    }
+    try:
+        evaluator = ReferenceEvaluator(proto, opsets={"": opset})
+        found = evaluator.run(None, feeds)
+    # The evaluator lacks some operators and versions, and says so with any exception it likes.
+    except Exception:
+        logger.debug("%s (%s) is left to the runtime", node.name, node.op_type, exc_info=True)
+        return None
+    arrays = [np.asarray(one) for one in found]
+    expected = [output.dtype for output in node.outputs]
+    if any(one.dtype == object for one in arrays):
+        return None
+    return [
+        array if dtype is None else array.astype(dtype.numpy(), copy=False)
+        for array, dtype in zip(arrays, expected, strict=True)
+    ]
+
+
+def _inline_branch(tape: Tape, node: ir.Node, opset: int) -> None:
+    (condition,) = node.inputs
+    known = None if condition is None else constant(condition)
+    if known is None:
+        return
+    branch = node.attributes["then_branch" if known.item() else "else_branch"].as_graph()
+    outputs = list(branch.outputs)
+    for name, value in list(branch.initializers.items()):
+        del branch.initializers[name]
+        tape.graph.register_initializer(value)
+    for inner in list(branch):
+        branch.remove(inner)
+        tape.graph.insert_before(node, inner)
+    with tape.at(node):
+        tape.substitute(node, [tape.wrap(output) for output in outputs])
+    for inner in list(tape.graph):
+        annotate(inner, opset)

@@ -1,0 +1,139 @@
+"""Types and shapes of what nodes make, inferred node by node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from popdist_onnx.graph.tensor import Dim, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Info: TypeAlias = "tuple[ir.DataType | None, Sequence[Dim] | None] | None"
+"""Type and shape of one output; None where nothing is known."""
+
+Inference: TypeAlias = "Callable[[ir.Node], Sequence[Info]]"
+
+_RULES: dict[tuple[str, str], Inference] = {}
+
+# Constant inputs beyond this size never decide a shape.
+_MOST_ELEMENTS = 4096
+
+
+def inference(domain: str, *op_types: str) -> Callable[[Inference], Inference]:
+    """Registers how the outputs of an operator outside ``ai.onnx`` look.
+
+    Args:
+        domain: The domain.
+        *op_types: The operators.
+
+    Returns:
+        A decorator for a function from a node, whose inputs have types and shapes, to type and
+        shape of each output.
+    """
+
+    def register(function: Inference) -> Inference:
+        _RULES.update({(domain, op_type): function for op_type in op_types})
+        return function
+
+    return register
+
+
+def annotate(node: ir.Node, opset: int) -> None:
+    """Gives a node's outputs their types and shapes, as far as the inputs tell.
+
+    What an output says already is kept where inference says less.
+
+    Args:
+        node: The node.
+        opset: Version of ``ai.onnx`` that the graph uses.
+    """
+    rule = _RULES.get((node.domain, node.op_type))
+    found = rule(node) if rule is not None else _by_schema(node, opset)
+    for output, info in zip(node.outputs, found, strict=False):
+        if info is not None:
+            _merge(output, *info)
+
+
+def annotate_graph(graph: ir.Graph, opset: int) -> None:
+    """Gives all values of a graph their types and shapes.
+
+    Args:
+        graph: The graph, sorted.
+        opset: Version of ``ai.onnx``.
+    """
+    for node in graph:
+        annotate(node, opset)
+
+
+def _merge(output: ir.Value, dtype: ir.DataType | None, shape: Sequence[Dim] | None) -> None:
+    if dtype is not None:
+        output.type = ir.TensorType(dtype)
+    if shape is None:
+        return
+    known = None if output.shape is None else list(output.shape)
+    if known is not None and len(known) == len(shape):
+        shape = [
+            new if isinstance(new, int) or not isinstance(old, int) else old
+            for new, old in zip(shape, known, strict=True)
+        ]
+    output.shape = ir.Shape(shape)
+
+
+def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
+    if node.domain not in ("", "ai.onnx"):
+        return []
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return []
+    types: dict[str, onnx.TypeProto] = {}
+    data: dict[str, onnx.TensorProto] = {}
+    for value in node.inputs:
+        if value is None or value.type is None:
+            continue
+        name = str(value.name)
+        types[name] = _type_proto(value)
+        array = constant(value)
+        if array is not None and array.size <= _MOST_ELEMENTS:
+            data[name] = onnx.numpy_helper.from_array(array, name)
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            schema,
+            ir.to_proto(node),
+            types,
+            data,
+            opset_imports=[onnx.helper.make_opsetid("", opset)],
+        )
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError):
+        return []
+    return [_info(found.get(str(value.name))) for value in node.outputs]
+
+
+def _type_proto(value: ir.Value) -> onnx.TypeProto:
+    if not isinstance(value.type, ir.TensorType):
+        proto = onnx.TypeProto()
+        ir.serde.serialize_type_into(proto, value.type)
+        return proto
+    shape = None if value.shape is None else [_dim(dim) for dim in value.shape]
+    return onnx.helper.make_tensor_type_proto(int(value.type.dtype), shape)
+
+
+def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
+    return dim if isinstance(dim, int) else dim.value
+
+
+def _info(proto: onnx.TypeProto | None) -> Info:
+    if proto is None or not proto.HasField("tensor_type"):
+        return None
+    tensor = proto.tensor_type
+    dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
+    if not tensor.HasField("shape"):
+        return dtype, None
+    return dtype, [
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+        for dim in tensor.shape.dim
+    ]

@@ -1,0 +1,136 @@
+"""Models in and out: from a file, bytes or a proto to the form that passes work on, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.compat import newest_opset
+from popdist_onnx.graph.fold import fold
+from popdist_onnx.graph.inference import annotate_graph
+from popdist_onnx.graph.upgrade import OLDEST_OPSET, upgrade
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+Source: TypeAlias = "ir.Model | onnx.ModelProto | bytes | str | PathLike[str]"
+
+# Protobuf refuses messages of 2 GiB; shape inference serializes the model once more.
+_INFERENCE_LIMIT = 1 << 30
+
+
+def load(source: Source) -> ir.Model:
+    """Reads a model into the form that passes work on.
+
+    Afterwards the graph is sorted, has no functions, uses opset 18 or newer, its shapes are
+    inferred, what depends on shapes only is folded to constants, and initializers are no inputs.
+    Names of values stay.
+
+    Args:
+        source: A file's path, a serialized model, a proto, or a model in memory (left as it is).
+
+    Returns:
+        The model.
+
+    Raises:
+        popart_exception: There is no such file, it holds no model, or its opset is out of range.
+    """
+    proto = read(source)
+    opset = _require_opset(proto)
+    if proto.functions:
+        proto = onnx.inliner.inline_local_functions(proto)
+    if proto.ByteSize() < _INFERENCE_LIMIT:
+        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    model = ir.from_proto(proto)
+    _drop_initializer_inputs(model.graph)
+    model.graph.sort()
+    annotate_graph(model.graph, opset)
+    fold(model)
+    upgrade(model)
+    fold(model)
+    return model
+
+
+def read(source: Source) -> onnx.ModelProto:
+    """Reads a model as it is.
+
+    Args:
+        source: As for `load`.
+
+    Returns:
+        The proto.
+
+    Raises:
+        popart_exception: There is no such file, or it holds no model.
+    """
+    if isinstance(source, ir.Model):
+        return ir.to_proto(source)
+    if isinstance(source, onnx.ModelProto):
+        return source
+    try:
+        if isinstance(source, bytes):
+            proto = onnx.load_from_string(source)
+        else:
+            proto = onnx.load(Path(source))
+    except FileNotFoundError as missing:
+        raise popart_exception(
+            "PD520",
+            "there is no such model file",
+            value=str(missing.filename or source),
+            hint="give the path of an .onnx file, or the bytes of builder.getModelProto()",
+        ) from None
+    except (DecodeError, OSError, onnx.checker.ValidationError) as broken:
+        raise popart_exception(
+            "PD520",
+            f"the model cannot be read: {broken}",
+            value="bytes" if isinstance(source, bytes) else str(source),
+            accepted="an ONNX model (a serialized ModelProto)",
+        ) from None
+    if not proto.opset_import or not proto.HasField("graph"):
+        raise popart_exception(
+            "PD520",
+            "this is no ONNX model: it has no graph or no opset",
+            value="bytes" if isinstance(source, bytes) else str(source),
+            accepted="an ONNX model (a serialized ModelProto)",
+        )
+    return proto
+
+
+def save(model: ir.Model, path: str | PathLike[str] | None = None) -> onnx.ModelProto:
+    """Turns a model into a proto, and writes it where a path is given.
+
+    Args:
+        model: The model.
+        path: The file to write; None writes none.
+
+    Returns:
+        The proto.
+    """
+    proto: onnx.ModelProto = ir.to_proto(model)
+    if path is not None:
+        onnx.save(proto, Path(path))
+    return proto
+
+
+def _require_opset(proto: onnx.ModelProto) -> int:
+    versions = [one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")]
+    version = versions[0] if versions else 0
+    if not OLDEST_OPSET <= version <= newest_opset():
+        raise popart_exception(
+            "PD521",
+            "the model's ai.onnx opset is not supported",
+            value=version,
+            accepted=f"{OLDEST_OPSET} to {newest_opset()} (with the installed onnx)",
+            hint="export the model again with another opset, or install a newer onnx",
+        )
+    return int(version)
+
+
+def _drop_initializer_inputs(graph: ir.Graph) -> None:
+    for value in [one for one in graph.inputs if one.name in graph.initializers]:
+        graph.inputs.remove(value)

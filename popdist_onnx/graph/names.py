@@ -1,0 +1,150 @@
+"""Reserved names: every prefix that a pass puts before a tensor's name, spelt once.
+
+Random masks: a pass that needs random numbers adds a graph input ``RandomMask___<n>`` (n from 0 in
+graph order) instead of a random operator, because ONNX Runtime fixes an operator's seed when a
+session is made. The input's metadata say how the runtime fills it for every micro-batch:
+
+===========================  ================================================================
+``popdist.random``           ``bernoulli`` | ``uniform`` | ``normal``
+``popdist.random.keep``      bernoulli: probability of a kept element, as a decimal number
+``popdist.random.low/high``  uniform: the interval
+``popdist.random.mean/scale``  normal: mean and standard deviation
+``popdist.random.seed``      the operator's own seed, where it has one
+===========================  ================================================================
+
+A ``bernoulli`` mask is a bool tensor, true where the element is kept; the graph scales by ``1 /
+keep`` itself. ``uniform`` and ``normal`` tensors have the operator's own type.
+"""
+
+from __future__ import annotations
+
+GRADIENT = "Gradient___"
+"""Sum of a tensor's edge gradients."""
+
+UPDATED = "UpdatedVar___"
+"""Next value of a state tensor; the runtime swaps it with the tensor after each update."""
+
+ACCUMULATOR = "Accum___"
+"""Gradient accumulated over micro-batches (Separate momentum, Adam, Adaptive, SGD0)."""
+
+ACCL = "Accl___"
+"""Velocity of SGD with Combined accumulator and momentum."""
+
+ACCL1 = "Accl1___"
+"""First optimizer state (momentum, first moment)."""
+
+ACCL2 = "Accl2___"
+"""Second optimizer state (second moment)."""
+
+ACCL3 = "Accl3___"
+"""Third optimizer state (momentum of the adaptive optimizers)."""
+
+STEP = "Step___"
+"""Number of updates so far, as float32."""
+
+FINAL_GRADIENT = "FinalReducedGradient___"
+"""Accumulated gradient that an update reads."""
+
+HOST_REDUCE_OUT = "HostReduceOut__"
+"""What came back from the host for a gradient that was sent there."""
+
+GRADIENT_STORE = "gradientStore__"
+"""Stream from device to host of one gradient."""
+
+GRADIENT_LOAD = "gradientLoad__"
+"""Stream from host to device of one gradient."""
+
+WEIGHT_LOAD = "weightLoad__"
+"""Stream from host to device of one weight."""
+
+HOST_REDUCE_GRAD_COPY = "hostReduceGradCopy___"
+"""Node names of the gradient copies."""
+
+HOST_REDUCE_VAR_COPY = "hostReduceVarCopy___"
+"""Node names of the weight copies."""
+
+RANDOM_MASK = "RandomMask___"
+"""Graph inputs that carry random numbers."""
+
+DEFAULT_SCALAR = "___default___"
+"""Between an optimizer scalar's name and its type."""
+
+SPECIFIC_SCALAR = "___specific___"
+"""Between an optimizer scalar's name and the weight that it belongs to."""
+
+RESERVED = (
+    GRADIENT,
+    UPDATED,
+    ACCUMULATOR,
+    ACCL,
+    ACCL1,
+    ACCL2,
+    ACCL3,
+    STEP,
+    FINAL_GRADIENT,
+    HOST_REDUCE_OUT,
+    GRADIENT_STORE,
+    GRADIENT_LOAD,
+    WEIGHT_LOAD,
+    HOST_REDUCE_GRAD_COPY,
+    HOST_REDUCE_VAR_COPY,
+    RANDOM_MASK,
+)
+"""Prefixes that a model's own inputs and outputs may not have."""
+
+PASS = "popdist.pass"  # noqa: S105 - a key of a node's metadata
+"""Metadata key of nodes: the pass that added the node, for example ``backward``."""
+
+PHASE = "popdist.phase"
+"""Metadata key of nodes: ``update`` where the node runs once per weight update."""
+
+LOSS = "popdist.loss"
+"""Metadata key of models: the name of the loss tensor."""
+
+ORIGIN = "popdist.origin"
+"""Metadata key of nodes: operator and opset they had in the file, where loading rewrote them."""
+
+ROLE = "popdist.role"
+"""Metadata key of nodes: what later passes find them by, for example ``loss-seed``."""
+
+LOSS_SEED = "loss-seed"
+"""Role of the node that makes the gradient of the loss."""
+
+RANDOM = "popdist.random"
+"""Metadata key of graph inputs: the distribution of a random tensor."""
+
+
+def gradient(tensor: str) -> str:
+    """The name of a tensor's gradient.
+
+    Args:
+        tensor: The tensor's name.
+
+    Returns:
+        ``Gradient___<tensor>``.
+    """
+    return GRADIENT + tensor
+
+
+def updated(tensor: str) -> str:
+    """The name of a state tensor's next value.
+
+    Args:
+        tensor: The state tensor's name.
+
+    Returns:
+        ``UpdatedVar___<tensor>``.
+    """
+    return UPDATED + tensor
+
+
+def reserved_prefix(name: str) -> str | None:
+    """Finds the reserved prefix of a name.
+
+    Args:
+        name: A tensor's name.
+
+    Returns:
+        The prefix, or None where the name has none.
+    """
+    return next((prefix for prefix in RESERVED if name.startswith(prefix)), None)

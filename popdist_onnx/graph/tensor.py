@@ -1,0 +1,198 @@
+"""A value of the graph that can be calculated with, so that rules read like the mathematics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from popdist_onnx.graph.tape import Tape
+
+Dim: TypeAlias = "int | str | None"
+"""A length, the name of an unknown length, or nothing known."""
+
+Number: TypeAlias = "int | float | np.number"
+
+
+class Tensor:
+    """A value with the tape that writes what is done with it.
+
+    Args:
+        tape: Where nodes go.
+        value: The value.
+    """
+
+    __slots__ = ("tape", "value")
+
+    def __init__(self, tape: Tape, value: ir.Value) -> None:
+        self.tape = tape
+        self.value = value
+
+    @property
+    def name(self) -> str:
+        """The value's name."""
+        return str(self.value.name)
+
+    @property
+    def dims(self) -> tuple[Dim, ...] | None:
+        """What is known of the shape; None where not even the rank is."""
+        return dims(self.value)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape.
+
+        Raises:
+            ValueError: A length is not known; ask `static` first.
+        """
+        if not self.static:
+            raise ValueError(f"the shape of {self.name!r} is not known: {self.dims}")
+        return tuple(int(dim) for dim in self.dims or () if dim is not None)
+
+    @property
+    def static(self) -> bool:
+        """Whether every length is known."""
+        return static(self.value)
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions.
+
+        Raises:
+            ValueError: It is not known.
+        """
+        if (known := self.dims) is None:
+            raise ValueError(f"the rank of {self.name!r} is not known")
+        return len(known)
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The element type.
+
+        Raises:
+            ValueError: It is not known.
+        """
+        if self.value.dtype is None:
+            raise ValueError(f"the type of {self.name!r} is not known")
+        return self.value.dtype
+
+    @property
+    def constant(self) -> np.ndarray | None:
+        """The content, where the graph fixes it."""
+        return constant(self.value)
+
+    def __neg__(self) -> Tensor:
+        return self.tape.Neg(self)
+
+    def __add__(self, other: Operand) -> Tensor:
+        return self.tape.Add(self, other)
+
+    def __radd__(self, other: Operand) -> Tensor:
+        return self.tape.Add(other, self)
+
+    def __sub__(self, other: Operand) -> Tensor:
+        return self.tape.Sub(self, other)
+
+    def __rsub__(self, other: Operand) -> Tensor:
+        return self.tape.Sub(other, self)
+
+    def __mul__(self, other: Operand) -> Tensor:
+        return self.tape.Mul(self, other)
+
+    def __rmul__(self, other: Operand) -> Tensor:
+        return self.tape.Mul(other, self)
+
+    def __truediv__(self, other: Operand) -> Tensor:
+        return self.tape.Div(self, other)
+
+    def __rtruediv__(self, other: Operand) -> Tensor:
+        return self.tape.Div(other, self)
+
+    def __pow__(self, other: Operand) -> Tensor:
+        return self.tape.Pow(self, other)
+
+    def __matmul__(self, other: Operand) -> Tensor:
+        return self.tape.MatMul(self, other)
+
+    def __gt__(self, other: Operand) -> Tensor:
+        return self.tape.Greater(self, other)
+
+    def __lt__(self, other: Operand) -> Tensor:
+        return self.tape.Less(self, other)
+
+    def __ge__(self, other: Operand) -> Tensor:
+        return self.tape.GreaterOrEqual(self, other)
+
+    def __le__(self, other: Operand) -> Tensor:
+        return self.tape.LessOrEqual(self, other)
+
+
+Operand: TypeAlias = "Tensor | ir.Value | Number | np.ndarray | Sequence[int] | None"
+"""What may stand as input of a node: numbers take the type of the node's first tensor, lists of
+whole numbers become int64 tensors, None leaves the input out."""
+
+
+def dims(value: ir.Value) -> tuple[Dim, ...] | None:
+    """What is known of a value's shape.
+
+    Args:
+        value: The value.
+
+    Returns:
+        Its lengths; None where the rank is not known.
+    """
+    if value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def static(value: ir.Value) -> bool:
+    """Whether a value's whole shape is known.
+
+    Args:
+        value: The value.
+
+    Returns:
+        True where every length is known.
+    """
+    known = dims(value)
+    return known is not None and all(isinstance(dim, int) for dim in known)
+
+
+def constant(value: ir.Value) -> np.ndarray | None:
+    """What a value holds, where the graph fixes it.
+
+    Floating-point initializers are weights, which training changes: their content is no constant.
+
+    Args:
+        value: The value.
+
+    Returns:
+        The array; None where it is not fixed.
+    """
+    node = value.producer()
+    if node is not None:
+        return _of_constant_node(node) if node.op_type == "Constant" else None
+    if value.const_value is None or value.is_graph_input():
+        return None
+    if value.const_value.dtype.is_floating_point():
+        return None
+    return np.asarray(value.const_value.numpy())
+
+
+def _of_constant_node(node: ir.Node) -> np.ndarray | None:
+    (attribute,) = node.attributes.values()
+    content = attribute.value
+    match attribute.name:
+        case "value":
+            return np.asarray(content.numpy())
+        case "value_int" | "value_ints":
+            return np.asarray(content, np.int64)
+        case "value_float" | "value_floats":
+            return np.asarray(content, np.float32)
+        case _:
+            return None
