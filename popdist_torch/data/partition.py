@@ -1,20 +1,35 @@
 """Which samples of a data set each process reads: arithmetic only.
 
-Every replica of the job gets the same number of samples, so the rule also holds where processes
-differ in their number of replicas. A process reads one contiguous range of the (possibly shuffled)
-order; PopTorch's documented lengths follow. Its defects do not: a set smaller than one global batch
-is an error instead of a division by zero, and leftovers are counted exactly.
+Every replica of the job gets the same number of samples, so the rules also hold where processes
+differ in their number of replicas. By PopTorch's rule (`share`) a process reads one contiguous
+range of the (possibly shuffled) order; the published lengths follow. The original's defects do not:
+a set smaller than one global batch is an error instead of a division by zero, and leftovers are
+counted exactly. By the other rule (`weave`) the samples of each weight update are the same however
+replicas are laid out over processes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
 
 from popdist_torch.errors import DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from popdist_torch.options.placement import Placement
+
+
+class Part(Protocol):
+    """What one process reads."""
+
+    def __len__(self) -> int: ...
+
+    def positions(self, epoch: int) -> Sequence[int]:
+        """The positions of the order to read in an epoch, as many in each."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,43 @@ class Share:
         return range(self.start + shift, self.stop + shift)
 
 
+@dataclass(frozen=True)
+class Woven:
+    """One process's rows of every micro-batch of all replicas of the job.
+
+    Attributes:
+        blocks: Micro-batches of one replica in an epoch.
+        micro_batch: Samples of one of them.
+        here: The replicas of this process.
+        leftover: As for `Share`.
+    """
+
+    blocks: int
+    micro_batch: int
+    here: Placement
+    leftover: int
+
+    def __len__(self) -> int:
+        return self.blocks * self.micro_batch * self.here.local_replicas
+
+    def positions(self, epoch: int) -> Sequence[int]:
+        """The positions to read in an epoch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+
+        Returns:
+            As many positions in every epoch: block by block, in each the rows of this process's
+            replicas.
+        """
+        starts = np.arange(self.blocks) * (self.micro_batch * self.here.total_replicas)
+        first = self.here.first_replica * self.micro_batch
+        rows = first + np.arange(self.here.local_replicas * self.micro_batch)
+        shift = self.leftover if epoch % 2 else 0
+        positions: list[int] = (starts[:, None] + rows + shift).ravel().tolist()
+        return positions
+
+
 def share(length: int, samples_per_replica: int, here: Placement, *, drop_last: bool) -> Share:
     """Divides a data set over the processes of a job.
 
@@ -70,9 +122,36 @@ def share(length: int, samples_per_replica: int, here: Placement, *, drop_last: 
     return _everything(length, samples_per_replica, here)
 
 
+def weave(length: int, micro_batch: int, steps: int, here: Placement) -> Woven:
+    """Divides every micro-batch of the job over its processes; only whole global batches are read.
+
+    Args:
+        length: Samples of the whole set, the same in every process.
+        micro_batch: Samples of one replica's micro-batch.
+        steps: Micro-batches that one replica takes in one call of the model.
+        here: The replicas of this process.
+
+    Returns:
+        This process's part.
+
+    Raises:
+        DataError: Not one global batch fits.
+    """
+    global_batch = micro_batch * steps * here.total_replicas
+    batches = _batches(length, micro_batch * steps, global_batch, here)
+    return Woven(batches * steps, micro_batch, here, length - batches * global_batch)
+
+
 def _whole_batches(
     length: int, samples_per_replica: int, global_batch: int, here: Placement
 ) -> Share:
+    batches = _batches(length, samples_per_replica, global_batch, here)
+    each = batches * samples_per_replica
+    start = each * here.first_replica
+    return Share(start, start + each * here.local_replicas, length - batches * global_batch)
+
+
+def _batches(length: int, samples_per_replica: int, global_batch: int, here: Placement) -> int:
     batches = length // global_batch
     if batches == 0:
         raise DataError(
@@ -83,9 +162,7 @@ def _whole_batches(
             hint="lower the batch size, gradientAccumulation or deviceIterations, or use fewer "
             "replicas",
         )
-    each = batches * samples_per_replica
-    start = each * here.first_replica
-    return Share(start, start + each * here.local_replicas, length - batches * global_batch)
+    return batches
 
 
 def _everything(length: int, samples_per_replica: int, here: Placement) -> Share:

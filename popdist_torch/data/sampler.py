@@ -1,52 +1,133 @@
-"""Samplers that hand a process its own part of the order."""
+"""Samplers: which samples a process reads in an epoch, from any place in it."""
 
 from __future__ import annotations
 
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.utils.data import Sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from popdist_torch.data.partition import Share
+    from popdist_torch.data.partition import Part
 
 
-class PartitionSampler(Sampler[int]):
+class EpochSampler(Sampler[Any]):
+    """A sampler that can be sent to any place of any epoch."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._skip = 0
+        self._drawn: Iterator[Any] | None = None
+
+    def start(self, epoch: int, skip: int) -> None:
+        """Sets what the next iteration reads.
+
+        Args:
+            epoch: Index of the epoch.
+            skip: Items at its start that are left out.
+        """
+        self._epoch, self._skip, self._drawn = epoch, skip, None
+
+    def draw(self) -> None:
+        """Draws the epoch's order now, where iterating would."""
+        if self._drawn is None:
+            items = islice(iter(self._items()), self._skip, None)
+            self._drawn = chain(list(islice(items, 1)), items)
+            self._skip = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.draw()
+        drawn, self._drawn = self._drawn, None
+        return drawn or iter(())
+
+    def _items(self) -> Iterable[Any]:
+        raise NotImplementedError
+
+
+class PartitionSampler(EpochSampler):
     """Reads one process's share, shuffled alike in all processes.
 
-    The permutation is one of the whole set, drawn from a generator of its own that continues from
-    epoch to epoch, so processes agree on it without talking, and whatever else they draw. It lives
-    in the main process: data workers get indices only, which suits persistent ones too.
+    The permutation is one of the whole set, made from seed and epoch alone, so processes agree on
+    it without talking, whatever else they draw, and a resumed job finds it again. It lives in the
+    main process: data workers get indices only, which suits persistent ones too.
 
     Args:
         length: Samples of the whole set.
-        share: This process's range.
+        part: What this process reads of it.
         seed: Seed of the permutations; None reads in order.
     """
 
-    def __init__(self, length: int, share: Share, *, seed: int | None) -> None:
+    def __init__(self, length: int, part: Part, *, seed: int | None) -> None:
+        super().__init__()
         self._length = length
-        self._share = share
-        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
-        self._epoch = 0
+        self._part = part
+        self._seed = seed
 
     def __len__(self) -> int:
-        return len(self._share)
+        return len(self._part)
 
-    def __iter__(self) -> Iterator[int]:
-        positions = self._share.positions(self._epoch)
-        self._epoch += 1
-        if self._generator is None:
-            return iter(positions)
-        order = torch.randperm(self._length, generator=self._generator)
-        indices: list[int] = order[positions.start : positions.stop].tolist()
-        return iter(indices)
+    def _items(self) -> Iterable[int]:
+        positions = self._part.positions(self._epoch)
+        if self._seed is None:
+            return positions
+        order = torch.randperm(self._length, generator=_generator(self._seed, self._epoch))
+        indices: list[int] = order[torch.tensor(positions)].tolist()
+        return indices
 
 
-class GroupedBatchSampler(Sampler[list[int]]):
+class DrawnSampler(EpochSampler):
+    """Reads a whole set in the order that torch's own loader would draw.
+
+    Args:
+        length: Samples of the set.
+        generator: Where orders are drawn; by default each has a seed from torch's global one.
+    """
+
+    def __init__(self, length: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self._length = length
+        self._generator = generator
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _items(self) -> Iterable[int]:
+        generator = self._generator
+        if generator is None:
+            seed = int(torch.empty((), dtype=torch.int64).random_().item())
+            generator = torch.Generator().manual_seed(seed)
+        order: list[int] = torch.randperm(self._length, generator=generator).tolist()
+        return order
+
+
+class GivenSampler(EpochSampler):
+    """A program's own sampler; a resumed job draws again what it has read already.
+
+    Args:
+        sampler: The sampler. Its attributes and methods are reachable here.
+    """
+
+    def __init__(self, sampler: Sequence[int] | Sampler[int]) -> None:
+        super().__init__()
+        self.given = sampler
+
+    def __len__(self) -> int:
+        return len(self.given)  # type: ignore[arg-type]
+
+    def _items(self) -> Iterable[int]:
+        return self.given
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "given":  # not there yet while a copy is being made
+            raise AttributeError(name)
+        return getattr(self.given, name)
+
+
+class GroupedBatchSampler(EpochSampler):
     """Joins the micro-batches of a program's own sampler to the combined batches of a call.
 
     Args:
@@ -56,6 +137,7 @@ class GroupedBatchSampler(Sampler[list[int]]):
     """
 
     def __init__(self, batches: Iterable[list[int]], group: int, *, drop_last: bool) -> None:
+        super().__init__()
         self._batches = batches
         self._group = group
         self._drop_last = drop_last
@@ -64,8 +146,14 @@ class GroupedBatchSampler(Sampler[list[int]]):
         whole, rest = divmod(len(self._batches), self._group)  # type: ignore[arg-type]
         return whole + (rest > 0 and not self._drop_last)
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def _items(self) -> Iterator[list[int]]:
         batches = iter(self._batches)
         while group := list(islice(batches, self._group)):
             if len(group) == self._group or not self._drop_last:
                 yield list(chain.from_iterable(group))
+
+
+def _generator(seed: int, epoch: int) -> torch.Generator:
+    # Scattered, so that epoch 1 of one seed is not epoch 0 of the next.
+    mixed = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(mixed[0] >> np.uint64(1)))

@@ -59,6 +59,16 @@ class DataLoaderMode(IntEnum):
     AsyncRebatched = 2
 
 
+class DataPartition(Enum):
+    """How `popdist_torch.DataLoader` divides data over processes; an addition to PopTorch's API."""
+
+    Contiguous = "contiguous"
+    """Each process reads one range of the order, as PopTorch does."""
+    Interleaved = "interleaved"
+    """Each process reads its replicas' rows of every global micro-batch, so that the samples of an
+    update are the same however replicas are laid out over processes."""
+
+
 class AutoStage(IntEnum):
     """How blocks become stages; nothing on a host depends on it."""
 

@@ -1,8 +1,9 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popdist_torch.data.partition import share
+from popdist_torch.data.partition import share, weave
 from popdist_torch.options import Placement
 
 
@@ -67,3 +68,28 @@ def test_a_set_below_one_global_batch_is_an_error_with_the_numbers():
 def test_unequal_replicas_need_drop_last():
     with pytest.raises(AssertionError, match="drop_last"):
         share(100, 1, next(processes([2, 1])), drop_last=False)
+
+
+@given(replicas, st.integers(1, 4), st.integers(1, 4), st.integers(1, 5), st.integers(0, 40))
+def test_interleaved_updates_have_the_same_samples_in_every_layout(
+    locals_, micro_batch, steps, batches, extra
+):
+    total = sum(locals_)
+    global_batch = micro_batch * steps * total
+    length = batches * global_batch + extra % global_batch
+
+    def read(layout, epoch):
+        """Positions by [step, replica, sample of the micro-batch], as a job of this layout sees."""
+        parts = []
+        for here in processes(layout):
+            part = weave(length, micro_batch, steps, here)
+            positions = np.array(part.positions(epoch))
+            assert len(part) == positions.size
+            parts.append(positions.reshape(batches * steps, here.local_replicas, micro_batch))
+        return np.concatenate(parts, axis=1)
+
+    for epoch in range(2):
+        alone = read([total], epoch)
+        assert (read(locals_, epoch) == alone).all()
+        first = extra % global_batch if epoch else 0
+        assert alone.ravel().tolist() == list(range(first, first + batches * global_batch))

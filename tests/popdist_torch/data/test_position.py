@@ -1,0 +1,147 @@
+"""A loader that is built anew and sent to a saved position reads on as if nothing had happened."""
+
+import json
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, TensorDataset
+
+import popdist_torch as poptorch
+
+LENGTH = 43
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(LENGTH))
+
+
+def loader(place=(0, 1), *, seed=3, **arguments):
+    options = poptorch.Options().randomSeed(seed).replicationFactor(2)
+    options.Distributed.configureProcessId(*place)
+    return poptorch.DataLoader(
+        options, arguments.pop("dataset", TensorDataset(torch.arange(LENGTH))), **arguments
+    )
+
+
+def values(batch):
+    return (batch[0] if isinstance(batch, list) else batch).tolist()
+
+
+class Reader:
+    """Reads over the ends of epochs, as a training program does."""
+
+    def __init__(self, loader):
+        self.loader = loader
+        self.batches = iter(loader)
+
+    def read(self, count):
+        seen = []
+        while len(seen) < count:
+            for batch in self.batches:
+                seen.append(values(batch))
+                if len(seen) == count:
+                    return seen
+            self.batches = iter(self.loader)
+        return seen
+
+
+def way(kind):
+    divided = {"place": (1, 2), "batch_size": 3}
+    generator = torch.Generator().manual_seed(8)
+    return {
+        "in order": lambda: loader(batch_size=3),
+        "shuffled": lambda: loader(batch_size=3, shuffle=True),
+        "generator": lambda: loader(batch_size=3, shuffle=True, generator=generator),
+        "divided": lambda: loader(**divided),
+        "divided, shuffled": lambda: loader(**divided, shuffle=True),
+        "interleaved": lambda: loader(
+            **divided, shuffle=True, partition=poptorch.DataPartition.Interleaved
+        ),
+        "workers": lambda: loader(**divided, shuffle=True, num_workers=1),
+        "short last batch": lambda: loader(batch_size=3, drop_last=False),
+        "stream": lambda: loader(batch_size=3, dataset=Stream(), drop_last=False),
+        "no batches": lambda: loader(batch_size=None, drop_last=False),
+        "sampler": lambda: loader(batch_size=3, sampler=range(LENGTH - 1, -1, -1)),
+        "batch sampler": lambda: loader(
+            batch_sampler=BatchSampler(RandomSampler(range(LENGTH)), 4, drop_last=True)
+        ),
+    }[kind]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4, 7, 9])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "in order",
+        "shuffled",
+        "generator",
+        "divided",
+        "divided, shuffled",
+        "interleaved",
+        "short last batch",
+        "stream",
+        "no batches",
+        "sampler",
+        "batch sampler",
+        "workers",
+    ],
+)
+def test_reading_goes_on_where_it_stood(kind, taken):
+    straight = Reader(way(kind)())
+    straight.read(taken)
+    saved, host = json.loads(json.dumps(straight.loader.state_dict())), torch.get_rng_state()
+    rest = straight.read(20)
+    resumed = way(kind)()
+    resumed.load_state_dict(saved)
+    torch.set_rng_state(host)  # what a checkpoint restores as well
+    assert Reader(resumed).read(20) == rest
+
+
+def test_a_finished_epoch_is_the_start_of_the_next():
+    straight = loader(place=(0, 2), batch_size=3, shuffle=True)
+    first, state = [values(b) for b in straight], straight.state_dict()
+    assert (state["epoch"], state["batch"]) == (1, 0)
+    resumed = loader(place=(0, 2), batch_size=3, shuffle=True)
+    resumed.load_state_dict(state)
+    second = [values(b) for b in resumed]
+    assert second == [values(b) for b in straight]
+    assert second != first
+
+
+def test_the_last_batch_of_an_epoch_ends_it():
+    straight = loader(batch_size=3)
+    for _ in straight:
+        state = straight.state_dict()
+    resumed = loader(batch_size=3)
+    resumed.load_state_dict(state)
+    assert list(resumed) == []
+    assert len(list(resumed)) == len(resumed) == 7
+
+
+def test_an_abandoned_epoch_is_over():
+    straight = loader(place=(0, 2), batch_size=3, shuffle=True)
+    next(iter(straight))
+    again = [values(b) for b in straight]
+    resumed = loader(place=(0, 2), batch_size=3, shuffle=True)
+    assert [values(b) for b in resumed] != again
+    assert [values(b) for b in resumed] == again
+
+
+@pytest.mark.parametrize("other", [{"batch_size": 2}, {"seed": 4}, {"shuffle": True}])
+def test_a_position_belongs_to_one_way_of_reading(other):
+    state = loader(batch_size=3).state_dict()
+    with pytest.raises(AssertionError, match="belongs to another loader"):
+        loader(**{"batch_size": 3, **other}).load_state_dict(state)
+    with pytest.raises(AssertionError, match="no position"):
+        loader(batch_size=3).load_state_dict({"epoch": 1})
+
+
+def test_reading_on_leaves_the_programs_generator_alone():
+    straight = loader(batch_size=3, shuffle=True)
+    next(iter(straight))
+    resumed = loader(batch_size=3, shuffle=True)
+    resumed.load_state_dict(straight.state_dict())
+    before = torch.get_rng_state()
+    next(iter(resumed))
+    assert torch.equal(torch.get_rng_state(), before)
