@@ -58,7 +58,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _launch(job: Job) -> int:
     from popdist.poprun.plan.locate import locate_mpirun
     from popdist.poprun.plan.mpirun import build_command
-    from popdist.poprun.plan.placement import place
+    from popdist.poprun.plan.placement import HERE, place
     from popdist.poprun.seeing.report import failure_report
     from popdist.poprun.supervision.supervise import JobFolder, Supervisor
 
@@ -66,9 +66,15 @@ def _launch(job: Job) -> int:
     instances = place(job)
     mpirun = locate_mpirun(os.environ, job.mpirun)
     if job.print_topology or job.dry_run or job.verbosity > 1:
+        from popdist.poprun.machines.cpus import usable_cpus, usable_nodes
+        from popdist.poprun.plan.numa_labels import label_numa
         from popdist.poprun.seeing.topology_table import topology_table
 
-        sys.stdout.write(topology_table(instances) + "\n")
+        here = {host.name for host in (*job.hosts, HERE) if host.is_local}
+        shown = label_numa(
+            job, instances, lambda name: usable_nodes(usable_cpus()) if name in here else ()
+        )
+        sys.stdout.write(topology_table(shown) + "\n")
         sys.stdout.flush()
 
     def build(channel: str, session: str) -> Command:

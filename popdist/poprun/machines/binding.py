@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from popdist.poprun.machines.cpus import cpu_quota, parse_list, usable_cpus, usable_nodes
-from popdist.poprun.machines.numa import bind, divide, share_of, share_of_cpus, threads_of
+from popdist.poprun.machines.numa import (
+    bind_cpus,
+    bind_memory,
+    divide,
+    share_of,
+    share_of_cpus,
+    threads_of,
+)
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -41,11 +48,15 @@ class Place(Record):
             environ: The environment that its program is going to get.
 
         Returns:
-            What could not be done, in words; empty where all was.
+            Why it could not be bound to its processors; empty where all is well.
         """
         if self.threads is not None:
             environ.setdefault(_THREADS, str(self.threads))
-        return bind(self.share, memory=self.memory) if self.binds else ""
+        if not self.binds:
+            return ""
+        if self.memory and self.share.memory:
+            bind_memory(self.share.memory)
+        return bind_cpus(self.share.cpus)
 
 
 def place_of(settings: Mapping[str, str], root: str = "/") -> Place:

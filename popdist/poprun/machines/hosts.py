@@ -15,10 +15,12 @@ class Host(Record):
     Attributes:
         name: Its name or IPv4 address.
         slots: How many instances it takes; None where the list does not say.
+        cpus: How many of its processors a batch system grants; None for all.
     """
 
     name: str
     slots: int | None = None
+    cpus: int | None = None
 
     @property
     def is_local(self) -> bool:

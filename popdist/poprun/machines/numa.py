@@ -1,7 +1,7 @@
 """What one instance gets of its host: NUMA nodes, processors, threads.
 
-`divide` is pure. `bind` acts on the calling process, and is called by the guard between fork and
-exec, on the instance's own host.
+`divide` is pure. `bind_cpus` and `bind_memory` act on the calling process, which is the guard's
+child on the instance's own host.
 """
 
 from __future__ import annotations
@@ -117,37 +117,41 @@ def threads_of(share: Share, instances: int, granted: int | None, root: str = "/
     return max(1, threads)
 
 
-def bind(share: Share, *, memory: bool) -> str:
-    """Binds the calling process.
+def bind_cpus(cpus: frozenset[int]) -> str:
+    """Binds the calling process to processors.
 
     Args:
-        share: What it may use.
-        memory: Whether its memory comes from those nodes only.
+        cpus: What it may use.
 
     Returns:
-        What could not be done, in words; empty where all was.
+        Why that could not be done; empty where it was.
     """
     try:
-        os.sched_setaffinity(0, share.cpus)
-    except OSError as error:
-        return f"CPUs {format_list(share.cpus)}: {error.strerror}"
-    if memory and share.memory:
-        return _bind_memory(share.memory)
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:  # a processor may have gone offline meanwhile
+        return f"not bound to CPUs {format_list(cpus)}: {error.strerror}"
     return ""
 
 
-def _bind_memory(nodes: Sequence[int]) -> str:
+def bind_memory(nodes: Sequence[int]) -> bool:
+    """Makes the memory of the calling process come from some NUMA nodes only.
+
+    Args:
+        nodes: Their numbers.
+
+    Returns:
+        Whether that was done. Containers may forbid it; memory then still comes from where the
+        processors are as long as there is some, which is the kernel's own rule.
+    """
     import ctypes
 
     number = _SET_MEMPOLICY.get(os.uname().machine)
     if number is None:
-        return ""  # first touch keeps memory near the bound processors all the same
+        return False
     words = max(nodes) // _WORD + 1
     mask = (ctypes.c_uint64 * words)()
     for node in nodes:
         mask[node // _WORD] |= 1 << node % _WORD
-    library = ctypes.CDLL(None, use_errno=True)
     # The kernel takes one bit less than it is told.
-    if library.syscall(number, _BIND_MEMORY, mask, ctypes.c_ulong(words * _WORD + 1)) != 0:
-        return f"memory of nodes {format_list(nodes)}: {os.strerror(ctypes.get_errno())}"
-    return ""
+    bits = ctypes.c_ulong(words * _WORD + 1)
+    return bool(ctypes.CDLL(None).syscall(number, _BIND_MEMORY, mask, bits) == 0)

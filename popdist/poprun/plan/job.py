@@ -112,6 +112,8 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
             value=f"--num-replicas {replicas} --num-instances {instances}",
             hint=f"--num-replicas {instances}, or leave it out for one replica per instance",
         )
+    binding = Binding.of(values)
+    binding.check()
     only = values["only-output-from-instance"]
     if only is not None:
         check_instance("--only-output-from-instance", only, instances)
@@ -140,7 +142,7 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         verbosity=min(2, values["verbose"] + 2 * values["vv"]),
         given=line.given,
         reach=Reach.of(values),
-        binding=Binding.of(values),
+        binding=binding,
         partition=Partition.of(values),
         limits=Limits.of(values),
         display=Display.of(values),

@@ -90,6 +90,8 @@ def build_command(
             words += ["--host", one.host.name]
         for name, value in write(one.fields).items():
             words += ["-x", f"{name}={value}"]
+        for name, value in one.variables.items():
+            words += ["-x", f"{name}={value}"]
         words += [*forwarded, *job.local_args, *job.instance_args.get(one.index, ())]
         words += [sys.executable, "-I", "-S", "-c", _GUARD, _ROOT]
         words += _guard_settings(job, one, neighbours[one.host.name], channel)
@@ -100,7 +102,8 @@ def build_command(
 def _guard_settings(job: Job, one: Instance, neighbours: int, channel: str) -> list[str]:
     only = job.only_output_from
     shown = only is None or only == one.index
-    settings = [f"index={one.index}", channel, f"show={int(shown)}", f"neighbours={neighbours}"]
+    settings = [f"index={one.index}", channel, f"show={int(shown)}"]
+    settings += _place_settings(job, one, neighbours)
     if job.terminal_size:
         settings.append(f"size={job.terminal_size}")
     if job.tag_output:
@@ -111,6 +114,18 @@ def _guard_settings(job: Job, one: Instance, neighbours: int, channel: str) -> l
         settings.append(f"files={os.path.abspath(job.output_folder)}")
     if ":" in job.program:
         settings.append(f"colon={_stand_in(job.program)}")
+    return settings
+
+
+def _place_settings(job: Job, one: Instance, neighbours: int) -> list[str]:
+    """What `popdist.poprun.machines.binding.place_of` needs to know on the instance's host."""
+    numa = int(job.binding.applies(neighbours))
+    local = one.fields["local_instance_index"]
+    settings = [f"neighbours={neighbours}", f"local={local}", f"numa={numa}"]
+    if one.host.cpus is not None:
+        settings.append(f"granted={one.host.cpus}")
+    if one.cpus:
+        settings.append(f"cpus={one.cpus}")
     return settings
 
 

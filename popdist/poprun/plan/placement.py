@@ -24,24 +24,36 @@ class Instance(Record):
         index: Its index in the job.
         host: Where it runs.
         fields: What its environment says, by field of `popdist.environment.Topology`.
-        devices: Names of the devices that are reserved for it; empty without a partition.
+        numa: The NUMA nodes that it is bound to, for people; empty where it is not, or where its
+            host has not been asked.
+        devices: The devices that are reserved for it, for people; empty without a partition.
         cpus: The processors that are reserved for it, as a list of the kernel's.
         variables: More variables of its environment, which make its devices known to it.
-        numa: Its NUMA nodes, for the topology table ("0-1"); empty where they are not known.
     """
 
     index: int
     host: Host
     fields: Mapping[str, Any]
-    devices: tuple[str, ...] = ()
+    numa: str = ""
+    devices: str = ""
     cpus: str = ""
     variables: Mapping[str, str] = {}
-    numa: str = ""
 
     @property
     def num_local_replicas(self) -> int:
         """Its replicas."""
         return int(self.fields["num_local_replicas"])
+
+    def having(self, **changes: Any) -> Instance:
+        """The same instance with other values.
+
+        Args:
+            **changes: Values by attribute.
+
+        Returns:
+            A new record.
+        """
+        return Instance(**{**vars(self), **changes})
 
 
 def place(job: Job) -> tuple[Instance, ...]:

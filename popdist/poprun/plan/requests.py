@@ -5,6 +5,7 @@ A field has the name of its option with underscores, and its value unchanged.
 
 from __future__ import annotations
 
+from popdist.errors import UsageError
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -45,6 +46,36 @@ class Binding(Request):
 
     numa_aware: bool | None = None
     process_placement: str | None = None
+
+    def check(self) -> None:
+        """Checks that the two options, of which one is the newer form of the other, agree.
+
+        Raises:
+            UsageError: They contradict each other.
+        """
+        newer = {None: None, "disabled": False}.get(self.process_placement, True)
+        if None not in (newer, self.numa_aware) and newer != self.numa_aware:
+            raise UsageError(
+                "PD101",
+                "--numa-aware and --process-placement contradict each other",
+                value=f"--numa-aware={'yes' if self.numa_aware else 'no'} "
+                f"--process-placement={self.process_placement}",
+                accepted="yes beside spreadnuma, no beside disabled, or one of the two",
+                hint="leave out --numa-aware, which is the older form",
+            )
+
+    def applies(self, neighbours: int) -> bool:
+        """Whether instances are bound to NUMA nodes.
+
+        Args:
+            neighbours: How many instances a host has.
+
+        Returns:
+            What the user asked for; without a wish, whether the host has several instances.
+        """
+        if self.process_placement is not None:
+            return self.process_placement != "disabled"
+        return neighbours > 1 if self.numa_aware is None else self.numa_aware
 
 
 class Partition(Request):

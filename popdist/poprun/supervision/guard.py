@@ -18,6 +18,7 @@ import select
 import sys
 from time import monotonic
 
+from popdist.poprun.machines.binding import place_of
 from popdist.poprun.supervision import frames
 from popdist.poprun.supervision.channel import open_channel
 from popdist.poprun.supervision.front import FORWARDED, run_behind_a_front
@@ -122,7 +123,8 @@ class Guard:
             for number in (*FORWARDED, KILL_NOW, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            _set_threads(self._settings)
+            if problem := place_of(self._settings).enter(os.environ):
+                os.write(2, f"poprun: {problem}\n".encode())
             os.execvp(self._program[0], self._program)  # noqa: S606 - no shell is the point
         except (OSError, ValueError) as error:
             os.write(2, f"poprun: cannot start {self._program[0]}: {error}\n".encode())
@@ -238,14 +240,6 @@ def _terminal_or_pipe(settings: Mapping[str, str]) -> tuple[int, int]:
     size = rows.to_bytes(2, sys.byteorder) + columns.to_bytes(2, sys.byteorder) + bytes(4)
     fcntl.ioctl(writer, termios.TIOCSWINSZ, size)
     return reader, writer
-
-
-def _set_threads(settings: Mapping[str, str]) -> None:
-    """Shares the cores among the instances of this host, unless the user has decided."""
-    neighbours = int(settings.get("neighbours", "1"))
-    if neighbours > 1 and "OMP_NUM_THREADS" not in os.environ:
-        cores = len(os.sched_getaffinity(0))
-        os.environ["OMP_NUM_THREADS"] = str(max(1, cores // neighbours))
 
 
 def main(arguments: list[str]) -> int:
