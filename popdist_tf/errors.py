@@ -15,3 +15,15 @@ class StrategyError(PopdistError, ValueError):
 
 class TooLateError(PopdistError, RuntimeError):
     """TensorFlow has started already, and a setting can no longer take effect."""
+
+
+class ConfigError(PopdistError, ValueError):
+    """An attribute of a configuration is unknown, or its value is out of range."""
+
+
+class ConfigTypeError(PopdistError, TypeError):
+    """An attribute of a configuration was assigned a value of a wrong type."""
+
+
+class ConfigConflictError(PopdistError):
+    """Attributes of a configuration contradict each other or the job."""

@@ -133,35 +133,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         return from_root
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        colocated = kwargs.pop("colocate_with", None)
-        if colocated is not None and not hasattr(colocated, "_devices"):
-            with tf.device(colocated.device):
-                return next_creator(**kwargs)
-        devices = self._devices if colocated is None else colocated._devices
-        if self._variable_device is not None and not _is_on_read(kwargs):
-            devices = (self._variable_device,) * len(devices)
-
-        def create_components(**kwargs: Any) -> list[Any]:
-            components: list[Any] = []
-            for replica, device in enumerate(devices):
-                with tf.device(device):
-                    primary = components[0] if components else None
-                    kwargs["initial_value"] = self._get_variable_creator_initial_value(
-                        replica, device, primary, **kwargs
-                    )
-                    if primary is not None:
-                        # The slash makes TensorFlow take the name as it is, without any scope.
-                        kwargs["name"] = f"{primary.name.split(':')[0]}/replica_{replica}/"
-                    components.append(next_creator(**kwargs))
-            return components
-
-        return distribute_utils.create_mirrored_variable(
-            self._container_strategy(),
-            create_components,
-            variables.CLASSES,
-            variables.POLICIES,
-            **kwargs,
-        )
+        return variables.create_variable(self, self._variable_device, next_creator, kwargs)
 
     # Running.
 
@@ -261,7 +233,3 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
             for i in range(len(self._devices))
         ]
         return distribute_utils.regroup(held, always_wrap=True)
-
-
-def _is_on_read(kwargs: dict[str, Any]) -> bool:
-    return bool(kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import popdist
-from popdist import backend
-from popdist_tf.collectives.host import HostCollectives
+from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.devices.local import replica_devices
 from popdist_tf.strategies.base import HostStrategy
 from popdist_tf.strategies.extended import HorovodExtended
@@ -38,13 +37,10 @@ class PopDistStrategy(HostStrategy):
     ) -> None:
         del enable_dataset_iterators, enable_keras_extensions
         devices = replica_devices(popdist.getNumLocalReplicas())
-        popdist.init()
-        here = backend.current()
         self.ipu_device = ipu_device
-        collectives = HostCollectives(here.horovod, here.num_instances, here.instance_index)
         super().__init__(
             HorovodExtended(
-                self, collectives, devices, reduce_on_device=add_ipu_cross_replica_reductions
+                self, job_collectives(), devices, reduce_on_device=add_ipu_cross_replica_reductions
             )
         )
 

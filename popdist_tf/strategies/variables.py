@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils, values
 from tensorflow.python.trackable import base as trackable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class IPUDistributedVariable(values.DistributedVariable):  # type: ignore[misc]
@@ -62,3 +65,47 @@ def evaluate_initial_value(initial_value: Any, dtype: Any) -> Any:
     if isinstance(value, trackable.CheckpointInitialValue):
         value = value.wrapped_value
     return tf.convert_to_tensor(value, dtype=dtype)
+
+
+def create_variable(
+    extended: Any, host_device: str | None, next_creator: Callable[..., Any], kwargs: dict[str, Any]
+) -> Any:
+    """Creates a distributed variable, with one component for each local replica.
+
+    Args:
+        extended: The extended class whose strategy owns the variable.
+        host_device: Where ON_WRITE variables live; None for their replica's own device. Variables
+            that each replica writes alone (ON_READ) always live with their replica.
+        next_creator: Creates one component.
+        kwargs: The arguments of the variable.
+
+    Returns:
+        A variable of one of the published classes.
+    """
+    colocated = kwargs.pop("colocate_with", None)
+    if colocated is not None and not hasattr(colocated, "_devices"):
+        with tf.device(colocated.device):
+            return next_creator(**kwargs)
+    devices = extended._devices if colocated is None else colocated._devices
+    on_read = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
+    if host_device is not None and not on_read:
+        devices = (host_device,) * len(devices)
+
+    def create_components(**kwargs: Any) -> list[Any]:
+        components: list[Any] = []
+        for replica, device in enumerate(devices):
+            with tf.device(device):
+                primary = components[0] if components else None
+                kwargs["initial_value"] = extended._get_variable_creator_initial_value(
+                    replica, device, primary, **kwargs
+                )
+                if primary is not None:
+                    # The slash makes TensorFlow take the name as it is, without any scope.
+                    kwargs["name"] = f"{primary.name.split(':')[0]}/replica_{replica}/"
+                components.append(next_creator(**kwargs))
+        return components
+
+    strategy = extended._container_strategy()
+    return distribute_utils.create_mirrored_variable(
+        strategy, create_components, CLASSES, POLICIES, **kwargs
+    )

@@ -1,0 +1,74 @@
+"""The collectives of the published ``ipu.horovod`` module, over the real Horovod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from popdist_tf.collectives.basics import Adasum, Average, Sum
+from popdist_tf.collectives.binding import initialised_collectives
+from popdist_tf.errors import CollectiveError
+
+
+def allreduce(tensor: Any, op: Any = None) -> Any:
+    """Reduces a tensor over all ranks.
+
+    Args:
+        tensor: A tensor of any shape and numeric dtype, or IndexedSlices.
+        op: `Average` (the default) or `Sum`. The average of integers is a float64: the sum is
+            divided truly, where stock Horovod truncates.
+
+    Returns:
+        The reduced tensor. IndexedSlices are concatenated, and averaged by their values.
+
+    Raises:
+        NotImplementedError: `Adasum`.
+        CollectiveError: Another operation, or a dtype that has no sum.
+    """
+    op = Average if op is None else op
+    if op == Adasum:
+        raise NotImplementedError("The Adasum reduction is not implemented")
+    if op not in (Average, Sum):
+        raise CollectiveError(
+            "PD410", "this reduction is not supported", value=op, accepted="Average or Sum"
+        )
+    collectives = initialised_collectives()
+    if isinstance(tensor, tf.IndexedSlices):
+        values = collectives.allgather(tensor.values)
+        return tf.IndexedSlices(
+            values=values / collectives.size if op == Average else values,
+            indices=collectives.allgather(tensor.indices),
+            dense_shape=tensor.dense_shape,
+        )
+    total = collectives.allreduce(tensor)
+    return total / collectives.size if op == Average else total
+
+
+def allgather(tensor: Any, name: str | None = None) -> Any:
+    """Concatenates the ranks' tensors along their first dimension, in rank order.
+
+    Args:
+        tensor: At least one dimension; the first may differ between ranks.
+        name: Accepted as published; ranks find each other's call by its order.
+
+    Returns:
+        The concatenation.
+    """
+    del name
+    return initialised_collectives().allgather(tensor)
+
+
+def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
+    """The root's tensor, on every rank.
+
+    Args:
+        tensor: Any shape and dtype but strings.
+        root_rank: The rank whose value counts.
+        name: Accepted as published; ranks find each other's call by its order.
+
+    Returns:
+        The root's value.
+    """
+    del name
+    return initialised_collectives().broadcast(tensor, root_rank)

@@ -1,0 +1,1 @@
+"""The configuration of the system: nested attributes, checked when they are set."""

@@ -1,0 +1,118 @@
+"""Attributes in nested categories, declared in tables: types are checked, names are suggested."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from popdist_tf.errors import ConfigError, ConfigTypeError
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute of a configuration.
+
+    Attributes:
+        default: Its value until it is set.
+        types: The types that it accepts; bool is no int here.
+        effect: What it does on a host; empty where it concerns an IPU alone.
+    """
+
+    default: Any
+    types: tuple[type, ...]
+    effect: str = ""
+
+    def accepts(self, value: object) -> bool:
+        """Whether a value may be assigned."""
+        if isinstance(value, bool) and bool not in self.types:
+            return False
+        if isinstance(value, (list, tuple)):
+            return type(value) in self.types and all(
+                isinstance(item, int) and not isinstance(item, bool) for item in value
+            )
+        return isinstance(value, self.types)
+
+    def describe(self) -> str:
+        """What is accepted, in words."""
+        names = [kind.__name__ for kind in self.types]
+        return " or ".join(
+            f"{name} of int" if name in {"list", "tuple"} else name for name in names
+        )
+
+
+Table = Mapping[str, "Attribute | Table"]
+
+
+class Category:
+    """A group of attributes.
+
+    Args:
+        table: The attributes and nested groups.
+        path: Where the group stands, such as ``IPUConfig.matmuls``.
+    """
+
+    def __init__(self, table: Table, path: str) -> None:
+        values = {
+            name: deepcopy(entry.default)
+            if isinstance(entry, Attribute)
+            else Category(entry, f"{path}.{name}")
+            for name, entry in table.items()
+        }
+        self.__dict__.update(_table=table, _path=path, **values)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached for unknown names only. Copying and pickling ask for dunders before __init__ ran.
+        if name.startswith("__") or "_table" not in self.__dict__:
+            raise AttributeError(name)
+        raise self._unknown(name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        entry = self._table.get(name)
+        if entry is None:
+            raise self._unknown(name)
+        if not isinstance(entry, Attribute):
+            raise ConfigError(
+                "PD400",
+                f"{self._path}.{name} is a category of attributes and cannot be assigned",
+                value=value,
+                accepted=f"one of its attributes: {', '.join(entry)}",
+            )
+        if not entry.accepts(value):
+            raise ConfigTypeError(
+                "PD400",
+                f"{self._path}.{name} was assigned a value of a wrong type",
+                value=value,
+                accepted=entry.describe(),
+            )
+        self.__dict__[name] = value
+
+    def attributes(self) -> dict[str, Any]:
+        """Every attribute below this category.
+
+        Returns:
+            Path (such as ``matmuls.clear_pass_type``) to value.
+        """
+        found: dict[str, Any] = {}
+        for name, entry in self._table.items():
+            value = self.__dict__[name]
+            if isinstance(entry, Attribute):
+                found[name] = value
+            else:
+                found |= {f"{name}.{path}": held for path, held in value.attributes().items()}
+        return found
+
+    def __repr__(self) -> str:
+        lines = [f"  {path} = {value!r}" for path, value in self.attributes().items()]
+        return "\n".join([f"{self._path}:", *lines])
+
+    def _unknown(self, name: str) -> ConfigError:
+        close = difflib.get_close_matches(name, self._table, n=1)
+        return ConfigError(
+            "PD400",
+            f"{self._path} has no attribute '{name}'",
+            accepted=", ".join(sorted(self._table)),
+            hint=f"did you mean {self._path}.{close[0]}?" if close else None,
+        )

@@ -1,0 +1,116 @@
+"""The attributes of `IPUConfig`, as published, and what each does on a host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from popdist_tf.config import enums
+from popdist_tf.config.nested import Attribute
+
+if TYPE_CHECKING:
+    from popdist_tf.config.nested import Table
+
+_FLAG_OFF = Attribute(default=False, types=(bool,))
+_FLAG_ON = Attribute(default=True, types=(bool,))
+_TEXT = Attribute(default="", types=(str,))
+_COUNT = Attribute(default=0, types=(int,))
+_OPTIONS = Attribute(default={}, types=(dict,))
+
+_DEVICES = "how many local devices (GPUs, or parts of the CPU) this process takes"
+
+ATTRIBUTES: Table = {
+    "allow_recompute": _FLAG_OFF,
+    "auto_select_ipus": Attribute(default=[], types=(int, list, tuple), effect=_DEVICES),
+    "select_ipus": Attribute(default=[], types=(int, list, tuple), effect=_DEVICES),
+    "selection_order": Attribute(default=enums.SelectionOrder.AUTO, types=(enums.SelectionOrder,)),
+    "serialization_output_folder": _TEXT,
+    "compilation_poplar_options": _OPTIONS,
+    "gcl_poplar_options": _OPTIONS,
+    "convolutions": {"poplar_options": _OPTIONS},
+    "device_connection": {
+        "enable_remote_buffers": _FLAG_OFF,
+        "type": Attribute(
+            default=enums.DeviceConnectionType.ALWAYS, types=(enums.DeviceConnectionType,)
+        ),
+        "version": _TEXT,
+    },
+    "experimental": {
+        "always_rearrange_copies_on_the_host": _FLAG_OFF,
+        "enable_prng_stability": _FLAG_OFF,
+        "enable_remote_buffer_embedding": _FLAG_OFF,
+        "multi_replica_distribution": {
+            "process_count": Attribute(
+                default=0, types=(int,), effect="checked against the job's instances"
+            ),
+            "process_index": Attribute(
+                default=0, types=(int,), effect="checked against this instance's index"
+            ),
+        },
+    },
+    "floating_point_behaviour": {
+        "div0": _FLAG_OFF,
+        "esr": Attribute(
+            default=enums.StochasticRoundingBehaviour.OFF,
+            types=(enums.StochasticRoundingBehaviour, bool),
+        ),
+        "inv": _FLAG_OFF,
+        "nanoo": _FLAG_OFF,
+        "oflo": _FLAG_OFF,
+        "set_all": _FLAG_OFF,
+    },
+    "io_tiles": {
+        "available_memory_proportion": Attribute(default=0.9, types=(float,)),
+        "num_io_tiles": _COUNT,
+        "place_ops_on_io_tiles": _FLAG_OFF,
+    },
+    "ipu_model": {
+        "compile_ipu_code": _FLAG_ON,
+        "tiles_per_ipu": _COUNT,
+        "version": Attribute(default="ipu2", types=(str,)),
+    },
+    "matmuls": {"clear_pass_type": _FLAG_OFF, "poplar_options": _OPTIONS},
+    "norms": {
+        "experimental": {"distributed_batch_norm_replica_group_size": Attribute(1, (int,))},
+        "use_stable_statistics": _FLAG_OFF,
+    },
+    "optimizations": {
+        "combine_embedding_lookups": _FLAG_OFF,
+        "combine_matmuls": _FLAG_OFF,
+        "enable_dynamic_slice_replacement": _FLAG_ON,
+        "enable_fast_math": _FLAG_OFF,
+        "enable_gather_simplifier": _FLAG_OFF,
+        "enable_graph_outlining": _FLAG_ON,
+        "math": {
+            "associative": _FLAG_OFF,
+            "dot_strength": _FLAG_ON,
+            "fast": _FLAG_OFF,
+        },
+        "maximum_cross_replica_sum_buffer_size": _COUNT,
+        "maximum_inter_ipu_copies_buffer_size": _COUNT,
+        "maximum_reduce_many_buffer_size": _COUNT,
+        "maximum_reduce_scatter_buffer_size": _COUNT,
+        "maximum_send_recv_cluster_size": _COUNT,
+        "merge_infeed_io_copies": _FLAG_ON,
+        "merge_remote_buffers": Attribute(
+            default=enums.MergeRemoteBuffersBehaviour.IF_BENEFICIAL,
+            types=(enums.MergeRemoteBuffersBehaviour,),
+        ),
+        "minimum_remote_tensor_size": Attribute(default=128, types=(int,)),
+        "prefetch_data_streams": _FLAG_ON,
+        "triangular_solve_expander_block_size": _COUNT,
+        "cholesky_block_size": _COUNT,
+    },
+    "pooling": {"poplar_options": _OPTIONS},
+    "scheduling": {
+        "algorithm": Attribute(
+            default=enums.SchedulingAlgorithm.CHOOSE_BEST, types=(enums.SchedulingAlgorithm,)
+        ),
+        "maximum_scheduler_lookahead_depth": Attribute(default=5, types=(int,)),
+        "maximum_scheduler_search_space_size": Attribute(default=64, types=(int,)),
+    },
+    "slices": {"poplar_options": _OPTIONS},
+    "verified_transfers": {
+        "enabled": _FLAG_OFF,
+    },
+}
+"""Name to attribute, or to a table of the attributes below it."""

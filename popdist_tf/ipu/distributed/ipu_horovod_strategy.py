@@ -1,0 +1,14 @@
+"""``ipu.distributed.ipu_horovod_strategy``: the strategy for any Horovod job."""
+
+from popdist_tf.strategies.extended import HorovodExtended
+from popdist_tf.strategies.horovod_strategy import IPUHorovodStrategy
+
+IPUHorovodStrategyV1 = IPUHorovodStrategy
+IPUHorovodExtended = IPUHorovodExtendedV1 = HorovodExtended
+
+__all__ = [
+    "IPUHorovodExtended",
+    "IPUHorovodExtendedV1",
+    "IPUHorovodStrategy",
+    "IPUHorovodStrategyV1",
+]

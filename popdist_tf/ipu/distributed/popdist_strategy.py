@@ -1,0 +1,9 @@
+"""``ipu.distributed.popdist_strategy``: the strategy for PopDist jobs, where SDK 3 has it."""
+
+from popdist_tf.strategies.extended import HorovodExtended
+from popdist_tf.strategies.popdist_strategy import PopDistStrategy
+
+PopDistStrategyV1 = PopDistStrategy
+PopDistExtended = PopDistExtendedV1 = HorovodExtended
+
+__all__ = ["PopDistExtended", "PopDistExtendedV1", "PopDistStrategy", "PopDistStrategyV1"]

@@ -1,0 +1,14 @@
+"""``ipu.horovod.ipu_multi_replica_strategy``: `PopDistStrategy` in SDK 2.3."""
+
+from popdist_tf.strategies.extended import HorovodExtended
+from popdist_tf.strategies.popdist_strategy import PopDistStrategy
+
+IPUMultiReplicaStrategy = IPUMultiReplicaStrategyV1 = PopDistStrategy
+IPUMultiReplicaExtended = IPUMultiReplicaExtendedV1 = HorovodExtended
+
+__all__ = [
+    "IPUMultiReplicaExtended",
+    "IPUMultiReplicaExtendedV1",
+    "IPUMultiReplicaStrategy",
+    "IPUMultiReplicaStrategyV1",
+]

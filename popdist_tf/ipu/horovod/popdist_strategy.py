@@ -1,0 +1,9 @@
+"""``ipu.horovod.popdist_strategy``: the strategy for PopDist jobs (SDK 2.4 to 2.6)."""
+
+from popdist_tf.strategies.extended import HorovodExtended
+from popdist_tf.strategies.popdist_strategy import PopDistStrategy
+
+PopDistStrategyV1 = PopDistStrategy
+PopDistExtended = PopDistExtendedV1 = HorovodExtended
+
+__all__ = ["PopDistExtended", "PopDistExtendedV1", "PopDistStrategy", "PopDistStrategyV1"]

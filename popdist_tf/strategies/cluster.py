@@ -1,0 +1,38 @@
+"""Clusters described by ``TF_CONFIG``: wanted by one strategy, in the way of the others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import tensorflow as tf
+
+from popdist_tf.errors import StrategyError
+
+
+def refuse_tf_config(strategy: str) -> None:
+    """Refuses to create a Horovod strategy where ``TF_CONFIG`` describes several tasks.
+
+    TensorFlow's estimators would take the cluster from there and wait for its servers, whatever the
+    strategy says.
+
+    Args:
+        strategy: The strategy's name, for the message.
+
+    Raises:
+        StrategyError: ``TF_CONFIG`` names more than one task.
+    """
+    try:
+        cluster: dict[str, Any] = (
+            tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec().as_dict()
+        )
+    except (ValueError, json.JSONDecodeError) as error:
+        raise StrategyError("PD411", f"TF_CONFIG cannot be read: {error}") from None
+    if sum(len(tasks) for tasks in cluster.values()) > 1:
+        raise StrategyError(
+            "PD411",
+            f"TF_CONFIG describes a cluster, and {strategy} takes its workers from Horovod",
+            value=cluster,
+            accepted="a Horovod job without TF_CONFIG",
+            hint="unset TF_CONFIG (poprun --tf-config no), or use IPUMultiWorkerStrategy",
+        )

@@ -1,0 +1,87 @@
+"""The strategy over TensorFlow's own ring collectives (gRPC), for clusters from ``TF_CONFIG``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensorflow.python.distribute import collective_all_reduce_strategy as collective
+from tensorflow.python.distribute import collective_util
+
+from popdist_tf.errors import StrategyError
+from popdist_tf.strategies import variables
+from popdist_tf.strategies.base import HostStrategy
+from popdist_tf.strategies.cross_device import check_reduction
+from popdist_tf.strategies.placement import device_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class IPUMultiWorkerStrategy(HostStrategy):
+    """Data-parallel training with one replica for each worker of a TensorFlow cluster.
+
+    Initial values of variables come from the chief; gradients are summed over the workers by
+    TensorFlow's ring collectives.
+
+    Args:
+        cluster_resolver: Describes the workers, usually a `TFConfigClusterResolver`.
+        ipu_device: Accepted as published; the replica runs on this worker's own device.
+        variables_on_host: Whether variables and optimizer slots live in host memory. Without a GPU
+            they do in any case.
+
+    Raises:
+        StrategyError: The resolver does not describe workers of which this process is one.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: Any,
+        ipu_device: str = "/device:IPU:0",
+        variables_on_host: bool = False,
+    ) -> None:
+        if not hasattr(cluster_resolver, "cluster_spec"):
+            raise StrategyError(
+                "PD411",
+                "IPUMultiWorkerStrategy needs a cluster resolver",
+                value=cluster_resolver,
+                accepted="tf.distribute.cluster_resolver.TFConfigClusterResolver(), for example",
+            )
+        self.ipu_device = ipu_device
+        super().__init__(MultiWorkerExtended(self, cluster_resolver, variables_on_host))
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """The resolver that this strategy was created with."""
+        return self.extended._cluster_resolver
+
+
+class MultiWorkerExtended(collective.CollectiveAllReduceExtended):  # type: ignore[misc]
+    """The extended class of `IPUMultiWorkerStrategy`.
+
+    Args:
+        strategy: The strategy it belongs to.
+        cluster_resolver: Describes the workers.
+        variables_on_host: Whether variables live in host memory.
+    """
+
+    def __init__(self, strategy: Any, cluster_resolver: Any, variables_on_host: bool) -> None:
+        self._variables_on_host = variables_on_host
+        super().__init__(
+            strategy,
+            cluster_resolver=cluster_resolver,
+            communication_options=collective_util.Options(
+                implementation=collective_util.CommunicationImplementation.RING
+            ),
+        )
+
+    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        host = f"{self._worker_device}/device:CPU:0" if self._variables_on_host else None
+        return variables.create_variable(self, host, next_creator, kwargs)
+
+    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        with device_code():
+            return super()._call_for_each_replica(fn, args, kwargs)
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        check_reduction(reduce_op)
+        return super()._reduce_to(reduce_op, value, destinations, options)
