@@ -59,6 +59,8 @@ setup(
         package: ["py.typed"]
         for package in ("popdist", "popdist_torch", "popdist_tf", "popdist_onnx")
     },
+    # Configuration files of the launcher; later Pythons have a TOML reader of their own.
+    install_requires=['tomli>=2; python_version < "3.11"'],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["poprun = popdist.poprun.cli:main"]},
     zip_safe=False,

@@ -26,6 +26,9 @@ CODES: dict[str, str] = {
     "PD103": "a host list is malformed",
     "PD104": "no usable mpirun was found",
     "PD105": "the job does not fit the hosts",
+    "PD106": "a configuration file cannot be read or written",
+    "PD107": "a job may not run as root",
+    "PD108": "a job cannot be written as a Kubernetes manifest",
     # Horovod build (popdist.horovod_build).
     "PD200": "the Horovod build cannot start on this machine",
     "PD201": "the Horovod source cannot be had or is not the expected one",

@@ -1,14 +1,12 @@
-"""Command line to values, by the rules of the original launcher.
-
-Written by hand because ``argparse`` refuses ``--mpi-global-args "--tag-output"`` (a value that
-looks like an option), which published commands use.
-"""
+"""From all that may set an option to one value for each: defaults < file < environment < words."""
 
 from __future__ import annotations
 
 from popdist.errors import UsageError
-from popdist.poprun.command.options import BY_ALIAS, BY_NAME, OPTIONS
+from popdist.poprun.command.options import BY_NAME, OPTIONS
 from popdist.poprun.command.options.kinds import FLAG
+from popdist.poprun.command.options.option import PREFIX
+from popdist.poprun.command.words import read_words
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -16,146 +14,129 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from popdist.poprun.command.options.option import Option
+    from popdist.poprun.command.words import Given
+
+_ANSWERS = ("help", "version", "completion")
+
+
+class Source(Record):
+    """One place that sets options.
+
+    Attributes:
+        name: What it is, in words.
+        given: The values it gives.
+        names: What sets an option there, where that is not the source itself.
+    """
+
+    name: str
+    given: Given
+    names: Mapping[str, str] = {}
+
+    def origin(self, option: str) -> str:
+        """What a value of an option comes from, in words."""
+        return self.names.get(option, self.name)
 
 
 class CommandLine(Record):
-    """What was typed.
+    """What was asked for.
 
     Attributes:
         values: The value of every option, by name; defaults are filled in.
-        given: The names of the options that were typed.
+        given: The names of the options that were set somewhere.
         program: The program and its arguments; empty where none was named.
+        origins: Where the value of each option in `given` comes from, in words.
+        notes: What the user should know about how the values came about.
     """
 
     values: Mapping[str, object]
     given: frozenset[str]
     program: tuple[str, ...]
+    origins: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
 
 
-def parse(arguments: Sequence[str]) -> CommandLine:
-    """Reads a command line.
-
-    Options end at the first argument that is neither an option nor an option's value, or after
-    ``--``; all that follows belongs to the program.
+def parse(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> CommandLine:
+    """Reads a command line, and with it the environment and a configuration file.
 
     Args:
-        arguments: The arguments without the launcher's own name.
+        arguments: The words without the launcher's own name.
+        environ: The environment; None for an empty one.
 
     Returns:
         The values and the program.
 
     Raises:
-        UsageError: An option is unknown, ambiguous, repeated, without its value, or malformed.
+        UsageError: An option is unknown, ambiguous, repeated, without its value, or malformed;
+            options exclude each other; or the file cannot be read.
     """
-    typed: dict[str, list[object]] = {}
-    position = 0
-    while position < len(arguments):
-        word = arguments[position]
-        if word == "--":
-            position += 1
-            break
-        if not word.startswith("-") or word == "-":
-            break
-        option, text = _split(word)
-        position += 1
-        if option.kind is FLAG:
-            if text is not None:
-                raise _malformed(option, text, hint=f"write --{option.name} alone")
-            typed.setdefault(option.name, []).append(True)
-            continue
-        if text is None:
-            if position == len(arguments):
-                raise UsageError(
-                    "PD100",
-                    f"--{option.name} needs a value",
-                    accepted=option.kind.accepted,
-                    hint=f"--{option.name}=VALUE",
-                )
-            text = arguments[position]
-            position += 1
-        typed.setdefault(option.name, []).append(_convert(option, text))
-    return CommandLine(
-        {option.name: _merge(option, typed.get(option.name)) for option in OPTIONS},
-        frozenset(typed),
-        tuple(arguments[position:]),
-    )
+    typed, program = read_words(arguments)
+    sources = [Source("the command line", typed)]
+    notes: tuple[str, ...] = ()
+    if not any(name in typed for name in _ANSWERS):  # an answer needs no other source
+        if any(name.startswith(PREFIX) for name in environ or ()):
+            from popdist.poprun.command.variables import read_variables
+
+            variables, notes = read_variables(environ or {})
+            sources.append(variables)
+        path = _one(sources, BY_NAME["config"])
+        if path is not None:
+            from popdist.poprun.command.config_file import read_config
+
+            file, program_of_file = read_config(str(path))
+            sources.append(file)
+            program = program or program_of_file
+    return _merge(sources, program, notes)
 
 
-def _split(word: str) -> tuple[Option, str | None]:
-    """The option that a word names, and the value that is attached to it, if any."""
-    name, equals, text = word.partition("=")
-    attached = text if equals else None
-    if name in BY_ALIAS:
-        return BY_ALIAS[name], attached
-    if not word.startswith("--"):
-        # -Hhost0,host1: a short option with its value attached, as getopt has it.
-        option = BY_ALIAS.get(word[:2])
-        if option is None or option.kind is FLAG:
-            raise _unknown(name)
-        return option, word[2:]
-    return _by_prefix(name), attached
+def _merge(sources: list[Source], program: tuple[str, ...], notes: tuple[str, ...]) -> CommandLine:
+    values, origins = {}, {}
+    for option in OPTIONS:
+        values[option.name] = _default(option)
+        found = [source for source in sources if option.name in source.given]
+        if found and not _is_excluded(option, sources):
+            values[option.name] = _value(option, found[0])
+            origins[option.name] = found[0].origin(option.name)
+            if len(found) > 1:
+                others = " and ".join(source.origin(option.name) for source in found[1:])
+                origins[option.name] += f", before {others}"
+    return CommandLine(values, frozenset(origins), program, origins, notes)
 
 
-def _by_prefix(name: str) -> Option:
-    wanted = name[2:]
-    if wanted in BY_NAME:
-        return BY_NAME[wanted]
-    matches = [option for option in OPTIONS if wanted and option.name.startswith(wanted)]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        raise UsageError(
-            "PD100",
-            f"{name} could be any of several options",
-            value=name,
-            accepted=", ".join(f"--{option.name}" for option in matches),
-            hint="write more of the name",
-        )
-    raise _unknown(name)
+def _is_excluded(option: Option, sources: list[Source]) -> bool:
+    """Whether an option that it cannot stand beside comes from a source that wins over its own."""
+    for source in sources:
+        both = [name for name in (option.name, option.excludes) if name in source.given]
+        if len(both) > 1:
+            raise UsageError(
+                "PD101",
+                f"--{option.name} and --{option.excludes} exclude each other",
+                value=", ".join(f"--{name} {source.given[name][0]}" for name in both),
+                accepted="one of the two",
+            )
+        if both:
+            return both[0] != option.name
+    return False
 
 
-def _unknown(name: str) -> UsageError:
-    import difflib
-
-    close = difflib.get_close_matches(name, [f"--{known}" for known in BY_NAME], n=1, cutoff=0.5)
-    return UsageError(
-        "PD100",
-        "there is no such option",
-        value=name,
-        accepted="the options that poprun --help lists, before the program",
-        hint=f"did you mean {close[0]}?" if close else "options of the program go after its name",
-    )
+def _default(option: Option) -> object:
+    return () if option.repeatable else 0 if option.kind is FLAG else option.default
 
 
-def _convert(option: Option, text: str) -> object:
-    try:
-        return option.kind.convert(text)
-    except ValueError:
-        raise _malformed(option, text) from None
+def _one(sources: list[Source], option: Option) -> object:
+    return next((_value(option, s) for s in sources if option.name in s.given), option.default)
 
 
-def _malformed(option: Option, text: str, hint: str | None = None) -> UsageError:
-    return UsageError(
-        "PD100",
-        f"the value of --{option.name} is not accepted",
-        value=text,
-        accepted=option.kind.accepted,
-        hint=hint,
-    )
-
-
-def _merge(option: Option, typed: list[object] | None) -> object:
+def _value(option: Option, source: Source) -> object:
+    given = source.given[option.name]
     if option.repeatable:
-        return tuple(typed or ())
+        return tuple(given)
     if option.kind is FLAG:
-        return len(typed or ())
-    if typed is None:
-        return option.default
-    if len(typed) > 1:
+        return sum(map(bool, given))
+    if len(given) > 1:
         raise UsageError(
             "PD100",
-            f"--{option.name} was given {len(typed)} times",
-            value=", ".join(str(value) for value in typed),
+            f"--{option.name} was given {len(given)} times",
+            value=", ".join(str(value) for value in given),
             accepted="at most once",
         )
-    return typed[0]
+    return given[0]

@@ -8,6 +8,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from popdist.poprun.command.options.kinds import Kind
 
+PREFIX = "POPRUN_"
+"""Begins the names of environment variables that set options."""
+
 
 class Option(Record):
     """One option of the launcher.
@@ -44,4 +47,4 @@ class Option(Record):
     @property
     def variable(self) -> str:
         """The environment variable that sets it; empty where there is none."""
-        return "" if self.typed_only else f"POPRUN_{self.name.upper().replace('-', '_')}"
+        return "" if self.typed_only else f"{PREFIX}{self.name.upper().replace('-', '_')}"
