@@ -12,10 +12,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from popdist.poprun.command.parser import CommandLine
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.mpirun import Command
 
 USAGE_EXIT_CODE = 2
+_ANSWERED = {"help", "version", "completion"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,36 +33,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except PopdistError as error:
-        say(f"poprun: {error}")
+        from popdist.poprun.secrets import hide
+
+        say(f"poprun: {hide(str(error))}")
         return USAGE_EXIT_CODE
 
 
 def _run(arguments: Sequence[str]) -> int:
     from popdist.poprun.command.parser import parse
 
-    line = parse(arguments)
-    if line.values["help"]:
-        from popdist.poprun.command.help import help_text
+    line = parse(arguments, os.environ)
+    if _ANSWERED & line.given:
+        from popdist.poprun.command.answers import answer
 
-        sys.stdout.write(help_text() + "\n")
-        return 0
-    if line.values["version"]:
-        from popdist._version import __version__
+        text = answer(line)
+        if text is not None:
+            sys.stdout.write(text + "\n")
+            return 0
+    for note in line.notes:
+        say(f"poprun: {note}")
+    if line.values["export-config"] is not None:
+        from popdist.poprun.command.export import export_config
 
-        sys.stdout.write(f"poprun {__version__}\n")
-        return 0
+        overwrite = bool(line.values["overwrite-config"])
+        export_config(line, str(line.values["export-config"]), overwrite=overwrite)
+        if not line.program:
+            return 0
 
     from popdist.poprun.plan.job import make_job
 
-    return _launch(make_job(line, os.environ))
+    return _launch(make_job(line, os.environ), line)
 
 
-def _launch(job: Job) -> int:
+def _launch(job: Job, line: CommandLine) -> int:
     from popdist.poprun.plan.locate import locate_mpirun
     from popdist.poprun.plan.mpirun import build_command
     from popdist.poprun.plan.placement import HERE, place
-    from popdist.poprun.seeing.report import failure_report
-    from popdist.poprun.supervision.supervise import JobFolder, Supervisor
 
     log = Log(job.verbosity)
     instances = place(job)
@@ -84,27 +92,27 @@ def _launch(job: Job) -> int:
         )
 
     if job.dry_run:
-        _show(build("pipe=<folder>/pipe", "<folder>/mpi"))
+        from popdist.poprun.seeing.dry_run import dry_run_text
+
+        command = build("pipe=<folder>/pipe", "<folder>/mpi")
+        sys.stdout.write(dry_run_text(line, command, os.environ))
         return 0
+    from popdist.poprun.seeing.report import failure_report
+    from popdist.poprun.supervision.supervise import JobFolder, Supervisor
+
     token = os.urandom(16).hex()
     folder = JobFolder(os.environ.get("TMPDIR", "/tmp"), with_pipe=job.is_local)  # noqa: S108
     channel = f"pipe={folder.pipe}" if folder.pipe else f"token={token}"
     try:
         command = build(channel, folder.session)
-        quoted = " ".join(f"'{word}'" for word in command.arguments)
-        log.info(f"Running command: {quoted}")
+        if job.verbosity:
+            from popdist.poprun.secrets import hide_words
+
+            quoted = " ".join(f"'{word}'" for word in hide_words(command.arguments))
+            log.info(f"Running command: {quoted}")
         outcome = Supervisor(log, job.num_instances).run(command, pipe=folder.pipe, token=token)
     finally:
         folder.remove()
     if report := failure_report(outcome, instances):
         say(report)
     return outcome.exit_code
-
-
-def _show(command: Command) -> None:
-    """Prints what would be executed, with the variables that are set for it."""
-    import shlex
-
-    added = command.environment.items() - os.environ.items()
-    sys.stdout.writelines(f"{name}={shlex.quote(value)} \\\n" for name, value in sorted(added))
-    sys.stdout.write(shlex.join(command.arguments) + "\n")

@@ -31,6 +31,7 @@ _VALUE = re.compile(
     r"|sk-[A-Za-z0-9_-]{16,}|xox[abprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
+_ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)=(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\"]+)")
 _URL = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@")
 
 
@@ -54,8 +55,12 @@ def hide(text: str) -> str:
         text: Any text.
 
     Returns:
-        The text with keys of well-known forms, and passwords in URLs, replaced.
+        The text without the values of assignments to names that say so, without keys of well-known
+        forms, and without passwords in URLs.
     """
+    text = _ASSIGNMENT.sub(
+        lambda match: f"{match['name']}={HIDDEN}" if is_secret(match["name"]) else match[0], text
+    )
     return _URL.sub(rf"\g<head>:{HIDDEN}@", _VALUE.sub(HIDDEN, text))
 
 
@@ -69,7 +74,7 @@ def hide_assignment(text: str) -> str:
         The text, safe to show.
     """
     name, equals, value = text.partition("=")
-    if equals and value and is_secret(name.rpartition(" ")[2]):
+    if equals and value and " " not in name and is_secret(name):
         return f"{name}={HIDDEN}"
     return hide(text)
 
@@ -91,5 +96,5 @@ def hide_words(words: Iterable[str]) -> list[str]:
             next_is_secret = False
             continue
         next_is_secret = word.startswith("-") and "=" not in word and is_secret(word)
-        shown.append(" ".join(hide_assignment(part) for part in word.split(" ")))
+        shown.append(hide_assignment(word))
     return shown

@@ -29,6 +29,7 @@ def test_keys_of_known_forms_are_hidden_wherever_they_stand():
     for key in ("ghp_" + "a1" * 18, "hf_" + "Ab" * 17, "AKIA" + "Z" * 16, "sk-" + "9a" * 20):
         assert hide(f"use {key} now") == f"use {HIDDEN} now"
     assert hide("https://me:pa55@host/x") == f"https://me:{HIDDEN}@host/x"
+    assert hide("[PD100] seen: 'DB_PASSWORD=x'") == f"[PD100] seen: 'DB_PASSWORD={HIDDEN}'"
     assert hide("http://host:8080/x@y") == "http://host:8080/x@y"
 
 
