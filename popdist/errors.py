@@ -29,6 +29,12 @@ CODES: dict[str, str] = {
     "PD106": "a configuration file cannot be read or written",
     "PD107": "a job may not run as root",
     "PD108": "a job cannot be written as a Kubernetes manifest",
+    "PD120": "hosts cannot be reached, or are not like this one",
+    "PD121": "the job and the Slurm allocation it runs in contradict each other",
+    "PD130": "a partition does not exist or cannot be created as asked",
+    "PD131": "a partition's devices are in use",
+    "PD132": "a V-IPU server on the network is out of scope",
+    "PD133": "a partition is not what the job needs",
     # Horovod build (popdist.horovod_build).
     "PD200": "the Horovod build cannot start on this machine",
     "PD201": "the Horovod source cannot be had or is not the expected one",

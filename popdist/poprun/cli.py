@@ -71,6 +71,11 @@ def _launch(job: Job, line: CommandLine) -> int:
     from popdist.poprun.plan.placement import HERE, place
 
     log = Log(job.verbosity)
+    if job.allocation is not None:
+        from popdist.poprun.machines.slurm import unused_tasks
+
+        if note := unused_tasks(job.allocation, job.num_instances):
+            say(f"poprun: {note}")
     instances = place(job)
     mpirun = locate_mpirun(os.environ, job.mpirun)
     if job.print_topology or job.dry_run or job.verbosity > 1:

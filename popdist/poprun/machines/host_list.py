@@ -9,7 +9,7 @@ from popdist.errors import UsageError
 from popdist.poprun.machines.hosts import Host
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
-_RANGED = re.compile(r"(?P<head>[^\[\]]*)\[(?P<ranges>[^\[\]]*)\](?P<tail>[^\[\]]*)")
+_RANGES = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9}))?")
 _MOST_HOSTS = 65536
 
@@ -84,21 +84,27 @@ def _expand(item: str, text: str) -> list[Host]:
 
 
 def _expand_ranges(name: str, text: str) -> list[str]:
-    match = _RANGED.fullmatch(name)
-    if match is None:
-        return [name]
-    middles: list[str] = []
-    for part in match["ranges"].split(","):
-        bounds = _RANGE.fullmatch(part.strip())
-        if bounds is None:
-            raise _malformed(text, f"'{part}' is not a range of host numbers")
-        first, last = bounds["first"], bounds["last"] or bounds["first"]
-        # node[0001-1024] keeps its zeros, as Slurm has it.
-        width = len(first) if first.startswith("0") else 0
-        if int(last) < int(first) or int(last) - int(first) >= _MOST_HOSTS:
-            raise _malformed(text, f"the range '{part}' runs backwards or is too long")
-        middles += [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
-    return [match["head"] + middle + match["tail"] for middle in middles]
+    # Every second part is what stood in brackets: rack[1-2]node[01-16].
+    parts = _RANGES.split(name)
+    names = [parts[0]]
+    for ranges, tail in zip(parts[1::2], parts[2::2], strict=True):
+        middles = [number for part in ranges.split(",") for number in _numbers(part, text)]
+        if len(names) * len(middles) > _MOST_HOSTS:
+            raise _malformed(text, f"the list is longer than {_MOST_HOSTS} hosts")
+        names = [head + middle + tail for head in names for middle in middles]
+    return names
+
+
+def _numbers(part: str, text: str) -> list[str]:
+    bounds = _RANGE.fullmatch(part.strip())
+    if bounds is None:
+        raise _malformed(text, f"'{part}' is not a range of host numbers")
+    first, last = bounds["first"], bounds["last"] or bounds["first"]
+    # node[0001-1024] keeps its zeros, as Slurm has it.
+    width = len(first) if first.startswith("0") else 0
+    if int(last) < int(first) or int(last) - int(first) >= _MOST_HOSTS:
+        raise _malformed(text, f"the range '{part}' runs backwards or is too long")
+    return [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
 
 
 def _merge(hosts: list[Host]) -> tuple[Host, ...]:

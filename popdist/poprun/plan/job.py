@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from popdist.poprun.command.parser import CommandLine
     from popdist.poprun.machines.hosts import Host
+    from popdist.poprun.machines.slurm import Allocation
 
 
 class Job(Record):
@@ -33,6 +34,7 @@ class Job(Record):
         num_replicas: Replicas over all instances.
         ipus_per_replica: Devices of one replica.
         hosts: Where instances may run; empty for this machine alone.
+        allocation: What Slurm has granted; None outside of an allocation.
         offline: Whether devices are left alone.
         executable_cache_path: Folder for compiled programs.
         variables: Variables to forward: name to value, or to None for the launcher's own value.
@@ -62,6 +64,7 @@ class Job(Record):
     instance_args: Mapping[int, tuple[str, ...]]
     ipus_per_replica: int = 1
     hosts: tuple[Host, ...] = ()
+    allocation: Allocation | None = None
     offline: bool = False
     executable_cache_path: str | None = None
     mpirun: str | None = None
@@ -104,6 +107,15 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
     values: Mapping[str, Any] = line.values
     hosts = _hosts(line)
     instances = values["num-instances"] or max(1, len(hosts))
+    allocation = None
+    if "SLURM_JOB_ID" in environ:
+        from popdist.poprun.machines.slurm import default_instances, read_allocation, take_hosts
+
+        allocation = read_allocation(environ)
+        if allocation is not None:
+            if values["num-instances"] is None and not hosts:
+                instances = default_instances(allocation, values["num-replicas"])
+            hosts = take_hosts(allocation, hosts, instances)
     replicas = values["num-replicas"] or instances
     if replicas < instances:
         raise UsageError(
@@ -126,6 +138,7 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         num_replicas=replicas,
         ipus_per_replica=values["ipus-per-replica"],
         hosts=hosts,
+        allocation=allocation,
         offline=values["offline-mode"],
         executable_cache_path=values["executable-cache-path"],
         variables=_variables(values["env"], environ),

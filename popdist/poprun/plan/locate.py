@@ -20,15 +20,21 @@ class Dialect(Record):
         generation: The major version.
         oversubscribe: The option that allows more instances than cores.
         session_variable: The variable that says where it keeps its own files.
+        scheduler_variables: The variables that choose how it finds hosts and starts daemons there.
     """
 
     generation: int
     oversubscribe: tuple[str, ...]
     session_variable: str
+    scheduler_variables: tuple[str, ...]
 
 
-OPEN_MPI_4 = Dialect(4, ("--oversubscribe",), "OMPI_MCA_orte_tmpdir_base")
-OPEN_MPI_5 = Dialect(5, ("--map-by", ":OVERSUBSCRIBE"), "PRTE_MCA_prte_tmpdir_base")
+OPEN_MPI_4 = Dialect(
+    4, ("--oversubscribe",), "OMPI_MCA_orte_tmpdir_base", ("OMPI_MCA_ras", "OMPI_MCA_plm")
+)
+OPEN_MPI_5 = Dialect(
+    5, ("--map-by", ":OVERSUBSCRIBE"), "PRTE_MCA_prte_tmpdir_base", ("PRTE_MCA_ras", "PRTE_MCA_plm")
+)
 
 
 class Mpirun(Record):

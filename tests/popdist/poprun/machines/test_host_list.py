@@ -19,6 +19,7 @@ from popdist.poprun.machines.hosts import Host
         ("10.1.3.10[1-4]", ["10.1.3.101", "10.1.3.102", "10.1.3.103", "10.1.3.104"]),
         ("host[0-2,4]", ["host0", "host1", "host2", "host4"]),
         ("node[0009-0011]", ["node0009", "node0010", "node0011"]),
+        ("r[1-2]n[3,5]", ["r1n3", "r1n5", "r2n3", "r2n5"]),
         ("a[1-2]-ib,b", ["a1-ib", "a2-ib", "b"]),
         ("a, b", ["a", "b"]),
     ],
@@ -47,7 +48,7 @@ def test_a_range_has_as_many_hosts_as_it_says(first, more, width):
 @pytest.mark.parametrize(
     "text",
     ["", ",", "a,,b", "a;b", "a b", "$(touch x)", "-oProxyCommand=x", "a:0", "a:x", "a[1-", "a[]",
-     "a[3-1]", "a[1-2][3-4]", "a[x-y]", "a[0-99999999]", "ä", "a/b", "a:", "a:" + "1" * 5000],
+     "a[3-1]", "a[1-9999][1-9999]", "a[x-y]", "a[0-99999999]", "ä", "a/b", "a:", "a:" + "1" * 5000],
 )  # fmt: skip
 def test_what_cannot_be_a_host_is_refused(text):
     with pytest.raises(UsageError, match="PD103"):
