@@ -1,0 +1,159 @@
+"""Where a training graph is cut: after each bucket of gradients, and before the update. Pure.
+
+A stage is what one ONNX Runtime session runs. On one instance with one micro-batch per update the
+whole graph is one stage. Otherwise the micro-batch part and the update part are cut apart, and with
+an exchange the micro-batch part is cut again after each bucket of gradients, so that a bucket
+travels while the next stage computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from popdist_onnx.runtime.reading import Step
+
+MOST_BUCKETS = 8
+"""More stages would hide no more of the exchange, but cost some 50 us each per micro-batch."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one session runs.
+
+    Attributes:
+        steps: Indices of the steps, ascending.
+        update: Whether it runs once per weight update.
+        reads: What it needs from outside.
+        writes: What others need from it.
+        complete: Gradients that may leave after it.
+    """
+
+    steps: tuple[int, ...]
+    update: bool
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    complete: tuple[str, ...] = ()
+
+
+def buckets(sizes: Mapping[str, int], *, least_bytes: int) -> list[list[str]]:
+    """Groups gradients that travel together.
+
+    Args:
+        sizes: Bytes of each gradient, in the order in which they are complete.
+        least_bytes: What a bucket holds at least, but for the last one.
+
+    Returns:
+        The groups, in the same order.
+    """
+    full = max(least_bytes, -(-sum(sizes.values()) // MOST_BUCKETS))
+    groups: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if room <= 0:
+            groups.append([])
+            room = full
+        groups[-1].append(name)
+        room -= size
+    return groups
+
+
+def completion_order(steps: Sequence[Step], gradients: Collection[str]) -> list[str]:
+    """Sorts gradients by when the graph, executed as listed, completes them.
+
+    Args:
+        steps: The graph.
+        gradients: Names of tensors in it.
+
+    Returns:
+        The names.
+    """
+    wanted = set(gradients)
+    return [name for step in steps for name in step.writes if name in wanted]
+
+
+def cut(
+    steps: Sequence[Step],
+    *,
+    wanted: Collection[str],
+    groups: Sequence[Sequence[str]] = (),
+    whole: bool = False,
+) -> list[Stage]:
+    """Divides a graph into stages.
+
+    Args:
+        steps: The graph.
+        wanted: Tensors that are needed after a run; steps that none of them needs are left out.
+        groups: Gradients that leave together, in the order in which they are complete.
+        whole: Whether micro-batch and update part may run as one.
+
+    Returns:
+        The stages in the order in which they run, update stages last; none where nothing is wanted.
+    """
+    leaving = [name for group in groups for name in group]
+    needed = _ancestors(steps, {*wanted, *leaving})
+    place = _places(steps, needed, groups, whole=whole)
+    last = len(groups) + 1
+    producer = {name: i for i in needed for name in steps[i].writes}
+    stages = []
+    for index in range(last + 1):
+        members = tuple(sorted(i for i in needed if place[i] == index))
+        if not members:
+            continue
+        inside = {name for i in members for name in steps[i].writes}
+        outside = {n for i in needed if place[i] != index for n in steps[i].reads}
+        stages.append(
+            Stage(
+                steps=members,
+                update=index == last,
+                reads=tuple(_unique(n for i in members for n in sorted(steps[i].reads - inside))),
+                writes=tuple(
+                    n for n in producer if n in inside and n in {*outside, *wanted, *leaving}
+                ),
+                complete=tuple(groups[index]) if index < len(groups) else (),
+            )
+        )
+    return stages
+
+
+def _places(
+    steps: Sequence[Step],
+    needed: Collection[int],
+    groups: Sequence[Sequence[str]],
+    *,
+    whole: bool,
+) -> dict[int, int]:
+    """The stage of each step: that of the first bucket that needs it, or of what it waits for."""
+    place: dict[int, int] = {}
+    for index, group in enumerate(groups):
+        for i in _ancestors(steps, set(group)):
+            place.setdefault(i, index)
+    producer = {name: i for i in needed for name in steps[i].writes}
+    last = len(groups) + 1
+    for i in sorted(needed):
+        if i in place:
+            continue
+        before = [place[producer[name]] for name in steps[i].reads if name in producer]
+        if steps[i].update and not whole:
+            place[i] = last
+        else:
+            place[i] = max(before, default=0)
+    return place
+
+
+def _ancestors(steps: Sequence[Step], names: set[str]) -> set[int]:
+    """Indices of the steps that the given tensors need."""
+    open_names = set(names)
+    found = set()
+    for index in range(len(steps) - 1, -1, -1):
+        if not open_names.isdisjoint(steps[index].writes):
+            found.add(index)
+            open_names |= steps[index].reads
+    return found
+
+
+def _unique(items: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(items))

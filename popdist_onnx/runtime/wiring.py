@@ -1,0 +1,158 @@
+"""Which tensors of a stage lie where, decided once. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from popdist_onnx.graph import names
+from popdist_onnx.runtime.in_place import overwritable
+from popdist_onnx.runtime.stages import Stage, buckets, completion_order, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from popdist_onnx.runtime.reading import HostCopy, Reading, Spec
+
+LEAST_BUCKET = 4 << 20
+"""Bytes of gradients below which a stage of their own does not pay."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """The tensors of one stage by where they lie.
+
+    Attributes:
+        stage: The stage.
+        data: Inputs that every micro-batch brings.
+        fixed_inputs: Inputs that lie in memory of the runtime.
+        fixed_outputs: Outputs that do.
+        allocated: Outputs whose shape is known only after a run.
+        borrowed: Inputs that another stage allocated in that way.
+        direct: Anchors that are written where the host wants them.
+        copied: Anchors that others need as well, and that are copied therefore.
+    """
+
+    stage: Stage
+    data: tuple[str, ...]
+    fixed_inputs: tuple[str, ...]
+    fixed_outputs: tuple[str, ...]
+    allocated: tuple[str, ...]
+    borrowed: tuple[str, ...]
+    direct: tuple[str, ...]
+    copied: tuple[str, ...]
+
+
+def divide(reading: Reading, anchors: Sequence[str], *, together: bool) -> list[Stage]:
+    """Cuts a graph where the runtime has to step in.
+
+    Args:
+        reading: The graph.
+        anchors: Tensors that are handed out.
+        together: Whether one micro-batch makes one update.
+
+    Returns:
+        The stages.
+    """
+    made = {name for step in reading.steps for name in step.writes}
+    wanted = {*(names.updated(state) for state in reading.states), *made.intersection(anchors)}
+    by_source = {copy.source: copy for copy in reading.copies}
+    sizes = {
+        name: spec_bytes(reading.spec(name)) for name in completion_order(reading.steps, by_source)
+    }
+    return cut(
+        reading.steps,
+        wanted=wanted,
+        groups=buckets(sizes, least_bytes=LEAST_BUCKET),
+        whole=together and not reading.copies,
+    )
+
+
+def gradients(reading: Reading, stages: Sequence[Stage]) -> list[tuple[HostCopy, Spec]]:
+    """What is exchanged, in the order in which stages complete it.
+
+    Args:
+        reading: The graph.
+        stages: Its stages.
+
+    Returns:
+        Each exchange point with type and shape of its gradient.
+    """
+    by_source = {copy.source: copy for copy in reading.copies}
+    order = [name for stage in stages for name in stage.complete]
+    return [(by_source[name], reading.spec(name)) for name in order]
+
+
+def in_place(reading: Reading, stages: Sequence[Stage]) -> frozenset[str]:
+    """States that may be overwritten by the stage that computes their next value.
+
+    Args:
+        reading: The graph.
+        stages: Its stages.
+
+    Returns:
+        Their names.
+    """
+    found: set[str] = set()
+    for index, stage in enumerate(stages):
+        later = {name for other in stages[index + 1 :] for name in other.reads}
+        own = [s for s in reading.states if names.updated(s) in stage.writes and s not in later]
+        found |= overwritable([reading.steps[i] for i in stage.steps], own, reading.specs)
+    return frozenset(found)
+
+
+def wire(
+    reading: Reading, stages: Sequence[Stage], anchors: Collection[str], data: Collection[str]
+) -> list[Wiring]:
+    """Decides where the tensors of all stages lie.
+
+    Args:
+        reading: The graph.
+        stages: Its stages.
+        anchors: Tensors that are handed out.
+        data: Inputs that every micro-batch brings.
+
+    Returns:
+        One for each stage.
+    """
+    read_elsewhere = {name for stage in stages for name in stage.reads}
+    kept = {names.updated(state) for state in reading.states} | read_elsewhere
+    kept |= {copy.source for copy in reading.copies}
+    unknown = {n for s in stages for n in s.writes if reading.spec(n).shape is None}
+    found = []
+    for stage in stages:
+        own = kept | (set(stage.writes) if stage.update else set())
+        asked = [name for name in stage.writes if name in anchors and not stage.update]
+        outputs = [n for n in stage.writes if n in own]
+        found.append(
+            Wiring(
+                stage=stage,
+                data=tuple(n for n in stage.reads if n in data),
+                fixed_inputs=tuple(
+                    n
+                    for n in stage.reads
+                    if n not in reading.constants and n not in data and n not in unknown
+                ),
+                fixed_outputs=tuple(n for n in outputs if n not in unknown),
+                allocated=tuple(n for n in outputs if n in unknown),
+                borrowed=tuple(n for n in stage.reads if n in unknown),
+                direct=tuple(n for n in asked if n not in own),
+                copied=tuple(n for n in asked if n in own),
+            )
+        )
+    return found
+
+
+def spec_bytes(spec: Spec) -> int:
+    """The size of a tensor.
+
+    Args:
+        spec: Its type and shape.
+
+    Returns:
+        Bytes; zero where the shape is not known.
+    """
+    elements = 0 if spec.shape is None else 1
+    for length in spec.shape or ():
+        elements *= length
+    return elements * spec.dtype.itemsize  # type: ignore[return-value]  # float only below a byte
