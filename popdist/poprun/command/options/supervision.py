@@ -49,4 +49,13 @@ OPTIONS: tuple[Option, ...] = (
         default="USR1,USR2",
         since="popdist",
     ),
+    Option(
+        "host-timeout",
+        SECONDS,
+        "End a job over several hosts when one of them has been silent for this time",
+        _GROUP,
+        default=30.0,
+        shown_default="30",
+        since="popdist",
+    ),
 )

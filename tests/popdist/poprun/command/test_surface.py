@@ -60,6 +60,7 @@ SURFACE = """
 --max-restarts ; index ; 0
 --grace-period ; seconds ; 5.0
 --forward-signals ; text ; USR1,USR2
+--host-timeout ; seconds ; 30.0
 --print-topology ; boolean ; False
 --only-output-from-instance ; index ; None
 --tag-output ; boolean ; False
