@@ -8,38 +8,66 @@ import os
 import shutil
 import subprocess
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
-PREFIX = "pophost"
-BRIDGE = "popbridge0"
-NETWORK = "10.77.31"
 PROGRAMS = ("ip", "sshd", "ssh-keygen", "unshare")
 
 
-def missing():
+def missing(programs=PROGRAMS):
     """What this machine lacks, in words; empty where nothing is."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    absent = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+    absent = [name for name in programs if shutil.which(name, path=path) is None]
     return f"not installed: {', '.join(absent)}" if absent else ""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How one host differs from an ordinary one.
+
+    Attributes:
+        before: Shell commands that run in the host's own mount namespace before its sshd starts.
+        environment: Variables of what is started over ssh.
+        runs: Whether it has an sshd at all.
+        admits: Whether its sshd knows the user's key.
+        known: Whether its key is among the known ones.
+    """
+
+    before: str = "true"
+    environment: str = ""
+    runs: bool = True
+    admits: bool = True
+    known: bool = True
 
 
 class Hosts:
     """A number of hosts, as a context.
+
+    Args:
+        folder: For keys and settings.
+        number: How many.
+        name: What their names begin with; short, and different for hosts that exist together.
+        subnet: Their network is 10.77.<subnet>.0/24; different for hosts that exist together.
+        setups: How single hosts differ, by their number from 0 on.
 
     Attributes:
         addresses: Their addresses.
         ssh_options: What ssh needs to reach them.
     """
 
-    def __init__(self, folder, number=2):
-        self._folder = Path(folder)
-        self._number = number
+    def __init__(self, folder, number=2, *, name="pophost", subnet=31, setups=None):
+        self.folder = Path(folder)
+        self.network = f"10.77.{subnet}"
+        self.names = [f"{name}{index + 1}" for index in range(number)]
+        self._bridge = f"popbr{subnet}"
+        self._outer = [f"popv{subnet}x{index + 1}" for index in range(number)]
+        self._setups = setups or {}
         self._stack = ExitStack()
-        self.addresses = [f"{NETWORK}.{11 + index}" for index in range(number)]
+        self.addresses = [f"{self.network}.{11 + index}" for index in range(number)]
         self.ssh_options = (
-            f"-i {self._folder}/key -o UserKnownHostsFile={self._folder}/known -o BatchMode=yes"
+            f"-i {self.folder}/key -o UserKnownHostsFile={self.folder}/known -o BatchMode=yes"
         )
 
     def __enter__(self):
@@ -47,10 +75,10 @@ class Hosts:
         with ExitStack() as stack:
             stack.callback(self._remove)
             self._make_keys()
-            run("ip", "link", "add", BRIDGE, "type", "bridge")
-            run("ip", "addr", "add", f"{NETWORK}.1/24", "dev", BRIDGE)
-            run("ip", "link", "set", BRIDGE, "up")
-            for index in range(self._number):
+            run("ip", "link", "add", self._bridge, "type", "bridge")
+            run("ip", "addr", "add", f"{self.network}.1/24", "dev", self._bridge)
+            run("ip", "link", "set", self._bridge, "up")
+            for index in range(len(self.names)):
                 self._start(index)
             self._stack = stack.pop_all()
         return self
@@ -64,29 +92,60 @@ class Hosts:
         generation_5 = (prefix / "bin" / "prterun").exists()
         agent = "--prtemca plm_ssh_args" if generation_5 else "--mca plm_rsh_args"
         control = "--prtemca prte_if_include" if generation_5 else "--mca oob_tcp_if_include"
-        network = f"{NETWORK}.0/24"
+        network = f"{self.network}.0/24"
         return (
             f"--prefix {prefix} {agent} '{self.ssh_options}' {control} {network} "
             f"--mca btl_tcp_if_include {network}"
         )
 
+    def cut(self, index):
+        """Cuts a host's link; nothing more comes or goes, and nobody is told."""
+        run("ip", "link", "set", self._outer[index], "down")
+
+    def mend(self, index):
+        """Mends a host's link."""
+        run("ip", "link", "set", self._outer[index], "up")
+
+    def kill(self, index):
+        """Ends all of a host at once: its link first, so that no farewell gets out."""
+        self.cut(index)
+        self._kill_processes(index)
+
+    def execute(self, index, command):
+        """Starts a shell command on a host, with its name and mounts, and waits for it."""
+        inside = f"hostname {self.names[index]} && {command}"
+        run(*self._inside(index), "unshare", "--uts", "--mount", "sh", "-c", inside)
+
+    def _inside(self, index):
+        return "ip", "netns", "exec", self.names[index]
+
     def _make_keys(self):
         for name in ("hostkey", "key"):
-            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / name))
-        authorized = self._folder / "authorized"
-        authorized.write_text((self._folder / "key.pub").read_text())
-        authorized.chmod(0o600)
-        kind, key = (self._folder / "hostkey.pub").read_text().split()[:2]
-        known = "".join(f"{address} {kind} {key}\n" for address in self.addresses)
-        (self._folder / "known").write_text(known)
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name))
+        for name, content in (
+            ("authorized", (self.folder / "key.pub").read_text()),
+            ("nobody", ""),
+        ):
+            (self.folder / name).write_text(content)
+            (self.folder / name).chmod(0o600)
+        kind, key = (self.folder / "hostkey.pub").read_text().split()[:2]
+        known = "".join(
+            f"{address} {kind} {key}\n"
+            for index, address in enumerate(self.addresses)
+            if self._setup(index).known
+        )
+        (self.folder / "known").write_text(known)
         Path("/run/sshd").mkdir(exist_ok=True)
 
+    def _setup(self, index):
+        return self._setups.get(index, Setup())
+
     def _start(self, index):
-        name, address = f"{PREFIX}{index + 1}", self.addresses[index]
-        outer, inner = f"popv{index + 1}", f"popi{index + 1}"
+        name, outer, inner = self.names[index], self._outer[index], f"{self._outer[index]}i"
+        address, setup = self.addresses[index], self._setup(index)
         run("ip", "netns", "add", name)
         run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner)
-        run("ip", "link", "set", outer, "master", BRIDGE, "up")
+        run("ip", "link", "set", outer, "master", self._bridge, "up")
         run("ip", "link", "set", inner, "netns", name)
         for words in (
             ("link", "set", inner, "name", "eth0"),
@@ -94,29 +153,32 @@ class Hosts:
             ("link", "set", "eth0", "up"),
             ("link", "set", "lo", "up"),
         ):
-            run("ip", "netns", "exec", name, "ip", *words)
-        settings = self._folder / f"sshd{index}.conf"
+            run(*self._inside(index), "ip", *words)
+        settings = self.folder / f"sshd{index}.conf"
         settings.write_text(
-            f"ListenAddress {address}\nHostKey {self._folder}/hostkey\n"
-            f"PidFile {self._folder}/sshd{index}.pid\n"
-            f"AuthorizedKeysFile {self._folder}/authorized\n"
+            f"ListenAddress {address}\nHostKey {self.folder}/hostkey\n"
+            f"PidFile {self.folder}/sshd{index}.pid\n"
+            f"AuthorizedKeysFile {self.folder}/{'authorized' if setup.admits else 'nobody'}\n"
             "StrictModes no\nUsePAM no\nPermitRootLogin yes\n"
-            f"SetEnv TMPDIR={self._folder}\n"  # what killed daemons leave goes with the folder
+            # What killed daemons leave goes with the folder.
+            f"SetEnv TMPDIR={self.folder} {setup.environment}\n"
         )
-        # A host's name is its own only inside a namespace for it.
-        start = f"hostname {name} && exec /usr/sbin/sshd -f {settings}"
-        run("ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", start)
+        if setup.runs:
+            # A host's name is its own only inside a namespace for it.
+            self.execute(index, f"{{ {setup.before}; }} && exec /usr/sbin/sshd -f {settings}")
+
+    def _kill_processes(self, index):
+        inside = subprocess.run(
+            ["ip", "netns", "pids", self.names[index]], capture_output=True, text=True, check=False
+        )
+        for pid in inside.stdout.split():
+            subprocess.run(["kill", "-9", pid], capture_output=True, check=False)
 
     def _remove(self):
-        for index in range(self._number):
-            name = f"{PREFIX}{index + 1}"
-            inside = subprocess.run(
-                ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
-            )
-            for pid in inside.stdout.split():
-                subprocess.run(["kill", "-9", pid], check=False)
+        for index, name in enumerate(self.names):
+            self._kill_processes(index)
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-        subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", self._bridge], capture_output=True, check=False)
 
 
 def run(*words):
