@@ -55,6 +55,7 @@ class Job(Record):
         partition: Which partition of devices is wanted.
         limits: How the job may end.
         display: What is shown and kept.
+        tf_config: Whether instances get TF_CONFIG.
     """
 
     program: tuple[str, ...]
@@ -83,6 +84,7 @@ class Job(Record):
     partition: Partition = Partition()
     limits: Limits = Limits()
     display: Display = Display()
+    tf_config: bool = False
 
     @property
     def is_local(self) -> bool:
@@ -159,6 +161,7 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         partition=Partition.of(values),
         limits=Limits.of(values),
         display=Display.of(values),
+        tf_config=values["tf-config"],
     )
 
 
