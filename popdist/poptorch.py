@@ -67,6 +67,8 @@ class Options(_poptorch.Options):
         here = topology()
         super().replicationFactor(here.num_local_replicas)
         self.Distributed.configureProcessId(*_process(here))
+        if here.executable_cache_path is not None:
+            self.enableExecutableCaching(here.executable_cache_path)
         if here.offline:
             super().connectionType(_poptorch.ConnectionType.Never)
         else:

@@ -25,6 +25,10 @@ class FrozenOptionsError(PopdistError, AttributeError):
     """Options were changed after a loader or a model took them."""
 
 
+class ConfigFileError(PopdistError, ValueError):
+    """A file of options cannot be read, or says what options cannot be told."""
+
+
 class BlockedCallError(PopdistError, RuntimeError):
     """PopDist sets this option itself, from what the launcher says."""
 

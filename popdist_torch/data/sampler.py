@@ -155,5 +155,5 @@ class GroupedBatchSampler(EpochSampler):
 
 def _generator(seed: int, epoch: int) -> torch.Generator:
     # Scattered, so that epoch 1 of one seed is not epoch 0 of the next.
-    mixed = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
+    mixed = np.random.SeedSequence([seed & (2**64 - 1), epoch]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(mixed[0] >> np.uint64(1)))

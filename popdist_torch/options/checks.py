@@ -1,21 +1,25 @@
-"""Argument checks that several groups of options share."""
+"""Argument checks that options share; each takes the option's name and the value."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from popdist_torch.errors import OptionError, OptionValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Member = TypeVar("Member")
 
 
-def whole_number(name: str, value: object, *, least: int) -> int:
-    """A count.
+def whole_number(name: str, value: object, *, least: int | None) -> int:
+    """A whole number.
 
     Args:
         name: The option as the program spells it.
         value: What the program gave.
-        least: The smallest accepted value.
+        least: The smallest accepted value; None for any.
 
     Returns:
         The value.
@@ -23,14 +27,27 @@ def whole_number(name: str, value: object, *, least: int) -> int:
     Raises:
         OptionError: It is no whole number, or too small.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    wrong = isinstance(value, bool) or not isinstance(value, int)
+    if wrong or (least is not None and value < least):  # type: ignore[operator]  # an int here
         raise OptionError(
             "PD300",
             f"{name} takes a whole number",
             value=value,
-            accepted=f"{least} or more",
+            accepted="any" if least is None else f"{least} or more",
         )
-    return value
+    return int(value)  # type: ignore[call-overload,no-any-return]
+
+
+def at_least(least: int) -> Callable[[str, Any], int]:
+    """A check for counts.
+
+    Args:
+        least: The smallest accepted value.
+
+    Returns:
+        `whole_number` with that limit.
+    """
+    return partial(whole_number, least=least)
 
 
 def flag(name: str, value: object) -> bool:
@@ -51,20 +68,63 @@ def flag(name: str, value: object) -> bool:
     return value
 
 
+def text(_name: str, value: object) -> str:
+    """A name or a path.
+
+    Args:
+        _name: The option as the program spells it.
+        value: What the program gave.
+
+    Returns:
+        The value as text.
+    """
+    return str(value)
+
+
 def member(name: str, value: object, kind: type[Member]) -> Member:
-    """A member of an enumeration.
+    """A member of an enumeration, or an instance of a class.
 
     Args:
         name: The option as the program spells it.
         value: What the program gave.
-        kind: The enumeration.
+        kind: The enumeration or class.
 
     Returns:
         The value.
 
     Raises:
-        OptionValueError: It is none of the enumeration's members.
+        OptionValueError: It is none.
     """
     if not isinstance(value, kind):
         raise OptionValueError("PD300", f"{name} takes a member of {kind.__name__}", value=value)
     return value
+
+
+def one_of(kind: type[Member]) -> Callable[[str, Any], Member]:
+    """A check for enumerations.
+
+    Args:
+        kind: The enumeration.
+
+    Returns:
+        `member` for it.
+    """
+    return partial(member, kind=kind)
+
+
+def names(option: str, value: object) -> list[str]:
+    """Several names.
+
+    Args:
+        option: The option as the program spells it.
+        value: What the program gave.
+
+    Returns:
+        The names.
+
+    Raises:
+        OptionError: It is no list of texts.
+    """
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise OptionError("PD300", f"{option} takes a list of names", value=value)
+    return list(value)

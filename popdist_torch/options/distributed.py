@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from popdist_torch.errors import OptionError
-from popdist_torch.options.checks import whole_number
+from popdist_torch.options.checks import names, whole_number
+from popdist_torch.options.settings import with_effect, without_effect
 from popdist_torch.options.storage import OptionsDict
 
 
@@ -16,10 +17,13 @@ class DistributedOptions(OptionsDict):
     variables is the published meaning of `setEnvVarNames`, so this class reads the environment.
     """
 
+    path = "Distributed."
+
     def __init__(self) -> None:
         super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
         self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
+    @with_effect("the process trains alone")
     def disable(self) -> DistributedOptions:
         """Makes this process stand alone.
 
@@ -28,6 +32,7 @@ class DistributedOptions(OptionsDict):
         """
         return self.configureProcessId(0, 1)
 
+    @with_effect("the place among the processes of the job")
     def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> DistributedOptions:
         """Takes the place from environment variables.
 
@@ -45,6 +50,7 @@ class DistributedOptions(OptionsDict):
             _number(var_process_id, default=0), _number(var_num_processes, default=1)
         )
 
+    @with_effect("the place among the processes of the job")
     def configureProcessId(self, process_id: int, num_processes: int) -> DistributedOptions:
         """Sets the place.
 
@@ -66,6 +72,20 @@ class DistributedOptions(OptionsDict):
                 value=f"process {process_id} of {num_processes}",
             )
         self.set(distributed_process_id=process_id, num_distributed_processes=num_processes)
+        return self
+
+    @without_effect
+    def IPUoFConfigFiles(self, files: str | list[str]) -> DistributedOptions:
+        """Files that describe the partition of an IPU system.
+
+        Args:
+            files: Paths, or a pattern.
+
+        Returns:
+            These options.
+        """
+        paths = [files] if isinstance(files, str) else names("IPUoFConfigFiles", files)
+        self.set(ipuof_configs=dict(enumerate(paths)))
         return self
 
     @property

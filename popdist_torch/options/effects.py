@@ -10,7 +10,7 @@ logger = logging.getLogger("popdist.torch")
 
 @cache
 def stored_only(name: str) -> None:
-    """Says once per process, at debug level, that an option has no effect here.
+    """Says once per process, at debug level, that something has no effect here.
 
     Args:
         name: The option as the program spells it.

@@ -52,11 +52,20 @@ class SyncPattern(IntEnum):
 
 
 class DataLoaderMode(IntEnum):
-    """How `popdist_torch.DataLoader` reads; the adapter has `Sync`."""
+    """How `popdist_torch.DataLoader` reads."""
 
     Sync = 0
     Async = 1
     AsyncRebatched = 2
+
+
+class SharingStrategy(IntEnum):
+    """How the process of an accessor starts, and how batches travel from it."""
+
+    SharedMemory = 0
+    FileSystem = 1
+    Fork = 2
+    ForkServer = 3
 
 
 class DataPartition(Enum):
@@ -74,6 +83,38 @@ class AutoStage(IntEnum):
 
     SameAsIpu = 0
     AutoIncrement = 1
+
+
+class Liveness(IntEnum):
+    """How long tensors stay on an IPU; nothing on a host depends on it."""
+
+    AlwaysLive = 0
+    OffChipAfterFwd = 1
+    OffChipAfterFwdNoOverlap = 2
+    OffChipAfterEachPhase = 3
+
+
+class CommGroupType(IntEnum):
+    """Which replicas make a group."""
+
+    All = 0
+    Consecutive = 1
+    Orthogonal = 2
+    NoGrouping = 3
+
+
+class VariableRetrievalMode(IntEnum):
+    """Which replicas' values of a variable come back to the host."""
+
+    OnePerGroup = 0
+    AllReplicas = 2
+
+
+class MultiConvPlanType(IntEnum):
+    """How several convolutions share an IPU; nothing on a host depends on it."""
+
+    Parallel = 0
+    Serial = 1
 
 
 class MatMulSerializationMode(Enum):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from popdist_torch.errors import OptionValueError
 from popdist_torch.options.checks import flag
+from popdist_torch.options.settings import without_effect
 from popdist_torch.options.storage import OptionsDict
 
 
 class JitOptions(OptionsDict):
     """Options of graph building."""
 
+    path = "Jit."
+
+    @without_effect
     def traceModel(self, trace_model: bool) -> JitOptions:
         """Accepts the dispatcher, PopTorch's only way since SDK 3.
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from popdist_torch.options.effects import stored_only
+from popdist_torch.options.settings import with_effect, without_effect
 from popdist_torch.options.storage import OptionsDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+SYNTHETIC_DATA = "syntheticDataMode"
+"""The one session option with a meaning on a host: 0 for real data, else generated data."""
+
+
 class PopartOptions(OptionsDict):
     """PopART session options by name."""
+
+    path = "_Popart."
 
     def __init__(self) -> None:
         super().__init__(
@@ -21,6 +28,7 @@ class PopartOptions(OptionsDict):
             patterns_level=2,
         )
 
+    @with_effect("`syntheticDataMode` acts as `enableSyntheticData`; no other name does")
     # The published method takes a name and a value, unlike that of every other group.
     def set(self, *name_and_value: Any, **values: Any) -> PopartOptions:  # type: ignore[override]
         """Stores one PopART session option.
@@ -35,11 +43,13 @@ class PopartOptions(OptionsDict):
         if name_and_value:
             self._require_unfrozen()
             name, value = name_and_value
-            stored_only(f"_Popart.{name}")
+            if name != SYNTHETIC_DATA:
+                stored_only(f"_Popart.{name}")
             self("options")[name] = value
         super().set(**values)
         return self
 
+    @without_effect
     def setPatterns(self, patterns: Mapping[str, bool], level: int = 2) -> PopartOptions:
         """Stores which graph patterns PopART applies.
 
@@ -50,5 +60,4 @@ class PopartOptions(OptionsDict):
         Returns:
             These options.
         """
-        stored_only("_Popart.setPatterns")
         return self.set(patterns=dict(patterns), patterns_level=level)

@@ -2,83 +2,73 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
+
+import torch
 
 from popdist_torch.errors import OptionValueError
 from popdist_torch.options.checks import flag
-from popdist_torch.options.effects import stored_only
+from popdist_torch.options.settings import Setting
 from popdist_torch.options.storage import OptionsDict
 
-if TYPE_CHECKING:
-    import torch
+_PARTIALS = {torch.float: "float", torch.half: "half"}
+
+
+def _partials(name: str, dtype: Any) -> str:
+    if dtype not in _PARTIALS:
+        raise OptionValueError(
+            "PD300",
+            f"{name} takes a type of partial sums",
+            value=dtype,
+            accepted="torch.float or torch.half",
+        )
+    return _PARTIALS[dtype]
 
 
 class PrecisionOptions(OptionsDict):
     """Options of the device's arithmetic."""
 
-    def setPartialsType(self, dtype: torch.dtype) -> PrecisionOptions:
-        """Stores the type of partial sums.
+    path = "Precision."
 
-        Args:
-            dtype: ``torch.float`` or ``torch.half``.
-
-        Returns:
-            These options.
-
-        Raises:
-            OptionValueError: Another type.
-        """
-        import torch
-
-        names = {torch.float: "float", torch.half: "half"}
-        if dtype not in names:
-            raise OptionValueError(
-                "PD300",
-                "setPartialsType takes a type of partial sums",
-                value=dtype,
-                accepted="torch.float or torch.half",
-            )
-        stored_only("Precision.setPartialsType")
-        self.createOrSet(partials_type=names[dtype])
-        return self
-
-    def enableStochasticRounding(self, enabled: bool) -> PrecisionOptions:
-        """Stores whether the device rounds to half precision at random.
-
-        Args:
-            enabled: Whether it does.
-
-        Returns:
-            These options.
-        """
-        stored_only("Precision.enableStochasticRounding")
-        self.createOrSet(stochastic_rounding=flag("enableStochasticRounding", enabled))
-        return self
-
-    def enableFloatingPointExceptions(self, enabled: bool) -> PrecisionOptions:
-        """Stores whether the device stops at overflows and undefined results.
-
-        Args:
-            enabled: Whether it does.
-
-        Returns:
-            These options.
-        """
-        stored_only("Precision.enableFloatingPointExceptions")
-        self.createOrSet(floating_point_exceptions=flag("enableFloatingPointExceptions", enabled))
-        return self
-
-    def runningStatisticsAlwaysFloat(self, enabled: bool) -> PrecisionOptions:
-        """Stores whether running statistics are kept in single precision.
-
-        Args:
-            enabled: Whether they are.
-
-        Returns:
-            These options.
-        """
-        stored_only("Precision.runningStatisticsAlwaysFloat")
-        self.createOrSet(
-            running_statistics_always_float=flag("runningStatisticsAlwaysFloat", enabled)
-        )
-        return self
+    setPartialsType = Setting(
+        "The type of partial sums, ``torch.float`` or ``torch.half``.",
+        "dtype",
+        "partials_type",
+        _partials,
+    )
+    enableStochasticRounding = Setting(
+        "Whether the device rounds to half precision at random.",
+        "enabled",
+        "stochastic_rounding",
+        flag,
+    )
+    enableFloatingPointExceptions = Setting(
+        "Whether the device stops at overflows and undefined results.",
+        "enabled",
+        "floating_point_exceptions",
+        flag,
+    )
+    halfFloatCasting = Setting(
+        "How half and single precision combine; without effect in PopTorch too since SDK 3.",
+        "half_float_casting",
+        "half_float_casting",
+        lambda _name, value: value,
+    )
+    runningStatisticsAlwaysFloat = Setting(
+        "Whether running statistics are kept in single precision.",
+        "value",
+        "running_statistics_always_float",
+        flag,
+    )
+    autocastEnabled = Setting(
+        "Whether operations choose their precision by a policy (to SDK 2.6).",
+        "autocast_enabled",
+        "autocast_enabled",
+        flag,
+    )
+    autocastPolicy = Setting(
+        "The policy of ``autocastEnabled`` (to SDK 2.6).",
+        "autocast_policy",
+        "autocast_policy",
+        lambda _name, policy: policy,
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from popdist_torch.errors import FrozenOptionsError, OptionError, UnknownOptionError
 
@@ -22,7 +22,12 @@ class OptionsDict:
 
     Args:
         **defaults: The keys that exist, with their first values; a key's type is that of its value.
+
+    Attributes:
+        path: How a program reaches these options from the whole, with a final point.
     """
+
+    path: ClassVar[str] = ""
 
     def __init__(self, **defaults: Any) -> None:
         self._is_frozen = False
@@ -75,6 +80,19 @@ class OptionsDict:
             else:
                 self._values[key] = value
 
+    def put(self, key: str, value: Any) -> None:
+        """Sets an option to a value that was checked already, of whatever type.
+
+        Args:
+            key: The key, which need not exist yet.
+            value: Its value.
+
+        Raises:
+            FrozenOptionsError: The options are in use.
+        """
+        self._require_unfrozen()
+        self._values[key] = value
+
     def exists(self, name: str) -> bool:
         """Whether an option has a value.
 
@@ -122,9 +140,9 @@ class OptionsDict:
         """All values as plain data.
 
         Returns:
-            Keys with values; enumerations as their numbers.
+            Keys with values; enumerations as their numbers, other objects as they are printed.
         """
-        return {key: v.value if isinstance(v, Enum) else v for key, v in self._values.items()}
+        return {key: _plain(value) for key, value in self._values.items()}
 
     def values(self) -> dict[str, Any]:
         """All values as they are kept.
@@ -179,6 +197,13 @@ class OptionsDict:
         clone.__dict__["_is_frozen"] = False
         return clone
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OptionsDict):
+            return NotImplemented
+        return self._values == other._values
+
+    __hash__ = None  # type: ignore[assignment]  # equal options can be changed to differ
+
     def __repr__(self) -> str:
         lines = [f"{key}: {_shown(self._values[key])}" for key in self._values]
         return f"{type(self).__name__}(" + "".join(f"\n    {line}" for line in lines) + ")"
@@ -204,6 +229,13 @@ def _fits(value: object, expected: type) -> bool:
     if expected is not bool and isinstance(value, bool):
         return False
     return isinstance(value, expected) or (expected is float and isinstance(value, int))
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    kept = isinstance(value, int | float | str | list | tuple | dict | None)
+    return value if kept else repr(value)
 
 
 def _shown(value: object) -> str:

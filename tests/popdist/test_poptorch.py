@@ -99,6 +99,11 @@ def test_an_offline_job_never_attaches(launched):
     assert not options.exists("ipu_id")
 
 
+def test_the_launcher_says_where_compiled_programs_go(launched):
+    launched(executable_cache_path="/cache")
+    assert popdist.poptorch.Options().cachePath == "/cache"
+
+
 def test_to_dict_leaves_freezing_alone():
     options = popdist.poptorch.Options()
     options.outputMode(popdist_torch.OutputMode.All)

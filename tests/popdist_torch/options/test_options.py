@@ -6,6 +6,7 @@ import torch
 
 import popdist_torch as poptorch
 from popdist_torch.options import effects
+from popdist_torch.options.settings import declared
 
 
 def test_defaults_are_the_published_ones():
@@ -172,3 +173,77 @@ def test_popart_options_are_kept_by_name():
 def test_an_offline_target_is_one_that_is_never_attached_to():
     options = poptorch.Options().useOfflineIpuTarget()
     assert options.connection_type == poptorch.ConnectionType.Never
+
+
+def test_replicas_may_share_input():
+    options = poptorch.Options().inputReplicaGrouping(2, poptorch.CommGroupType.Orthogonal)
+    assert (options.input_group_size, options.input_cgt) == (2, poptorch.CommGroupType.Orthogonal)
+    with pytest.raises(AssertionError, match="Consecutive or"):
+        options.inputReplicaGrouping(2, poptorch.CommGroupType.All)
+
+
+@pytest.mark.parametrize("enabled", [True, 1, 2])
+def test_synthetic_data_has_two_names(enabled):
+    assert not poptorch.Options().synthetic_data
+    options = poptorch.Options().enableSyntheticData(enabled)
+    assert options.synthetic_data
+    assert not options.enableSyntheticData(enabled=False).synthetic_data
+    options._Popart.set("syntheticDataMode", 2)
+    assert options.synthetic_data
+
+
+def test_equal_options_have_equal_values_everywhere():
+    assert poptorch.Options() == poptorch.Options()
+    other = poptorch.Options()
+    other.Precision.enableStochasticRounding(enabled=True)
+    assert other != poptorch.Options()
+    assert other.clone() == other
+    assert other != 1
+
+
+def test_a_period_without_every_n_is_ignored_aloud(caplog):
+    with caplog.at_level(logging.INFO, logger="popdist.torch"):
+        options = poptorch.Options().outputMode(poptorch.OutputMode.All, 3)
+    assert options.output_return_period == 1
+    assert "only EveryN" in caplog.text
+
+
+PUBLISHED = {
+    "": "deviceIterations replicationFactor inputReplicaGrouping broadcastBuffers randomSeed "
+    "outputMode anchorMode setExecutionStrategy autoRoundNumIPUs setAvailableMemoryProportion "
+    "enableExecutableCaching anchorTensor useOfflineIpuTarget enableSyntheticData "
+    "enableStableNorm relaxOptimizerAttributesChecks logDir maxRepeatLogs modelName useIpuModel "
+    "useIpuId connectionType syncPattern logCycleCount enableProfiling disableModuleNamescope "
+    "updatableNamedBuffers sourceLocationExcludes appendToLocationExcludes "
+    "showCompilationProgressBar",
+    "Training": "gradientAccumulation accumulationAndReplicationReductionType "
+    "setMeanAccumulationAndReplicationReductionStrategy setAutomaticLossScaling "
+    "setConvolutionDithering",
+    "Precision": "setPartialsType enableStochasticRounding enableFloatingPointExceptions "
+    "halfFloatCasting runningStatisticsAlwaysFloat autocastEnabled autocastPolicy",
+    "Distributed": "disable setEnvVarNames configureProcessId IPUoFConfigFiles",
+    "TensorLocations": "setActivationLocation setWeightLocation setOptimizerLocation "
+    "setAccumulatorLocation numIOTiles",
+    "Jit": "traceModel",
+    "_Popart": "set setPatterns",
+}
+
+
+@pytest.mark.parametrize("group", PUBLISHED)
+def test_every_published_method_is_there_and_says_what_it_does(group):
+    options = poptorch.Options()
+    owner = getattr(options, group) if group else options
+    found = {path.rpartition(".")[2]: what for path, what, _ in declared(type(owner))}
+    assert set(found) == set(PUBLISHED[group].split())
+    assert all(what.endswith(".") for what in found.values())
+    for other in ("clone", "loadFromFile", "from_json", "toDict", "defaultAnchorMode"):
+        assert callable(getattr(options, other))
+
+
+def test_a_method_takes_its_published_argument_only():
+    options = poptorch.Options()
+    options.deviceIterations(device_iterations=2)
+    options.TensorLocations.setWeightLocation(location=poptorch.TensorLocationSettings())
+    for wrong in ({"iterations": 2}, {}):
+        with pytest.raises(TypeError, match="iterations"):
+            options.deviceIterations(**wrong)

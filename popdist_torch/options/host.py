@@ -1,0 +1,215 @@
+"""Top-level options that act on a host."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import torch
+
+from popdist_torch.errors import OptionError
+from popdist_torch.options.checks import at_least, flag, member, names, one_of, whole_number
+from popdist_torch.options.enums import CommGroupType, ConnectionType, OutputMode
+from popdist_torch.options.popart import SYNTHETIC_DATA, PopartOptions
+from popdist_torch.options.settings import Setting, with_effect
+from popdist_torch.options.storage import OptionsDict
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+logger = logging.getLogger("popdist.torch")
+
+_RANDOM_NORMAL = 2
+
+
+class HostOptions(OptionsDict):
+    """Options with an effect on a host."""
+
+    _Popart: PopartOptions
+
+    deviceIterations = Setting(
+        "How many times one call runs the model on fresh data.",
+        "device_iterations",
+        "device_iterations",
+        at_least(1),
+        effect="D of the batch algebra: updates per call in training, model runs in inference",
+    )
+    replicationFactor = Setting(
+        "How many replicas of the model this process runs.",
+        "replication_factor",
+        "replication_factor",
+        at_least(1),
+        effect="R of the batch algebra; poprun decides it under `popdist.poptorch.Options`",
+    )
+    broadcastBuffers = Setting(
+        "Whether buffers that the model changes must be the same in all replicas.",
+        "broadcast_buffers",
+        "broadcast_buffers",
+        flag,
+        default=True,
+        effect="False lets every replica keep its own; running statistics are each one's own",
+    )
+    connectionType = Setting(
+        "When devices are attached to.",
+        "connection_type",
+        "connection_type",
+        one_of(ConnectionType),
+        effect="`Never` makes running a model an error",
+    )
+    enableExecutableCaching = Setting(
+        "The folder for compiled programs; None for no caching.",
+        "path",
+        "cachePath",
+        lambda _name, path: os.fspath(path),
+        effect="where compiled models are kept, for models that are compiled",
+        clears=True,
+    )
+    useIpuModel = Setting(
+        "Whether models run on the CPU even where the machine has a GPU.",
+        "use_model",
+        "use_model",
+        flag,
+        effect="keeps models on the CPU",
+    )
+    useIpuId = Setting(
+        "Which device of this host models run on.",
+        "ipu_id",
+        "ipu_id",
+        at_least(0),
+        effect="index of the GPU",
+    )
+    updatableNamedBuffers = Setting(
+        "Names of buffers that the host may update.",
+        "buffers",
+        "updatable_named_buffers",
+        names,
+        effect="those that `copyNamedBuffersToDevice` copies",
+    )
+
+    @with_effect("which outputs of a call come back")
+    def outputMode(self, output_mode: OutputMode, output_return_period: int | None = None) -> Self:
+        """Which outputs of a call come back.
+
+        Args:
+            output_mode: ``Final``, ``EveryN``, ``All``, ``Sum`` or ``Default`` (``Final`` for
+                training, ``All`` for inference).
+            output_return_period: N of ``EveryN``, in device iterations.
+
+        Returns:
+            These options.
+
+        Raises:
+            OptionError: ``EveryN`` without a positive period.
+        """
+        mode = member("outputMode", output_mode, OutputMode)
+        if mode == OutputMode.EveryN:
+            period = whole_number("the period of EveryN", output_return_period, least=1)
+            self.set(output_return_period=period)
+        elif output_return_period is not None:
+            logger.info("the output period is ignored; only EveryN has one")
+        self.set(output_mode=mode)
+        return self
+
+    @with_effect("as `outputMode`; its name up to SDK 2.4")
+    def anchorMode(self, anchor_mode: OutputMode, anchor_return_period: int | None = None) -> Self:
+        """The name of `outputMode` up to SDK 2.4.
+
+        Args:
+            anchor_mode: As for `outputMode`.
+            anchor_return_period: As for `outputMode`.
+
+        Returns:
+            These options.
+        """
+        return self.outputMode(anchor_mode, anchor_return_period)
+
+    def defaultOutputMode(self) -> bool:
+        """Whether the output mode is still ``Default``.
+
+        Returns:
+            True if so.
+        """
+        return bool(self("output_mode") == OutputMode.Default)
+
+    defaultAnchorMode = defaultOutputMode
+
+    @with_effect("replicas of a group read the same rows, so a call takes R / group size as many")
+    def inputReplicaGrouping(
+        self, input_group_size: int, input_group_type: CommGroupType = CommGroupType.Consecutive
+    ) -> Self:
+        """How many replicas read the same input.
+
+        Args:
+            input_group_size: Replicas of a group; divides the replication factor.
+            input_group_type: ``Consecutive`` puts neighbours into a group, ``Orthogonal`` every
+                n-th replica, where n is the number of groups.
+
+        Returns:
+            These options.
+
+        Raises:
+            OptionError: Another type.
+        """
+        kind = member("inputReplicaGrouping", input_group_type, CommGroupType)
+        if kind not in (CommGroupType.Consecutive, CommGroupType.Orthogonal):
+            raise OptionError(
+                "PD300",
+                "inputReplicaGrouping knows no such type",
+                value=kind,
+                accepted="CommGroupType.Consecutive or CommGroupType.Orthogonal",
+            )
+        size = whole_number("the group size", input_group_size, least=1)
+        self.set(input_group_size=size, input_cgt=kind)
+        return self
+
+    @with_effect("seeds torch, shuffling, and every replica's random stream")
+    def randomSeed(self, random_seed: int) -> Self:
+        """Seeds the host's generator, shuffling, and every replica's own random stream.
+
+        Called before the model is built, it also gives all instances the same first weights.
+
+        Args:
+            random_seed: The seed.
+
+        Returns:
+            These options.
+
+        Raises:
+            OptionError: Not a whole number.
+        """
+        value = whole_number("randomSeed", random_seed, least=None)
+        self.createOrSet(random_seed=value)
+        torch.manual_seed(value)
+        return self
+
+    @with_effect("as `connectionType(ConnectionType.Never)`")
+    def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
+        """Makes the job one that never runs a model.
+
+        Args:
+            ipu_version: Stored.
+
+        Returns:
+            These options.
+        """
+        self.createOrSet(ipu_version=whole_number("useOfflineIpuTarget", ipu_version, least=1))
+        return self.connectionType(ConnectionType.Never)
+
+    @with_effect("models run on generated data in place of their inputs")
+    def enableSyntheticData(self, enabled: bool | int) -> Self:
+        """Runs models on generated data, to measure without loading any.
+
+        Args:
+            enabled: Whether to; PopART's numbers of modes are accepted, 0 for off.
+
+        Returns:
+            These options.
+        """
+        self._Popart.set(SYNTHETIC_DATA, _RANDOM_NORMAL if enabled else 0)
+        return self
+
+    @property
+    def synthetic_data(self) -> bool:
+        """Whether models run on generated data."""
+        return bool(self._Popart.options.get(SYNTHETIC_DATA, 0))
