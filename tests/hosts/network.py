@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAMS = ("ip", "sshd", "ssh-keygen", "unshare")
+PROGRAMS = ("ip", "sshd", "ssh-keygen", "unshare", "nsenter")
 
 
 def missing(programs=PROGRAMS):
@@ -117,7 +117,8 @@ class Hosts:
         run(*self._inside(index), "unshare", "--uts", "--mount", "sh", "-c", inside)
 
     def _inside(self, index):
-        return "ip", "netns", "exec", self.names[index]
+        # Unlike `ip netns exec` this leaves /sys as it is, whose control groups Slurm wants to see.
+        return "nsenter", f"--net=/run/netns/{self.names[index]}"
 
     def _make_keys(self):
         for name in ("hostkey", "key"):

@@ -1,0 +1,122 @@
+"""Jobs in allocations of a real Slurm over two hosts."""
+
+import os
+import sys
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.jobs import LAUNCHER, ROOT
+from tests.hosts.network import missing
+from tests.hosts.slurm import PROGRAMS, Cluster
+
+pytestmark = pytest.mark.skipif(
+    bool(missing(PROGRAMS)), reason=f"SLURM IS NOT TESTED: {missing(PROGRAMS)}"
+)
+
+PYTHON = [sys.executable, "-c"]
+WHERE = (
+    "import os, socket, popdist as p\n"
+    "t = p.topology()\n"
+    "print(t.instance_index, t.num_instances, socket.gethostname(), p.getLocalInstanceIndex(), "
+    "os.environ['OMP_NUM_THREADS'])"
+)
+NETWORK = "--mpi-global-args=--mca btl_tcp_if_include 10.77.32.0/24"
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in ("OMP_NUM_THREADS", *[n for n in os.environ if n.startswith("SLURM_")]):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_job_fills_its_allocation(slurm, mpirun):
+    code, out, errors = slurm.allocate(
+        ["-N2", "--ntasks-per-node=2"], [*LAUNCHER, f"--mpirun={mpirun}", *PYTHON, WHERE]
+    )
+    assert (code, errors) == (0, "")
+    assert sorted(out.splitlines()) == [
+        "0 4 popslurm1 0 1", "1 4 popslurm1 1 1", "2 4 popslurm2 0 1", "3 4 popslurm2 1 1",
+    ]  # fmt: skip
+
+
+def test_horovod_sums_in_a_batch_script(slurm):
+    code = (
+        "import torch, horovod.torch as hvd\nhvd.init()\n"
+        "print(hvd.allreduce(torch.tensor([1.0 + hvd.rank()]), op=hvd.Sum).item())"
+    )
+    file = slurm.folder / "sum.py"
+    file.write_text(code)
+    words = " ".join(f"'{word}'" for word in [*LAUNCHER, NETWORK, sys.executable, str(file)])
+    assert slurm.submit(["-N2", "--ntasks=2"], words) == ("COMPLETED", "3.0\n3.0\n")
+
+
+def test_a_job_on_one_host_stays_there(slurm):
+    code, out, errors = slurm.allocate(
+        ["-N2", "--ntasks-per-node=2"],
+        ["srun", "-N1", "-n1", "-w", "popslurm2", "--overlap", *LAUNCHER, "-H", "localhost",
+         "-np", "2", *PYTHON, WHERE],
+    )  # fmt: skip
+    assert (code, errors) == (0, "")
+    assert [line.split()[2] for line in out.splitlines()] == ["popslurm2", "popslurm2"]
+
+
+def test_a_failure_is_named_with_its_host(slurm):
+    program = "import popdist as p\nraise SystemExit(5 * (p.getInstanceIndex() == 1))"
+    code, _, errors = slurm.allocate(["-N2", "-n2"], [*LAUNCHER, *PYTHON, program])
+    assert code == 5
+    assert "instance 1 on popslurm2" in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "text"),
+    [
+        (["-n2"], [*LAUNCHER, "-np", "3", "true"], "3 instances, room for 2 by its tasks"),
+        (["-N1"], [*LAUNCHER, "-H", "elsewhere", "true"], "a host is not in the allocation"),
+        (["-n2"], ["srun", *LAUNCHER, "true"], "srun starts poprun 2 times"),
+    ],
+    ids=["too many instances", "a host outside", "several launchers"],
+)
+def test_contradictions_are_refused(slurm, options, command, text):
+    code, out, errors = slurm.allocate(options, command)
+    assert (code, out) == (2, "")
+    assert "[PD121]" in errors
+    assert text in errors
+
+
+def test_idle_tasks_are_mentioned(slurm):
+    code, out, errors = slurm.allocate(["-n2"], [*LAUNCHER, "-np", "1", "echo", "hello"])
+    assert (code, out) == (0, "hello\n")
+    assert errors.startswith("poprun: note: 1 of the 2 tasks")
+
+
+def test_a_cancelled_job_leaves_nothing(slurm):
+    mark = f"mark-{uuid.uuid4().hex}"
+    words = " ".join(LAUNCHER)
+    script = f"exec {words} {sys.executable} -c 'import time; print(1); time.sleep(300)' {mark}"
+    state, _ = slurm.submit(["-N2", "-n2"], script, cancel_when="1\n1\n")
+    assert state == "CANCELLED"
+    until = time.monotonic() + 10
+    while running(mark) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert running(mark) == []
+
+
+def running(mark):
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if mark.encode() in process.read_bytes():
+                found.append(process.parent.name)
+    return found
