@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import annotate
-from popdist_onnx.graph.tensor import Operand, Tensor
+from popdist_onnx.graph.tensor import Array, Operand, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -206,7 +206,7 @@ class Tape:
         """
         return self.constant(np.asarray(numbers, np.int64))
 
-    def constant(self, array: np.ndarray, name: str | None = None) -> Tensor:
+    def constant(self, array: Array, name: str | None = None) -> Tensor:
         """A constant; equal ones are written once.
 
         Constants are nodes, not initializers: initializers are what training changes.
@@ -257,7 +257,7 @@ class Tape:
         self.graph.inputs.append(value)
         return Tensor(self, value)
 
-    def state(self, name: str, array: np.ndarray) -> Tensor:
+    def state(self, name: str, array: Array) -> Tensor:
         """Adds an initializer: a weight, or another tensor that lasts from update to update.
 
         Args:
@@ -319,6 +319,14 @@ class Tape:
                 kept = self.rename(new, self.release(old)) if old.name else new
                 replace_uses(self.graph, old, kept.value)
         self.graph.remove(node, safe=True)
+
+    def release(self, name: str) -> None:
+        """Lets a name be taken again, because the value that had it gives way to another.
+
+        Args:
+            name: The name.
+        """
+        self._names.discard(name)
 
     def zeros(self, like: Tensor) -> Tensor:
         """Zeros of a tensor's shape and type.
