@@ -27,3 +27,7 @@ class ConfigTypeError(PopdistError, TypeError):
 
 class ConfigConflictError(PopdistError):
     """Attributes of a configuration contradict each other or the job."""
+
+
+class AgreementError(PopdistError, RuntimeError):
+    """The instances of a job build or run different things."""

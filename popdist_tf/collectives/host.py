@@ -1,12 +1,7 @@
 """Sum, broadcast and gather over all instances, on the host, through the real Horovod.
 
-Three properties of Horovod's TensorFlow ops decide how they are called here:
-
-* They are registered as stateless, so TensorFlow may run one whose input is constant while it
-  optimises the graph. Ranks with different constants then wait for different operations, forever.
-  A gate that the optimiser takes for stateful (`GuaranteeConst`) keeps inputs out of its reach.
-* They match by node name; see `naming`.
-* They reject some dtypes (bool, bfloat16, complex numbers, strings), which are carried in others.
+Horovod's TensorFlow ops need care, see `gate` and `naming`; and they reject some dtypes (bool,
+bfloat16, complex numbers, strings), see `carriers`.
 """
 
 from __future__ import annotations
@@ -17,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from popdist_tf.collectives.carriers import carrier
+from popdist_tf.collectives.gate import gated
 from popdist_tf.collectives.naming import collective_name
 
 if TYPE_CHECKING:
@@ -85,7 +81,8 @@ class HostCollectives:
         with tf.device("CPU:0"):
             value, restore = carrier(tf.convert_to_tensor(tensor), reduces=False)
             name = collective_name("allgather")
-            return restore(horovod.allgather(_gated(value), name=name, ignore_name_scope=True))
+            answer = horovod.allgather(gated(value), name=name, ignore_name_scope=True)
+            return restore(gated(answer))
 
     def _sum(self, value: Any, name: str | None) -> Any:
         assert self.horovod is not None  # noqa: S101 - `_call` has answered a job of one
@@ -116,8 +113,4 @@ class HostCollectives:
         # Beside a GPU, TensorFlow might otherwise place Horovod's kernel (and the copies) there.
         with tf.device("CPU:0"):
             value, restore = carrier(tensor, reduces=not kind.startswith("broadcast"))
-            return restore(operation(_gated(value), collective_name(kind)))
-
-
-def _gated(value: Any) -> Any:
-    return value if tf.executing_eagerly() else tf.raw_ops.GuaranteeConst(input=value)
+            return restore(gated(operation(gated(value), collective_name(kind))))

@@ -18,6 +18,7 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
+from popdist_tf.collectives.agreement import agree
 from popdist_tf.strategies import variables
 from popdist_tf.strategies.cross_device import (
     HostCrossDeviceOps,
@@ -57,6 +58,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         self._collectives = collectives
         self._variable_device = variable_device
         self._reduce_on_device = reduce_on_device
+        self._has_run = False
         self._host_ops = HostCrossDeviceOps(collectives)
         super().__init__(strategy, devices=list(devices), cross_device_ops=self._host_ops)
         # A local replica without an element ends the data for all of them, as the original has it;
@@ -68,6 +70,11 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
     @property
     def _num_replicas_in_sync(self) -> int:
         return len(self._devices) * self._collectives.size
+
+    @property
+    def replicas_per_step(self) -> int:
+        """How many elements of its data set a step of this instance takes."""
+        return len(self._devices)
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
         return int(self._collectives.rank * len(self._devices) + replica_id)
@@ -122,10 +129,12 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
                 replica_id, device, primary_var, **kwargs
             )
         initial_value, dtype = kwargs["initial_value"], kwargs.get("dtype")
+        name = kwargs.get("name")
 
         # A callable, so that TensorFlow can lift the creation out of loops and functions.
         def from_root() -> Any:
             value = variables.evaluate_initial_value(initial_value, dtype)
+            agree(self._collectives, f"variable {name} {value.dtype.name}{value.shape}")
             received = self._collectives.broadcast(value)
             received.set_shape(value.shape)
             return received
@@ -138,6 +147,10 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
     # Running.
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        if not self._has_run:
+            # Once: a later call may be a retrace on one instance alone.
+            self._has_run = True
+            agree(self._collectives, "the first step")
         with device_code():
             return super()._call_for_each_replica(fn, args, kwargs)
 
@@ -213,6 +226,8 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         return self._make_input_fn_iterator(lambda _: dataset)
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        size = int(tf.data.experimental.cardinality(dataset)) if tf.executing_eagerly() else None
+        agree(self._collectives, f"a data set of {size} batches")
         if len(self._devices) == 1:
             return dataset
         return self._distribute_datasets_from_function(lambda _: dataset, options)

@@ -7,6 +7,7 @@ from typing import Any
 import popdist
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.devices.local import replica_devices
+from popdist_tf.keras.epochs import count_replica_steps
 from popdist_tf.strategies.base import HostStrategy
 from popdist_tf.strategies.extended import HorovodExtended
 
@@ -22,7 +23,8 @@ class PopDistStrategy(HostStrategy):
         ipu_device: Accepted as published; the replicas run on this instance's own devices.
         add_ipu_cross_replica_reductions: Whether reductions in device code are carried out.
         enable_dataset_iterators: Accepted as published, without effect on a host.
-        enable_keras_extensions: Accepted as published, without effect on a host.
+        enable_keras_extensions: Whether Keras counts the steps of an epoch per instance where an
+            instance runs several replicas.
 
     Raises:
         TooLateError: TensorFlow has started with fewer devices than this instance has replicas.
@@ -35,8 +37,10 @@ class PopDistStrategy(HostStrategy):
         enable_dataset_iterators: bool = True,
         enable_keras_extensions: bool = True,
     ) -> None:
-        del enable_dataset_iterators, enable_keras_extensions
+        del enable_dataset_iterators
         devices = replica_devices(popdist.getNumLocalReplicas())
+        if enable_keras_extensions and len(devices) > 1:
+            count_replica_steps()
         self.ipu_device = ipu_device
         super().__init__(
             HorovodExtended(

@@ -1,0 +1,63 @@
+"""Do all ranks build the same thing? Asked before the values themselves travel.
+
+Every question has the same form, whatever it is about: a digest of its text, gathered eagerly. So a
+rank that creates one variable more than the others asks about it while they ask about their next
+step, the digests differ, and all of them learn who is where, instead of waiting for each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from popdist_tf.errors import AgreementError
+
+if TYPE_CHECKING:
+    from popdist_tf.collectives.host import HostCollectives
+
+_SHOWN = 200
+
+
+def agree(collectives: HostCollectives, statement: str) -> None:
+    """Checks that every rank states the same; every rank must call it.
+
+    Args:
+        collectives: The job's collectives.
+        statement: What this rank is about to do, in words.
+
+    Raises:
+        AgreementError: Ranks state different things; raised on all of them.
+    """
+    if collectives.horovod is None:
+        return
+    digest = hashlib.sha256(statement.encode()).digest()
+    digests = _gather(collectives, np.frombuffer(digest, dtype=np.int64))
+    if (digests != digests[0]).any():
+        text = statement[:_SHOWN].ljust(_SHOWN).encode()[:_SHOWN]
+        rows = _gather(collectives, np.frombuffer(text, dtype=np.uint8))
+        said = [bytes(row).decode(errors="replace").strip() for row in rows]
+        raise AgreementError(
+            "PD413",
+            "the instances disagree about what they build or run",
+            value="; ".join(f"instance {rank}: {text}" for rank, text in enumerate(said)),
+            accepted="the same variables and data set sizes, in the same order, on every instance",
+            hint="create models, optimizers and data sets alike on all instances; what only one "
+            "of them needs goes outside of the strategy's scope",
+        )
+
+
+def _differ(
+    collectives: HostCollectives, digest: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> bool:
+    rows = _gather(collectives, digest)
+    return bool((rows != rows[0]).any())
+
+
+def _gather(collectives: HostCollectives, row: Any) -> Any:
+    # Also while a graph is being built, where nothing could be answered before a session runs.
+    with tf.init_scope(), context.eager_mode():
+        return np.asarray(collectives.allgather(tf.constant(row[np.newaxis])).numpy())

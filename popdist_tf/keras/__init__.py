@@ -1,0 +1,1 @@
+"""What Keras needs to train, evaluate and predict under the strategies."""

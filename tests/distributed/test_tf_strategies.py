@@ -1,0 +1,293 @@
+"""Reductions, variables and Keras training of the Horovod strategies, on real ranks.
+
+TensorFlow takes seconds to start, so each job answers many questions at once, and each test asks
+about one of the answers.
+"""
+
+import numpy as np
+import pytest
+
+from tests.distributed.jobs import run_job
+
+SEED = 11
+BATCH = 4
+STEPS = 3
+EPOCHS = 2
+
+
+def data(instance):
+    rng = np.random.default_rng([SEED, instance])
+    samples = BATCH * STEPS * 2
+    return (
+        rng.normal(size=(samples, 6, 6, 1)).astype(np.float32),
+        rng.integers(0, 3, size=samples),
+    )
+
+
+def collectives():
+    import tensorflow as tf
+
+    import popdist
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+    strategy = PopDistStrategy()
+    instance = popdist.getInstanceIndex()
+    summed, mean = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+    with strategy.scope():
+        weight = tf.Variable(5.0 + instance)
+        table = tf.Variable(tf.zeros([4, 2]))
+        counter = tf.Variable(
+            0.0,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.MEAN,
+            trainable=False,
+        )
+
+    def replica_step():
+        context = tf.distribute.get_replica_context()
+        number = tf.cast(context.replica_id_in_sync_group, tf.float32)
+        # A different number of rows from each instance.
+        rows = tf.range(1 + instance)
+        with tf.GradientTape() as tape:
+            tape.watch(number)
+            total = context.all_reduce(summed, number * number)
+        slices = tf.IndexedSlices(tf.ones([1 + instance, 2]), rows, [4, 2])
+        reduced = context.all_reduce(summed, slices)
+        counter.assign_add(2 * number)
+        return {
+            "sum": total,
+            "mean": context.all_reduce(mean, number),
+            "gradient": tape.gradient(total, number),
+            "gathered": context.all_gather(tf.reshape(number, [1, 1]), axis=1),
+            "table": tf.convert_to_tensor(reduced),
+            "constant": context.all_reduce(summed, 1.0),
+            "bfloat16": tf.cast(
+                context.all_reduce(summed, tf.cast(number, tf.bfloat16)), tf.float32
+            ),
+        }
+
+    @tf.function
+    def loop():
+        # The results of all iterations but the last are unused, and nothing else orders them.
+        last = tf.constant(0.0)
+        for index in tf.range(20):
+            value = tf.fill([100_000], tf.cast(index + instance, tf.float32))
+            last = strategy.reduce(summed, value, axis=None)[0]
+        return last
+
+    answers = strategy.run(tf.function(replica_step))
+    local = {
+        name: [v.numpy() for v in strategy.experimental_local_results(value)]
+        for name, value in answers.items()
+    }
+    outside = {
+        "outside_sum": strategy.reduce(summed, tf.constant(instance + 1.0), axis=None),
+        "outside_mean": strategy.reduce(mean, tf.constant(instance + 1), axis=None),
+        "on_read": counter.read_value(),
+        "weight": weight.read_value(),
+        "loop": loop(),
+        "constants": tf.function(
+            lambda: (
+                strategy.reduce(summed, 1.0 + instance, axis=None)
+                + strategy.extended._collectives.broadcast(tf.constant(10.0 + instance))
+            )
+        )(),
+    }
+    assert table.shape == (4, 2)
+    return {
+        **{name: np.stack(values) for name, values in local.items()},
+        **{name: np.asarray(value) for name, value in outside.items()},
+        "replicas": strategy.num_replicas_in_sync,
+        "checkpoints": bool(strategy.extended.should_checkpoint),
+        "kinds": f"{type(weight).__name__} {type(counter).__name__}",
+    }
+
+
+@pytest.fixture(scope="module")
+def answers():
+    return run_job(collectives, instances=2, replicas=4)
+
+
+def test_replicas_have_global_ids(answers):
+    assert answers[0]["replicas"] == 4
+    assert np.concatenate([a["gradient"] for a in answers]).tolist() == [0, 8, 16, 24]
+    for instance in answers:
+        assert instance["gathered"].tolist() == [[[0, 1, 2, 3]]] * 2
+
+
+def test_sums_and_means_are_over_all_replicas(answers):
+    for instance in answers:
+        assert instance["sum"].tolist() == [14, 14]
+        assert instance["mean"].tolist() == [1.5, 1.5]
+        assert instance["bfloat16"].tolist() == [6, 6]
+
+
+def test_an_equal_constant_counts_once_for_each_replica(answers):
+    assert [a["constant"].tolist() for a in answers] == [[4, 4], [4, 4]]
+
+
+def test_a_plain_tensor_outside_of_run_counts_once_for_each_instance(answers):
+    assert [float(a["outside_sum"]) for a in answers] == [3, 3]
+    assert [float(a["outside_mean"]) for a in answers] == [1.5, 1.5]
+
+
+def test_slices_with_different_numbers_of_rows_are_added(answers):
+    expected = [[4, 4], [2, 2], [0, 0], [0, 0]]
+    for instance in answers:
+        assert instance["table"].tolist() == [expected, expected]
+
+
+def test_a_variable_that_each_replica_writes_is_averaged_on_read(answers):
+    assert [float(a["on_read"]) for a in answers] == [3.0, 3.0]
+
+
+def test_variables_start_from_the_first_instance(answers):
+    assert [float(a["weight"]) for a in answers] == [5, 5]
+    assert answers[0]["kinds"] == "IPUMirroredVariable IPUSyncOnReadVariable"
+
+
+def test_iterations_of_a_loop_do_not_meet_in_flight(answers):
+    assert [float(a["loop"]) for a in answers] == [39, 39]
+
+
+def test_constants_that_differ_between_instances_do_not_deadlock(answers):
+    assert [float(a["constants"]) for a in answers] == [13, 13]
+
+
+def test_only_the_first_instance_writes_checkpoints(answers):
+    assert [a["checkpoints"] for a in answers] == [True, False]
+
+
+def model_for(strategy, optimizer):
+    import tensorflow as tf
+
+    with strategy.scope():
+        tf.keras.utils.set_random_seed(SEED + strategy.extended._collectives.rank)
+        model = tf.keras.Sequential(
+            [
+                tf.keras.layers.Conv2D(3, 3, activation="relu", input_shape=(6, 6, 1)),
+                tf.keras.layers.Flatten(),
+                tf.keras.layers.Dense(3),
+            ]
+        )
+        model.compile(
+            optimizer=tf.keras.optimizers.Adam(0.01) if optimizer == "adam" else "sgd",
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            steps_per_execution=STEPS,
+        )
+    return model
+
+
+def trained(model, dataset):
+    history = model.fit(dataset, epochs=EPOCHS, shuffle=False, verbose=0).history
+    evaluated = model.evaluate(dataset, verbose=0)
+    return {
+        **{f"weight{i}": w for i, w in enumerate(model.get_weights())},
+        **{f"slot{i}": np.asarray(v) for i, v in enumerate(model.optimizer.variables)},
+        "loss": np.asarray(history["loss"]),
+        "accuracy": np.asarray(history["accuracy"]),
+        "evaluated": np.asarray(evaluated),
+    }
+
+
+def trained_with_each_optimizer(strategy, dataset):
+    answers = {}
+    for optimizer in ("sgd", "adam"):
+        answer = trained(model_for(strategy, optimizer), dataset)
+        answers |= {f"{optimizer}_{name}": value for name, value in answer.items()}
+    return answers
+
+
+def as_steps(parts):
+    """The batches of several parts, in the order in which replicas take them."""
+    images, labels = (np.stack(arrays) for arrays in zip(*map(data, parts), strict=True))
+    batches = [
+        array.reshape(len(parts), -1, BATCH, *array.shape[2:]).swapaxes(0, 1)
+        for array in (images, labels)
+    ]
+    return tuple(array.reshape(-1, *array.shape[3:]) for array in batches)
+
+
+def keras_in_job():
+    import tensorflow as tf
+
+    import popdist
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+    strategy = PopDistStrategy()
+    local = popdist.getNumLocalReplicas()
+    first = popdist.getInstanceIndex() * local
+    samples = as_steps(range(first, first + local))
+    dataset = tf.data.Dataset.from_tensor_slices(samples).batch(BATCH, drop_remainder=True)
+    return trained_with_each_optimizer(strategy, dataset)
+
+
+def keras_alone():
+    import tensorflow as tf
+
+    from popdist_tf.ipu.ipu_strategy import IPUStrategy
+
+    dataset = tf.data.Dataset.from_tensor_slices(as_steps(range(4))).batch(4 * BATCH)
+    return trained_with_each_optimizer(IPUStrategy(), dataset)
+
+
+@pytest.fixture(scope="module")
+def global_batch():
+    (answer,) = run_job(keras_alone, instances=1)
+    return answer
+
+
+@pytest.mark.parametrize("instances", [2, 4])
+def test_keras_fit_equals_one_process_on_the_global_batch(instances, global_batch):
+    ranks = run_job(keras_in_job, instances=instances, replicas=4)
+    for name, expected in global_batch.items():
+        for rank in ranks:
+            np.testing.assert_array_equal(rank[name], ranks[0][name])
+        np.testing.assert_allclose(ranks[0][name], expected, rtol=2e-5, atol=2e-6)
+
+
+def disagreements():
+    import tensorflow as tf
+
+    import popdist
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+    strategy = PopDistStrategy()
+    instance = popdist.getInstanceIndex()
+    answers = {}
+    try:
+        with strategy.scope():
+            variable = tf.Variable(1.0, name="shared")
+            if instance == 1:
+                tf.Variable([1.0, 2.0], name="extra")
+        strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", variable))
+    except RuntimeError as error:
+        answers["models"] = str(error)
+    try:
+        with strategy.scope():
+            model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+            model.compile("sgd", "mse")
+        samples = np.zeros((8 + 4 * instance, 1), np.float32)
+        model.fit(tf.data.Dataset.from_tensor_slices((samples, samples)).batch(4), verbose=0)
+    except RuntimeError as error:
+        answers["data"] = str(error)
+    return answers
+
+
+@pytest.fixture(scope="module")
+def messages():
+    return run_job(disagreements)
+
+
+def test_a_different_model_on_one_instance_is_named(messages):
+    for rank in messages:
+        assert "[PD413]" in rank["models"]
+        assert "instance 0: the first step" in rank["models"]
+        assert "instance 1: variable extra float32(2,)" in rank["models"]
+
+
+def test_data_sets_of_unequal_length_are_named_before_the_first_step(messages):
+    for rank in messages:
+        assert "instance 0: a data set of 2 batches" in rank["data"]
+        assert "instance 1: a data set of 3 batches" in rank["data"]
