@@ -1,7 +1,7 @@
 """The topology table, in the published form of the original launcher.
 
 The rules (widths, centring, cutting) were worked out from tables in public logs; host names that do
-not fit stand below the table.
+not fit stand below the table, and so do labels of the rows that are ours (NUMA nodes, devices).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _LABEL_WIDTH = 11
 _TITLE = "poprun topology"
+_MOST_REPLICAS = 256
+"""Beyond this the table is some thousand columns wide, and a list says the same."""
 
 
 def topology_table(instances: Sequence[Instance], num_ilds: int = 1) -> str:
@@ -28,9 +30,13 @@ def topology_table(instances: Sequence[Instance], num_ilds: int = 1) -> str:
     """
     replicas = [one.num_local_replicas for one in instances]
     total = sum(replicas)
+    domains = [one.index * num_ilds // len(instances) for one in instances]
+    if total > _MOST_REPLICAS:
+        from popdist.poprun.seeing.topology_list import topology_list
+
+        return topology_list(instances, domains)
     width = len(str(total - 1)) + 2
     inner = _LABEL_WIDTH + 1 + _span(total, width)
-    domains = [one.index * num_ilds // len(instances) for one in instances]
     hosts = _runs([one.host.name for one in instances], replicas)
     cells, footnotes = _host_cells(hosts, width)
     rows = [
@@ -41,10 +47,11 @@ def topology_table(instances: Sequence[Instance], num_ilds: int = 1) -> str:
     ]
     for label, texts in (
         ("NUMA", [one.numa for one in instances]),
-        ("devices", [",".join(one.devices) for one in instances]),
+        ("devices", [one.devices for one in instances]),
     ):
         if any(texts):
             rows.append(_row(label, list(zip(texts, replicas, strict=True)), width))
+            footnotes += _long_labels(label, texts, replicas, width)
     between = f"|{'-' * _LABEL_WIDTH}|{'-' * (inner - _LABEL_WIDTH - 1)}|"
     head = [f" {'=' * inner}", f"|{_centred(_TITLE, inner)}|", f"|{'=' * inner}|"]
     body = [line for row in rows for line in (row, between)][:-1]
@@ -79,6 +86,16 @@ def _host_cells(
         cells.append((number if len(number) <= room else ".", count))
         footnotes.append(f"{number}: {name}")
     return cells, footnotes
+
+
+def _long_labels(
+    label: str, texts: Sequence[str], replicas: Sequence[int], width: int
+) -> list[str]:
+    return [
+        f"{label} of instance {index}: {text}"
+        for index, (text, count) in enumerate(zip(texts, replicas, strict=True))
+        if len(text) > _span(count, width) - 2
+    ]
 
 
 def _row(label: str, cells: Sequence[tuple[str, int]], width: int) -> str:
