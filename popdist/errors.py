@@ -79,6 +79,17 @@ CODES: dict[str, str] = {
     "PD524": "a pass left an invalid graph",
     "PD525": "a gradient cannot be made of what the graph says at this place",
     "PD526": "a variable cannot be trained",
+    # ONNX adapter: optimizers and the exchange of gradients on the host.
+    "PD540": "an optimizer's setting is unknown or malformed",
+    "PD541": "an optimizer's setting is out of range",
+    "PD542": "a new optimizer does not fit the graph that the session was built with",
+    "PD543": "settings of an optimizer contradict each other",
+    "PD544": "an optimizer names a weight that the model does not have",
+    "PD545": "updates need gradients that the model does not have, or has them already",
+    "PD546": "an optimizer state in the model does not fit the optimizer",
+    "PD547": "session options cannot be combined with hostAllReduce",
+    "PD548": "a gradient or stream of the host allreduce does not exist, or exists already",
+    "PD549": "gradients cannot all be copied out before the first is copied in",
 }
 """Every code with its meaning; codes are never reused."""
 

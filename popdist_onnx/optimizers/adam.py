@@ -1,0 +1,194 @@
+"""The Adam family: Adam, AdamW, AdaMax and LAMB, with and without bias correction.
+
+With s = a / (ls * af) (and ``+ wd * w`` with L2Regularization), and t counting updates from 1::
+
+    m <- b1 * m + (1 - b1) * s
+    v <- b2 * v + (1 - b2) * s**2        (AdaMax: max(b2 * v, |s|))
+    x  = (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + eps)
+    w <- w - lr * (x + wd * w)           (wd here with Decay)
+
+AdamNoBias and LambNoBias leave the divisions by ``1 - b**t`` out; AdaMax divides by ``v + eps``;
+LAMB multiplies the step by ``min(|w|, maxWeightNorm) / |x + wd * w|``, or 1 where a norm is 0.
+
+Formulas and names: PopART's optimizer reference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from popdist_onnx.graph import names
+from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
+from popdist_onnx.optimizers.scalars import Scalar, plain
+from popdist_onnx.optimizers.settings import LOSS_SCALING, Setting
+from popdist_onnx.types.dtypes import DataType
+from popdist_onnx.types.enums import AdamMode, WeightDecayMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from popdist_onnx.optimizers.clip_norm import ClipNormSettings
+    from popdist_onnx.optimizers.values import OptimizerValueMap
+
+LEARNING_RATE = plain("learningRate", "learningRate")
+WEIGHT_DECAY = plain("weightDecay", "weightDecay")
+BETA_1 = plain("adamBeta1", "beta1")
+BETA_2 = plain("adamBeta2", "beta2")
+EPS = plain("adamEps", "eps")
+MAX_WEIGHT_NORM = plain("maxWeightNorm", "maxWeightNorm")
+GRADIENT_SCALING = Scalar(
+    "adamGradientScaling", ("lossScaling",), lambda v, af: 1 / (v["lossScaling"] * af)
+)
+
+# With scaled states, the loss scale stays in the gradient, and what is compared with it grows.
+SCALED_EPS = Scalar("adamEps", ("eps", "lossScaling"), lambda v, _: v["eps"] * v["lossScaling"])
+SCALED_WEIGHT_DECAY = Scalar(
+    "weightDecay",
+    ("weightDecay", "lossScaling"),
+    lambda v, _: v["weightDecay"] * v["lossScaling"],
+)
+MEAN_SCALING = Scalar("adamGradientScaling", (), lambda _, af: 1 / af)
+
+BIAS_CORRECTED = (AdamMode.Adam, AdamMode.AdaMax, AdamMode.Lamb)
+LAMB = (AdamMode.Lamb, AdamMode.LambNoBias)
+
+
+class Adam(Optimizer):
+    """Adam and its relatives.
+
+    Args:
+        values: Settings by name, each a tuple of value and constness.
+        mode: The member of the family.
+        weight_decay_mode: Whether weight decay acts on the weight (AdamW) or on the gradient.
+        accum_type: Element type of gradient sums; UNDEFINED takes the weight's.
+        accl1_type: Element type of the first moment; UNDEFINED takes the weight's.
+        accl2_type: Element type of the second moment; UNDEFINED takes the weight's.
+        clip_norm_settings: Groups of weights whose gradients are clipped.
+        scaled_optimizer_state: Whether moments keep the loss scale.
+
+    Raises:
+        OptimizerSettingError: A setting is unknown or malformed.
+        OptimizerValueError: A setting is out of range.
+    """
+
+    published: ClassVar[str] = "Adam"
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("learningRate", 0.1, "rate", "step length"),
+        Setting("weightDecay", 0.0, "not negative", "share of the weight that decays"),
+        Setting("beta1", 0.9, "not negative", "share of the first moment that is kept"),
+        Setting("beta2", 0.999, "not negative", "share of the second moment that is kept"),
+        Setting("eps", 1e-6, "positive", "added to the root of the second moment"),
+        LOSS_SCALING,
+        Setting(
+            "maxWeightNorm", 10.0, "not negative", "largest norm in LAMB's ratio", prefixed=False
+        ),
+    )
+
+    def __init__(
+        self,
+        values: Mapping[str, tuple[float, bool]],
+        mode: AdamMode = AdamMode.Adam,
+        weight_decay_mode: WeightDecayMode = WeightDecayMode.Decay,
+        accum_type: DataType | str = DataType.UNDEFINED,
+        accl1_type: DataType | str = DataType.FLOAT,
+        accl2_type: DataType | str = DataType.FLOAT,
+        clip_norm_settings: Sequence[ClipNormSettings] = (),
+        scaled_optimizer_state: bool = False,
+    ) -> None:
+        super().__init__(values, clip_norm_settings)
+        check_member("mode", mode, AdamMode)
+        check_member("weight_decay_mode", weight_decay_mode, WeightDecayMode)
+        self.mode = mode
+        self.weight_decay_mode = weight_decay_mode
+        self.accum_type = state_type("accum_type", accum_type)
+        self.accl1_type = state_type("accl1_type", accl1_type)
+        self.accl2_type = state_type("accl2_type", accl2_type)
+        self.scaled_optimizer_state = scaled_optimizer_state
+
+    @property
+    def eps(self) -> Scalar:
+        """What is added to the root of the second moment."""
+        return SCALED_EPS if self.scaled_optimizer_state else EPS
+
+    @property
+    def weight_decay(self) -> Scalar:
+        """The weight decay; in the gradient's scale where it is added to a scaled gradient."""
+        in_gradient = self.weight_decay_mode is WeightDecayMode.L2Regularization
+        return SCALED_WEIGHT_DECAY if self.scaled_optimizer_state and in_gradient else WEIGHT_DECAY
+
+    @property
+    def gradient_scaling(self) -> Scalar:
+        """The factor of the gradient sum."""
+        return MEAN_SCALING if self.scaled_optimizer_state else GRADIENT_SCALING
+
+    def scalars(self) -> tuple[Scalar, ...]:
+        """Every scalar that an update by this optimizer may read."""
+        return (
+            LEARNING_RATE,
+            self.weight_decay,
+            BETA_1,
+            BETA_2,
+            self.eps,
+            MAX_WEIGHT_NORM,
+            self.gradient_scaling,
+        )
+
+    def state_factors(self, before: Adam) -> dict[str, float]:
+        """What states are multiplied by when the loss scaling of scaled states changes.
+
+        Args:
+            before: The optimizer that the states come from.
+
+        Returns:
+            The factor by prefix of the state; empty where nothing changes.
+        """
+        ratio = self.getLossScalingVal() / before.getLossScalingVal()
+        if not self.scaled_optimizer_state or ratio == 1:
+            return {}
+        return {
+            names.ACCL1: ratio,
+            names.ACCL2: ratio if self.mode is AdamMode.AdaMax else ratio**2,
+        }
+
+    def form(self) -> dict[str, object]:
+        """What decides the shape of the update beside the settings' constness, by name."""
+        return {
+            "mode": self.mode.name,
+            "weight_decay_mode": self.weight_decay_mode.name,
+            "accum_type": self.accum_type.name,
+            "accl1_type": self.accl1_type.name,
+            "accl2_type": self.accl2_type.name,
+            "scaled_optimizer_state": self.scaled_optimizer_state,
+        }
+
+    def learningRates(self) -> OptimizerValueMap:
+        """The learning rate by weight."""
+        return self.value_map("learningRate")
+
+    def weightDecays(self) -> OptimizerValueMap:
+        """The weight decay by weight."""
+        return self.value_map("weightDecay")
+
+    def beta1s(self) -> OptimizerValueMap:
+        """The share of the first moment that is kept, by weight."""
+        return self.value_map("beta1")
+
+    def beta2s(self) -> OptimizerValueMap:
+        """The share of the second moment that is kept, by weight."""
+        return self.value_map("beta2")
+
+    def epss(self) -> OptimizerValueMap:
+        """What is added to the root of the second moment, by weight."""
+        return self.value_map("eps")
+
+    def maxWeightNorms(self) -> OptimizerValueMap:
+        """The largest norm in LAMB's ratio, by weight."""
+        return self.value_map("maxWeightNorm")
+
+    def getWeightDecayMode(self) -> WeightDecayMode:
+        """Whether weight decay acts on the weight or on the gradient."""
+        return self.weight_decay_mode
+
+    def useScaledOptimizerState(self) -> bool:
+        """Whether moments keep the loss scale."""
+        return self.scaled_optimizer_state

@@ -1,0 +1,151 @@
+"""AdaGrad, RMSProp, centered RMSProp and AdaDelta.
+
+With s = a / (ls * af) (and ``+ wd * w`` with L2Regularization)::
+
+    v1 <- v1 + s**2                          (AdaGrad)
+    v1 <- alpha * v1 + (1 - alpha) * s**2    (the others)
+    v2 <- alpha * v2 + (1 - alpha) * s       (centered RMSProp)
+    x   = s / (sqrt(v1) + eps)               (centered: sqrt(v1 - v2**2) + eps)
+    x   = s * sqrt(v2 + eps) / sqrt(v1 + eps), v2 <- alpha * v2 + (1 - alpha) * x**2  (AdaDelta)
+    v3 <- m * v3 + x                         (with momentum, else v3 = x)
+    w  <- w - lr * (v3 + wd * w)             (wd here with Decay)
+
+The TensorFlow variant of RMSProp has eps inside the root and starts v1 at 1; with momentum
+``v3 <- m * v3 + lr * x`` and ``w <- w - (v3 + wd * w)``.
+
+Formulas and names: PopART's optimizer reference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from popdist_onnx.optimizers.errors import OptimizerSettingError
+from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
+from popdist_onnx.optimizers.scalars import Scalar, plain
+from popdist_onnx.optimizers.settings import LOSS_SCALING, Setting
+from popdist_onnx.types.dtypes import DataType
+from popdist_onnx.types.enums import AdaptiveMode, WeightDecayMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from popdist_onnx.optimizers.values import OptimizerValueMap
+
+LEARNING_RATE = plain("learningRate", "learningRate")
+WEIGHT_DECAY = plain("weightDecay", "weightDecay")
+ALPHA = plain("adaptiveAlpha", "alpha")
+MOMENTUM = plain("adaptiveMomentum", "momentum")
+EPS = plain("adaptiveEps", "eps")
+GRADIENT_SCALING = Scalar(
+    "adaptiveGradientScaling", ("lossScaling",), lambda v, af: 1 / (v["lossScaling"] * af)
+)
+
+
+RMSPROP = (AdaptiveMode.RMSProp, AdaptiveMode.CenteredRMSProp)
+
+
+class Adaptive(Optimizer):
+    """AdaGrad, RMSProp, centered RMSProp or AdaDelta.
+
+    Args:
+        values: Settings by name, each a tuple of value and constness.
+        mode: Which of them.
+        weight_decay_mode: Whether weight decay acts on the weight or on the gradient.
+        accum_type: Element type of gradient sums; UNDEFINED takes the weight's.
+        accl1_type: Element type of the squared gradient's average; UNDEFINED takes the weight's.
+        accl2_type: Element type of the gradient's, or squared update's, average.
+        accl3_type: Element type of the momentum.
+        rmsprop_tf_variant: Whether RMSProp is calculated as TensorFlow does.
+
+    Raises:
+        OptimizerSettingError: A setting is unknown or malformed.
+        OptimizerValueError: A setting is out of range.
+    """
+
+    published: ClassVar[str] = "Adaptive"
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("learningRate", 0.01, "rate", "step length"),
+        Setting("weightDecay", 0.0, "not negative", "share of the weight that decays"),
+        Setting("alpha", 0.99, "not negative", "share of the averages that is kept"),
+        Setting("momentum", 0.0, "not negative", "share of the last update that is kept"),
+        Setting("eps", 1e-6, "positive", "added to the root of the squared gradient's average"),
+        LOSS_SCALING,
+    )
+
+    def __init__(
+        self,
+        values: Mapping[str, tuple[float, bool]],
+        mode: AdaptiveMode = AdaptiveMode.RMSProp,
+        weight_decay_mode: WeightDecayMode = WeightDecayMode.Decay,
+        accum_type: DataType | str = DataType.UNDEFINED,
+        accl1_type: DataType | str = DataType.FLOAT,
+        accl2_type: DataType | str = DataType.FLOAT,
+        accl3_type: DataType | str = DataType.UNDEFINED,
+        rmsprop_tf_variant: bool = False,
+    ) -> None:
+        super().__init__(values)
+        check_member("mode", mode, AdaptiveMode)
+        check_member("weight_decay_mode", weight_decay_mode, WeightDecayMode)
+        if rmsprop_tf_variant and mode not in RMSPROP:
+            raise OptimizerSettingError(
+                "PD543",
+                f"{mode.name} has no TensorFlow variant",
+                value=rmsprop_tf_variant,
+                accepted="rmsprop_tf_variant=True with RMSProp and CenteredRMSProp only",
+            )
+        self.mode = mode
+        self.weight_decay_mode = weight_decay_mode
+        self.accum_type = state_type("accum_type", accum_type)
+        self.accl1_type = state_type("accl1_type", accl1_type)
+        self.accl2_type = state_type("accl2_type", accl2_type)
+        self.accl3_type = state_type("accl3_type", accl3_type)
+        self.rmsprop_tf_variant = rmsprop_tf_variant
+
+    def has_momentum(self, weight: str | None = None) -> bool:
+        """Whether a weight's last update is kept.
+
+        Args:
+            weight: The weight; None asks for the default.
+
+        Returns:
+            True where its momentum is not 0 or may change.
+        """
+        momentum = self.value("momentum", weight)
+        return not momentum.isConst() or momentum.val() != 0
+
+    def scalars(self) -> tuple[Scalar, ...]:
+        """Every scalar that an update by this optimizer may read."""
+        return LEARNING_RATE, WEIGHT_DECAY, ALPHA, MOMENTUM, EPS, GRADIENT_SCALING
+
+    def form(self) -> dict[str, object]:
+        """What decides the shape of the update beside the settings' constness, by name."""
+        return {
+            "mode": self.mode.name,
+            "weight_decay_mode": self.weight_decay_mode.name,
+            "accum_type": self.accum_type.name,
+            "accl1_type": self.accl1_type.name,
+            "accl2_type": self.accl2_type.name,
+            "accl3_type": self.accl3_type.name,
+            "rmsprop_tf_variant": self.rmsprop_tf_variant,
+        }
+
+    def learningRates(self) -> OptimizerValueMap:
+        """The learning rate by weight."""
+        return self.value_map("learningRate")
+
+    def weightDecays(self) -> OptimizerValueMap:
+        """The weight decay by weight."""
+        return self.value_map("weightDecay")
+
+    def alphas(self) -> OptimizerValueMap:
+        """The share of the averages that is kept, by weight."""
+        return self.value_map("alpha")
+
+    def momentums(self) -> OptimizerValueMap:
+        """The share of the last update that is kept, by weight."""
+        return self.value_map("momentum")
+
+    def epss(self) -> OptimizerValueMap:
+        """What is added to the root, by weight."""
+        return self.value_map("eps")

@@ -1,0 +1,247 @@
+"""What all optimizers are: settings with per-weight values, scalars made of them, states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from popdist_onnx.errors import ArgumentError
+from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
+from popdist_onnx.optimizers.errors import OptimizerSettingError
+from popdist_onnx.optimizers.replacement import check_replacement
+from popdist_onnx.optimizers.settings import Setting, read_defaults, read_specifics
+from popdist_onnx.optimizers.values import OptimizerValue, OptimizerValueMap
+from popdist_onnx.types.dtypes import DataType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from enum import Enum
+
+    from popdist_onnx.optimizers.scalars import Scalar
+
+
+@dataclass(frozen=True)
+class ScalarValue:
+    """A scalar as it stands for one weight.
+
+    Attributes:
+        number: Its value now.
+        const: Whether it is baked into the graph.
+        own: Whether it is made of settings of that weight alone.
+    """
+
+    number: float
+    const: bool
+    own: bool
+
+
+class Optimizer:
+    """Base of the optimizers.
+
+    Args:
+        values: Settings by the constructor's names, each a tuple of value and constness.
+        clip_norm_settings: Groups of weights whose gradients are clipped.
+    """
+
+    settings: ClassVar[tuple[Setting, ...]] = ()
+    published: ClassVar[str] = "Optimizer"
+
+    def __init__(
+        self,
+        values: Mapping[str, tuple[float, bool]],
+        clip_norm_settings: Sequence[ClipNormSettings] = (),
+    ) -> None:
+        self._defaults = read_defaults(self.published, self.settings, values)
+        self._specifics: dict[str, dict[str, OptimizerValue]] = {}
+        self._clips = _checked_clips(clip_norm_settings)
+
+    def insertSpecific(self, weightId: str, values: Mapping[str, tuple[float, bool]]) -> None:
+        """Gives one weight settings of its own.
+
+        Args:
+            weightId: The weight's tensor id.
+            values: Settings by their plain names (``learningRate``), as tuples of value and
+                constness; those not named keep the default.
+
+        Raises:
+            OptimizerSettingError: A name is unknown or cannot differ by weight, or a value is no
+                tuple.
+            OptimizerValueError: A value is out of range.
+        """
+        read = read_specifics(self.published, self.settings, values)
+        self._specifics.setdefault(weightId, {}).update(read)
+
+    def hasSpecific(self, weightId: str | None = None) -> bool:
+        """Whether a weight, or any, has settings of its own.
+
+        Args:
+            weightId: The weight's tensor id; None asks for any.
+
+        Returns:
+            True where there are some.
+        """
+        return bool(self._specifics) if weightId is None else weightId in self._specifics
+
+    def specific_weights(self) -> list[str]:
+        """The weights with settings of their own."""
+        return list(self._specifics)
+
+    def value(self, key: str, weight: str | None = None) -> OptimizerValue:
+        """A setting's value.
+
+        Args:
+            key: The setting.
+            weight: The weight that it is for; None takes the default.
+
+        Returns:
+            The weight's own value where there is one, else the default.
+        """
+        return self._specifics.get(weight or "", {}).get(key, self._defaults[key])
+
+    def value_map(self, key: str) -> OptimizerValueMap:
+        """A setting's value by weight.
+
+        Args:
+            key: The setting.
+
+        Returns:
+            Its default and the values of single weights.
+        """
+        own = {weight: v[key] for weight, v in self._specifics.items() if key in v}
+        return OptimizerValueMap(self._defaults[key], own)
+
+    def lossScaling(self) -> OptimizerValue:
+        """The factor of the loss in backward passes."""
+        return self._defaults["lossScaling"]
+
+    def getLossScalingVal(self) -> float:
+        """The factor of the loss in backward passes, as a number."""
+        return self.lossScaling().val()
+
+    def getClipNormSettings(self) -> list[ClipNormSettings]:
+        """The groups of weights whose gradients are clipped."""
+        return list(self._clips)
+
+    def scalar(self, scalar: Scalar, weight: str | None, divisor: float) -> ScalarValue:
+        """A scalar as it stands for one weight.
+
+        Args:
+            scalar: Its declaration.
+            weight: The weight; None for the default.
+            divisor: The number of micro-batches that a gradient is the mean of (1 with Sum).
+
+        Returns:
+            Its number and constness.
+        """
+        values = {key: self.value(key, weight) for key in scalar.settings}
+        own = any(key in self._specifics.get(weight or "", {}) for key in scalar.settings)
+        number = scalar.formula({key: v.val() for key, v in values.items()}, divisor)
+        void = values[scalar.factor] if scalar.factor else None
+        const = void is not None and void.isConst() and void.val() == 0
+        return ScalarValue(number, const or all(v.isConst() for v in values.values()), own)
+
+    def scalars(self) -> tuple[Scalar, ...]:
+        """Every scalar that an update by this optimizer may read."""
+        raise NotImplementedError
+
+    def form(self) -> dict[str, object]:
+        """What decides the shape of the update beside the settings' constness, by name."""
+        return {}
+
+    def validReplacement(self, other: Optimizer) -> bool:
+        """Whether another optimizer fits a graph made with this one.
+
+        Args:
+            other: The other optimizer.
+
+        Returns:
+            True where only non-constant values differ.
+        """
+        from popdist_onnx.optimizers.errors import OptimizerReplacementError
+
+        try:
+            check_replacement(self, other)
+        except OptimizerReplacementError:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        given = {
+            s.constructor_key: (v.val(), v.isConst())
+            for s in self.settings
+            if (v := self._defaults[s.key]) != OptimizerValue(s.default)
+        }
+        return f"{type(self).__name__}({given!r})"
+
+
+FLOAT_TYPES = (DataType.UNDEFINED, DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16)
+
+
+def state_type(name: str, given: DataType | str) -> DataType:
+    """Reads the element type that a state is kept in.
+
+    Args:
+        name: The argument's name, for the message.
+        given: The type; UNDEFINED means the weight's.
+
+    Returns:
+        The type.
+
+    Raises:
+        OptimizerSettingError: States cannot be kept in it.
+    """
+    accepted = ", ".join(t.name for t in FLOAT_TYPES)
+    try:
+        read = DataType.of(given)
+    except ArgumentError as error:
+        raise OptimizerSettingError(
+            "PD540", f"{name} is no element type", value=given, accepted=accepted
+        ) from error
+    if read not in FLOAT_TYPES:
+        raise OptimizerSettingError(
+            "PD540", f"{name} is a floating-point type", value=read.name, accepted=accepted
+        )
+    return read
+
+
+def check_member(name: str, given: object, enumeration: type[Enum]) -> None:
+    """Refuses an argument that is no member of its enumeration.
+
+    Args:
+        name: The argument.
+        given: Its value.
+        enumeration: The enumeration.
+
+    Raises:
+        OptimizerSettingError: It is none.
+    """
+    if not isinstance(given, enumeration):
+        raise OptimizerSettingError(
+            "PD540",
+            f"{name} is a member of {enumeration.__name__}",
+            value=given,
+            accepted=", ".join(f"{enumeration.__name__}.{m.name}" for m in enumeration),
+        )
+
+
+def _checked_clips(clips: Sequence[ClipNormSettings]) -> tuple[ClipNormSettings, ...]:
+    clips = tuple(clips)
+    for clip in clips:
+        if not isinstance(clip, ClipNormSettings):
+            raise OptimizerSettingError(
+                "PD540",
+                "clip_norm_settings is a list of ClipNormSettings",
+                value=clip,
+                hint="write [ClipNormSettings.clipAllWeights(1.0)]",
+            )
+    everything = any(clip.mode is ClipNormMode.ClipAllWeights for clip in clips)
+    named = [weight for clip in clips for weight in clip.weightIds]
+    twice = sorted({weight for weight in named if named.count(weight) > 1})
+    if twice or (everything and len(clips) > 1):
+        raise OptimizerSettingError(
+            "PD540",
+            "a weight is in more than one clipping group",
+            value=twice or clips,
+            accepted="each weight in one group at most",
+        )
+    return clips

@@ -1,0 +1,183 @@
+"""Declarations of optimizer settings, and the reading of a program's dictionaries."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from popdist_onnx.optimizers.errors import OptimizerSettingError, OptimizerValueError
+from popdist_onnx.optimizers.values import OptimizerValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Check = Literal["rate", "not negative", "positive", "not zero", "switch"]
+
+CHECKS: dict[Check, str] = {
+    "rate": "not negative, and not a constant 0",
+    "not negative": "0 or more",
+    "positive": "more than 0",
+    "not zero": "any number but 0",
+    "switch": "constant 0 or 1",
+}
+"""What each check accepts, in words."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One number that an optimizer takes.
+
+    Attributes:
+        key: Name in ``insertSpecific``.
+        default: Value of programs that give none; it is constant.
+        check: What is accepted.
+        meaning: What it does, for the documentation.
+        per_weight: Whether single weights may have a value of their own.
+        prefixed: Whether the constructor's key is ``default`` and the name.
+    """
+
+    key: str
+    default: float
+    check: Check
+    meaning: str
+    per_weight: bool = True
+    prefixed: bool = True
+
+    @property
+    def constructor_key(self) -> str:
+        """The name in the constructor's dictionary."""
+        return f"default{self.key[0].upper()}{self.key[1:]}" if self.prefixed else self.key
+
+    def checked(self, value: OptimizerValue, optimizer: str) -> OptimizerValue:
+        """Refuses a value that this setting does not take.
+
+        Args:
+            value: The value.
+            optimizer: The optimizer's name, for the message.
+
+        Returns:
+            The value.
+
+        Raises:
+            OptimizerValueError: The value is out of range.
+        """
+        number, const = value.val(), value.isConst()
+        fits = {
+            "rate": number > 0 or (number == 0 and not const),
+            "not negative": number >= 0,
+            "positive": number > 0,
+            "not zero": number != 0,
+            "switch": const and number in {0.0, 1.0},
+        }[self.check]
+        if not fits:
+            kind = "constant zero" if self.check == "rate" and number == 0 else "unusable"
+            kind = "negative" if number < 0 else kind
+            raise OptimizerValueError(
+                "PD541",
+                f"{kind} {self.key} in {optimizer}",
+                value=number,
+                accepted=CHECKS[self.check],
+                hint="write (0.0, False) for a rate that a later update raises"
+                if kind == "constant zero"
+                else None,
+            )
+        return value
+
+
+LOSS_SCALING = Setting(
+    "lossScaling",
+    1.0,
+    "not zero",
+    "factor of the loss in backward passes; updates divide by it",
+    per_weight=False,
+    prefixed=False,
+)
+
+
+def read_defaults(
+    optimizer: str, settings: Sequence[Setting], values: Mapping[str, tuple[float, bool]]
+) -> dict[str, OptimizerValue]:
+    """Reads the dictionary of a constructor.
+
+    Args:
+        optimizer: The optimizer's name, for messages.
+        settings: What it takes.
+        values: The program's dictionary: name to (value, constness).
+
+    Returns:
+        Every setting's value by key.
+
+    Raises:
+        OptimizerSettingError: A name is unknown, or a value is no pair.
+        OptimizerValueError: A value is out of range.
+    """
+    by_name = {setting.constructor_key: setting for setting in settings}
+    # The published dictionary has both spellings in use for this one.
+    if "maxWeightNorm" in by_name:
+        by_name["defaultMaxWeightNorm"] = by_name["maxWeightNorm"]
+    given = _read(optimizer, by_name, values)
+    return {
+        setting.key: given[setting.key]
+        if setting.key in given
+        else setting.checked(OptimizerValue(setting.default), optimizer)
+        for setting in settings
+    }
+
+
+def read_specifics(
+    optimizer: str, settings: Sequence[Setting], values: Mapping[str, tuple[float, bool]]
+) -> dict[str, OptimizerValue]:
+    """Reads the dictionary of ``insertSpecific``.
+
+    Args:
+        optimizer: The optimizer's name, for messages.
+        settings: What it takes.
+        values: The program's dictionary: name to (value, constness).
+
+    Returns:
+        The given settings' values by key.
+
+    Raises:
+        OptimizerSettingError: A name is unknown, or a value is no pair.
+        OptimizerValueError: A value is out of range.
+    """
+    return _read(optimizer, {s.key: s for s in settings if s.per_weight}, values)
+
+
+def _read(
+    optimizer: str, by_name: Mapping[str, Setting], values: Mapping[str, tuple[float, bool]]
+) -> dict[str, OptimizerValue]:
+    if not hasattr(values, "items"):
+        raise OptimizerSettingError(
+            "PD540",
+            f"{optimizer} takes a dictionary of settings",
+            value=values,
+            accepted='for example {"' + next(iter(by_name)) + '": (0.1, False)}',
+        )
+    read = {}
+    for name, given in values.items():
+        # A value object stands for its pair.
+        value = (given.val(), given.isConst()) if isinstance(given, OptimizerValue) else given
+        if name not in by_name:
+            close = difflib.get_close_matches(str(name), by_name, n=1, cutoff=0.5)
+            raise OptimizerSettingError(
+                "PD540",
+                f"{optimizer} has no setting {name}",
+                accepted=", ".join(by_name),
+                hint=f"did you mean {close[0]}?" if close else None,
+            )
+        if not _is_pair(value):
+            raise OptimizerSettingError(
+                "PD540",
+                f"{optimizer}'s {name} is a tuple of value and constness",
+                value=value,
+                accepted="(float, bool), for example (0.1, False)",
+            )
+        setting = by_name[name]
+        read[setting.key] = setting.checked(OptimizerValue(*value), optimizer)
+    return read
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2  # noqa: PLR2004

@@ -1,0 +1,235 @@
+"""Stochastic gradient descent, with and without momentum.
+
+With gradient a (summed over micro-batches and replicas), loss scaling ls, and af micro-batches in a
+mean (1 with Sum):
+
+- without momentum: ``w <- wdsf * w - slr * a``;
+- Separate: ``v <- smm * v + swd * w + dpsf * a``, then ``w <- w - slr * v``;
+- Combined: ``v <- v + dpsf * a``, ``w <- w - slr * v``, then ``v <- smm * v + swd * w``, starting
+  from ``swd * w``. What is kept is one step further, what the weights become is the same.
+
+Formulas and names: PopART's optimizer reference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from popdist_onnx.optimizers.errors import OptimizerValueError
+from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
+from popdist_onnx.optimizers.scalars import Scalar
+from popdist_onnx.optimizers.settings import LOSS_SCALING, Setting
+from popdist_onnx.types.dtypes import DataType
+from popdist_onnx.types.enums import SGDAccumulatorAndMomentum
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from popdist_onnx.optimizers.clip_norm import ClipNormSettings
+    from popdist_onnx.optimizers.values import OptimizerValueMap
+
+LEARNING_RATE_0 = Scalar(
+    "scaledLearningRate0",
+    ("learningRate", "dampening", "lossScaling"),
+    lambda v, af: v["learningRate"] * (1 - v["dampening"]) / (v["lossScaling"] * af),
+)
+WEIGHT_DECAY_0 = Scalar(
+    "weightDecayScaleFactor0",
+    ("learningRate", "dampening", "weightDecay"),
+    lambda v, _: 1 - v["learningRate"] * (1 - v["dampening"]) * v["weightDecay"],
+    factor="weightDecay",
+)
+
+
+def _momentum_scalars(kind: int) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+    return (
+        Scalar(
+            f"scaledLearningRate{kind}",
+            ("learningRate", "velocityScaling"),
+            lambda v, _: v["learningRate"] / v["velocityScaling"],
+        ),
+        Scalar(
+            "scaledWeightDecay1",
+            ("dampening", "weightDecay", "velocityScaling"),
+            lambda v, _: (1 - v["dampening"]) * v["weightDecay"] * v["velocityScaling"],
+            factor="weightDecay",
+        ),
+        Scalar(
+            f"dampeningScaleFactor{kind}",
+            ("dampening", "velocityScaling", "lossScaling"),
+            lambda v, af: (1 - v["dampening"]) * v["velocityScaling"] / (v["lossScaling"] * af),
+        ),
+        Scalar(f"scaledMomentum{kind}", ("momentum",), lambda v, _: v["momentum"]),
+    )
+
+
+MOMENTUM_SCALARS = {
+    SGDAccumulatorAndMomentum.Combined: _momentum_scalars(1),
+    SGDAccumulatorAndMomentum.Separate: _momentum_scalars(2),
+}
+"""Learning rate, weight decay, dampening and momentum, by kind of state."""
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent.
+
+    Args:
+        values: Settings by name, each a tuple of value and constness.
+        clip_norm_settings: Groups of weights whose gradients are clipped.
+        accumulatorAndMomentum: How the velocity is kept.
+        accumType: Element type of gradient sums; UNDEFINED takes the weight's.
+        accl1Type: Element type of the velocity; UNDEFINED takes the weight's.
+
+    Raises:
+        OptimizerSettingError: A setting is unknown or malformed.
+        OptimizerValueError: A setting is out of range, or Nesterov momentum lacks a momentum or
+            has dampening.
+    """
+
+    published: ClassVar[str] = "SGD"
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("learningRate", 0.1, "rate", "step length"),
+        Setting("weightDecay", 0.0, "not negative", "share of the weight added to its gradient"),
+        Setting("momentum", 0.0, "not negative", "share of the velocity that is kept"),
+        Setting("dampening", 0.0, "not negative", "share of the gradient that is left out"),
+        Setting("velocityScaling", 1.0, "positive", "factor at which the velocity is kept"),
+        Setting(
+            "nesterov",
+            0.0,
+            "switch",
+            "look ahead along the velocity (releases of PopART after 2.2)",
+            per_weight=False,
+            prefixed=False,
+        ),
+        LOSS_SCALING,
+    )
+
+    def __init__(
+        self,
+        values: Mapping[str, tuple[float, bool]],
+        clip_norm_settings: Sequence[ClipNormSettings] = (),
+        accumulatorAndMomentum: SGDAccumulatorAndMomentum = SGDAccumulatorAndMomentum.Combined,
+        accumType: DataType | str = DataType.UNDEFINED,
+        accl1Type: DataType | str = DataType.UNDEFINED,
+    ) -> None:
+        super().__init__(_with_plain_switch(values), clip_norm_settings)
+        check_member("accumulatorAndMomentum", accumulatorAndMomentum, SGDAccumulatorAndMomentum)
+        self.accumulatorAndMomentum = accumulatorAndMomentum
+        self.accum_type = state_type("accumType", accumType)
+        self.accl1_type = state_type("accl1Type", accl1Type)
+        self._check_nesterov(None)
+
+    def insertSpecific(self, weightId: str, values: Mapping[str, tuple[float, bool]]) -> None:
+        """Gives one weight settings of its own.
+
+        Args:
+            weightId: The weight's tensor id.
+            values: Settings by their plain names, as tuples of value and constness.
+        """
+        super().insertSpecific(weightId, values)
+        self._check_nesterov(weightId)
+
+    def has_momentum(self, weight: str | None = None) -> bool:
+        """Whether a weight's velocity is kept.
+
+        Args:
+            weight: The weight; None asks for the default.
+
+        Returns:
+            True where its momentum is not 0 or may change.
+        """
+        momentum = self.value("momentum", weight)
+        return not momentum.isConst() or momentum.val() != 0
+
+    @property
+    def nesterov(self) -> bool:
+        """Whether updates look ahead along the velocity."""
+        return bool(self.value("nesterov").val())
+
+    def scalars(self) -> tuple[Scalar, ...]:
+        """Every scalar that an update by this optimizer may read."""
+        return (
+            LEARNING_RATE_0,
+            WEIGHT_DECAY_0,
+            *MOMENTUM_SCALARS[self.accumulatorAndMomentum],
+        )
+
+    def form(self) -> dict[str, object]:
+        """What decides the shape of the update beside the settings' constness, by name."""
+        return {
+            "accumulatorAndMomentum": self.accumulatorAndMomentum.name,
+            "accumType": self.accum_type.name,
+            "accl1Type": self.accl1_type.name,
+        }
+
+    def learningRates(self) -> OptimizerValueMap:
+        """The learning rate by weight."""
+        return self.value_map("learningRate")
+
+    def weightDecays(self) -> OptimizerValueMap:
+        """The weight decay by weight."""
+        return self.value_map("weightDecay")
+
+    def momentums(self) -> OptimizerValueMap:
+        """The momentum by weight."""
+        return self.value_map("momentum")
+
+    def dampenings(self) -> OptimizerValueMap:
+        """The dampening by weight."""
+        return self.value_map("dampening")
+
+    def velocityScalings(self) -> OptimizerValueMap:
+        """The velocity scaling by weight."""
+        return self.value_map("velocityScaling")
+
+    def getSGDAccumulatorAndMomentum(self) -> SGDAccumulatorAndMomentum:
+        """How the velocity is kept."""
+        return self.accumulatorAndMomentum
+
+    def _check_nesterov(self, weight: str | None) -> None:
+        dampening = self.value("dampening", weight)
+        fits = self.has_momentum(weight) and dampening.isConst() and dampening.val() == 0
+        if self.nesterov and not fits:
+            raise OptimizerValueError(
+                "PD543",
+                "Nesterov momentum needs a momentum and no dampening in SGD",
+                value={k: self.value(k, weight).val() for k in ("momentum", "dampening")},
+                accepted='for example {"defaultMomentum": (0.9, True), "nesterov": (True, True)}',
+            )
+
+
+def _with_plain_switch(
+    values: Mapping[str, tuple[float, bool]],
+) -> Mapping[str, tuple[float, bool]]:
+    """Reads the published (True, True) of the switch as the number 1."""
+    given = values.get("nesterov") if hasattr(values, "get") else None
+    if isinstance(given, tuple) and given and isinstance(given[0], bool):
+        return {**values, "nesterov": (float(given[0]), *given[1:])}
+    return values
+
+
+class ConstSGD(SGD):
+    """Stochastic gradient descent without momentum whose numbers never change.
+
+    Args:
+        learning_rate: Step length.
+        weight_decay: Share of the weight added to its gradient.
+        loss_scaling: Factor of the loss in backward passes; updates divide by it.
+        clip_norm_settings: Groups of weights whose gradients are clipped.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        loss_scaling: float = 1.0,
+        clip_norm_settings: Sequence[ClipNormSettings] = (),
+    ) -> None:
+        super().__init__(
+            {
+                "defaultLearningRate": (learning_rate, True),
+                "defaultWeightDecay": (weight_decay, True),
+                "lossScaling": (loss_scaling, True),
+            },
+            clip_norm_settings,
+        )

@@ -1,0 +1,166 @@
+"""Gradient accumulation: sums over micro-batches that the update reads.
+
+The pass divides the graph into two parts. Nodes without ``popdist.phase = update`` run for every
+micro-batch and end in ``UpdatedVar___Accum___w = Accum___w + Gradient___w``; the others run once
+per update and begin with ``FinalReducedGradient___w``, the finished sum. Who runs the graph feeds
+zeros for ``Accum___w`` at the first micro-batch of every update.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from popdist_onnx.graph import names
+from popdist_onnx.graph.passes import Pass
+from popdist_onnx.graph.tape import Tape
+from popdist_onnx.optimizers.errors import UpdateError
+from popdist_onnx.optimizers.weight_update import compute_type
+from popdist_onnx.transforms.autodiff import gradients_of
+from popdist_onnx.types.dtypes import DataType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from popdist_onnx.graph.tensor import Tensor
+
+ACCUMULATION = "popdist.accumulation"
+"""Metadata key of models: the number of micro-batches per weight update."""
+
+UPDATE_PHASE = {names.PASS: "optimizer", names.PHASE: "update"}
+"""Metadata of nodes that run once per weight update."""
+
+
+class AccumulateGradients(Pass):
+    """Adds up each weight's gradient in a state tensor.
+
+    Needs: ``Gradient___w`` for every weight that is to be trained.
+    Leaves: state ``Accum___w`` (zeros), and ``FinalReducedGradient___w`` for the update to read.
+
+    Args:
+        factor: The number of micro-batches per weight update, local replicas included.
+        kept_as: Element type of the sums; UNDEFINED takes the weight's.
+    """
+
+    def __init__(self, factor: int, kept_as: DataType = DataType.UNDEFINED) -> None:
+        self.factor = factor
+        self.kept_as = kept_as
+
+    def requires(self, model: ir.Model) -> None:
+        """Looks for gradients.
+
+        Args:
+            model: The model.
+
+        Raises:
+            UpdateError: There are none, or they are accumulated already.
+        """
+        require_gradients(model)
+        if self.factor < 1:
+            raise UpdateError(
+                "PD545",
+                "the accumulation factor is a positive whole number",
+                value=self.factor,
+                accepted="1 or more",
+            )
+        if ACCUMULATION in model.metadata_props:
+            raise UpdateError(
+                "PD545", "the model's gradients are accumulated already", value=self.factor
+            )
+
+    def change(self, model: ir.Model) -> bool:
+        """Adds the sums.
+
+        Args:
+            model: The model.
+
+        Returns:
+            True.
+        """
+        graph = model.graph
+        found = gradients_of(model)
+        every = Tape(graph, scope="accumulate/", metadata={names.PASS: "accumulate"})
+        for weight, gradient in found.items():
+            dtype = self._dtype(graph.initializers[weight])
+            shape = tuple(int(d) for d in graph.initializers[weight].shape or ())  # type: ignore[arg-type]
+            name = names.ACCUMULATOR + weight
+            total = every.state(name, np.zeros(shape, dtype.numpy()))
+            computed = compute_type(dtype)
+            added = _in(every, total.value, computed) + _in(every, gradient, computed)
+            if dtype != computed:
+                added = every.Cast(added, to=int(dtype))
+            graph.outputs.append(every.rename(added, names.updated(name)).value)
+        once = Tape(graph, scope="accumulate/", metadata=UPDATE_PHASE)
+        for weight in found:
+            finished = _output(graph, names.updated(names.ACCUMULATOR + weight))
+            once.many("Identity", [names.FINAL_GRADIENT + weight], finished)
+        model.metadata_props[ACCUMULATION] = str(self.factor)
+        return True
+
+    def _dtype(self, weight: ir.Value) -> ir.DataType:
+        own = weight.dtype or ir.DataType.FLOAT
+        return own if self.kept_as is DataType.UNDEFINED else ir.DataType(self.kept_as.onnx)
+
+
+def accumulate(model: ir.Model, factor: int, kept_as: DataType = DataType.UNDEFINED) -> ir.Model:
+    """Adds up each weight's gradient over several micro-batches.
+
+    Args:
+        model: A differentiated model, changed in place.
+        factor: The number of micro-batches per weight update, local replicas included.
+        kept_as: Element type of the sums; UNDEFINED takes the weight's.
+
+    Returns:
+        The model.
+
+    Raises:
+        UpdateError: The model has no gradients, or they are accumulated already.
+    """
+    AccumulateGradients(factor, kept_as)(model)
+    return model
+
+
+def updaters(model: ir.Model) -> Mapping[str, ir.Value]:
+    """The tensors that updates read.
+
+    Args:
+        model: A differentiated model.
+
+    Returns:
+        By weight: its accumulated gradient where gradients are accumulated, else its gradient.
+    """
+    made = {str(value.name): value for node in model.graph for value in node.outputs}
+    return {
+        weight: made.get(names.FINAL_GRADIENT + weight, gradient)
+        for weight, gradient in gradients_of(model).items()
+    }
+
+
+def require_gradients(model: ir.Model) -> None:
+    """Refuses a model without gradients.
+
+    Args:
+        model: The model.
+
+    Raises:
+        UpdateError: It has none.
+    """
+    if not gradients_of(model):
+        raise UpdateError(
+            "PD545",
+            "no weight of the model has a gradient",
+            accepted=f"values named {names.GRADIENT}<weight>",
+            hint="run autodiff(model) first, and see that weights reach the loss through operators "
+            "with gradients",
+        )
+
+
+def _in(tape: Tape, value: ir.Value, dtype: ir.DataType) -> Tensor:
+    tensor = tape.wrap(value)
+    return tensor if value.dtype == dtype else tape.Cast(tensor, to=int(dtype))
+
+
+def _output(graph: ir.Graph, name: str) -> ir.Value:
+    return next(value for value in graph.outputs if value.name == name)

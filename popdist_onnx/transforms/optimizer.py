@@ -1,0 +1,213 @@
+"""Grows the update of every weight from its gradient: the pass behind the optimizers.
+
+States are initializers, and ``UpdatedVar___<state>`` is an output of the graph with what it
+becomes. Constant numbers are baked in; the others are inputs of the graph, to which `scalar_inputs`
+gives content.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from popdist_onnx.graph import names
+from popdist_onnx.graph.passes import Pass
+from popdist_onnx.graph.tape import Tape
+from popdist_onnx.optimizers.errors import UpdateError
+from popdist_onnx.optimizers.feeds import scalar_feed
+from popdist_onnx.optimizers.scalars import LOSS_SCALING_INPUT
+from popdist_onnx.optimizers.updates import write_update
+from popdist_onnx.optimizers.weight_update import Numbers
+from popdist_onnx.transforms.accumulate import (
+    UPDATE_PHASE,
+    require_gradients,
+    updaters,
+)
+from popdist_onnx.transforms.clip import clip_factors
+from popdist_onnx.types.enums import ReductionType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from popdist_onnx.optimizers.optimizer import Optimizer
+    from popdist_onnx.optimizers.values import Array
+
+DIVISOR = "popdist.gradient-divisor"
+"""Metadata key of models: the number of micro-batches that a gradient is the mean of."""
+
+
+class GrowUpdates(Pass):
+    """Adds loss scaling, clipping and the update of every weight that has a gradient.
+
+    Needs: ``Gradient___w`` values, and the seed of the loss gradient where the loss is scaled.
+    Leaves: ``UpdatedVar___w`` and ``UpdatedVar___<state>`` as outputs of the graph, made by nodes
+    marked ``popdist.phase = update``.
+
+    Args:
+        optimizer: The optimizer.
+        reduction: How gradients combine over micro-batches and replicas. Mean divides the loss
+            gradient by the replicas, and the accumulated gradient by the micro-batches of one.
+        accumulation: The number of micro-batches of one replica per update.
+        replicas: The number of replicas that a mean is taken over.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        reduction: ReductionType = ReductionType.Sum,
+        accumulation: int = 1,
+        replicas: int = 1,
+    ) -> None:
+        self.optimizer = optimizer
+        mean = reduction is ReductionType.Mean
+        self.divisor = accumulation if mean else 1
+        self.replicas = replicas if mean else 1
+
+    def requires(self, model: ir.Model) -> None:
+        """Looks for gradients, and for the weights that the optimizer names.
+
+        Args:
+            model: The model.
+
+        Raises:
+            UpdateError: There are no gradients, there are updates already, or the optimizer names a
+                weight that does not exist.
+        """
+        require_gradients(model)
+        if any(names.updated(weight) in _names(model.graph.outputs) for weight in updaters(model)):
+            raise UpdateError("PD545", "the model's weights are updated already")
+        self._require_known("settings", self.optimizer.specific_weights(), model)
+        for group in self.optimizer.getClipNormSettings():
+            self._require_known("clipping", group.weightIds, model)
+
+    def change(self, model: ir.Model) -> bool:
+        """Adds the updates.
+
+        Args:
+            model: The model.
+
+        Returns:
+            True.
+        """
+        every = Tape(model.graph, scope="loss_scaling/", metadata={names.PASS: "optimizer"})
+        self._scale_loss(model.graph, Numbers(every, self.optimizer, self.divisor))
+        once = Tape(model.graph, scope="optimizer/", metadata=UPDATE_PHASE)
+        numbers = Numbers(once, self.optimizer, self.divisor)
+        read = updaters(model)
+        clips = clip_factors(numbers, read)
+        for weight, gradient in read.items():
+            once.scope = f"update/{weight}/"
+            write_update(numbers, model.graph.initializers[weight], gradient, clips.get(weight))
+        model.metadata_props[DIVISOR] = str(self.divisor)
+        return True
+
+    def ensures(self, model: ir.Model) -> None:
+        """Every weight with a gradient has an update.
+
+        Args:
+            model: The model.
+        """
+        super().ensures(model)
+        missing = [
+            w for w in updaters(model) if names.updated(w) not in _names(model.graph.outputs)
+        ]
+        if missing:
+            raise UpdateError("PD545", "weights have a gradient, but no update", value=missing)
+
+    def _scale_loss(self, graph: ir.Graph, numbers: Numbers) -> None:
+        scaling = self.optimizer.lossScaling()
+        if scaling.isConst() and scaling.val() == self.replicas:
+            return
+        seed = _seed(graph)
+        before = seed.outputs[0]
+        one = np.asarray(seed.attributes["value"].value.numpy())
+        if scaling.isConst():
+            scaled = ir.Tensor(one * one.dtype.type(scaling.val() / self.replicas))
+            seed.attributes["value"] = ir.AttrTensor("value", scaled)
+            return
+        dtype = before.dtype or ir.DataType.FLOAT
+        name = str(before.name)
+        before.name = f"{name}/unscaled"
+        scale = numbers.input(f"{LOSS_SCALING_INPUT}{dtype.name}", dtype)
+        first = next((user for user in graph if before in user.inputs), None)
+        readers = list(before.uses())
+        with numbers.tape.at(first):
+            divided = scale / float(self.replicas) if self.replicas > 1 else scale
+            scaled_seed = numbers.tape.Mul(before, divided)
+        for reader, index in readers:
+            reader.replace_input_with(index, scaled_seed.value)
+        scaled_seed.value.name = name
+
+    def _require_known(self, what: str, weights: Iterable[str], model: ir.Model) -> None:
+        known = list(model.graph.initializers)
+        for weight in weights:
+            if weight not in model.graph.initializers:
+                close = difflib.get_close_matches(weight, known, n=3)
+                raise UpdateError(
+                    "PD544",
+                    f"the optimizer has {what} for a weight that the model does not have",
+                    value=weight,
+                    accepted=", ".join(updaters(model)),
+                    hint=f"did you mean {close[0]}?" if close else None,
+                )
+
+
+def grow_updates(
+    model: ir.Model,
+    optimizer: Optimizer,
+    reduction: ReductionType = ReductionType.Sum,
+    accumulation: int = 1,
+    replicas: int = 1,
+) -> ir.Model:
+    """Adds loss scaling, clipping and the update of every weight that has a gradient.
+
+    Args:
+        model: A differentiated model, changed in place.
+        optimizer: The optimizer.
+        reduction: How gradients combine over micro-batches and replicas.
+        accumulation: The number of micro-batches of one replica per update.
+        replicas: The number of replicas that a mean is taken over.
+
+    Returns:
+        The model.
+
+    Raises:
+        UpdateError: There are no gradients, there are updates already, a weight that the optimizer
+            names does not exist, or a state in the model does not fit.
+    """
+    GrowUpdates(optimizer, reduction, accumulation, replicas)(model)
+    return model
+
+
+def scalar_inputs(model: ir.Model, optimizer: Optimizer) -> dict[str, Array]:
+    """The content of the inputs that carry an optimizer's non-constant numbers.
+
+    Args:
+        model: A model with this optimizer's updates.
+        optimizer: The optimizer, or a valid replacement.
+
+    Returns:
+        Arrays without dimensions by input.
+    """
+    divisor = float(model.metadata_props.get(DIVISOR, "1"))
+    feeds = {str(v.name): scalar_feed(optimizer, v, divisor) for v in model.graph.inputs}
+    return {name: feed for name, feed in feeds.items() if feed is not None}
+
+
+def _seed(graph: ir.Graph) -> ir.Node:
+    for node in graph:
+        if node.metadata_props.get(names.ROLE) == names.LOSS_SEED:
+            return node
+    raise UpdateError(
+        "PD545",
+        "the gradient of the loss is not known, so the loss cannot be scaled",
+        accepted=f"a Constant node with metadata {names.ROLE} = {names.LOSS_SEED}",
+        hint="run autodiff(model), or use lossScaling 1 without a mean over replicas",
+    )
+
+
+def _names(values: Iterable[ir.Value]) -> set[str]:
+    return {str(value.name) for value in values}
