@@ -59,17 +59,25 @@ class Exchange:
         horovod: The module ``horovod.torch``, initialised (see `connect`).
         name: Prefix of the names under which slices travel; equal on all instances, and unequal
             for exchanges whose rounds overlap in time.
+        average: Whether sums are divided by the number of instances.
 
     Raises:
         BackendError: The buffers are not those of the plan.
     """
 
     def __init__(
-        self, plan: Plan, arenas: Sequence[torch.Tensor], horovod: Any, *, name: str = "popdist"
+        self,
+        plan: Plan,
+        arenas: Sequence[torch.Tensor],
+        horovod: Any,
+        *,
+        name: str = "popdist",
+        average: bool = False,
     ) -> None:
         _check(plan, arenas)
         self._plan = plan
         self._horovod = horovod
+        self._op = horovod.Average if average else horovod.Sum
         self._names = [f"{name}.{i}" for i in range(len(plan.slices))]
         wires = [_wire(arena) for arena in arenas]
         self._local = [arenas[s.arena][s.start : s.stop] for s in plan.slices]
@@ -132,7 +140,7 @@ class Exchange:
             wire.copy_(self._local[index])
         with _explained(self._names[index]):
             self._handles[index] = self._horovod.allreduce_async_(
-                wire, op=self._horovod.Sum, name=self._names[index]
+                wire, op=self._op, name=self._names[index]
             )
 
 
