@@ -21,19 +21,33 @@ class Dialect(Record):
         oversubscribe: The option that allows more instances than cores.
         session_variable: The variable that says where it keeps its own files.
         scheduler_variables: The variables that choose how it finds hosts and starts daemons there.
+        control_network: The variable that names the networks by which it talks to its daemons.
+        ssh_variable: The variable that has options for its ssh.
     """
 
     generation: int
     oversubscribe: tuple[str, ...]
     session_variable: str
     scheduler_variables: tuple[str, ...]
+    control_network: str
+    ssh_variable: str
 
 
 OPEN_MPI_4 = Dialect(
-    4, ("--oversubscribe",), "OMPI_MCA_orte_tmpdir_base", ("OMPI_MCA_ras", "OMPI_MCA_plm")
+    generation=4,
+    oversubscribe=("--oversubscribe",),
+    session_variable="OMPI_MCA_orte_tmpdir_base",
+    scheduler_variables=("OMPI_MCA_ras", "OMPI_MCA_plm"),
+    control_network="OMPI_MCA_oob_tcp_if_include",
+    ssh_variable="OMPI_MCA_plm_rsh_args",
 )
 OPEN_MPI_5 = Dialect(
-    5, ("--map-by", ":OVERSUBSCRIBE"), "PRTE_MCA_prte_tmpdir_base", ("PRTE_MCA_ras", "PRTE_MCA_plm")
+    generation=5,
+    oversubscribe=("--map-by", ":OVERSUBSCRIBE"),
+    session_variable="PRTE_MCA_prte_tmpdir_base",
+    scheduler_variables=("PRTE_MCA_ras", "PRTE_MCA_plm"),
+    control_network="PRTE_MCA_prte_if_include",
+    ssh_variable="PRTE_MCA_plm_ssh_args",
 )
 
 

@@ -1,0 +1,199 @@
+"""Looks at the other hosts of a job over ssh, all at the same time, before anything is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from popdist._version import __version__
+from popdist.poprun.machines.cpus import Node, parse_list
+from popdist.poprun.machines.probe import MARK
+from popdist.poprun.machines.reasons import Reason, explain_answer, explain_ssh, unfit_hosts
+from popdist.poprun.machines.ssh import CONNECT_SECONDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Nodes = tuple[Node, ...]
+
+_PATIENCE_S = 2.0 * CONNECT_SECONDS
+_AT_ONCE = 64
+_MOST_OUTPUT = 1 << 20
+_ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+# One line, and no character that a login shell of whatever kind would touch inside quotes.
+_PROBE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from popdist.poprun.machines.probe import main; main(sys.argv[2])"
+)
+
+
+def look_at_hosts(hosts: Sequence[str], ssh: Sequence[str], mpirun: str) -> dict[str, Nodes]:
+    """Asks every host whether it can take part.
+
+    Args:
+        hosts: Their names, without this machine's.
+        ssh: The words that start a command on a host, up to its name.
+        mpirun: The path of mpirun, which must be the same there.
+
+    Returns:
+        The usable NUMA nodes of each host.
+
+    Raises:
+        LaunchError: Some cannot take part; it says which and why.
+    """
+    nodes, reasons = ask_hosts(hosts, ssh, mpirun)
+    if reasons:
+        raise unfit_hosts(reasons, len(hosts))
+    return nodes
+
+
+def ask_hosts(
+    hosts: Sequence[str], ssh: Sequence[str], mpirun: str
+) -> tuple[dict[str, Nodes], dict[str, Reason]]:
+    """The same, as two mappings.
+
+    Args:
+        hosts: Their names.
+        ssh: The words that start a command on a host, up to its name.
+        mpirun: The path of mpirun.
+
+    Returns:
+        The nodes of the hosts that can take part, and the reasons of the others, both by host.
+    """
+    nodes: dict[str, Nodes] = {}
+    reasons: dict[str, Reason] = {}
+    waiting, asked = list(reversed(hosts)), dict[int, _Question]()
+    try:
+        while waiting or asked:
+            while waiting and len(asked) < _AT_ONCE:
+                question = _Question(waiting.pop(), ssh, mpirun)
+                asked[question.fd] = question
+            _read(asked)
+            for question in [one for one in asked.values() if one.is_over]:
+                del asked[question.fd]
+                found = question.close(mpirun)
+                if isinstance(found, Reason):
+                    reasons[question.host] = found
+                else:
+                    nodes[question.host] = found
+    finally:
+        for question in asked.values():
+            question.close(mpirun)
+    ordered = [host for host in hosts if host in reasons and not is_here(host)]
+    return nodes, {host: reasons[host] for host in ordered}
+
+
+def is_here(host: str) -> bool:
+    """Whether a name or an address belongs to this machine, which mpirun then does not ask for.
+
+    Args:
+        host: The name or address.
+
+    Returns:
+        Whether a socket can be bound to it.
+    """
+    import socket
+
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _read(asked: Mapping[int, _Question]) -> None:
+    poll = select.poll()
+    for fd in asked:
+        poll.register(fd, select.POLLIN)
+    patience = min(one.until for one in asked.values()) - time.monotonic()
+    for fd, _ in poll.poll(max(0.0, patience) * 1000):
+        asked[fd].read()
+
+
+class _Question:
+    """One host that is being asked."""
+
+    def __init__(self, host: str, ssh: Sequence[str], mpirun: str) -> None:
+        import shlex
+
+        self.host = host
+        self.until = time.monotonic() + _PATIENCE_S
+        self._output = bytearray()
+        self._ended = False
+        self._asked_at = time.time()
+        self._answered_at = 0.0
+        # ssh hands its words to the login shell over there, which splits them again.
+        there = shlex.join([sys.executable, "-I", "-S", "-c", _PROBE, _ROOT, mpirun])
+        self.fd, writer = os.pipe()
+        try:
+            self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
+                [*ssh, host, there],
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=writer,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._process = None
+            self._output += f"{ssh[0] if ssh else 'ssh'}: {error.strerror}".encode()
+        finally:
+            os.close(writer)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the answer is complete, or will not be waited for."""
+        return self._ended or time.monotonic() >= self.until
+
+    def read(self) -> None:
+        """Takes what there is of the answer."""
+        data = os.read(self.fd, 1 << 16)
+        self._answered_at = time.time()
+        self._ended = not data or len(self._output) > _MOST_OUTPUT
+        self._output += data
+
+    def close(self, mpirun: str) -> Nodes | Reason:
+        """Ends the question and says what came out."""
+        os.close(self.fd)
+        code = self._end()
+        text = self._output.decode(errors="replace")
+        for line in text.splitlines():
+            if line.startswith(MARK):
+                return self._judge(line.removeprefix(MARK), mpirun)
+        return explain_ssh(code, text, sys.executable)
+
+    def _end(self) -> int | None:
+        if self._process is None:
+            return 255
+        if self._ended:
+            try:
+                return self._process.wait(1.0)
+            except subprocess.TimeoutExpired:
+                pass
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+        return None
+
+    def _judge(self, text: str, mpirun: str) -> Nodes | Reason:
+        try:
+            answer = json.loads(text)
+            # The clock over there was read at some moment between question and answer.
+            behind = min(0.0, answer["time"] - self._asked_at)
+            skew = behind or max(0.0, answer["time"] - self._answered_at)
+            reason = explain_answer(answer, __version__, mpirun, skew)
+            nodes = tuple(
+                Node(index, frozenset(parse_list(cpus)), has_memory)
+                for index, cpus, has_memory in answer["nodes"]
+            )
+        except (ValueError, KeyError, TypeError):
+            return explain_ssh(0, f"No module named what this popdist expects: {text[:80]}", "")
+        return nodes if reason is None else reason
