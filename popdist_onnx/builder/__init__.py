@@ -1,0 +1,6 @@
+"""Writes ONNX models operator by operator, with the names of PopART's builder."""
+
+from popdist_onnx.builder.builder import Builder
+from popdist_onnx.builder.naming import DebugContext
+
+__all__ = ["Builder", "DebugContext"]

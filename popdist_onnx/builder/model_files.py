@@ -1,0 +1,119 @@
+"""The builder's methods that make a model of the graph and write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from popdist_onnx.builder.core import DEFAULT_OPSETS, Core
+from popdist_onnx.errors import ValueRangeError
+from popdist_onnx.lowering import DOMAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from os import PathLike
+
+_PUBLISHED_IR_VERSIONS = {6: 3, 7: 3, 8: 3, 9: 4, 10: 4, 11: 4}
+
+
+class ModelFiles(Core):
+    """The model, as bytes or as files."""
+
+    def getModelProto(self) -> bytes:
+        """The model.
+
+        Returns:
+            A serialized ``onnx.ModelProto``.
+        """
+        return bytes(self.proto().SerializeToString())
+
+    def saveModelProto(self, fn: str | PathLike[str]) -> None:
+        """Writes the model to a file.
+
+        Args:
+            fn: The file.
+        """
+        onnx.save(self.proto(), Path(fn))
+
+    def saveInitializersExternally(self, ids: Iterable[str], fn: str | PathLike[str]) -> None:
+        """Moves the content of initializers to a file beside the model's.
+
+        The model that is written afterwards refers to that file by its name, so both belong into
+        the same folder.
+
+        Args:
+            ids: The initializers.
+            fn: The file; it must not exist.
+
+        Raises:
+            ValueRangeError: An id is no initializer, or the file exists.
+        """
+        path = Path(fn)
+        if path.exists():
+            raise ValueRangeError("PD509", "the file exists already", value=str(path))
+        chosen = list(ids)
+        for tensor in chosen:
+            if tensor not in self.graph.initializers:
+                raise ValueRangeError(
+                    "PD504",
+                    f"'{tensor}' is no initializer",
+                    accepted=", ".join(self.graph.initializers) or "there are none",
+                )
+        with path.open("wb") as file:
+            for tensor in chosen:
+                value = self.graph.initializers[tensor]
+                content = value.const_value
+                if content is None:
+                    continue
+                data = content.tobytes()
+                value.const_value = ir.ExternalTensor(
+                    path.name,
+                    file.tell(),
+                    len(data),
+                    content.dtype,
+                    shape=ir.Shape(list(content.shape.numpy())),
+                    name=tensor,
+                    base_dir=path.parent.absolute(),
+                )
+                file.write(data)
+
+    def proto(self) -> onnx.ModelProto:
+        """The model as a message.
+
+        Returns:
+            The message, independent of this builder.
+        """
+        opset = self.onnx_opset
+        self.graph.opset_imports.clear()
+        self.graph.opset_imports.update({"": opset, DOMAIN: self._opsets.get(DOMAIN, 1)})
+        for domain, version in self._opsets.items():
+            if domain not in ("ai.onnx", *DEFAULT_OPSETS):
+                self.graph.opset_imports[domain] = version
+        model = ir.Model(
+            self.graph, ir_version=_ir_version(opset), producer_name="popdist", doc_string=None
+        )
+        proto: onnx.ModelProto = ir.to_proto(model)
+        return proto
+
+
+def _ir_version(opset: int) -> int:
+    if opset in _PUBLISHED_IR_VERSIONS:
+        return _PUBLISHED_IR_VERSIONS[opset]
+    return int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)]))
+
+
+def as_tensor(array: np.ndarray[Any, Any], name: str) -> ir.TensorProtocol:
+    """An array as the content of an initializer.
+
+    Args:
+        array: The array, which is copied where it is not contiguous.
+        name: The initializer.
+
+    Returns:
+        The tensor.
+    """
+    return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)

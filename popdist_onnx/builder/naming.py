@@ -1,0 +1,110 @@
+"""Ids of tensors: name scopes, and a number where a name is taken."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from popdist_onnx.errors import ArgumentError, ValueRangeError
+from popdist_onnx.graph.names import RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+@dataclass(frozen=True)
+class DebugContext:
+    """What a program says of a tensor or an operator for people to read.
+
+    Args:
+        name: The name.
+    """
+
+    name: str = ""
+
+
+class Ids:
+    """The ids that a model has; sub-graphs share them with their parents."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._scopes: list[str] = []
+
+    def fresh(self, name: str) -> str:
+        """An id in the current scope: the name, or ``name/1``, ``name/2``, ...
+
+        Args:
+            name: The name.
+
+        Returns:
+            The id, taken from now on.
+        """
+        base = chosen = "/".join([*self._scopes, name])
+        number = 0
+        while chosen in self._taken:
+            number += 1
+            chosen = f"{base}/{number}"
+        self._taken.add(chosen)
+        return chosen
+
+    def take(self, ids: Iterable[str]) -> None:
+        """Marks ids as taken.
+
+        Args:
+            ids: Ids that exist already.
+        """
+        self._taken.update(ids)
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Puts ``name/`` before the ids made meanwhile.
+
+        Args:
+            name: The scope.
+
+        Yields:
+            Nothing.
+        """
+        self._scopes.append(name)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+
+def debug_name(context: object) -> str:
+    """The name in a ``debugContext`` argument.
+
+    Args:
+        context: Text, or a `DebugContext`.
+
+    Returns:
+        The name; empty where none was given.
+
+    Raises:
+        ArgumentError: It is neither.
+    """
+    if isinstance(context, DebugContext):
+        return context.name
+    if not isinstance(context, str):
+        raise ArgumentError("PD501", "debugContext takes a text or a DebugContext", value=context)
+    return context
+
+
+def require_unreserved(tensor_id: str) -> None:
+    """Refuses ids that training gives to tensors of its own.
+
+    Args:
+        tensor_id: The id of a model's input or output.
+
+    Raises:
+        ValueRangeError: It begins with a reserved prefix.
+    """
+    for prefix in RESERVED:
+        if tensor_id.startswith(prefix):
+            raise ValueRangeError(
+                "PD504",
+                f"'{tensor_id}' begins with '{prefix}', which is reserved for what training adds",
+                hint="give the tensor another name",
+            )

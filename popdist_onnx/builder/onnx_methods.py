@@ -1,0 +1,155 @@
+"""Methods of ``ai.onnx``, made from the schemas of the installed onnx."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.defs import OpSchema
+
+from popdist_onnx.builder.attributes import Kind
+from popdist_onnx.builder.methods import REQUIRED, Method, OperatorSet, Parameter, make
+from popdist_onnx.errors import NotOnHostError, ValueRangeError
+
+OLDEST_OPSET = 6
+"""The oldest opset with a class of methods."""
+
+# Names that are, or nearly are, words of C++ or Python.
+_NAMES = {name: f"logical_{name.lower()}" for name in ("And", "If", "Not", "Or", "Xor")}
+
+# Attributes that hold an element type as a number.
+_DTYPES = frozenset({"to", "dtype", "output_datatype", "output_dtype"})
+
+# Attributes that the published methods lack; they are taken by name.
+_LATE = frozenset({"auto_pad"})
+
+_KINDS = {
+    OpSchema.AttrType.INT: Kind.INT,
+    OpSchema.AttrType.FLOAT: Kind.FLOAT,
+    OpSchema.AttrType.STRING: Kind.STRING,
+    OpSchema.AttrType.INTS: Kind.INTS,
+    OpSchema.AttrType.FLOATS: Kind.FLOATS,
+    OpSchema.AttrType.STRINGS: Kind.STRINGS,
+    OpSchema.AttrType.TENSOR: Kind.TENSOR,
+    OpSchema.AttrType.GRAPH: Kind.GRAPH,
+}
+_LISTS = (Kind.INTS, Kind.FLOATS, Kind.STRINGS)
+
+
+def newest_opset() -> int:
+    """The newest opset of ``ai.onnx`` that the installed onnx knows."""
+    return int(onnx.defs.onnx_opset_version())
+
+
+@cache
+def ai_onnx(version: int) -> type[OperatorSet]:
+    """The operators of a version of ``ai.onnx``.
+
+    Args:
+        version: The opset.
+
+    Returns:
+        A class with a method for each.
+
+    Raises:
+        ValueRangeError: There is no such opset.
+    """
+    if not OLDEST_OPSET <= version <= newest_opset():
+        raise ValueRangeError(
+            "PD502",
+            "ai.onnx has no such opset",
+            value=version,
+            accepted=f"{OLDEST_OPSET} to {newest_opset()}",
+        )
+    names = {
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if not schema.domain and schema.since_version <= version
+    }
+    members: dict[str, Any] = {
+        "domain": "ai.onnx",
+        "version": version,
+        "__doc__": f"The operators of ai.onnx opset {version}.",
+    }
+    for name in sorted(names):
+        method = _method(onnx.defs.get_schema(name, version, ""), version)
+        members[method.name] = make(method)
+    return type(f"AiOnnxOpset{version}", (OperatorSet,), members)
+
+
+def _method(schema: OpSchema, version: int) -> Method:
+    parameters = [_parameter(one) for one in schema.attributes.values()]
+    # Required ones first, then the published order, which is that of the alphabet.
+    parameters.sort(key=lambda one: (one.default is not REQUIRED, one.name != "value", one.name))
+    prepare = None
+    if schema.name == "Split" and "num_outputs" in schema.attributes:
+        # The attribute of opset 18 says what the published parameter says anyway.
+        parameters = [one for one in parameters if one.name != "num_outputs"]
+        parameters.append(
+            Parameter("equal_parts", Kind.INT, None, attribute_name="num_outputs", hidden=True)
+        )
+        prepare = _split_in_equal_parts
+    if schema.deprecated:
+        prepare = _refuse_deprecated(schema.name, version)
+    least, most = schema.min_output, schema.max_output
+    return Method(
+        name=_NAMES.get(schema.name, schema.name.lower()),
+        op_type=schema.name,
+        domain="ai.onnx",
+        version=version,
+        inputs=(schema.min_input, schema.max_input),
+        outputs=(least, most),
+        parameters=tuple(parameters),
+        summary=_summary(schema),
+        prepare=prepare,
+    )
+
+
+def _parameter(declared: OpSchema.Attribute) -> Parameter:
+    kind = _KINDS.get(declared.type, Kind.PROTO)
+    if kind is Kind.INT and declared.name in _DTYPES:
+        kind = Kind.DTYPE
+    default: Any = REQUIRED
+    if not declared.required:
+        default = _default(declared, kind)
+    return Parameter(declared.name, kind, default, late=declared.name in _LATE)
+
+
+def _default(declared: OpSchema.Attribute, kind: Kind) -> Any:
+    if declared.default_value.type != onnx.AttributeProto.UNDEFINED:
+        value = onnx.helper.get_attribute_value(declared.default_value)
+        if isinstance(value, bytes):
+            return value.decode()
+        if isinstance(value, (list, tuple)):
+            return [one.decode() if isinstance(one, bytes) else one for one in value]
+        if isinstance(value, float):
+            # As it was meant, not as single precision holds it: 1e-05, not 9.99999974e-06.
+            return float(str(np.float32(value)))
+        return value if isinstance(value, int) else None
+    # The published methods leave reductions' axes out by None, other lists by an empty one.
+    return [] if kind in _LISTS and declared.name != "axes" else None
+
+
+def _summary(schema: OpSchema) -> str:
+    text = re.sub(r"\s+", " ", (schema.doc or "").strip())
+    sentence = re.split(r"(?<=[.:]) ", text, maxsplit=1)[0] if text else schema.name
+    return f"{schema.name} (since opset {schema.since_version}). {sentence}"
+
+
+def _split_in_equal_parts(inputs: list[Any], bound: dict[str, Any]) -> None:
+    bound["equal_parts"] = bound["num_outputs"] if len(inputs) == 1 else None
+
+
+def _refuse_deprecated(op_type: str, version: int) -> Any:
+    def refuse(inputs: list[Any], bound: dict[str, Any]) -> None:
+        del inputs, bound
+        raise NotOnHostError(
+            "PD503",
+            f"ONNX Runtime refuses {op_type}, which ai.onnx opset {version} deprecates",
+            hint="use Resize or ScatterElements, or a Builder with an older opset",
+        )
+
+    return refuse

@@ -1,0 +1,31 @@
+"""Forward operators of ``ai.graphcore``, written as operators that ONNX Runtime has."""
+
+from popdist_onnx.lowering import (
+    calls,
+    dynamic,
+    elementwise,
+    layers,
+    losses,
+    normalization,
+    scatter,
+    shapes,
+)
+from popdist_onnx.lowering.apply import lower, register_inference
+from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS
+
+# Importing the modules above filled the registry.
+register_inference()
+
+__all__ = [
+    "DOMAIN",
+    "LOWERINGS",
+    "calls",
+    "dynamic",
+    "elementwise",
+    "layers",
+    "losses",
+    "lower",
+    "normalization",
+    "scatter",
+    "shapes",
+]

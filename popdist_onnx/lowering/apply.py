@@ -1,0 +1,128 @@
+"""The pass: each node of ``ai.graphcore`` gives way to nodes of ``ai.onnx``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from popdist_onnx.errors import NotOnHostError
+from popdist_onnx.graph.compat import subgraphs
+from popdist_onnx.graph.inference import inference
+from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tensor, constant
+from popdist_onnx.lowering.refused import REFUSED
+from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from popdist_onnx.graph.inference import Info
+
+OPSET = 18
+"""The oldest ``ai.onnx`` opset that lowerings write."""
+
+
+def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
+    """Rewrites the operators of ``ai.graphcore`` into ``ai.onnx``; names of values stay.
+
+    Precondition: the model uses opset 18 or newer. Postcondition: no operator of ``ai.graphcore``
+    with a lowering is left, apart from those to be kept.
+
+    Args:
+        model: The model, changed in place.
+        keep: Operators to leave alone, for example because autodiff has rules for them.
+
+    Returns:
+        The same model.
+
+    Raises:
+        NotOnHostError: The model has an operator that no host can run.
+        ValueRangeError: An operator's operands do not fit each other.
+    """
+    _lower_graph(model.graph, model.opset_imports.get("", OPSET), frozenset(keep), "")
+    return model
+
+
+def _lower_graph(graph: ir.Graph, opset: int, keep: frozenset[str], scope: str) -> None:
+    for node in list(graph):
+        for inner in subgraphs(node):
+            if node.domain != DOMAIN:
+                _lower_graph(inner, opset, keep, f"{node.outputs[0].name}/")
+    nodes = [node for node in graph if node.domain == DOMAIN and node.op_type not in keep]
+    if not nodes:
+        return
+    tape = Tape(graph, opset=opset)
+    for node in nodes:
+        refuse(node.op_type)
+        if node.op_type in LOWERINGS:
+            _lower_node(tape, node, scope)
+    # A lowering may have brought in the nodes of a called graph.
+    if any(node.op_type == "Call" for node in nodes):
+        _lower_graph(graph, opset, keep, scope)
+
+
+def _lower_node(tape: Tape, node: ir.Node, scope: str) -> None:
+    tape.metadata = dict(node.metadata_props)
+    with tape.at(node, f"{scope}{node.outputs[0].name}/"):
+        tape.substitute(node, _written(tape, node))
+
+
+def _written(tape: Tape, node: ir.Node) -> list[Tensor]:
+    results = LOWERINGS[node.op_type](Operation(tape, node))
+    return [results] if isinstance(results, Tensor) else list(results)
+
+
+def refuse(op_type: str) -> None:
+    """Refuses an operator that cannot be expressed for a host.
+
+    Args:
+        op_type: The operator.
+
+    Raises:
+        NotOnHostError: It is one.
+    """
+    if op_type in REFUSED:
+        why, instead = REFUSED[op_type]
+        raise NotOnHostError(
+            "PD503", f"{op_type} of ai.graphcore cannot run on a host: {why}", hint=instead
+        )
+
+
+def outputs_of(node: ir.Node) -> Sequence[Info]:
+    """Types and shapes of a node's outputs: those of what its lowering writes.
+
+    Args:
+        node: A node of ``ai.graphcore`` whose inputs have types and shapes.
+
+    Returns:
+        Type and shape of each output; nothing where the inputs' types or shapes are not known.
+    """
+    if any(value is not None and value.dtype is None for value in node.inputs):
+        return []
+    if any(value is not None and value.shape is None for value in node.inputs):
+        return []
+    scratch = Tape(ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name="scratch"))
+    results = _written(scratch, _shadow(scratch, node))
+    return [(one.value.dtype, one.dims) for one in results]
+
+
+def _shadow(tape: Tape, node: ir.Node) -> ir.Node:
+    # The same node on values of its own: the real ones must not count uses in a scratch graph.
+    inputs: list[ir.Value | None] = []
+    for value in node.inputs:
+        content = None if value is None else constant(value)
+        if value is None:
+            inputs.append(None)
+        elif content is not None:
+            inputs.append(tape.constant(content).value)
+        else:
+            inputs.append(ir.Value(name=value.name, shape=value.shape, type=value.type))
+    outputs = [ir.Value(name=value.name) for value in node.outputs]
+    attributes = list(node.attributes.values())
+    return ir.Node(node.domain, node.op_type, inputs, attributes, outputs=outputs)
+
+
+def register_inference() -> None:
+    """Makes inference of types and shapes know every operator that has a lowering."""
+    inference(DOMAIN, *LOWERINGS)(outputs_of)

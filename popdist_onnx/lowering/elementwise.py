@@ -1,0 +1,128 @@
+"""Element by element: functions that ``ai.onnx`` has under another name, or not at all."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from popdist_onnx.lowering.registry import Operation, lowering
+
+if TYPE_CHECKING:
+    from popdist_onnx.graph.tensor import Operand, Tensor
+
+_OPSET_WITH_GELU = 20
+
+
+@lowering("Gelu")
+def gelu(op: Operation) -> Tensor:
+    """The tanh approximation, ``0.5x (1 + tanh(0.79788456x + 0.0356774081x^3))``."""
+    (x,) = op.inputs
+    if op.tape.opset >= _OPSET_WITH_GELU:
+        return op.tape.Gelu(x, approximate="tanh")
+    # Written so that ONNX Runtime recognises it.
+    inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+    return x * 0.5 * (op.tape.Tanh(inner) + 1.0)
+
+
+@lowering("Expm1")
+def expm1(op: Operation) -> Tensor:
+    """``exp(x) - 1`` without cancellation: ``tanh(x/2) (exp(x) + 1)``."""
+    (x,) = op.inputs
+    return op.tape.Tanh(x * 0.5) * (op.tape.Exp(x) + 1.0)
+
+
+@lowering("Log1p")
+def log1p(op: Operation) -> Tensor:
+    """``log(1 + x)`` without loss at small x (Kahan): ``log(u) x / (u - 1)`` with ``u = 1 + x``."""
+    tape = op.tape
+    (x,) = op.inputs
+    u = x + 1.0
+    exact = tape.Or(tape.Equal(u, 1.0), tape.Equal(u, math.inf))
+    # The divisor of the branch that is not taken is never zero or infinite.
+    rest = tape.Where(exact, tape.scalar(1, x.dtype), u - 1.0)
+    return tape.Where(exact, x, tape.Log(u) * (tape.Where(exact, rest, x) / rest))
+
+
+@lowering("Atan2")
+def atan2(op: Operation) -> Tensor:
+    """The angle of the point (x, y), for inputs ``[y, x]``; signed zeros count as zero."""
+    tape = op.tape
+    y, x = op.inputs
+    above = tape.Where(y < 0, tape.scalar(-1, y.dtype), tape.scalar(1, y.dtype))
+    upright = tape.Equal(x, 0)
+    slope = tape.Atan(y / tape.Where(upright, tape.scalar(1, x.dtype), x))
+    turned = slope + tape.Where(x < 0, above * math.pi, tape.scalar(0, y.dtype))
+    straight = tape.Sign(y) * (math.pi / 2)
+    return tape.Where(upright, straight, turned)
+
+
+@lowering("Fmod")
+def fmod(op: Operation) -> Tensor:
+    """The rest of a division rounded toward zero; it has the dividend's sign."""
+    return op.tape.Mod(*op.inputs, fmod=1)
+
+
+@lowering("Remainder")
+def remainder(op: Operation) -> Tensor:
+    """The rest of a division rounded down; it has the divisor's sign."""
+    tape = op.tape
+    a, b = op.inputs
+    if not a.dtype.is_floating_point():
+        return tape.Mod(a, b, fmod=0)
+    rest = tape.Mod(a, b, fmod=1)
+    # Compared by sign: a product of small numbers could vanish.
+    signs_differ = tape.Xor(rest < 0, b < 0)
+    wrong = tape.And(tape.Not(tape.Equal(rest, 0)), signs_differ)
+    return tape.Where(wrong, rest + b, rest)
+
+
+@lowering("Round")
+def round_(op: Operation) -> Tensor:
+    """The nearest whole number, the even one of two."""
+    return op.tape.Round(*op.inputs)
+
+
+@lowering("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
+def bitwise(op: Operation) -> Tensor:
+    """As in ``ai.onnx`` since opset 18."""
+    return op.tape.many(op.node.op_type, 1, *op.inputs)[0]
+
+
+@lowering("BitwiseXnor")
+def bitwise_xnor(op: Operation) -> Tensor:
+    """Ones where the bits agree."""
+    return op.tape.BitwiseNot(op.tape.BitwiseXor(*op.inputs))
+
+
+@lowering("Scale")
+def scale(op: Operation) -> Tensor:
+    """The input times a number."""
+    (x,) = op.inputs
+    return x * _number(x, op.real("scale", 1.0))
+
+
+@lowering("ScaledAdd")
+def scaled_add(op: Operation) -> Tensor:
+    """``scale0 * a + scale1 * b``; the scales are attributes, or scalars given as inputs."""
+    a, b = op.inputs[:2]
+    first: Operand = op.optional(2)
+    second: Operand = op.optional(3)
+    return _scaled(a, first, op.real("scale0", 1.0)) + _scaled(b, second, op.real("scale1", 1.0))
+
+
+def _scaled(x: Tensor, given: Operand, number: float) -> Tensor:
+    if given is not None:
+        return x * given
+    return x if number == 1.0 else x * _number(x, number)
+
+
+def _number(x: Tensor, number: float) -> np.ndarray[Any, Any]:
+    return np.asarray(number).astype(x.dtype.numpy())
+
+
+@lowering("Detach", "Nop")
+def same(op: Operation) -> Tensor:
+    """The input; autodiff stops at `Detach` before it is lowered."""
+    return op.tape.Identity(*op.inputs)

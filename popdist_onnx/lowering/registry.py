@@ -1,0 +1,154 @@
+"""Which function rewrites which operator of ``ai.graphcore``, and what that function is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from popdist_onnx.errors import ValueRangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import onnx_ir as ir
+
+    from popdist_onnx.graph.tape import Tape
+    from popdist_onnx.graph.tensor import Tensor
+
+DOMAIN = "ai.graphcore"
+"""The domain of PopART's own operators."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One node, read the way a lowering wants it.
+
+    Args:
+        tape: Writes what takes the node's place.
+        node: The node.
+    """
+
+    tape: Tape
+    node: ir.Node
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """The inputs that are given."""
+        return [self.tape.wrap(value) for value in self.node.inputs if value is not None]
+
+    def optional(self, index: int) -> Tensor | None:
+        """An input that may be left out.
+
+        Args:
+            index: Its position.
+
+        Returns:
+            The input, if it is given.
+        """
+        if index >= len(self.node.inputs) or (value := self.node.inputs[index]) is None:
+            return None
+        return self.tape.wrap(value)
+
+    def number(self, name: str, default: int) -> int:
+        """A whole-number attribute.
+
+        Args:
+            name: The attribute.
+            default: Its value where the node has none.
+
+        Returns:
+            The value.
+        """
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else int(attribute.as_int())
+
+    def real(self, name: str, default: float) -> float:
+        """A floating-point attribute.
+
+        Args:
+            name: The attribute.
+            default: Its value where the node has none.
+
+        Returns:
+            The value.
+        """
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else float(attribute.as_float())
+
+    def numbers(self, name: str, default: Sequence[int] | None = None) -> list[int]:
+        """An attribute of whole numbers.
+
+        Args:
+            name: The attribute.
+            default: Its value where the node has none; without one it must be there.
+
+        Returns:
+            The values.
+
+        Raises:
+            ValueRangeError: It is missing.
+        """
+        attribute = self.node.attributes.get(name)
+        if attribute is not None:
+            return [int(number) for number in attribute.as_ints()]
+        if default is None:
+            raise self.misfit(f"needs the attribute {name}")
+        return list(default)
+
+    def text(self, name: str, default: str) -> str:
+        """An attribute of text.
+
+        Args:
+            name: The attribute.
+            default: Its value where the node has none.
+
+        Returns:
+            The value.
+        """
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else str(attribute.as_string())
+
+    def misfit(
+        self, what: str, *, value: object = None, accepted: str | None = None
+    ) -> ValueRangeError:
+        """The error for operands or attributes that do not fit each other.
+
+        Args:
+            what: What is wrong, continuing "<operator> of <output>".
+            value: The value seen.
+            accepted: What would fit.
+
+        Returns:
+            The error.
+        """
+        output = self.node.outputs[0].name if self.node.outputs else self.node.name
+        return ValueRangeError(
+            "PD510",
+            f"{self.node.op_type} of '{output}' {what}",
+            value=value,
+            accepted=accepted,
+        )
+
+
+Lowering: TypeAlias = "Callable[[Operation], Tensor | Sequence[Tensor]]"
+"""Writes what takes a node's place, and returns a tensor for each of the node's outputs."""
+
+LOWERINGS: dict[str, Lowering] = {}
+"""Every lowering by operator."""
+
+
+def lowering(*op_types: str) -> Callable[[Lowering], Lowering]:
+    """Registers a lowering.
+
+    Args:
+        *op_types: The operators of ``ai.graphcore`` that it rewrites.
+
+    Returns:
+        A decorator that leaves the function as it is.
+    """
+
+    def register(function: Lowering) -> Lowering:
+        LOWERINGS.update(dict.fromkeys(op_types, function))
+        return function
+
+    return register
