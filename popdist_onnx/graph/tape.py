@@ -320,14 +320,6 @@ class Tape:
                 replace_uses(self.graph, old, kept.value)
         self.graph.remove(node, safe=True)
 
-    def release(self, name: str) -> None:
-        """Lets a name be taken again, because the value that had it gives way to another.
-
-        Args:
-            name: The name.
-        """
-        self._names.discard(name)
-
     def zeros(self, like: Tensor) -> Tensor:
         """Zeros of a tensor's shape and type.
 
