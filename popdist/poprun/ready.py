@@ -1,0 +1,72 @@
+"""Makes machines ready for a job: looks at other hosts, reserves devices, and gives both back."""
+
+from __future__ import annotations
+
+from popdist.poprun.log import say
+from popdist.poprun.plan.placement import HERE, place
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from popdist.poprun.log import Log
+    from popdist.poprun.machines.cpus import Node
+    from popdist.poprun.plan.job import Job
+    from popdist.poprun.plan.locate import Mpirun
+    from popdist.poprun.plan.placement import Instance
+
+
+class Ready:
+    """The machines of a job, from before its start until after its end.
+
+    Args:
+        job: The job.
+        mpirun: Which mpirun runs it.
+        environ: The launcher's environment.
+        log: For the launcher's messages.
+
+    Attributes:
+        instances: The placed instances.
+
+    Raises:
+        LaunchError: A host or a partition cannot take the job.
+    """
+
+    def __init__(self, job: Job, mpirun: Mpirun, environ: Mapping[str, str], log: Log) -> None:
+        self._nodes: dict[str, tuple[Node, ...]] = {}
+        self.instances: tuple[Instance, ...] = place(job)
+        if job.allocation is not None:
+            from popdist.poprun.machines.slurm import unused_tasks
+
+            if note := unused_tasks(job.allocation, job.num_instances):
+                say(f"poprun: {note}")
+        # Inside an allocation Slurm itself starts mpirun's daemons.
+        if job.is_local or job.dry_run or job.allocation is not None or not job.reach.preflight:
+            return
+        from popdist.poprun.machines.reach import reach_hosts
+        from popdist.poprun.machines.ssh import ssh_words
+
+        names = dict.fromkeys(one.host.name for one in self.instances if not one.host.is_local)
+        ssh = ssh_words(job.global_args, environ)
+        self._nodes = reach_hosts(list(names), ssh, mpirun.path, job.reach, log)
+
+    def shown(self, job: Job) -> tuple[Instance, ...]:
+        """The instances as the topology table shows them, with their NUMA nodes.
+
+        Args:
+            job: The job.
+
+        Returns:
+            The instances.
+        """
+        from popdist.poprun.machines.cpus import usable_cpus, usable_nodes
+        from popdist.poprun.plan.numa_labels import label_numa
+
+        local = {host.name for host in (*job.hosts, HERE) if host.is_local}
+        here = usable_nodes(usable_cpus())
+        return label_numa(
+            job, self.instances, lambda name: here if name in local else self._nodes.get(name, ())
+        )
+
+    def release(self) -> None:
+        """Gives back what was reserved."""
