@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from popdist_onnx.graph.compat import subgraphs
@@ -16,6 +16,8 @@ from popdist_onnx.graph.tensor import constant, dims, static
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from popdist_onnx.graph.tensor import Array
 
 logger = logging.getLogger("popdist.onnx")
 
@@ -69,7 +71,7 @@ def _fold_node(tape: Tape, node: ir.Node, opset: int) -> None:
     )
 
 
-def _results(node: ir.Node, opset: int) -> Sequence[np.ndarray] | None:
+def _results(node: ir.Node, opset: int) -> Sequence[Array] | None:
     if node.op_type in ("Shape", "Size"):
         return _of_shape(node)
     inputs = [None if value is None else constant(value) for value in node.inputs]
@@ -79,13 +81,16 @@ def _results(node: ir.Node, opset: int) -> Sequence[np.ndarray] | None:
         return None
     if not inputs or any(not static(output) for output in node.outputs):
         return None
-    sizes = [int(np.prod(dims(output) or ())) for output in node.outputs]
-    if max(sizes) > _MOST_ELEMENTS:
+    if max(_size(output) for output in node.outputs) > _MOST_ELEMENTS:
         return None
     return _evaluated(node, inputs, opset)
 
 
-def _of_shape(node: ir.Node) -> Sequence[np.ndarray] | None:
+def _size(value: ir.Value) -> int:
+    return math.prod(dim for dim in dims(value) or () if isinstance(dim, int))
+
+
+def _of_shape(node: ir.Node) -> Sequence[Array] | None:
     (value,) = node.inputs
     known = None if value is None else dims(value)
     if known is None:
@@ -101,8 +106,8 @@ def _of_shape(node: ir.Node) -> Sequence[np.ndarray] | None:
 
 
 def _evaluated(
-    node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int
-) -> Sequence[np.ndarray] | None:
+    node: ir.Node, inputs: Sequence[Array | None], opset: int
+) -> Sequence[Array] | None:
     from onnx.reference import ReferenceEvaluator
 
     proto = ir.to_proto(node)

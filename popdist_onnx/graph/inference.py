@@ -100,21 +100,37 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
         array = constant(value)
         if array is not None and array.size <= _MOST_ELEMENTS:
             data[name] = onnx.numpy_helper.from_array(array, name)
+    proto = ir.to_proto(node)
+    opsets = [onnx.helper.make_opsetid("", opset)]
     try:
         found = onnx.shape_inference.infer_node_outputs(
-            schema,
-            ir.to_proto(node),
-            types,
-            data,
-            opset_imports=[onnx.helper.make_opsetid("", opset)],
+            schema, proto, types, data, opset_imports=opsets
         )
+    except KeyError:
+        # Operators that are functions have no inference of their own.
+        found = _by_model(proto, types, data, opsets)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError):
         return []
     return [_info(found.get(str(value.name))) for value in node.outputs]
 
 
+def _by_model(
+    node: onnx.NodeProto,
+    types: dict[str, onnx.TypeProto],
+    data: dict[str, onnx.TensorProto],
+    opsets: Sequence[onnx.OperatorSetIdProto],
+) -> dict[str, onnx.TypeProto]:
+    """Infers through a model of the one node."""
+    inputs = [onnx.helper.make_value_info(name, kind) for name, kind in types.items()]
+    outputs = [onnx.ValueInfoProto(name=name) for name in node.output]
+    graph = onnx.helper.make_graph([node], "node", inputs, outputs, list(data.values()))
+    model = onnx.helper.make_model(graph, opset_imports=opsets)
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    return {one.name: one.type for one in [*inferred.output, *inferred.value_info]}
+
+
 def _type_proto(value: ir.Value) -> onnx.TypeProto:
-    if not isinstance(value.type, ir.TensorType):
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
         proto = onnx.TypeProto()
         ir.serde.serialize_type_into(proto, value.type)
         return proto

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
+import onnx.inliner
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import newest_opset

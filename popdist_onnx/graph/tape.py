@@ -131,22 +131,29 @@ class Tape:
             self.graph.insert_before(self._before, node)
 
     @contextmanager
-    def at(self, node: ir.Node | None, scope: str | None = None) -> Iterator[Tape]:
+    def at(
+        self,
+        node: ir.Node | None,
+        scope: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Iterator[Tape]:
         """Writes before another node for a while.
 
         Args:
             node: The node to insert before; None appends.
             scope: Beginning of names meanwhile.
+            metadata: Metadata of nodes meanwhile.
 
         Yields:
             This tape.
         """
-        saved = self._before, self.scope
+        saved = self._before, self.scope, self.metadata
         self._before, self.scope = node, self.scope if scope is None else scope
+        self.metadata = self.metadata if metadata is None else dict(metadata)
         try:
             yield self
         finally:
-            self._before, self.scope = saved
+            self._before, self.scope, self.metadata = saved
 
     def wrap(self, value: ir.Value) -> Tensor:
         """A value of the graph to calculate with.

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import onnx_ir as ir
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import onnx_ir as ir
 
     from popdist_onnx.graph.tape import Tape
 
 Dim: TypeAlias = "int | str | None"
 """A length, the name of an unknown length, or nothing known."""
 
-Number: TypeAlias = "int | float | np.number"
+Number: TypeAlias = "int | float | np.number[Any]"
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
 class Tensor:
@@ -81,7 +84,7 @@ class Tensor:
         return self.value.dtype
 
     @property
-    def constant(self) -> np.ndarray | None:
+    def constant(self) -> Array | None:
         """The content, where the graph fixes it."""
         return constant(self.value)
 
@@ -131,7 +134,7 @@ class Tensor:
         return self.tape.LessOrEqual(self, other)
 
 
-Operand: TypeAlias = "Tensor | ir.Value | Number | np.ndarray | Sequence[int] | None"
+Operand: TypeAlias = "Tensor | ir.Value | Number | Array | Sequence[int] | None"
 """What may stand as input of a node: numbers take the type of the node's first tensor, lists of
 whole numbers become int64 tensors, None leaves the input out."""
 
@@ -163,7 +166,7 @@ def static(value: ir.Value) -> bool:
     return known is not None and all(isinstance(dim, int) for dim in known)
 
 
-def constant(value: ir.Value) -> np.ndarray | None:
+def constant(value: ir.Value) -> Array | None:
     """What a value holds, where the graph fixes it.
 
     Floating-point initializers are weights, which training changes: their content is no constant.
@@ -184,7 +187,7 @@ def constant(value: ir.Value) -> np.ndarray | None:
     return np.asarray(value.const_value.numpy())
 
 
-def _of_constant_node(node: ir.Node) -> np.ndarray | None:
+def _of_constant_node(node: ir.Node) -> Array | None:
     (attribute,) = node.attributes.values()
     content = attribute.value
     match attribute.name:

@@ -1,6 +1,7 @@
 """Rewrites nodes of older opsets to opset 18, so that every later pass knows one form only.
 
-Each function edits an older node's parts into those of the newer form; names of values stay. Operators that only gained types or attributes with a default need no function.
+Each function edits an older node's parts into those of the newer form; names of values stay.
+Operators that only gained types, or attributes with a default, need no function.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import onnx_ir as ir
 
 from popdist_onnx.errors import NotOnHostError
 from popdist_onnx.graph.compat import subgraphs
@@ -19,7 +19,9 @@ from popdist_onnx.graph.tape import Tape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from popdist_onnx.graph.tensor import Operand, Tensor
+    import onnx_ir as ir
+
+    from popdist_onnx.graph.tensor import Array, Operand, Tensor
 
 OLDEST_OPSET = 6
 """The oldest opset that is read: older ones lack most of today's operators."""
@@ -142,7 +144,7 @@ def _upgrades(since: int, *op_types: str) -> Callable[[Upgrade], Upgrade]:
     return register
 
 
-def _ints(values: Any) -> np.ndarray | None:
+def _ints(values: Any) -> Array | None:
     return None if values is None else np.asarray(values, np.int64)
 
 

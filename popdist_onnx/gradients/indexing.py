@@ -1,0 +1,166 @@
+"""Gathering and scattering: the one is the gradient of the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from popdist_onnx.gradients.registry import At, gradient
+
+if TYPE_CHECKING:
+    from popdist_onnx.graph.tensor import Tensor
+
+_INT64 = 7
+
+
+@gradient("Gather", inputs=(0,))
+def _gather(at: At) -> Tensor:
+    """Rows of the gradient are added to where they were taken from."""
+    tape, axis = at.tape, int(at.get("axis", 0)) % at.x.rank
+    indices, g = at.input(1), at.g
+    if (only := _only_index(indices)) is not None and at.x.static:
+        return _placed(at, only, axis)
+    # Axes that were indexed move to the front, as one list of rows.
+    count = indices.rank
+    if axis:
+        order = [*range(axis, axis + count), *range(axis), *range(axis + count, g.rank)]
+        g = tape.Transpose(g, perm=order)
+    rest = [one for place, one in enumerate(at.x.dims or ()) if place != axis]
+    rows = tape.Reshape(indices, [-1, 1])
+    if count != 1:
+        g = tape.Reshape(g, _lengths(at, [-1, *rest], axis))
+    zeros = tape.zeros(at.x) if axis == 0 else _front_zeros(at, axis)
+    total = tape.ScatterND(zeros, _nonnegative(at, rows, at.x, axis), g, reduction="add")
+    if axis == 0:
+        return total
+    return tape.Transpose(total, perm=[*range(1, axis + 1), 0, *range(axis + 1, at.x.rank)])
+
+
+def _only_index(indices: Tensor) -> int | None:
+    known = indices.constant
+    return int(known.item()) if known is not None and known.size == 1 else None
+
+
+def _placed(at: At, index: int, axis: int) -> Tensor:
+    """One row: zeros around it."""
+    tape, rank, length = at.tape, at.x.rank, at.x.shape[axis]
+    index %= length
+    row = tape.Reshape(at.g, [1 if one == axis else size for one, size in enumerate(at.x.shape)])
+    before = [index if one == axis else 0 for one in range(rank)]
+    after = [length - 1 - index if one == axis else 0 for one in range(rank)]
+    return tape.Pad(row, [*before, *after])
+
+
+def _lengths(at: At, wanted: list[int | str | None], axis: int) -> Tensor:
+    """A shape of which some lengths are read at run time."""
+    if all(isinstance(one, int) for one in wanted):
+        return at.tape.ints(*(one for one in wanted if isinstance(one, int)))
+    shape = at.tape.Shape(at.x)
+    rest = [one for one in range(at.x.rank) if one != axis]
+    return at.tape.Concat(at.tape.ints(-1), at.tape.Gather(shape, rest), axis=0)
+
+
+def _front_zeros(at: At, axis: int) -> Tensor:
+    order = [axis, *(one for one in range(at.x.rank) if one != axis)]
+    if at.x.static:
+        shape = at.tape.ints(*(at.x.shape[one] for one in order))
+    else:
+        shape = at.tape.Gather(at.tape.Shape(at.x), order)
+    zero = np.zeros(1, at.x.dtype.numpy())
+    return at.tape.ConstantOfShape(shape, value=_tensor(zero))
+
+
+def _tensor(array: np.ndarray[tuple[int], np.dtype[np.float32]]) -> object:
+    import onnx_ir as ir
+
+    return ir.Tensor(array)
+
+
+def _nonnegative(at: At, indices: Tensor, of: Tensor, axis: int) -> Tensor:
+    """ScatterND takes int64 and knows negative indices, but only some of its kernels do."""
+    del of, axis
+    if indices.dtype.value == _INT64:
+        return indices
+    return at.tape.Cast(indices, to=_INT64)
+
+
+@gradient("GatherElements", inputs=(0,))
+def _gather_elements(at: At) -> Tensor:
+    return at.tape.ScatterElements(
+        at.tape.zeros(at.x), at.input(1), at.g, axis=at.get("axis", 0), reduction="add"
+    )
+
+
+@gradient("GatherND", inputs=(0,))
+def _gather_nd(at: At) -> Tensor:
+    """Leading batch axes become indices of their own."""
+    tape, indices = at.tape, at.input(1)
+    batches = at.get("batch_dims", 0)
+    if batches:
+        if not indices.static:
+            raise at.refused("batch_dims with indices of unknown shape")
+        lead = np.indices(indices.shape[:-1])[:batches]
+        grid = tape.constant(np.moveaxis(lead, 0, -1).astype(np.int64))
+        indices = tape.Concat(grid, indices, axis=-1)
+    return tape.ScatterND(tape.zeros(at.x), indices, at.g, reduction="add")
+
+
+@gradient("ScatterElements", inputs=(0, 2))
+def _scatter_elements(at: At) -> list[Tensor | None]:
+    tape, indices, axis = at.tape, at.input(1), at.get("axis", 0)
+    reduction = at.get("reduction", "none")
+    if reduction not in ("none", "add"):
+        raise at.refused(f"reduction {reduction!r}", "use reduction 'none' or 'add'")
+    taken = tape.GatherElements(at.g, indices, axis=axis)
+    if reduction == "add":
+        return [at.g, None, taken]
+    zeros = tape.zeros(at.input(2))
+    return [tape.ScatterElements(at.g, indices, zeros, axis=axis), None, taken]
+
+
+@gradient("ScatterND", inputs=(0, 2))
+def _scatter_nd(at: At) -> list[Tensor | None]:
+    tape, indices = at.tape, at.input(1)
+    reduction = at.get("reduction", "none")
+    if reduction not in ("none", "add"):
+        raise at.refused(f"reduction {reduction!r}", "use reduction 'none' or 'add'")
+    taken = tape.GatherND(at.g, indices)
+    if reduction == "add":
+        return [at.g, None, taken]
+    return [tape.ScatterND(at.g, indices, tape.zeros(at.input(2))), None, taken]
+
+
+@gradient("TopK", inputs=(0,))
+def _top_k(at: At) -> Tensor:
+    return at.tape.ScatterElements(
+        at.tape.zeros(at.x), at.output(1), at.g, axis=at.get("axis", -1), reduction="add"
+    )
+
+
+@gradient("Compress", inputs=(0,))
+def _compress(at: At) -> Tensor:
+    """Compressing all positions says where the elements came from."""
+    tape = at.tape
+    shape = tape.Shape(at.x)
+    count = tape.ReduceProd(shape, keepdims=0)
+    zero, one = np.asarray(0, np.int64), np.asarray(1, np.int64)
+    positions = tape.Reshape(tape.Range(zero, count, one), shape)
+    axis = at.node.attributes.get("axis")
+    chosen = tape.Compress(positions, at.input(1), axis=None if axis is None else axis.value)
+    flat = tape.Reshape(tape.zeros(at.x), [-1])
+    rows = tape.Reshape(chosen, [-1])
+    filled = tape.ScatterElements(flat, rows, tape.Reshape(at.g, [-1]), axis=0)
+    return tape.Reshape(filled, shape)
+
+
+@gradient("OneHot", inputs=(2,))
+def _one_hot(at: At) -> list[Tensor | None]:
+    """The values are [off, on]; every element of the gradient belongs to one of them."""
+    tape, axis = at.tape, at.get("axis", -1)
+    values = tape.constant(np.asarray([0, 1], at.input(2).dtype.numpy()))
+    hot = tape.OneHot(at.x, at.input(1), values, axis=axis)
+    on = tape.ReduceSum(hot * at.g, keepdims=0)
+    total = tape.ReduceSum(at.g, keepdims=0)
+    both = [tape.Unsqueeze(one, [0]) for one in (total - on, on)]
+    return [None, None, tape.Concat(*both, axis=0)]

@@ -1,0 +1,152 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from popdist_onnx.gradients.broadcasting import unbroadcast
+from popdist_onnx.gradients.registry import At, gradient
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from popdist_onnx.graph.tensor import Tensor
+
+
+@gradient("Gemm")
+def _gemm(at: At) -> list[Tensor | None]:
+    """Y = alpha A' B' + beta C."""
+    a, b, g, tape = at.input(0), at.input(1), at.g, at.tape
+    alpha, beta = at.get("alpha", 1.0), at.get("beta", 1.0)
+    trans_a, trans_b = at.get("transA", 0), at.get("transB", 0)
+    edges: list[Tensor | None] = [None, None, None]
+    if at.wants(0):
+        edges[0] = (
+            tape.Gemm(b, g, alpha=alpha, transA=trans_b, transB=1)
+            if trans_a
+            else tape.Gemm(g, b, alpha=alpha, transB=1 - trans_b)
+        )
+    if at.wants(1):
+        edges[1] = (
+            tape.Gemm(g, a, alpha=alpha, transA=1, transB=trans_a)
+            if trans_b
+            else tape.Gemm(a, g, alpha=alpha, transA=1 - trans_a)
+        )
+    if at.wants(2):
+        total = unbroadcast(g, at.input(2))
+        edges[2] = total if beta == 1.0 else total * beta
+    return edges
+
+
+@gradient("MatMul")
+def _matmul(at: At) -> list[Tensor | None]:
+    """Y = A B, with numpy's rules for vectors and leading axes."""
+    a, b = at.input(0), at.input(1)
+    if a.rank == b.rank == 2:  # noqa: PLR2004 - matrices
+        return _matrices(at, a, b)
+    if b.rank == 2 and a.rank > 2:  # noqa: PLR2004 - a stack of matrices times one matrix
+        return _rows(at, a, b)
+    return _stacks(at, a, b)
+
+
+def _matrices(at: At, a: Tensor, b: Tensor) -> list[Tensor | None]:
+    return [
+        at.tape.Gemm(at.g, b, transB=1) if at.wants(0) else None,
+        at.tape.Gemm(a, at.g, transA=1) if at.wants(1) else None,
+    ]
+
+
+def _rows(at: At, a: Tensor, b: Tensor) -> list[Tensor | None]:
+    """All leading axes of A are rows of one large matrix."""
+    tape = at.tape
+    g = tape.Reshape(at.g, [-1, _length(b, 1)])
+    return [
+        tape.Reshape(tape.Gemm(g, b, transB=1), tape.lengths(a)) if at.wants(0) else None,
+        tape.Gemm(tape.Reshape(a, [-1, _length(b, 0)]), g, transA=1) if at.wants(1) else None,
+    ]
+
+
+def _length(matrix: Tensor, axis: int) -> int:
+    """A matrix's length; -1 stands for the one that is unknown."""
+    known = (matrix.dims or (None, None))[axis]
+    return known if isinstance(known, int) else -1
+
+
+def _stacks(at: At, a: Tensor, b: Tensor) -> list[Tensor | None]:
+    """Vectors become matrices; stacks that were broadcast are summed."""
+    tape, g = at.tape, at.g
+    left, right = a, b
+    if a.rank == 1:
+        left, g = tape.Unsqueeze(a, [0]), tape.Unsqueeze(g, [-1 if b.rank == 1 else -2])
+    if b.rank == 1:
+        right, g = tape.Unsqueeze(b, [1]), tape.Unsqueeze(g, [-1])
+    edges: list[Tensor | None] = [None, None]
+    if at.wants(0):
+        edge = unbroadcast(g @ transposed(right), left)
+        edges[0] = tape.Squeeze(edge, [0]) if a.rank == 1 else edge
+    if at.wants(1):
+        edge = unbroadcast(transposed(left) @ g, right)
+        edges[1] = tape.Squeeze(edge, [1]) if b.rank == 1 else edge
+    return edges
+
+
+def transposed(matrix: Tensor) -> Tensor:
+    """A stack of matrices with the last two axes exchanged.
+
+    Args:
+        matrix: The stack.
+
+    Returns:
+        The transposed stack; ONNX Runtime fuses it into the product that reads it.
+    """
+    rank = matrix.rank
+    return matrix.tape.Transpose(matrix, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+@gradient("Einsum")
+def _einsum(at: At) -> list[Tensor | None]:
+    """The gradient of an operand is the same contraction with output and operand exchanged."""
+    operands = [at.input(index) for index in range(len(at.node.inputs))]
+    terms, result = _parsed(at, [one.rank for one in operands])
+    return [
+        _einsum_edge(at, operands, terms, result, index) if at.wants(index) else None
+        for index in range(len(operands))
+    ]
+
+
+def _parsed(at: At, ranks: Sequence[int]) -> tuple[list[str], str]:
+    equation = str(at.get("equation", "")).replace(" ", "")
+    left, arrow, result = equation.partition("->")
+    terms = left.split(",")
+    # An ellipsis stands for leading axes; capital letters from Z down name them.
+    named = {term: rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)}
+    most = max((count for term, count in named.items() if "..." in term), default=0)
+    free = [letter for letter in "ZYXWVUTSRQ" if letter not in equation][:most][::-1]
+
+    def spelt(term: str, count: int) -> str:
+        return term.replace("...", "".join(free[len(free) - count :]) if count else "")
+
+    if not arrow:
+        letters = sorted({one for term in terms for one in term if one.isalpha()})
+        result = ("..." if "..." in left else "") + "".join(
+            one for one in letters if left.count(one) == 1
+        )
+    return [spelt(term, named[term]) for term in terms], spelt(result, most)
+
+
+def _einsum_edge(
+    at: At, operands: Sequence[Tensor], terms: Sequence[str], result: str, index: int
+) -> Tensor:
+    tape, term = at.tape, terms[index]
+    if len(set(term)) < len(term):
+        raise at.refused(f"its term {term!r} takes a diagonal")
+    others = [one for place, one in enumerate(operands) if place != index]
+    lettered = [one for place, one in enumerate(terms) if place != index]
+    reach = set(result).union(*lettered)
+    kept = "".join(letter for letter in term if letter in reach)
+    equation = f"{','.join([result, *lettered])}->{kept}"
+    edge = tape.Einsum(at.g, *others, equation=equation)
+    missing = [axis for axis, letter in enumerate(term) if letter not in reach]
+    if missing:
+        edge = tape.Expand(tape.Unsqueeze(edge, missing), tape.lengths(operands[index]))
+    return unbroadcast(edge, operands[index])

@@ -1,0 +1,256 @@
+"""The table of gradient rules, and what a rule gets to see.
+
+A rule is a function of one node, seen from its gradient: it returns the gradient that flows to the
+node's first input, or a list with one entry per input (None where none flows).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.names import ORIGIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    import onnx_ir as ir
+
+    from popdist_onnx.graph.tape import Tape
+    from popdist_onnx.graph.tensor import Tensor
+
+T = TypeVar("T")
+
+Edges: TypeAlias = "Tensor | Sequence[Tensor | None] | Mapping[ir.Value, Tensor] | None"
+"""What a rule returns: the first input's gradient, those of all inputs, or those of any values."""
+
+RuleFunction: TypeAlias = "Callable[[At], Edges]"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an operator's gradient is made.
+
+    Attributes:
+        function: The rule; None where the gradient is zero wherever it exists.
+        broadcasts: Whether inputs are broadcast, so that gradients are summed back.
+        inputs: The inputs that gradients flow to; None where they flow to all.
+        reason: For operators without gradient: why.
+    """
+
+    function: RuleFunction | None
+    broadcasts: bool = False
+    inputs: Collection[int] | None = None
+    reason: str = ""
+
+
+RULES: dict[tuple[str, str], Rule] = {}
+"""Rules by domain and operator."""
+
+
+def gradient(
+    *op_types: str,
+    domain: str = "",
+    broadcasts: bool = False,
+    inputs: Collection[int] | None = None,
+) -> Callable[[RuleFunction], RuleFunction]:
+    """Registers a rule.
+
+    Args:
+        *op_types: The operators that it is for.
+        domain: Their domain.
+        broadcasts: Whether inputs are broadcast against each other.
+        inputs: The inputs that gradients flow to; None for all floating-point ones.
+
+    Returns:
+        A decorator.
+    """
+
+    def register(function: RuleFunction) -> RuleFunction:
+        for op_type in op_types:
+            RULES[domain, op_type] = Rule(function, broadcasts, inputs)
+        return function
+
+    return register
+
+
+def no_gradient(*op_types: str, reason: str, domain: str = "") -> None:
+    """Registers operators that no gradient flows through.
+
+    Args:
+        *op_types: The operators.
+        reason: Why.
+        domain: Their domain.
+    """
+    for op_type in op_types:
+        RULES[domain, op_type] = Rule(None, reason=reason)
+
+
+@dataclass
+class At:
+    """A node, seen from its gradient.
+
+    Attributes:
+        tape: Where the gradient is written.
+        node: The node.
+        gradients: The gradient of each output; None where nothing that leads to the loss reads it.
+        wanted: Whether each input's gradient is needed.
+        kept: Values whose own gradient was asked for, which rules over several nodes must not skip.
+    """
+
+    tape: Tape
+    node: ir.Node
+    gradients: Sequence[Tensor | None]
+    wanted: Sequence[bool]
+    kept: Collection[ir.Value] = field(default=())
+
+    @property
+    def g(self) -> Tensor:
+        """The gradient of the first output; zeros where only others are read."""
+        return self.g_of(0)
+
+    def g_of(self, index: int) -> Tensor:
+        """The gradient of an output; zeros where it is not read.
+
+        Args:
+            index: Which output.
+
+        Returns:
+            The gradient.
+        """
+        found = self.gradients[index]
+        return self.tape.zeros(self.output(index)) if found is None else found
+
+    @property
+    def x(self) -> Tensor:
+        """The first input."""
+        return self.input(0)
+
+    @property
+    def y(self) -> Tensor:
+        """The first output."""
+        return self.output(0)
+
+    def input(self, index: int) -> Tensor:
+        """An input that exists.
+
+        Args:
+            index: Which one.
+
+        Returns:
+            The input.
+        """
+        value = self.node.inputs[index]
+        if value is None:
+            raise IndexError(f"{self.node.name} has no input {index}")
+        return self.tape.wrap(value)
+
+    def optional(self, index: int) -> Tensor | None:
+        """An input that may be left out.
+
+        Args:
+            index: Which one.
+
+        Returns:
+            The input, or None.
+        """
+        if index >= len(self.node.inputs) or self.node.inputs[index] is None:
+            return None
+        return self.input(index)
+
+    def output(self, index: int) -> Tensor:
+        """An output.
+
+        Args:
+            index: Which one.
+
+        Returns:
+            The output.
+        """
+        return self.tape.wrap(self.node.outputs[index])
+
+    def wants(self, index: int) -> bool:
+        """Whether an input's gradient is needed.
+
+        Args:
+            index: Which input.
+
+        Returns:
+            True where it is.
+        """
+        return index < len(self.wanted) and self.wanted[index]
+
+    def get(self, name: str, default: T) -> T:
+        """An attribute.
+
+        Args:
+            name: The attribute.
+            default: What an absent one means.
+
+        Returns:
+            Its value; text as str.
+        """
+        attribute = self.node.attributes.get(name)
+        if attribute is None:
+            return default
+        value: Any = attribute.value
+        return value.decode() if isinstance(value, bytes) else value
+
+    def known(self, index: int) -> Any:
+        """The content of an input that must be a constant.
+
+        Args:
+            index: Which input.
+
+        Returns:
+            The array.
+
+        Raises:
+            popart_exception: The content is known only at run time.
+        """
+        content = self.input(index).constant
+        if content is None:
+            raise self.refused(f"its input {self.node.inputs[index].name!r} is no constant")  # type: ignore[union-attr]
+        return content
+
+    def refused(self, why: str, hint: str | None = None) -> popart_exception:
+        """The error for a node whose gradient cannot be made.
+
+        Args:
+            why: What about the node stands against it.
+            hint: What to do.
+
+        Returns:
+            The error, naming node, operator and opset.
+        """
+        return popart_exception(
+            "PD525", f"there is no gradient of {described(self.node)}: {why}", hint=hint
+        )
+
+
+def rule_of(node: ir.Node) -> Rule | None:
+    """The rule for a node.
+
+    Args:
+        node: The node.
+
+    Returns:
+        The rule, or None where there is none.
+    """
+    return RULES.get((node.domain, node.op_type))
+
+
+def described(node: ir.Node) -> str:
+    """A node, as messages name it.
+
+    Args:
+        node: The node.
+
+    Returns:
+        Its name, operator and opset, as they were in the file.
+    """
+    opset = node.graph.opset_imports.get(node.domain) if node.graph is not None else None
+    kind = node.metadata_props.get(ORIGIN) or f"{node.op_type}-{opset or '?'}"
+    domain = node.domain or "ai.onnx"
+    return f"node {node.name or node.outputs[0].name!r} ({domain} {kind})"

@@ -1,0 +1,1 @@
+"""The passes that turn a model into a training graph."""

@@ -1,0 +1,288 @@
+"""Reverse-mode differentiation: from ONNX operators to ONNX operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.gradients import load_rules
+from popdist_onnx.gradients.broadcasting import unbroadcast
+from popdist_onnx.gradients.registry import At, Edges, described, rule_of
+from popdist_onnx.graph import names
+from popdist_onnx.graph.compat import FLOATING, captured
+from popdist_onnx.graph.passes import Pass
+from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tensor, dims
+from popdist_onnx.transforms.loss import loss_of
+from popdist_onnx.transforms.variables import variables
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    import onnx_ir as ir
+
+_SHOWN = 20
+
+
+class Autodiff(Pass):
+    """Adds the gradient of the loss for every variable and every tensor on the way to it.
+
+    Needs: a loss (`set_loss`), and a rule for every operator between a variable and the loss.
+    Leaves: ``Gradient___<tensor>`` values, made by nodes marked ``popdist.pass = backward``; the
+    gradient of the loss itself is a constant 1 made by the node of role ``loss-seed``.
+
+    Args:
+        wanted: Further tensors, for example inputs, whose gradient is needed.
+        frozen: Initializers that are not trained.
+        outputs: Tensors whose gradients become outputs of the graph.
+    """
+
+    def __init__(
+        self,
+        wanted: Collection[str] = (),
+        frozen: Collection[str] = (),
+        outputs: Collection[str] = (),
+    ) -> None:
+        self.wanted = {*wanted, *outputs}
+        self.frozen = frozen
+        self.outputs = outputs
+
+    def change(self, model: ir.Model) -> bool:
+        """Adds the backward half.
+
+        Args:
+            model: The model.
+
+        Returns:
+            True.
+        """
+        load_rules()
+        graph, loss = model.graph, loss_of(model)
+        wanted = _find(graph, self.wanted)
+        paths = Paths(graph, [*variables(graph, self.frozen), *wanted], loss)
+        paths.require_rules()
+        found = _Backward(graph, paths, loss, set(wanted)).run()
+        for name in self.outputs:
+            if (value := found.get(name)) is not None:
+                graph.outputs.append(value)
+        return True
+
+
+class Paths:
+    """The values and nodes between some tensors and the loss.
+
+    Args:
+        graph: The graph.
+        sources: Where gradients are to arrive.
+        loss: Where they start.
+    """
+
+    def __init__(self, graph: ir.Graph, sources: Collection[ir.Value], loss: ir.Value) -> None:
+        self.sources = list(dict.fromkeys(sources))
+        from_source = set(self.sources)
+        nodes = list(graph)
+        for node in nodes:
+            if any(value in from_source for value in _flowing(node)):
+                from_source.update(value for value in node.outputs if value.dtype in FLOATING)
+        to_loss = {loss}
+        for node in reversed(nodes):
+            if any(value in to_loss for value in node.outputs):
+                to_loss.update(_flowing(node))
+        self.values = from_source & to_loss
+        self.nodes = [
+            node
+            for node in nodes
+            if any(value in self.values for value in node.outputs)
+            and any(value in self.values for value in _flowing(node))
+        ]
+
+    def require_rules(self) -> None:
+        """Checks that every node on the way has a rule.
+
+        Raises:
+            popart_exception: Nodes have none; all of them are named.
+        """
+        lost = [node for node in self.nodes if rule_of(node) is None]
+        if not lost:
+            return
+        lines = [f"{described(node)}" for node in lost[:_SHOWN]]
+        if len(lost) > _SHOWN:
+            lines.append(f"and {len(lost) - _SHOWN} more")
+        raise popart_exception(
+            "PD522",
+            "operators between a weight and the loss have no gradient rule:\n    "
+            + "\n    ".join(lines),
+            accepted="the operators of docs/onnx-operators.md",
+            hint="freeze the weights before such a node, detach its input, or register a rule with "
+            "popdist_onnx.gradients.registry.gradient",
+        )
+
+
+class _Backward:
+    """Walks the nodes from the loss back and writes their gradients."""
+
+    def __init__(
+        self, graph: ir.Graph, paths: Paths, loss: ir.Value, wanted: Collection[ir.Value]
+    ) -> None:
+        self.graph, self.paths, self.loss, self.wanted = graph, paths, loss, wanted
+        self.tape = Tape(graph, metadata={names.PASS: "backward"})
+        self.edges: dict[ir.Value, list[Tensor]] = {}
+        self.done: dict[str, ir.Value] = {}
+
+    def run(self) -> dict[str, ir.Value]:
+        """Writes all gradients.
+
+        Returns:
+            The gradients by the name of their tensor.
+        """
+        self.edges[self.loss] = [self._seed()]
+        for node in reversed(self.paths.nodes):
+            self.tape.scope = f"Gradient/{node.name or node.outputs[0].name}/"
+            gradients = [self._complete(value) for value in node.outputs]
+            if any(one is not None for one in gradients):
+                self._distribute(node, gradients)
+        self.tape.scope = "Gradient/"
+        for value in self.paths.sources:
+            self._complete(value)
+        self._prune()
+        return self.done
+
+    def _seed(self) -> Tensor:
+        known = dims(self.loss)
+        dtype = self.loss.dtype
+        one = np.ones([1] * len(known or ()), np.float32 if dtype is None else dtype.numpy())
+        seed = self.tape.constant(one, f"{names.GRADIENT}{self.loss.name}")
+        seed.value.producer().metadata_props[names.ROLE] = names.LOSS_SEED  # type: ignore[union-attr]
+        self.done[str(self.loss.name)] = seed.value
+        return seed
+
+    def _complete(self, value: ir.Value) -> Tensor | None:
+        """Sums what has arrived at a value, once all nodes that read it are done."""
+        arrived = self.edges.pop(value, [])
+        if value is self.loss:
+            return arrived[0] if arrived else None
+        if not arrived:
+            return None
+        total = arrived[0]
+        if len(arrived) == 2:  # noqa: PLR2004 - two operands are an addition
+            total = arrived[0] + arrived[1]
+        elif len(arrived) > 1:
+            total = self.tape.Sum(*arrived)
+        named = self.tape.rename(total, names.gradient(str(value.name)))
+        self.done[str(value.name)] = named.value
+        return named
+
+    def _distribute(self, node: ir.Node, gradients: Sequence[Tensor | None]) -> None:
+        rule = rule_of(node)
+        if rule is None or rule.function is None:
+            return
+        wanted = [
+            value in self.paths.values and (rule.inputs is None or index in rule.inputs)
+            for index, value in enumerate(node.inputs)
+        ]
+        at = At(self.tape, node, gradients, wanted, self.wanted)
+        for value, edge in _by_value(at, rule.function(at)):
+            if value in self.paths.values:
+                like = self.tape.wrap(value)
+                arrived = unbroadcast(edge, like) if rule.broadcasts else edge
+                if arrived.value.shape is None:
+                    arrived.value.shape = value.shape
+                self.edges.setdefault(value, []).append(arrived)
+
+    def _prune(self) -> None:
+        """Removes what rules wrote for inputs that need no gradient."""
+        kept = {id(value) for value in self.done.values()}
+        for node in reversed(list(self.graph)):
+            if node.metadata_props.get(names.PASS) == "backward" and not any(
+                output.uses() or id(output) in kept for output in node.outputs
+            ):
+                self.graph.remove(node, safe=True)
+
+
+def autodiff(
+    model: ir.Model,
+    wanted: Collection[str] = (),
+    frozen: Collection[str] = (),
+    outputs: Collection[str] = (),
+) -> ir.Model:
+    """Adds ``Gradient___<tensor>`` for every variable and every tensor between it and the loss.
+
+    Args:
+        model: A model with a loss, changed in place.
+        wanted: Further tensors, for example inputs, whose gradient is needed.
+        frozen: Initializers that are not trained.
+        outputs: Tensors whose gradients become outputs of the graph.
+
+    Returns:
+        The model.
+
+    Raises:
+        popart_exception: An operator on the way has no rule, or a node is of a kind that its rule
+            cannot handle.
+    """
+    Autodiff(wanted, frozen, outputs)(model)
+    return model
+
+
+def gradients_of(model: ir.Model, frozen: Collection[str] = ()) -> dict[str, ir.Value]:
+    """The gradients of a differentiated model's variables.
+
+    Args:
+        model: The model.
+        frozen: Initializers that are not trained.
+
+    Returns:
+        Gradients by variable; variables without a path to the loss have none.
+    """
+    made = {str(value.name): value for node in model.graph for value in node.outputs}
+    found = {
+        str(value.name): made.get(names.gradient(str(value.name)))
+        for value in variables(model.graph, frozen)
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _find(graph: ir.Graph, wanted: Collection[str]) -> list[ir.Value]:
+    values = {str(value.name): value for value in graph.inputs}
+    values |= dict(graph.initializers)
+    values |= {str(value.name): value for node in graph for value in node.outputs}
+    missing = [name for name in wanted if name not in values]
+    if missing:
+        raise popart_exception(
+            "PD525",
+            "gradients were asked for of tensors that the graph does not have",
+            value=missing,
+            hint="ids are those of the model, without the prefix Gradient___",
+        )
+    return [values[name] for name in wanted]
+
+
+def _flowing(node: ir.Node) -> Iterator[ir.Value]:
+    """The inputs that gradients can flow to."""
+    rule = rule_of(node)
+    if rule is not None and rule.function is None:
+        return
+    for index, value in enumerate(node.inputs):
+        if (
+            value is not None
+            and value.dtype in FLOATING
+            and (rule is None or rule.inputs is None or index in rule.inputs)
+        ):
+            yield value
+    yield from (value for value in captured(node) if value.dtype in FLOATING)
+
+
+def _by_value(at: At, edges: Edges) -> list[tuple[ir.Value, Tensor]]:
+    if edges is None:
+        return []
+    if isinstance(edges, Mapping):
+        return list(edges.items())
+    listed = [edges] if isinstance(edges, Tensor) else edges
+    return [
+        (value, edge)
+        for value, edge in zip(at.node.inputs, listed, strict=False)
+        if value is not None and edge is not None
+    ]

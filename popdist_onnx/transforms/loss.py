@@ -1,0 +1,198 @@
+"""Says which tensor is the loss, and adds one to a model that has none."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Literal
+
+import onnx_ir as ir
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.compat import FLOATING
+from popdist_onnx.graph.names import LOSS
+from popdist_onnx.graph.passes import Pass
+from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import dims
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Reduction = Literal["mean", "sum"]
+
+
+class SetLoss(Pass):
+    """Records the loss in the model's metadata.
+
+    Needs: the tensor exists, is a scalar (one element at most) and holds floating-point numbers.
+    Leaves: ``metadata_props["popdist.loss"]``.
+
+    Args:
+        loss: The tensor's name.
+    """
+
+    def __init__(self, loss: str) -> None:
+        self.loss = loss
+
+    def requires(self, model: ir.Model) -> None:
+        """Looks at the tensor.
+
+        Args:
+            model: The model.
+
+        Raises:
+            popart_exception: There is no such tensor, or it is not a scalar.
+        """
+        found = {str(value.name): value for value in _values(model.graph)}
+        value = found.get(self.loss)
+        if value is None:
+            near = difflib.get_close_matches(self.loss, found, n=3)
+            raise popart_exception(
+                "PD523",
+                f"Could not find loss tensor '{self.loss}' in the model",
+                accepted=f"a tensor of the graph, for example {', '.join(near or list(found)[-3:])}",
+            )
+        known = dims(value)
+        if known is not None and any(dim != 1 for dim in known):
+            raise popart_exception(
+                "PD523",
+                f"Loss tensor, '{self.loss}', must be a scalar tensor",
+                value=f"shape {list(known)}",
+                accepted="one element",
+                hint="reduce it, for example with builder.aiGraphcore.identityloss([...])",
+            )
+        if value.dtype is not None and value.dtype not in FLOATING:
+            raise popart_exception(
+                "PD523",
+                f"Loss tensor, '{self.loss}', must hold floating-point numbers",
+                value=value.dtype.name,
+            )
+
+    def change(self, model: ir.Model) -> bool:
+        """Records the loss.
+
+        Args:
+            model: The model.
+
+        Returns:
+            Whether it was another one before.
+        """
+        changed = model.metadata_props.get(LOSS) != self.loss
+        model.metadata_props[LOSS] = self.loss
+        return changed
+
+
+def set_loss(model: ir.Model, loss: str) -> ir.Model:
+    """Says which tensor is the loss.
+
+    Args:
+        model: The model, changed in place.
+        loss: The tensor's name.
+
+    Returns:
+        The model.
+
+    Raises:
+        popart_exception: There is no such tensor, or it is not a scalar.
+    """
+    SetLoss(loss)(model)
+    return model
+
+
+def loss_of(model: ir.Model) -> ir.Value:
+    """The loss tensor.
+
+    Args:
+        model: A model that `set_loss` has seen.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        popart_exception: No loss was set.
+    """
+    name = model.metadata_props.get(LOSS)
+    if name is None:
+        raise popart_exception(
+            "PD523", "the model has no loss", hint="name it: set_loss(model, tensor)"
+        )
+    return next(value for value in _values(model.graph) if value.name == name)
+
+
+def add_cross_entropy(
+    model: ir.Model, logits: str, labels: str = "labels", reduction: Reduction = "mean"
+) -> ir.Model:
+    """Adds the loss of a classifier: cross entropy of the softmax over the second axis.
+
+    Args:
+        model: The model, changed in place; afterwards its loss is the tensor ``loss``.
+        logits: The tensor of scores, shape ``[batch, classes, ...]``.
+        labels: Name of the input that is added, int64 class numbers of shape ``[batch, ...]``.
+        reduction: Mean or sum over the labels.
+
+    Returns:
+        The model.
+    """
+    tape = Tape(model.graph)
+    scores = tape.wrap(_value(model.graph, logits))
+    known = scores.dims or (None, None)
+    wanted = tape.input(labels, ir.DataType.INT64, [known[0], *known[2:]])
+    tape.many("SoftmaxCrossEntropyLoss", ["loss"], scores, wanted, reduction=reduction)
+    return set_loss(model, "loss")
+
+
+def add_squared_error(
+    model: ir.Model, output: str, target: str = "target", reduction: Reduction = "mean"
+) -> ir.Model:
+    """Adds the loss of a regression: squared differences.
+
+    Args:
+        model: The model, changed in place; afterwards its loss is the tensor ``loss``.
+        output: The tensor to compare.
+        target: Name of the input that is added, of the same type and shape.
+        reduction: Mean or sum over all elements.
+
+    Returns:
+        The model.
+    """
+    tape = Tape(model.graph)
+    made = tape.wrap(_value(model.graph, output))
+    wanted = tape.input(target, made.dtype, made.dims or ())
+    error = made - wanted
+    reduce = "ReduceMean" if reduction == "mean" else "ReduceSum"
+    tape.many(reduce, ["loss"], error * error, keepdims=0)
+    return set_loss(model, "loss")
+
+
+def add_sum(model: ir.Model, output: str, reduction: Reduction = "mean") -> ir.Model:
+    """Makes a tensor the loss by its mean or sum, for models that calculate their loss themselves.
+
+    Args:
+        model: The model, changed in place; afterwards its loss is the tensor ``loss``.
+        output: The tensor.
+        reduction: Mean or sum over all elements.
+
+    Returns:
+        The model.
+    """
+    tape = Tape(model.graph)
+    reduce = "ReduceMean" if reduction == "mean" else "ReduceSum"
+    tape.many(reduce, ["loss"], _value(model.graph, output), keepdims=0)
+    return set_loss(model, "loss")
+
+
+def _value(graph: ir.Graph, name: str) -> ir.Value:
+    found = {str(value.name): value for value in _values(graph)}
+    if name not in found:
+        raise popart_exception(
+            "PD523",
+            f"the model has no tensor '{name}'",
+            accepted=", ".join(str(value.name) for value in graph.outputs),
+        )
+    return found[name]
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
