@@ -1,1 +1,103 @@
-"""The ONNX adapter of popdist."""
+"""The ONNX adapter: any ONNX graph trained on stock ONNX Runtime, over the real Horovod.
+
+`import popdist_onnx` costs next to nothing: every name resolves on first use (PEP 562). The names
+of PopART are here as programs write them (``popart.SGD``, ``popart.DataFlow``); ``popdist_onnx.train``
+and ``popdist_onnx.Trainer`` are for programs that never used it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_HOMES: dict[str, tuple[str, ...]] = {
+    "builder": ("Builder", "DebugContext"),
+    "errors": (
+        "OutOfMemoryException",
+        "poplar_exception",
+        "poplar_recoverable_runtime_error",
+        "poplar_runtime_error",
+        "poplar_unrecoverable_runtime_error",
+        "poplibs_exception",
+        "popart_exception",
+        "popart_internal_exception",
+        "popart_runtime_error",
+    ),
+    "optimizers.adam": ("Adam",),
+    "optimizers.adaptive": ("Adaptive",),
+    "optimizers.clip_norm": ("ClipNormSettings",),
+    "optimizers.optimizer": ("Optimizer",),
+    "optimizers.sgd": ("SGD", "ConstSGD"),
+    "optimizers.values": ("OptimizerValue", "OptimizerValueMap"),
+    "session": (
+        "DeviceInfo",
+        "DeviceManager",
+        "InferenceSession",
+        "PyStepIO",
+        "PyStepIOCallback",
+        "PyWeightsIO",
+        "TrainingSession",
+    ),
+    "training": ("Trainer", "train"),
+    "types": (
+        "AdamMode",
+        "AdaptiveMode",
+        "AnchorReturnType",
+        "AnchorReturnTypeId",
+        "AutomaticLossScalingSettings",
+        "BatchSerializationSettings",
+        "CommGroupType",
+        "DataFlow",
+        "DataType",
+        "DeviceConnectionType",
+        "DeviceSelectionCriterion",
+        "DeviceType",
+        "ExecutionPhaseSettings",
+        "InitType",
+        "InputShapeInfo",
+        "Instrumentation",
+        "IrSerializationFormat",
+        "MergeVarUpdateType",
+        "Patterns",
+        "PatternsLevel",
+        "RecomputationType",
+        "ReductionType",
+        "ReplicatedTensorSharding",
+        "SGDAccumulatorAndMomentum",
+        "SessionOptions",
+        "SyncPattern",
+        "SyntheticDataMode",
+        "TensorInfo",
+        "TensorLocation",
+        "TensorLocationSettings",
+        "TensorStorage",
+        "TileSet",
+        "VirtualGraphMode",
+        "WeightDecayMode",
+        "getLogger",
+    ),
+}
+"""Every public name by the sub-package that defines it."""
+
+_PLACES = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_PLACES)  # noqa: PLE0605 - the table above is the only list
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if name in _PLACES:
+        home: ModuleType = import_module(f"popdist_onnx.{_PLACES[name]}")
+        return globals().setdefault(name, getattr(home, name))
+    # Programs reach `popdist_onnx.horovod` after `import popdist_onnx` alone.
+    if not name.startswith("_") and find_spec(f"popdist_onnx.{name}") is not None:
+        return import_module(f"popdist_onnx.{name}")
+    raise AttributeError(f"module 'popdist_onnx' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,6 +12,7 @@ from popdist_onnx.errors import popart_runtime_error
 from popdist_onnx.graph import names
 from popdist_onnx.runtime.cells import Array, Buffer, empty, wrap
 from popdist_onnx.runtime.compiled import Compiled
+from popdist_onnx.runtime.finite import all_finite, blame
 from popdist_onnx.runtime.masks import Masks
 from popdist_onnx.runtime.state import State
 from popdist_onnx.runtime.wiring import divide, gradients, in_place, wire
@@ -48,6 +49,9 @@ class Port(Protocol):
     def filled(self, run: int, anchor: str) -> None:
         """Says that an anchor of a run is in its memory."""
 
+    def used(self) -> None:
+        """Says that the inputs of a run are no longer needed."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -77,7 +81,7 @@ class Engine:
         anchors: Tensors that are handed out for every micro-batch.
         layout: Micro-batches per update.
         execution: How ONNX Runtime is to run.
-        overwrite: Whether state may be updated in place where that is safe.
+        check_finite: Whether a step stops at the first tensor that is not finite.
         progress: Is told how many of how many stages are compiled.
 
     Attributes:
@@ -99,7 +103,7 @@ class Engine:
         execution: Execution,
         anchors: Sequence[str] = (),
         layout: Layout | None = None,
-        overwrite: bool = True,
+        check_finite: bool = False,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
         self.reading = reading
@@ -114,7 +118,8 @@ class Engine:
                 hint="anchor a tensor that an operator makes",
             )
         self.gradients = gradients(reading, stages)
-        overwritten = in_place(reading, stages) if overwrite else frozenset()
+        # Where numbers are checked, what they were made of has to stay for the search.
+        overwritten = frozenset() if check_finite else in_place(reading, stages)
         self.state = State(reading, overwritten, self.layout.replicas)
         self.masks = Masks(reading)
         self.scalars = {
@@ -124,6 +129,8 @@ class Engine:
         }
         self._memory: dict[str, Buffer] = {**self.masks.buffers, **self.scalars}
         self.data_inputs = [name for name in reading.inputs if name not in self._memory]
+        self._check_finite = check_finite
+        self._execution = execution
         self._reduce: HostReduce | None = None
         self._stages: list[Compiled] = []
         for index, wiring in enumerate(wire(reading, stages, anchors, self.data_inputs)):
@@ -215,19 +222,24 @@ class Engine:
                 for _ in stage.wiring.stage.complete:
                     self._reduce.ready(sent)
                     sent += 1
+        port.used()
         self.state.end_micro_batch(replica)
 
     def _run(
         self, stage: Compiled, replica: int, data: dict[str, Buffer], direct: dict[str, Buffer]
     ) -> None:
-        update = stage.wiring.stage.update
-        borrowed = {name: self._memory[name] for name in stage.wiring.borrowed}
-        self._memory |= stage.run(
-            self.state.situation(replica),
-            partial(self._locate, replica=replica, update=update),
-            data | borrowed,
-            direct,
-        )
+        locate = partial(self._locate, replica=replica, update=stage.wiring.stage.update)
+        given = data | {name: self._memory[name] for name in stage.wiring.borrowed}
+        self._memory |= stage.run(self.state.situation(replica), locate, given, direct)
+        if self._check_finite:
+            written = [locate(name, write=True).array for name in stage.wiring.fixed_outputs]
+            if not all_finite([*written, *(buffer.array for buffer in direct.values())]):
+                raise blame(
+                    self.reading,
+                    stage.wiring,
+                    self._execution,
+                    lambda name: given.get(name) or locate(name, write=False),
+                )
 
     def _locate(self, name: str, *, replica: int, update: bool, write: bool) -> Buffer:
         """The memory of a tensor that is not handed over by the host."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COPY_TO_HOST = "GradCopyToHost"
 COPY_FROM_HOST = "GradCopyFromHost"
-_HOST_COPIES = (COPY_TO_HOST, COPY_FROM_HOST)
+_EXCHANGE = (COPY_TO_HOST, COPY_FROM_HOST, "Sync")
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def read(model: ir.Model, variables: Collection[str] = ()) -> Reading:
     """
     graph = model.graph
     fixed = {str(n.outputs[0].name): n.outputs[0] for n in graph if n.op_type == "Constant"}
-    nodes = [node for node in graph if node.op_type not in {*_HOST_COPIES, "Constant"}]
+    nodes = [node for node in graph if node.op_type not in {*_EXCHANGE, "Constant"}]
     copies = _copies(graph)
     renamed = {copy.gradient for copy in copies if copy.gradient != copy.source}
     steps = tuple(
@@ -204,7 +204,7 @@ def _copies(graph: ir.Graph) -> tuple[HostCopy, ...]:
         # A finished accumulator gets its published name from an Identity, which need not run.
         if producer is not None and producer.op_type == "Identity" and _is_update(producer):
             assert producer.inputs[0] is not None  # noqa: S101 - Identity's only input
-            others = [use for use in value.consumers() if use.op_type not in _HOST_COPIES]
+            others = [use for use in value.consumers() if use.op_type not in _EXCHANGE]
             source = value if others else producer.inputs[0]
         name = str(value.name)
         found.append(HostCopy(name, str(source.name), back[name]))

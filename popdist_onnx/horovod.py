@@ -1,0 +1,273 @@
+"""The Horovod extension for ONNX training: ``import popdist_onnx.horovod as hvd``.
+
+It is the real Horovod, through its PyTorch binding: started by poprun, mpirun or horovodrun (with
+MPI or gloo), it sums what sessions with ``hostAllReduce`` send to the host. Sums, not averages, are
+what published programs were trained with; ``op=Average`` divides by the number of processes.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from popdist import backend
+from popdist.errors import BackendError
+from popdist.popdist_core import isPopdistEnvSet
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.session.training import TrainingSession
+from popdist_onnx.session.weights import PyWeightsIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from popdist_onnx.optimizers.optimizer import Optimizer
+    from popdist_onnx.runtime.cells import Array
+    from popdist_onnx.types import SessionOptions
+
+_SAME = (
+    "cross_rank",
+    "cross_size",
+    "gloo_built",
+    "gloo_enabled",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "shutdown",
+    "size",
+    "Average",
+    "Sum",
+)
+"""What is Horovod's own."""
+
+__all__ = [
+    "DistributedOptimizer",
+    "DistributedTrainingSession",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_weights",
+    "init",
+    *_SAME,
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SAME:
+        return getattr(_binding(), name)
+    raise AttributeError(f"module 'popdist_onnx.horovod' has no attribute {name!r}")
+
+
+def init() -> None:
+    """Starts Horovod; call it before anything else of this module.
+
+    Raises:
+        BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
+    """
+    if isPopdistEnvSet():
+        backend.init()
+    _binding().init()
+
+
+class DistributedOptimizer:
+    """Sums a session's gradients over all processes.
+
+    Args:
+        optimizer: The session's optimizer; any is exchanged alike, by its raw gradients.
+        session: A session with the option ``hostAllReduce``, prepared.
+        options: The session's options.
+        op: ``Sum`` (where None) or ``Average``.
+
+    Raises:
+        popart_exception: An argument is of another kind, or the option is off.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        session: TrainingSession,
+        options: SessionOptions,
+        op: Any = None,
+    ) -> None:
+        if not isinstance(session, TrainingSession):
+            raise popart_exception(
+                "PD578",
+                "DistributedOptimizer takes a TrainingSession",
+                value=type(session).__name__,
+                hint="with a namedtuple of session and anchors, pass its .session",
+            )
+        if not options.hostAllReduce:
+            raise popart_exception(
+                "PD578",
+                "DistributedOptimizer needs the session option hostAllReduce",
+                hint="set userOpts.hostAllReduce = True before the session is made",
+            )
+        horovod = _initialised()
+        if op not in {None, horovod.Sum, horovod.Average}:
+            raise popart_exception("PD578", "not an op", value=op, accepted="Sum, Average")
+        self.optimizer = optimizer
+        self._session = session
+        self._average = op is not None and op == horovod.Average
+
+    def insert_host_allreduce(self) -> None:
+        """Connects the session's gradients with Horovod; call it after ``prepareDevice``.
+
+        Raises:
+            popart_exception: The session is not prepared.
+        """
+        self._session.connect_horovod(_initialised(), average=self._average)
+
+
+class DistributedTrainingSession(TrainingSession):
+    """A training session whose replicas are spread over all processes of a job.
+
+    It is for options made by ``popdist.popart.configureSessionOptions``, takes what
+    `TrainingSession` takes, and needs no `DistributedOptimizer`.
+
+    Raises:
+        popart_exception: The options say nothing of replicas in other processes.
+    """
+
+    def __init__(self, *args: Any, enableEngineCaching: bool = True, **kwargs: Any) -> None:
+        del enableEngineCaching  # compiling takes seconds at most, so nothing is cached
+        super().__init__(*args, **kwargs)
+        if not self._options.enableDistributedReplicatedGraphs:
+            raise popart_exception(
+                "PD578",
+                "DistributedTrainingSession needs the option enableDistributedReplicatedGraphs",
+                hint="popdist.popart.configureSessionOptions(options)",
+            )
+
+
+def broadcast_weights(session: TrainingSession, root_rank: int = 0) -> None:
+    """Gives all processes the host's tensor data of one of them, optimizer state included.
+
+    ``weightsFromHost`` must follow, to load them onto the devices.
+
+    Args:
+        session: The session; every process must call it.
+        root_rank: Whose data.
+
+    Raises:
+        popart_exception: The processes' sessions have other variables, or there is no such rank.
+    """
+    horovod = _initialised()
+    if not 0 <= root_rank < horovod.size():
+        raise popart_exception(
+            "PD578",
+            "there is no process of this rank",
+            value=root_rank,
+            accepted=f"0 to {horovod.size() - 1}",
+        )
+    from popdist_onnx.runtime.allreduce import require_agreement
+
+    data = session.host_tensors
+    require_agreement(
+        {f"variable {n}": f"{a.dtype.name} {list(a.shape)}" for n, a in data.items()}, horovod
+    )
+    session.writeWeights(PyWeightsIO({n: broadcast(a, root_rank, name=n) for n, a in data.items()}))
+
+
+def broadcast(array: Array, root_rank: int = 0, *, name: str = "array") -> Array:
+    """Gives all processes the array of one of them.
+
+    Args:
+        array: This process's array; on all of them of the same type and shape.
+        root_rank: Whose array.
+        name: What it is called in messages of Horovod.
+
+    Returns:
+        The array of that process.
+    """
+
+    def collective(tensor: Any) -> Any:
+        return _initialised().broadcast(tensor, root_rank, name=f"popdist_onnx.broadcast.{name}")
+
+    return _through_torch(array, collective)
+
+
+def allreduce(array: Array, op: Any = None, *, name: str = "array") -> Array:
+    """Combines an array over all processes, for example a metric.
+
+    Args:
+        array: This process's array; on all of them of the same type and shape.
+        op: ``Average`` (where None, as in Horovod) or ``Sum``.
+        name: What it is called in messages of Horovod.
+
+    Returns:
+        The result, equal on all processes.
+    """
+
+    def collective(tensor: Any) -> Any:
+        horovod = _initialised()
+        chosen = horovod.Average if op is None else op
+        return horovod.allreduce(tensor, op=chosen, name=f"popdist_onnx.allreduce.{name}")
+
+    return _through_torch(array, collective)
+
+
+def allgather(array: Array, *, name: str = "array") -> Array:
+    """Joins the arrays of all processes along their first axis.
+
+    Args:
+        array: This process's array.
+        name: What it is called in messages of Horovod.
+
+    Returns:
+        The arrays, in the order of the ranks.
+    """
+
+    def collective(tensor: Any) -> Any:
+        return _initialised().allgather(tensor, name=f"popdist_onnx.allgather.{name}")
+
+    return _through_torch(array, collective)
+
+
+def _through_torch(array: Array, collective: Callable[[Any], Any]) -> Array:
+    """Lets a collective of the binding work on a numpy array."""
+    import torch
+
+    array = np.asarray(array)
+    # Horovod wants a dimension, and knows no bfloat16: bits travel as they are, for copies only.
+    flat = np.ascontiguousarray(array).reshape(array.shape or (1,)).copy()
+    raw = flat if array.dtype.isbuiltin == 1 else flat.view(np.int16)
+    result = collective(torch.from_numpy(raw)).numpy().view(array.dtype)
+    return result.reshape(array.shape) if result.size == array.size else np.asarray(result)
+
+
+def _initialised() -> Any:
+    horovod = _binding()
+    if not horovod.is_initialized():
+        raise BackendError(
+            "PD012",
+            "Horovod is not initialised",
+            hint="call popdist_onnx.horovod.init() first",
+        )
+    return horovod
+
+
+def _binding() -> Any:
+    try:
+        binding = import_module("horovod.torch")
+    except ImportError as error:
+        raise BackendError(
+            "PD010",
+            "ONNX training exchanges gradients through Horovod's PyTorch binding, which is missing",
+            value=str(error),
+            hint="pip install popdist[onnx,torch] and python -m popdist.horovod_build",
+        ) from error
+    # Without its native extension it imports with a warning and lacks the names.
+    if not hasattr(binding, "init"):
+        raise BackendError(
+            "PD010",
+            "Horovod's PyTorch binding is installed without its native extension",
+            hint="python -m popdist.horovod_build",
+        )
+    return binding

@@ -1,0 +1,144 @@
+"""Sums gradients over all instances: the shared exchange, over the real Horovod."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from popdist_onnx.errors import popart_exception
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from popdist_onnx.runtime.cells import Array
+    from popdist_onnx.runtime.reading import HostCopy, Spec
+
+_SHOWN = 8
+
+
+class Allreduce:
+    """An exchange of all gradients of a session.
+
+    Gradients lie back to back in flat buffers, where the graph writes and reads them. Before the
+    first exchange the instances compare what they are about to train.
+
+    Args:
+        gradients: The exchange points, in the order of completion.
+        horovod: The module ``horovod.torch``, initialised.
+        average: Whether the sum is divided by the number of instances.
+        facts: What must be equal on all instances, asked for before the first exchange.
+        name: Prefix of what travels; equal on all instances.
+    """
+
+    def __init__(
+        self,
+        gradients: Sequence[tuple[HostCopy, Spec]],
+        horovod: Any,
+        *,
+        average: bool,
+        facts: Callable[[], Mapping[str, str]],
+        name: str,
+    ) -> None:
+        # Imported here because it brings torch, which a session that exchanges nothing never needs.
+        from popdist.exchange import Exchange, Item, allocate, plan
+
+        items = [
+            Item(copy.gradient, int(np.prod(spec.shape or ())), _torch_name(spec), _bytes(spec))
+            for copy, spec in gradients
+        ]
+        layout = plan(items)
+        self._arenas = allocate(layout)
+        self._facts: Callable[[], Mapping[str, str]] | None = facts
+        self._horovod = horovod
+        self._exchange = Exchange(layout, self._arenas, horovod, name=name, average=average)
+        flat = [_as_numpy(arena) for arena in self._arenas]
+        self.memory: list[Array] = [
+            flat[slot.arena][slot.start : slot.stop]
+            .view(spec.dtype.numpy())
+            .reshape(spec.shape or ())
+            for slot, (_, spec) in zip(layout.slots, gradients, strict=True)
+        ]
+
+    def begin(self) -> None:
+        """Starts a round.
+
+        Raises:
+            popart_exception: The instances are about to train different things.
+        """
+        if self._facts is not None:
+            facts, self._facts = self._facts, None
+            require_agreement(facts(), self._horovod)
+        self._exchange.begin()
+
+    def ready(self, index: int) -> None:
+        """Says that a gradient is complete; full slices leave.
+
+        Args:
+            index: Its index.
+        """
+        self._exchange.ready(index)
+
+    def finish(self) -> None:
+        """Waits until all sums have arrived."""
+        self._exchange.finish()
+
+
+def require_agreement(facts: Mapping[str, str], horovod: Any) -> None:
+    """Compares facts over all instances; every instance must call it.
+
+    Args:
+        facts: This instance's facts.
+        horovod: The module ``horovod.torch``, initialised.
+
+    Raises:
+        popart_exception: Instances differ; raised on all of them.
+    """
+    from popdist.exchange import disagreements
+
+    found = disagreements(facts, horovod)
+    if not found:
+        return
+    rest = len(found) - _SHOWN
+    shown = [str(row) for row in found[:_SHOWN]] + ([f"and {rest} more"] if rest > 0 else [])
+    values = all(row.name.startswith("values of ") for row in found)
+    raise popart_exception(
+        "PD568",
+        "the instances are about to train different things:\n    " + "\n    ".join(shown),
+        hint="share the first weights: popdist_onnx.horovod.broadcast_weights(session), then "
+        "session.weightsFromHost()"
+        if values
+        else "build the same model, options and optimizer on every instance",
+    )
+
+
+def digest(array: Array) -> str:
+    """A short text that differs where arrays do.
+
+    Args:
+        array: The array.
+
+    Returns:
+        Hexadecimal digits.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return hashlib.blake2b(flat.data, digest_size=8).hexdigest()
+
+
+def _torch_name(spec: Spec) -> str:
+    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(spec.dtype.name, spec.dtype.name.lower())
+
+
+def _bytes(spec: Spec) -> int:
+    return np.dtype(spec.dtype.numpy()).itemsize
+
+
+def _as_numpy(arena: Any) -> Array:
+    import torch
+
+    # numpy has no bfloat16 of its own; the bits are the same whatever they are called.
+    if arena.dtype == torch.bfloat16:
+        arena = arena.view(torch.int16)
+    array: Array = arena.numpy()
+    return array

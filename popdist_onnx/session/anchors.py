@@ -1,0 +1,185 @@
+"""Anchors: their shapes over a step, and which values of a step they are."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.types import AnchorReturnTypeId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from popdist_onnx.runtime.cells import Array
+    from popdist_onnx.runtime.engine import Layout
+    from popdist_onnx.runtime.reading import Spec
+    from popdist_onnx.session.step_io import StepIO
+    from popdist_onnx.types import AnchorReturnType, DataFlow
+
+
+def array_shape(spec: Spec, art: AnchorReturnType, batches: int, layout: Layout) -> tuple[int, ...]:
+    """The shape of an anchor's array over a step.
+
+    Args:
+        spec: The tensor.
+        art: Its return type.
+        batches: Updates per step.
+        layout: Micro-batches per update.
+
+    Returns:
+        Batches, accumulation and replicas as far as they occur and are not 1, then the tensor's.
+
+    Raises:
+        popart_exception: The tensor's shape is not known before it is computed.
+    """
+    if spec.shape is None:
+        raise popart_exception(
+            "PD508",
+            "a tensor whose shape depends on values cannot be anchored",
+            value=spec.name,
+        )
+    leading = [layout.replicas]
+    if art.id() in {AnchorReturnTypeId.All, AnchorReturnTypeId.EveryN}:
+        leading = [batches // art.rp(), layout.accumulation, layout.replicas]
+    return (*(length for length in leading if length != 1), *spec.shape)
+
+
+class StepPort:
+    """The data of one step, handed to the engine micro-batch by micro-batch.
+
+    Args:
+        io: Where data come from and go to; None in synthetic mode.
+        flow: Batches and anchors.
+        layout: Micro-batches per update.
+        inputs: The inputs.
+        anchors: The anchored tensors.
+        invented: Data for synthetic mode, by input.
+    """
+
+    def __init__(
+        self,
+        io: StepIO | None,
+        flow: DataFlow,
+        layout: Layout,
+        inputs: Mapping[str, Spec],
+        anchors: Mapping[str, Spec],
+        invented: Mapping[str, Array],
+    ) -> None:
+        self._io = io
+        self._flow = flow
+        self._layout = layout
+        self._inputs = inputs
+        self._anchors = anchors
+        self._invented = invented
+        self._batch = 0
+        self._scratch: dict[str, Array] = {}
+        self._sums: dict[tuple[str, int], Array] = {}
+        self._open: dict[tuple[str, int], Array] = {}
+
+    def next_batch(self) -> None:
+        """Says that an update is over."""
+        self._batch += 1
+        self._open.clear()
+
+    def feed(self, run: int) -> dict[str, Array]:
+        """The inputs of a micro-batch.
+
+        Args:
+            run: Which one within the update.
+
+        Returns:
+            Arrays by input.
+        """
+        del run
+        if self._io is None:
+            return dict(self._invented)
+        return {name: self._io.take(spec) for name, spec in self._inputs.items()}
+
+    def used(self) -> None:
+        """Says that the inputs of a micro-batch are no longer needed."""
+        if self._io is not None:
+            for name in self._inputs:
+                self._io.taken(name)
+
+    def target(self, run: int, anchor: str) -> Array:
+        """Memory for an anchor.
+
+        Args:
+            run: Which micro-batch within the update.
+            anchor: The tensor.
+
+        Returns:
+            The program's array where this value comes back as it is, else an array of ours.
+        """
+        key = (anchor, run)
+        if key not in self._open:
+            spec = self._anchors[anchor]
+            if self._io is not None and self._comes_back(anchor, run):
+                self._open[key] = self._io.place(spec)
+            else:
+                if anchor not in self._scratch:
+                    self._scratch[anchor] = np.empty(spec.shape or (), spec.dtype.numpy())
+                self._open[key] = self._scratch[anchor]
+        return self._open[key]
+
+    def filled(self, run: int, anchor: str) -> None:
+        """Says that an anchor is in its memory.
+
+        Args:
+            run: Which micro-batch within the update.
+            anchor: The tensor.
+        """
+        if self._io is None:
+            return
+        if self._flow.art(anchor).id() is AnchorReturnTypeId.Sum:
+            self._add(anchor, run)
+        elif self._comes_back(anchor, run):
+            self._io.placed(anchor)
+
+    def finish(self) -> None:
+        """Hands out sums over the step."""
+        for (anchor, _replica), total in sorted(self._sums.items(), key=lambda item: item[0]):
+            assert self._io is not None  # noqa: S101 - sums exist only with it
+            np.copyto(self._io.place(self._anchors[anchor]), total)
+            self._io.placed(anchor)
+
+    def _comes_back(self, anchor: str, run: int) -> bool:
+        art = self._flow.art(anchor)
+        match art.id():
+            case AnchorReturnTypeId.All:
+                return True
+            case AnchorReturnTypeId.EveryN:
+                return (self._batch + 1) % art.rp() == 0
+            case AnchorReturnTypeId.Final:
+                last_run = run >= self._layout.runs - self._layout.replicas
+                return self._batch == self._flow.batchesPerStep() - 1 and last_run
+            case _:
+                return False
+
+    def _add(self, anchor: str, run: int) -> None:
+        key = (anchor, run % self._layout.replicas)
+        value = self._open[anchor, run]
+        if key in self._sums:
+            self._sums[key] += value
+        else:
+            self._sums[key] = value.copy()
+
+
+def elements(flow: DataFlow, anchors: Mapping[str, Spec], layout: Layout) -> dict[str, int]:
+    """How many elements of each anchor come back in a step.
+
+    Args:
+        flow: Batches and anchors.
+        anchors: The anchored tensors.
+        layout: Micro-batches per update.
+
+    Returns:
+        Numbers by anchor.
+    """
+    return {
+        name: prod(array_shape(spec, flow.art(name), flow.batchesPerStep(), layout))
+        for name, spec in anchors.items()
+    }

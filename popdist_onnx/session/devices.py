@@ -1,0 +1,285 @@
+"""`DeviceManager` and `DeviceInfo`: what runs a session; every device is one of this host's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from popdist_onnx.errors import ValueRangeError, popart_exception
+from popdist_onnx.types import (
+    DeviceConnectionType,
+    DeviceSelectionCriterion,
+    DeviceType,
+    SyncPattern,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+_CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
+_MODEL_TILES = 1216
+
+
+class DeviceInfo:
+    """A device, and whether this process holds it.
+
+    Args:
+        kind: What the program asked for.
+        device_id: Its number.
+        num_ipus: How many IPUs it stands for.
+        tiles: Tiles of each.
+        connection: When it is attached.
+        providers: ONNX Runtime's execution providers, in order of preference.
+    """
+
+    def __init__(
+        self,
+        kind: DeviceType,
+        device_id: int = 0,
+        *,
+        num_ipus: int = 1,
+        tiles: int = _MODEL_TILES,
+        connection: DeviceConnectionType = DeviceConnectionType.Always,
+        providers: tuple[str, ...] = (_CPU,),
+    ) -> None:
+        self.type = kind
+        self.id = device_id
+        self.numIpus = num_ipus
+        self.tilesPerIPU = tiles
+        self.connectionType = connection
+        self.providers = providers
+        self.version = "host"
+        self.driverIds = [device_id]
+        self.numWorkerContexts = 1
+        self._attached = connection is DeviceConnectionType.Always
+
+    @property
+    def isAttached(self) -> bool:
+        """Whether this process holds it."""
+        return self._attached
+
+    @property
+    def offline(self) -> bool:
+        """Whether models can be compiled for it, but not run."""
+        return self.connectionType is DeviceConnectionType.Never
+
+    def attach(self) -> bool:
+        """Takes the device.
+
+        Returns:
+            Whether this process holds it now.
+        """
+        self._attached = not self.offline
+        return self._attached
+
+    def detach(self) -> None:
+        """Gives the device back."""
+        self._attached = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.detach()
+
+    def __repr__(self) -> str:
+        return f"DeviceInfo({self.type.name}, id={self.id}, numIpus={self.numIpus})"
+
+
+class DeviceManager:
+    """Finds devices.
+
+    A host has one processor and perhaps GPUs that ONNX Runtime can use. A GPU stands for any
+    number of IPUs where the installed ONNX Runtime has its CUDA provider; else the processor does.
+    """
+
+    def createCpuDevice(self) -> DeviceInfo:
+        """This host's processor."""
+        return DeviceInfo(DeviceType.Cpu)
+
+    def createIpuModelDevice(self, options: Mapping[str, Any] | None = None) -> DeviceInfo:
+        """The processor, in the place of PopART's model of an IPU.
+
+        Args:
+            options: ``numIPUs`` and ``tilesPerIPU`` are remembered; the others have no meaning.
+
+        Returns:
+            The device.
+        """
+        return self._modelled(DeviceType.IpuModel, options)
+
+    def createSimDevice(self, options: Mapping[str, Any] | None = None) -> DeviceInfo:
+        """The processor, in the place of PopART's simulator.
+
+        Args:
+            options: As for `createIpuModelDevice`.
+
+        Returns:
+            The device.
+        """
+        return self._modelled(DeviceType.Sim, options)
+
+    def createOfflineIPUDevice(self, options: Mapping[str, Any] | None = None) -> DeviceInfo:
+        """A device for which models are compiled, but on which none is run.
+
+        Args:
+            options: As for `createIpuModelDevice`.
+
+        Returns:
+            The device.
+        """
+        device = self._modelled(DeviceType.Ipu, options)
+        device.connectionType = DeviceConnectionType.Never
+        device.detach()
+        return device
+
+    def acquireAvailableDevice(
+        self,
+        numIpus: int = 1,
+        tilesPerIpu: int = 0,
+        pattern: SyncPattern = SyncPattern.Full,
+        connectionType: DeviceConnectionType = DeviceConnectionType.Always,
+        selectionCriterion: DeviceSelectionCriterion = DeviceSelectionCriterion.First,
+    ) -> DeviceInfo | None:
+        """A free device of some size.
+
+        Args:
+            numIpus: IPUs that it stands for; a power of two.
+            tilesPerIpu: Remembered.
+            pattern: Has no meaning here.
+            connectionType: When it is attached.
+            selectionCriterion: Has no meaning here.
+
+        Returns:
+            The device.
+
+        Raises:
+            ValueRangeError: The number is no power of two, or the connection type is Never.
+        """
+        del pattern, selectionCriterion
+        _check(numIpus, connectionType)
+        return self._host(0, numIpus, tilesPerIpu, connectionType)
+
+    def acquireDeviceById(
+        self,
+        id: int = 0,  # noqa: A002 - published name
+        pattern: SyncPattern = SyncPattern.Full,
+        connectionType: DeviceConnectionType = DeviceConnectionType.Always,
+    ) -> DeviceInfo | None:
+        """The device of a number.
+
+        Args:
+            id: The number; with GPUs, which of them.
+            pattern: Has no meaning here.
+            connectionType: When it is attached.
+
+        Returns:
+            The device.
+
+        Raises:
+            ValueRangeError: The number is negative, or the connection type is Never.
+        """
+        del pattern
+        _check(1, connectionType)
+        if id < 0:
+            raise ValueRangeError("PD570", "a device's number is not negative", value=id)
+        return self._host(id, 1, 0, connectionType)
+
+    def enumerateDevices(
+        self,
+        pattern: SyncPattern = SyncPattern.Full,
+        numIpus: int = 1,
+        deviceType: DeviceType = DeviceType.Ipu,
+        connectionType: DeviceConnectionType = DeviceConnectionType.Always,
+        tilesPerIPU: int = 0,
+    ) -> list[DeviceInfo]:
+        """All devices of some size.
+
+        Args:
+            pattern: Has no meaning here.
+            numIpus: IPUs that each stands for.
+            deviceType: Has no meaning here: there is one kind.
+            connectionType: When they are attached.
+            tilesPerIPU: Remembered.
+
+        Returns:
+            One device.
+        """
+        del pattern, deviceType
+        return [self._host(0, numIpus, tilesPerIPU, connectionType)]
+
+    def setOnDemandAttachTimeout(self, attachTimeout: int) -> None:
+        """Says how long to wait for a device; a host's is always there.
+
+        Args:
+            attachTimeout: Seconds.
+        """
+        del attachTimeout
+
+    def _modelled(self, kind: DeviceType, options: Mapping[str, Any] | None) -> DeviceInfo:
+        given = options or {}
+        return DeviceInfo(
+            kind,
+            num_ipus=int(given.get("numIPUs", 1)),
+            tiles=int(given.get("tilesPerIPU", _MODEL_TILES)),
+        )
+
+    def _host(
+        self, device_id: int, num_ipus: int, tiles: int, connection: DeviceConnectionType
+    ) -> DeviceInfo:
+        return DeviceInfo(
+            DeviceType.Ipu,
+            device_id,
+            num_ipus=num_ipus,
+            tiles=tiles or _MODEL_TILES,
+            connection=connection,
+            providers=_providers(),
+        )
+
+
+def _providers() -> tuple[str, ...]:
+    import onnxruntime
+
+    available = onnxruntime.get_available_providers()
+    return (_CUDA, _CPU) if _CUDA in available else (_CPU,)
+
+
+def _check(num_ipus: int, connection: DeviceConnectionType) -> None:
+    if num_ipus < 1 or num_ipus & (num_ipus - 1):
+        raise ValueRangeError("PD570", "the number of IPUs must be a power of two", value=num_ipus)
+    if connection is DeviceConnectionType.Never:
+        raise ValueRangeError(
+            "PD570",
+            "a device cannot be acquired with the connection type Never",
+            hint="createOfflineIPUDevice() gives a device to compile for",
+        )
+
+
+def require(device: object) -> DeviceInfo:
+    """Checks what a session was given as its device.
+
+    Args:
+        device: What it was given.
+
+    Returns:
+        The device.
+
+    Raises:
+        popart_exception: It is none.
+    """
+    if not isinstance(device, DeviceInfo):
+        raise popart_exception(
+            "PD570",
+            "Must pass a valid deviceInfo to a session",
+            value=device,
+            hint="DeviceManager().createCpuDevice(), or popdist.popart.getDevice()",
+        )
+    return device

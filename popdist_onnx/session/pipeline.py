@@ -1,0 +1,200 @@
+"""From a model to what a session runs: the passes in their order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.gradients import load_rules
+from popdist_onnx.gradients.registry import RULES
+from popdist_onnx.graph.load import load, read
+from popdist_onnx.graph.names import reserved_prefix
+from popdist_onnx.lowering.apply import lower
+from popdist_onnx.lowering.registry import DOMAIN
+from popdist_onnx.runtime.engine import Layout
+from popdist_onnx.transforms.accumulate import accumulate
+from popdist_onnx.transforms.autodiff import autodiff
+from popdist_onnx.transforms.host_allreduce import insert_host_allreduce
+from popdist_onnx.transforms.host_options import check_host_options
+from popdist_onnx.transforms.loss import set_loss
+from popdist_onnx.transforms.optimizer import grow_updates
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from popdist_onnx.graph.load import Source
+    from popdist_onnx.optimizers.optimizer import Optimizer
+    from popdist_onnx.types import InputShapeInfo, SessionOptions
+
+
+def layout(options: SessionOptions) -> Layout:
+    """The micro-batches per update that options ask for.
+
+    Args:
+        options: The session's options.
+
+    Returns:
+        Accumulation and replicas.
+
+    Raises:
+        popart_exception: A number is not positive.
+    """
+    replicas = options.replicatedGraphCount if options.enableReplicatedGraphs else 1
+    for name, number in (
+        ("replicatedGraphCount", replicas),
+        ("accumulationFactor", options.getAccumulationFactor()),
+    ):
+        if number < 1:
+            raise popart_exception("PD572", f"{name} is a positive number", value=number)
+    distributed = options.enableDistributedReplicatedGraphs
+    return Layout(
+        accumulation=options.getAccumulationFactor(),
+        replicas=replicas,
+        first_replica=options.globalReplicaOffset if distributed else 0,
+    )
+
+
+def shared_by_collectives(options: SessionOptions) -> bool:
+    """Whether replicas of other processes take part in every update by themselves.
+
+    Args:
+        options: The session's options.
+
+    Returns:
+        True where this process holds some of a job's replicas only.
+    """
+    local = layout(options).replicas
+    return options.enableDistributedReplicatedGraphs and options.globalReplicationFactor > local
+
+
+def training_graph(
+    proto: onnx.ModelProto, loss: str, optimizer: Optimizer, options: SessionOptions
+) -> ir.Model:
+    """Makes a training graph.
+
+    Args:
+        proto: The model, with known input shapes.
+        loss: The tensor to minimise.
+        optimizer: How.
+        options: The session's options.
+
+    Returns:
+        A graph of standard operators and gradient copies.
+
+    Raises:
+        popart_exception: Something in the model or the options cannot be done.
+    """
+    check_host_options(options, optimizer)
+    model = load(proto)
+    load_rules()
+    lower(model, keep={op_type for domain, op_type in RULES if domain == DOMAIN})
+    set_loss(model, loss)
+    autodiff(model)
+    how = layout(options)
+    reduction = options.accumulationAndReplicationReductionType
+    if how.runs > 1:
+        accumulate(model, how.runs)
+    grow_updates(
+        model,
+        optimizer,
+        reduction,
+        accumulation=how.accumulation,
+        replicas=options.getGlobalReplicationFactor(),
+    )
+    if options.hostAllReduce or shared_by_collectives(options):
+        insert_host_allreduce(model)
+    lower(model)
+    return model
+
+
+def inference_graph(proto: onnx.ModelProto) -> ir.Model:
+    """Makes a graph that computes a model as it is.
+
+    Args:
+        proto: The model, with known input shapes.
+
+    Returns:
+        A graph of standard operators.
+    """
+    return lower(load(proto))
+
+
+def read_with_shapes(source: Source, shapes: InputShapeInfo | None) -> onnx.ModelProto:
+    """Reads a model and fixes its input shapes.
+
+    Args:
+        source: The model.
+        shapes: What the program says of inputs whose shape the model leaves open.
+
+    Returns:
+        A copy of the model.
+
+    Raises:
+        popart_exception: A shape is open still, contradicts the model, or is of no input.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(read(source))
+    initializers = {tensor.name for tensor in proto.graph.initializer}
+    inputs = {v.name: v for v in proto.graph.input if v.name not in initializers}
+    given = [] if shapes is None else shapes.getAllTensorIds()
+    for name in given:
+        if name not in inputs:
+            raise popart_exception(
+                "PD573",
+                f"InputShapeInfo has tensor {name}, which is no input of the model",
+                accepted=", ".join(inputs) or "the model has no inputs",
+            )
+    for name, value in inputs.items():
+        if (prefix := reserved_prefix(name)) is not None:
+            raise popart_exception(
+                "PD504", f"the prefix {prefix} of input {name} is reserved", value=name
+            )
+        if shapes is not None and shapes.has(name):
+            _fix(value, shapes)
+        _require_known(value)
+    if given:
+        _forget_open_shapes(proto.graph)
+    return proto
+
+
+def _fix(value: onnx.ValueInfoProto, shapes: InputShapeInfo) -> None:
+    info = shapes.get(value.name)
+    tensor = value.type.tensor_type
+    have = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+    fits = not tensor.HasField("shape") or (
+        len(have) == info.rank()
+        and all(a in {None, b} for a, b in zip(have, info.shape(), strict=True))
+    )
+    if not fits or tensor.elem_type not in {0, info.dataType().onnx}:
+        raise popart_exception(
+            "PD573",
+            f"InputShapeInfo contradicts the model's input {value.name}",
+            value=repr(info),
+            accepted=f"{onnx.TensorProto.DataType.Name(tensor.elem_type)} {have}",
+        )
+    value.CopyFrom(
+        onnx.helper.make_tensor_value_info(value.name, info.dataType().onnx, info.shape())
+    )
+
+
+def _forget_open_shapes(graph: onnx.GraphProto) -> None:
+    """Leaves it to inference what the fixed shapes mean for all other tensors."""
+    del graph.value_info[:]
+    for value in graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.ClearField("dim_param")
+
+
+def _require_known(value: onnx.ValueInfoProto) -> None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape") or any(not d.HasField("dim_value") for d in tensor.shape.dim):
+        open_dims = [d.dim_param or d.dim_value or "?" for d in tensor.shape.dim]
+        raise popart_exception(
+            "PD573",
+            f"the shape of input {value.name} is not known",
+            value=open_dims,
+            hint=f'inputShapeInfo.add("{value.name}", TensorInfo("FLOAT", [...])), '
+            "with the number of samples of a micro-batch",
+        )

@@ -1,0 +1,245 @@
+"""`TrainingSession`: a model with a loss and an optimizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.optimizers.replacement import check_replacement
+from popdist_onnx.runtime.allreduce import Allreduce, digest
+from popdist_onnx.runtime.reading import read
+from popdist_onnx.runtime.streams import Streams
+from popdist_onnx.session.pipeline import (
+    layout,
+    read_with_shapes,
+    shared_by_collectives,
+    training_graph,
+)
+from popdist_onnx.session.session import Session
+from popdist_onnx.session.weights import store
+from popdist_onnx.transforms.optimizer import scalar_inputs
+from popdist_onnx.transforms.variables import variables
+from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from os import PathLike
+
+    from popdist_onnx.graph.load import Source
+    from popdist_onnx.optimizers.optimizer import Optimizer
+    from popdist_onnx.runtime.cells import Array
+    from popdist_onnx.runtime.engine import Engine
+    from popdist_onnx.session.devices import DeviceInfo
+
+_RANDOM_STATE = "popdist.random-state"
+
+
+class TrainingSession(Session):
+    """A session that trains a model.
+
+    Args:
+        fnModel: The model: a file's name or content. Optimizer state in it is continued.
+        dataFlow: Updates per step, and what comes back.
+        loss: The tensor to minimise, a scalar.
+        optimizer: How weights are updated.
+        deviceInfo: The device.
+        inputShapeInfo: Shapes of inputs that the model leaves open.
+        patterns: Kept; ONNX Runtime optimises by rules of its own.
+        userOptions: Options.
+        name: For messages.
+
+    Raises:
+        popart_exception: The model, the loss, the optimizer or an option cannot be used.
+    """
+
+    def __init__(
+        self,
+        fnModel: Source,
+        dataFlow: DataFlow,
+        loss: str,
+        optimizer: Optimizer,
+        deviceInfo: DeviceInfo | None,
+        inputShapeInfo: InputShapeInfo | None = None,
+        patterns: Patterns | None = None,
+        userOptions: SessionOptions | None = None,
+        name: str = "training",
+    ) -> None:
+        options = userOptions or SessionOptions()
+        proto = read_with_shapes(fnModel, inputShapeInfo)
+        graph = training_graph(proto, loss, optimizer, options)
+        kept = [str(value.name) for value in variables(graph.graph)]
+        super().__init__(
+            proto, read(graph, kept), dataFlow, deviceInfo, layout(options), options, patterns, name
+        )
+        self._optimizer = optimizer
+        self._streams: Streams | None = None
+        self._loss = loss
+
+    def modelToHost(self, path: str | PathLike[str]) -> None:
+        """Fetches all variables and writes the model with them to a file.
+
+        The file holds optimizer state too; a session made of it continues exactly where this one
+        stands. The host's tensor data become what was fetched.
+
+        Args:
+            path: The file.
+
+        Raises:
+            popart_exception: The session is not prepared.
+        """
+        self.weightsToHost()
+        self._host.adopt_fetched()
+        engine = self._require_prepared("modelToHost")
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self._proto)
+        store(proto, {n: a for n, a in self._host.data.items() if not _is_transient(n)})
+        if len(engine.masks):
+            onnx.helper.set_model_props(
+                proto,
+                {
+                    **{prop.key: prop.value for prop in proto.metadata_props},
+                    _RANDOM_STATE: f"{engine.seed} {engine.micro_batches}",
+                },
+            )
+        onnx.save(proto, path)
+
+    def updateOptimizerFromHost(self, optimizer: Optimizer) -> None:
+        """Takes over the optimizer's non-constant values.
+
+        Args:
+            optimizer: An optimizer that differs from the session's in these only.
+
+        Raises:
+            popart_exception: It differs in more.
+        """
+        check_replacement(self._optimizer, optimizer)
+        self._optimizer = optimizer
+        if self._engine is not None:
+            self._load_scalars(self._engine)
+
+    def getHostReduceStreamIds(self) -> list[str]:
+        """The streams of gradients to the host and back.
+
+        Returns:
+            Their handles; none before `prepareDevice`, and without ``hostAllReduce``.
+        """
+        return [] if self._streams is None else self._streams.handles
+
+    def connectStreamToCallback(
+        self, handle: str, callback: Callable[[Array], None], index: int = 0
+    ) -> None:
+        """Lets a function of the program take part in the exchange of a gradient.
+
+        Once all streams have one, gradients are exchanged by them.
+
+        Args:
+            handle: The stream, one of `getHostReduceStreamIds`.
+            callback: Called with an array that is the gradient's memory: stores may read it, loads
+                are to fill it.
+            index: The local replica.
+
+        Raises:
+            popart_exception: The session is not prepared, or there is no such stream.
+        """
+        engine = self._require_prepared("connectStreamToCallback")
+        if self._streams is None:
+            raise popart_exception(
+                "PD567",
+                "the session has no streams of gradients",
+                hint="set userOptions.hostAllReduce = True before the session is made",
+            )
+        self._streams.connect(handle, callback, index)
+        if self._streams.connected:
+            engine.connect(self._streams, self._streams.memory)
+
+    def connect_horovod(self, horovod: Any, *, average: bool = False) -> None:
+        """Lets Horovod sum the gradients.
+
+        Args:
+            horovod: The module ``horovod.torch``, initialised.
+            average: Whether sums are divided by the number of instances.
+
+        Raises:
+            popart_exception: The session is not prepared, or exchanges nothing.
+        """
+        engine = self._require_prepared("insert_host_allreduce")
+        if not engine.gradients:
+            raise popart_exception(
+                "PD567",
+                "the session exchanges no gradients",
+                hint="set userOptions.hostAllReduce = True before the session is made",
+            )
+        reduce = Allreduce(
+            engine.gradients,
+            horovod,
+            average=average,
+            facts=lambda: self._facts(average=average),
+            name=f"popdist_onnx gradients of {self.name}",
+        )
+        engine.connect(reduce, reduce.memory)
+
+    @property
+    def host_tensors(self) -> Mapping[str, Array]:
+        """The host's tensor data, by variable."""
+        return self._host.data
+
+    def _prepared(self, _engine: Engine) -> None:
+        engine = _engine
+        self._load_scalars(engine)
+        self._continue_random_streams(engine)
+        if engine.gradients:
+            self._streams = Streams(engine.gradients, self._layout.replicas)
+        if shared_by_collectives(self._options) and not self._options.hostAllReduce:
+            self._connect_collectives()
+
+    def _connect_collectives(self) -> None:
+        from popdist.exchange import connect
+
+        horovod = connect()
+        if horovod is None:
+            raise popart_exception(
+                "PD569",
+                "the options speak of replicas in other processes, but there are none",
+                value=f"{self._options.globalReplicationFactor} replicas in the job, "
+                f"{self._layout.replicas} here",
+                hint="start the program with poprun, and let "
+                "popdist.popart.configureSessionOptions(options) set them",
+            )
+        self.connect_horovod(horovod)
+
+    def _load_scalars(self, engine: Engine) -> None:
+        for name, value in scalar_inputs(self._reading.model, self._optimizer).items():
+            np.copyto(engine.scalars[name].array, value, casting="same_kind")
+
+    def _continue_random_streams(self, engine: Engine) -> None:
+        for prop in self._proto.metadata_props:
+            if prop.key == _RANDOM_STATE:
+                engine.seed, engine.micro_batches = (int(word) for word in prop.value.split())
+
+    def _facts(self, *, average: bool) -> dict[str, str]:
+        """What must be equal on all instances."""
+        engine = self._require_prepared("run")
+        stated = {
+            "loss": self._loss,
+            "optimizer": repr(self._optimizer),
+            "batches per step": str(self.dataFlow.batchesPerStep()),
+            "accumulation": str(self._layout.accumulation),
+            "reduction": str(self._options.accumulationAndReplicationReductionType),
+            "op": "Average" if average else "Sum",
+        }
+        for copy, spec in engine.gradients:
+            stated[f"gradient {copy.gradient}"] = f"{spec.dtype.name} {list(spec.shape or ())}"
+        for name in engine.state.names:
+            if self._reading.states.get(name, True):
+                stated[f"values of {name}"] = digest(engine.state.read(name))
+        return stated
+
+
+def _is_transient(name: str) -> bool:
+    from popdist_onnx.graph.names import ACCUMULATOR
+
+    # Zero whenever an update is complete.
+    return name.startswith(ACCUMULATOR)

@@ -1,0 +1,177 @@
+"""Weights outside the device: `PyWeightsIO`, and the host's copies of a session's variables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from popdist_onnx.errors import ArgumentError, popart_exception
+from popdist_onnx.graph.load import read
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from popdist_onnx.graph.load import Source
+    from popdist_onnx.runtime.cells import Array
+    from popdist_onnx.runtime.reading import Reading
+
+
+class PyWeightsIO:
+    """Arrays of weights by id, to be read from or written to.
+
+    Args:
+        weights: The arrays.
+
+    Raises:
+        ArgumentError: A value is no array.
+    """
+
+    def __init__(self, weights: Mapping[str, Array]) -> None:
+        for name, array in weights.items():
+            if not isinstance(array, np.ndarray):
+                raise ArgumentError(
+                    "PD574",
+                    f"the weights of {name} are no numpy array",
+                    value=type(array).__name__,
+                )
+        self.weights = dict(weights)
+
+
+class HostTensors:
+    """The host's tensor data: what `weightsFromHost` loads.
+
+    They are another copy than the device's, and than what `weightsToHost` fetched.
+
+    Args:
+        reading: The graph, whose initializers are the first content.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._data: dict[str, Array] = {
+            name: _content(value.const_value.numpy())
+            for name, value in reading.variables.items()
+            if value.const_value is not None
+        }
+        self.fetched: dict[str, Array] = {}
+
+    @property
+    def data(self) -> Mapping[str, Array]:
+        """What the next `weightsFromHost` loads."""
+        return self._data
+
+    def write(self, weights: Mapping[str, Array]) -> None:
+        """Replaces data; ids of no variable are ignored.
+
+        Args:
+            weights: Arrays by id.
+
+        Raises:
+            popart_exception: An array does not fit its variable.
+        """
+        known = {name: array for name, array in weights.items() if name in self._data}
+        for name, array in known.items():
+            _require_fit(name, array, self._data[name])
+        for name, array in known.items():
+            like = self._data[name]
+            self._data[name] = array.astype(like.dtype).reshape(like.shape).copy()
+
+    def reset(self, source: Source, constants: Collection[str], *, ignore_unknown: bool) -> None:
+        """Replaces data by a model's initializers.
+
+        Args:
+            source: The model.
+            constants: Initializers of the session's model that are no variables.
+            ignore_unknown: Whether initializers that the session does not have are passed over.
+
+        Raises:
+            popart_exception: The model has others, or one does not fit.
+        """
+        found = {
+            tensor.name: onnx.numpy_helper.to_array(tensor)
+            for tensor in read(source).graph.initializer
+        }
+        unknown = [name for name in found if name not in {*self._data, *constants}]
+        if unknown and not ignore_unknown:
+            raise popart_exception(
+                "PD574",
+                f"resetWeights, no tensor '{unknown[0]}' in tensors",
+                accepted=", ".join(self._data),
+                hint="pass ignoreWeightsInModelWithoutCorrespondingHostWeight=True to ignore it",
+            )
+        for name, array in found.items():
+            if name in self._data:
+                like = self._data[name]
+                if (array.dtype, array.shape) != (like.dtype, like.shape):
+                    raise popart_exception(
+                        "PD574",
+                        f"resetWeights, cannot set tensor '{name}', its type or shape differs",
+                        value=f"{array.dtype.name} {list(array.shape)}",
+                        accepted=f"{like.dtype.name} {list(like.shape)}",
+                    )
+        for name, array in found.items():
+            if name in self._data:
+                self._data[name] = _content(array)
+
+    def read_fetched(self, weights: Mapping[str, Array]) -> None:
+        """Copies what was fetched from the device into arrays; other ids are ignored.
+
+        Args:
+            weights: Arrays by id.
+
+        Raises:
+            popart_exception: An array is of another size, or cannot be written.
+        """
+        for name, array in weights.items():
+            if name not in self.fetched:
+                continue
+            source = self.fetched[name]
+            _require_fit(name, array, source)
+            if not array.flags.writeable or not array.flags.c_contiguous:
+                raise popart_exception(
+                    "PD574",
+                    f"the array for {name} must be writeable and c-contiguous",
+                    hint="numpy.empty(shape, dtype)",
+                )
+            np.copyto(array.reshape(source.shape), source, casting="no")
+
+    def adopt_fetched(self) -> None:
+        """Makes what was fetched the host's data."""
+        self._data.update(self.fetched)
+
+
+def store(proto: onnx.ModelProto, tensors: Mapping[str, Array]) -> None:
+    """Writes tensors into a model's initializers.
+
+    Args:
+        proto: The model; optimizer state that it lacks is added.
+        tensors: Arrays by initializer.
+    """
+    left = dict(tensors)
+    for tensor in proto.graph.initializer:
+        if tensor.name in left:
+            tensor.CopyFrom(_proto(tensor.name, left.pop(tensor.name)))
+    proto.graph.initializer.extend(_proto(name, array) for name, array in left.items())
+
+
+def _proto(name: str, array: Array) -> onnx.TensorProto:
+    if array.dtype.isbuiltin == 1:
+        return onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+    import onnx_ir as ir
+
+    return ir.serde.serialize_tensor(ir.Tensor(array, name=name))
+
+
+def _content(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _require_fit(name: str, array: Array, like: Array) -> None:
+    if (array.nbytes, array.dtype) != (like.nbytes, like.dtype):
+        raise popart_exception(
+            "PD574",
+            f"the array for weight {name} does not fit",
+            value=f"{array.dtype.name} {list(array.shape)}, {array.nbytes} bytes",
+            accepted=f"{like.dtype.name} {list(like.shape)}, {like.nbytes} bytes",
+        )
