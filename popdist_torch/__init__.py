@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from popdist_torch import optim, options
-from popdist_torch.data import DataLoader
+from popdist_torch.data import AsynchronousDataAccessor, DataLoader
 from popdist_torch.errors import Error
 from popdist_torch.executor.executor import Executor as PoplarExecutor
 from popdist_torch.executor.inference import inferenceModel
@@ -38,6 +38,7 @@ from popdist_torch.options import (
 
 __all__ = [
     "AnchorMode",
+    "AsynchronousDataAccessor",
     "AutoStage",
     "CommGroupType",
     "ConnectionType",

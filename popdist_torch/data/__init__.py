@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from popdist_torch.data.accessor import AsynchronousDataAccessor
 from popdist_torch.data.loader import DataLoader
 
-__all__ = ["DataLoader"]
+__all__ = ["AsynchronousDataAccessor", "DataLoader"]

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
+from popdist_torch.data.accessor import AsynchronousDataAccessor
 from popdist_torch.data.positioned import PositionedLoader
-from popdist_torch.data.reading import Request, require
+from popdist_torch.data.reading import Reading, Request, require
 from popdist_torch.options import DataLoaderMode, DataPartition, Options
+from popdist_torch.options.checks import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
 logger = logging.getLogger("popdist.torch")
 
@@ -33,7 +35,12 @@ class DataLoader(PositionedLoader):
         drop_last: Whether an incomplete last batch is left out.
         persistent_workers: Whether workers live on between epochs; by default they do.
         auto_distributed_partitioning: Whether to divide the data over the processes.
-        mode: How to read; only ``DataLoaderMode.Sync``.
+        mode: ``Sync`` reads when a batch is asked for (``num_workers`` read ahead); ``Async`` has
+            another process keep batches ready; ``AsyncRebatched`` too, which joins them from
+            smaller ones, so that several workers contribute to one batch.
+        async_options: Arguments of `AsynchronousDataAccessor`, for the other two modes.
+        rebatched_worker_size: Samples that workers load at once with ``AsyncRebatched``; by default
+            a whole batch.
         batch_sampler: A sampler of micro-batches in place of ``batch_size`` and ``shuffle``.
         partition: How to divide; an addition to PopTorch's arguments.
         **kwargs: As for ``torch.utils.data.DataLoader``.
@@ -53,18 +60,14 @@ class DataLoader(PositionedLoader):
         persistent_workers: bool | None = None,
         auto_distributed_partitioning: bool = True,
         mode: DataLoaderMode = DataLoaderMode.Sync,
+        async_options: Mapping[str, Any] | None = None,
+        rebatched_worker_size: int | None = None,
         batch_sampler: Iterable[list[int]] | None = None,
         *,
         partition: DataPartition = DataPartition.Contiguous,
         **kwargs: Any,
     ) -> None:
         require(isinstance(options, Options), "options must be a poptorch.Options", options)
-        require(
-            mode == DataLoaderMode.Sync,
-            "the loader reads synchronously",
-            mode,
-            hint="pass mode=DataLoaderMode.Sync; num_workers reads ahead in other processes",
-        )
         options._freeze()  # noqa: SLF001 - what freezing is for
         self._options = options
         reading = Request(
@@ -78,16 +81,47 @@ class DataLoader(PositionedLoader):
             sampler=kwargs.pop("sampler", None),
             batch_sampler=batch_sampler,
             generator=kwargs.get("generator"),
-            elsewhere=False,
+            elsewhere=mode != DataLoaderMode.Sync,
         ).reading()
         if reading.shared is not None:
             options._data_facts.append(reading.shared)  # noqa: SLF001 - checked on the first step
         if isinstance(dataset, IterableDataset) and num_workers > 1:
             _warn_of_copies(num_workers, kwargs.get("worker_init_fn"))
         keep = num_workers > 0 if persistent_workers is None else persistent_workers
-        super().__init__(
-            dataset, reading, num_workers=num_workers, persistent_workers=keep, **kwargs
-        )
+        workers = {"num_workers": num_workers, "persistent_workers": keep}
+        super().__init__(dataset, reading, **workers, **kwargs)
+        self._accessor: AsynchronousDataAccessor | None = None
+        if mode != DataLoaderMode.Sync:
+            pieces = _pieces(reading, mode, rebatched_worker_size)
+            source = PositionedLoader(dataset, pieces or reading, **workers, **kwargs)
+            self._accessor = _accessor(source, reading, async_options, joined=pieces is not None)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        if self._accessor is None:
+            return super().__iter__()
+        if not self._waiting:
+            self._position = self._position.next_epoch()
+            self._accessor.start_from(self.state_dict())
+        self._waiting = False
+        return self._counted(iter(self._accessor), self._position)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Makes the next iteration go on where another run's loader stood.
+
+        Args:
+            state: What `state_dict` returned; see `PositionedLoader.load_state_dict`.
+
+        Raises:
+            DataError: It is a position of another loader.
+        """
+        super().load_state_dict(state)
+        if self._accessor is not None:
+            self._accessor.start_from(self.state_dict())
+
+    def terminate(self) -> None:
+        """Ends the process that keeps batches ready, where there is one."""
+        if self._accessor is not None:
+            self._accessor.terminate()
 
     @property
     def combinedBatchSize(self) -> int | None:
@@ -98,6 +132,47 @@ class DataLoader(PositionedLoader):
     def options(self) -> Options:
         """The options that the loader was built with."""
         return self._options
+
+
+def _pieces(reading: Reading, mode: DataLoaderMode, rows: int | None) -> Reading | None:
+    """What the workers of a rebatching loader read; None for the other modes."""
+    if mode != DataLoaderMode.AsyncRebatched:
+        require(rows is None, "rebatched_worker_size is for AsyncRebatched", rows)
+        return None
+    combined = reading.batch_size
+    require(
+        combined is not None and reading.sampler is not None,
+        "AsyncRebatched needs a batch_size, and a data set with indices",
+        combined,
+        hint="use DataLoaderMode.Async",
+    )
+    size = whole_number("rebatched_worker_size", rows or combined, least=1)
+    require(
+        size <= (combined or 0),
+        f"rebatched_worker_size cannot be larger than the combined batch of {combined}",
+        size,
+    )
+    return reading.in_pieces(size)
+
+
+def _accessor(
+    source: PositionedLoader, reading: Reading, given: Mapping[str, Any] | None, *, joined: bool
+) -> AsynchronousDataAccessor:
+    settings = dict(given or {})
+    for name in ("dataset", "rebatched_size", "keep_rest"):
+        require(name not in settings, f"async_options cannot hold {name}", settings.get(name))
+    require(
+        source.generator is None,
+        "a generator cannot be shared with the process that reads",
+        source.generator,
+        hint="seed the order with options.randomSeed(n)",
+    )
+    return AsynchronousDataAccessor(
+        source,
+        **settings,
+        rebatched_size=reading.batch_size if joined else None,
+        keep_rest=not reading.drop_last,
+    )
 
 
 def _warn_of_copies(workers: int, worker_init_fn: object) -> None:

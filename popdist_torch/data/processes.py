@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+from typing import Any
 
 
 def start_method() -> str | None:
@@ -23,9 +24,24 @@ def start_method() -> str | None:
     return "forkserver" if _spans_hosts() else None
 
 
+def communicating() -> bool:
+    """Whether host communication is live in this process.
+
+    Returns:
+        True once Horovod was initialised, by popdist or by the program.
+    """
+    return _horovod() is not None
+
+
 def _spans_hosts() -> bool:
+    horovod = _horovod()
+    return horovod is not None and int(horovod.local_size()) < int(horovod.size())
+
+
+def _horovod() -> Any | None:
     # Looked up, not imported: a program that has not imported it has no live Horovod.
-    horovod = sys.modules.get("horovod.torch") or sys.modules.get("horovod.tensorflow")
-    if horovod is None or not hasattr(horovod, "is_initialized") or not horovod.is_initialized():
-        return False
-    return int(horovod.local_size()) < int(horovod.size())
+    for name in ("horovod.torch", "horovod.tensorflow"):
+        module = sys.modules.get(name)
+        if module is not None and hasattr(module, "init") and module.is_initialized():
+            return module
+    return None

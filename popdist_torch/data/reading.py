@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +35,7 @@ class Reading:
         batch_size: Samples of one batch; None where batching is off or a batch sampler decides.
         drop_last: Whether an incomplete last batch is left out.
         in_batches: Whether ``sampler`` gives whole batches.
+        items_per_batch: Items of the sampler that the program gets as one batch.
         data: Description that a resumed loader must match.
         shared: Description that all instances must match; None where nothing can be said.
     """
@@ -43,13 +44,20 @@ class Reading:
     batch_size: int | None
     drop_last: bool
     in_batches: bool
+    items_per_batch: int
     data: str
     shared: str | None
 
-    @property
-    def items_per_batch(self) -> int:
-        """Items that the sampler gives for one batch."""
-        return 1 if self.in_batches or self.batch_size is None else self.batch_size
+    def in_pieces(self, rows: int) -> Reading:
+        """The same way through the data in smaller steps, to be joined to batches later.
+
+        Args:
+            rows: Samples of one step.
+
+        Returns:
+            That reading; its position still counts whole batches.
+        """
+        return replace(self, batch_size=rows, drop_last=False)
 
     def loader_arguments(self) -> dict[str, Any]:
         """How torch's loader is told.
@@ -124,7 +132,13 @@ class Request:
         if self.batch_size is not None and not in_batches:
             combined = self.batch_size * Batching.of(self.options).parts
         return Reading(
-            sampler, combined, self.drop_last, in_batches, self._identity(combined), shared
+            sampler,
+            combined,
+            self.drop_last,
+            in_batches,
+            combined or 1,
+            self._identity(combined),
+            shared,
         )
 
     def _whole(self) -> EpochSampler:

@@ -13,22 +13,37 @@ from tests.distributed.jobs import run_job
 LENGTH, MICRO_BATCH = 53, 2
 
 
-def read(workers):
-    # Workers are forked while MPI is up, as in a program that calls popdist.init() first.
+def read(workers, mode):
+    # Data processes start while MPI is up, as in a program that calls popdist.init() first.
     popdist.init()
     options = popdist.poptorch.Options().randomSeed(4)
     data = TensorDataset(torch.arange(LENGTH))
     loader = poptorch.DataLoader(
-        options, data, batch_size=MICRO_BATCH, shuffle=True, num_workers=workers
+        options,
+        data,
+        batch_size=MICRO_BATCH,
+        shuffle=True,
+        num_workers=workers,
+        mode=poptorch.DataLoaderMode[mode],
     )
-    return {
+    answer = {
         f"epoch {epoch}": np.stack([batch[0].numpy() for batch in loader]) for epoch in range(2)
     }
+    loader.terminate()
+    return answer
 
 
-@pytest.mark.parametrize(("instances", "replicas", "workers"), [(2, 4, 0), (2, 4, 1), (2, 3, 0)])
-def test_instances_share_the_data_by_replicas(instances, replicas, workers):
-    answers = run_job(read, instances=instances, replicas=replicas, workers=workers)
+@pytest.mark.parametrize(
+    ("instances", "replicas", "workers", "mode"),
+    [
+        (2, 4, 1, "Sync"),
+        (2, 3, 0, "Sync"),
+        (2, 4, 0, "Async"),
+        (2, 3, 1, "AsyncRebatched"),
+    ],
+)
+def test_instances_share_the_data_by_replicas(instances, replicas, workers, mode):
+    answers = run_job(read, instances=instances, replicas=replicas, workers=workers, mode=mode)
     updates = LENGTH // (MICRO_BATCH * replicas)
     orders = []
     for epoch in ("epoch 0", "epoch 1"):

@@ -184,8 +184,3 @@ def test_batching_can_be_off_in_one_process_only():
 def test_workers_live_on_between_epochs():
     assert poptorch.DataLoader(options(), numbers(4), num_workers=1).persistent_workers
     assert not poptorch.DataLoader(options(), numbers(4)).persistent_workers
-
-
-def test_modes_that_are_missing_say_so():
-    with pytest.raises(AssertionError, match="synchronously"):
-        poptorch.DataLoader(options(), numbers(4), mode=poptorch.DataLoaderMode.Async)
