@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from popdist import witness as _witness
 from popdist._version import __version__
 
 TYPE_CHECKING = False  # `typing` alone would cost most of the ten milliseconds; checkers know it
@@ -71,6 +72,9 @@ _HOMES = {
     "isBackendInitialized": "backend",
     "synchronize": "backend",
 }
+
+
+_witness.register()
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from popdist.errors import ArgumentError, BackendError
 from popdist.popdist_core import topology
+from popdist.witness import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -183,7 +184,8 @@ def _start_horovod(here: Topology) -> Any:
     # execute_on_instances adds groups later, which Horovod allows only if told before it starts.
     os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
     horovod = _load_binding()
-    horovod.init()
+    with waiting("popdist.init"):
+        horovod.init()
     seen = (horovod.size(), horovod.rank())
     expected = (here.num_instances, here.instance_index)
     if None not in expected and seen != expected:
@@ -200,10 +202,11 @@ def _start_horovod(here: Topology) -> Any:
 
 
 def _meet(horovod: Any, group: dict[str, Any]) -> None:
-    if hasattr(horovod, "barrier"):
-        horovod.barrier(**group)
-    else:  # the TensorFlow binding exports none; a gather of nothing waits for everyone as well
-        horovod.allgather_object(None, **group)
+    with waiting("popdist.synchronize"):
+        if hasattr(horovod, "barrier"):
+            horovod.barrier(**group)
+        else:  # the TensorFlow binding exports none; a gather of nothing waits for everyone as well
+            horovod.allgather_object(None, **group)
 
 
 def _load_binding() -> Any:

@@ -133,6 +133,12 @@ VARIABLES: tuple[Variable, ...] = (
         "index of this instance's first device on its host (ours; derived where absent)",
     ),
     Variable(
+        "POPDIST_RESTART_COUNT",
+        "restart_count",
+        natural,
+        "how often the launcher has started this job again after a failure (ours)",
+    ),
+    Variable(
         "POPDIST_OFFLINE_MODE",
         "offline",
         _flag,

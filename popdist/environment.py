@@ -27,6 +27,8 @@ class Topology:
         instance_index: Index of this instance; None in the same case.
         local_instance_index: Index of this instance among those on its host.
         device_id: Index of this instance's first device on its host.
+        restart_count: How often the launcher has started this job again after a failure; a program
+            that finds it above 0 goes on from its checkpoint.
         offline: Whether the job runs without attaching to devices.
         executable_cache_path: Folder for compiled programs.
 
@@ -44,6 +46,7 @@ class Topology:
     instance_index: int | None = 0
     local_instance_index: int = 0
     device_id: int = 0
+    restart_count: int = 0
     offline: bool = False
     executable_cache_path: str | None = None
 

@@ -17,6 +17,7 @@ import torch
 
 from popdist import backend
 from popdist.errors import BackendError
+from popdist.witness import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,7 +130,7 @@ class Exchange:
                 self._submit(index)
         handles, self._handles = self._handles, {}
         for index, handle in handles.items():
-            with _explained(self._names[index]):
+            with _explained(self._names[index]), waiting(f"the exchange of {self._names[index]}"):
                 self._horovod.synchronize(handle)
             if self._wire[index].data_ptr() != self._local[index].data_ptr():
                 self._local[index].copy_(self._wire[index])

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from popdist.poprun.command.parser import CommandLine
+    from popdist.poprun.plan.command import Command
     from popdist.poprun.plan.job import Job
-    from popdist.poprun.plan.mpirun import Command
+    from popdist.poprun.plan.locate import Mpirun
+    from popdist.poprun.plan.run import Run
+    from popdist.poprun.ready import Ready
 
 USAGE_EXIT_CODE = 2
 _ANSWERED = {"help", "version", "completion"}
@@ -67,57 +70,45 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _launch(job: Job, line: CommandLine) -> int:
     from popdist.poprun.plan.locate import locate_mpirun
-    from popdist.poprun.plan.mpirun import build_command
-    from popdist.poprun.plan.placement import HERE, place
+    from popdist.poprun.ready import Ready
 
     log = Log(job.verbosity)
-    if job.allocation is not None:
-        from popdist.poprun.machines.slurm import unused_tasks
-
-        if note := unused_tasks(job.allocation, job.num_instances):
-            say(f"poprun: {note}")
-    instances = place(job)
     mpirun = locate_mpirun(os.environ, job.mpirun)
+    ready = Ready(job, mpirun, os.environ, log)
+    try:
+        return _start(job, line, mpirun, ready, log)
+    finally:
+        ready.release()
+
+
+def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) -> int:
+    from popdist.poprun.neighbours.rendezvous import rendezvous
+    from popdist.poprun.plan.mpirun import build_command
+    from popdist.poprun.plan.run import Run
+
     if job.print_topology or job.dry_run or job.verbosity > 1:
-        from popdist.poprun.machines.cpus import usable_cpus, usable_nodes
-        from popdist.poprun.plan.numa_labels import label_numa
         from popdist.poprun.seeing.topology_table import topology_table
 
-        here = {host.name for host in (*job.hosts, HERE) if host.is_local}
-        shown = label_numa(
-            job, instances, lambda name: usable_nodes(usable_cpus()) if name in here else ()
-        )
-        sys.stdout.write(topology_table(shown) + "\n")
+        sys.stdout.write(topology_table(ready.shown(job), job.num_ilds) + "\n")
         sys.stdout.flush()
 
-    def build(channel: str, session: str) -> Command:
-        as_root = os.geteuid() == 0
+    def build(run: Run) -> Command:
         return build_command(
-            job, instances, mpirun, os.environ, channel=channel, session=session, as_root=as_root
+            job,
+            ready.instances,
+            mpirun,
+            os.environ,
+            run=run,
+            meeting=rendezvous(job, ready.instances, os.environ),
+            as_root=os.geteuid() == 0,
         )
 
     if job.dry_run:
         from popdist.poprun.seeing.dry_run import dry_run_text
 
-        command = build("pipe=<folder>/pipe", "<folder>/mpi")
+        command = build(Run("pipe=<folder>/pipe", "<folder>/mpi", keyboard="<folder>/stdin"))
         sys.stdout.write(dry_run_text(line, command, os.environ))
         return 0
-    from popdist.poprun.seeing.report import failure_report
-    from popdist.poprun.supervision.supervise import JobFolder, Supervisor
+    from popdist.poprun.launch import Launch
 
-    token = os.urandom(16).hex()
-    folder = JobFolder(os.environ.get("TMPDIR", "/tmp"), with_pipe=job.is_local)  # noqa: S108
-    channel = f"pipe={folder.pipe}" if folder.pipe else f"token={token}"
-    try:
-        command = build(channel, folder.session)
-        if job.verbosity:
-            from popdist.poprun.secrets import hide_words
-
-            quoted = " ".join(f"'{word}'" for word in hide_words(command.arguments))
-            log.info(f"Running command: {quoted}")
-        outcome = Supervisor(log, job.num_instances).run(command, pipe=folder.pipe, token=token)
-    finally:
-        folder.remove()
-    if report := failure_report(outcome, instances):
-        say(report)
-    return outcome.exit_code
+    return Launch(job, ready.instances, build, log).run()

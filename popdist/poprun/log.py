@@ -6,16 +6,24 @@ import os
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class Log:
     """Writes messages in the published form, ``HH:MM:SS.mmm PID POPRUN [I] text``.
 
     Args:
         verbosity: 0 for warnings only, 1 for what is done, 2 for everything.
+
+    Attributes:
+        before: Called before each message, to clear what must not mix with it.
     """
 
     def __init__(self, verbosity: int = 0) -> None:
         self.verbosity = verbosity
+        self.before: Callable[[], None] = lambda: None
 
     def info(self, text: str) -> None:
         """A message that ``-v`` shows."""
@@ -27,9 +35,15 @@ class Log:
         if self.verbosity > 1:
             self._write("D", text)
 
+    def remark(self, text: str) -> None:
+        """A message that is always shown."""
+        self.before()
+        say(f"poprun: {text}")
+
     def _write(self, level: str, text: str) -> None:
         now = time.time()
         clock = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03d}"
+        self.before()
         say(f"{clock} {os.getpid()} POPRUN [{level}] {text}")
 
 

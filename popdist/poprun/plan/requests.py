@@ -104,6 +104,7 @@ class Limits(Request):
     max_restarts: int = 0
     grace_period: float = 5.0
     forward_signals: str = "USR1,USR2"
+    host_timeout: float = 30.0
 
 
 class Display(Request):

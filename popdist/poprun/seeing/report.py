@@ -4,59 +4,151 @@ from __future__ import annotations
 
 import signal
 
+from popdist.poprun.supervision.blame import follows, root_cause
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from popdist.poprun.plan.placement import Instance
-    from popdist.poprun.supervision.outcome import InstanceRecord, Outcome
+    from popdist.poprun.supervision.outcome import Ending, InstanceRecord, Outcome
 
 _TAIL_LINES = 12
+_STACK_LINES = 60
+_MEMORY_WORDS = (
+    "MemoryError",
+    "std::bad_alloc",
+    "DefaultCPUAllocator: can't allocate memory",
+    "out of memory",
+    "Cannot allocate memory",
+    "OOM when allocating",
+)
 
 
-def failure_report(outcome: Outcome, instances: Sequence[Instance]) -> str:
+def failure_report(outcome: Outcome, instances: Sequence[Instance], logs: str | None = None) -> str:
     """The summary of a job that did not end well.
 
     Args:
         outcome: How it ended.
         instances: Its placed instances.
+        logs: The folder with the instances' logs, if they are kept.
 
     Returns:
         The lines, or an empty text where all is well.
     """
-    if outcome.exit_code == 0:
-        return ""
-    lines: list[str] = []
-    first = outcome.first_failure
-    if outcome.interrupted:
-        lines.append(f"interrupted by {_name(outcome.interrupted)}; every instance was ended")
-        killed = [one.index for one in outcome.instances.values() if one.signal == signal.SIGKILL]
-        if outcome.forced or killed:
-            lines.append(f"{_instances(killed)} did not end when asked to, and was killed")
-    elif first is not None:
-        lines += _describe(first, instances)
-    else:
-        lines += _describe_mpirun(outcome, instances)
-    lines.append(f"exit code {outcome.exit_code}")
+    lines = []
+    if outcome.unwritten:
+        lines.append(
+            f"{outcome.unwritten} bytes of output were lost: they could not be written to the "
+            "standard output or error of poprun (no space left)"
+        )
+    if outcome.exit_code:
+        lines += _failure(outcome, instances, logs)
+        lines.append(f"exit code {outcome.exit_code}")
     return "\n".join(f"poprun: {line}" for line in lines)
 
 
-def _describe(one: InstanceRecord, instances: Sequence[Instance]) -> list[str]:
+def headline(outcome: Outcome, instances: Sequence[Instance]) -> str:
+    """The summary's first line.
+
+    Args:
+        outcome: How the job ended, not well.
+        instances: Its placed instances.
+
+    Returns:
+        What happened, in one line.
+    """
+    return _failure(outcome, instances, None)[0]
+
+
+def out_of_memory(one: InstanceRecord) -> str:
+    """Why an instance is held to have failed for want of memory.
+
+    Args:
+        one: The instance.
+
+    Returns:
+        The evidence: the kernel's, or a line of the program; empty where there is none.
+    """
+    if one.oom:
+        return one.oom
+    for line in reversed(_tail(one)):
+        if any(words in line for words in _MEMORY_WORDS):
+            return f"it said: {line.strip()}"
+    return ""
+
+
+def _failure(outcome: Outcome, instances: Sequence[Instance], logs: str | None) -> list[str]:
+    cause = root_cause(outcome)
+    if outcome.interrupted:
+        return _describe_interrupt(outcome)
+    if outcome.ending is not None:
+        return _describe_ending(outcome, outcome.ending, instances)
+    if cause is not None:
+        return _describe(cause, outcome, instances, logs)
+    return _describe_mpirun(outcome, instances)
+
+
+def _describe_interrupt(outcome: Outcome) -> list[str]:
+    lines = [f"interrupted by {_name(outcome.interrupted)}; every instance was ended"]
+    return lines + _describe_killed(outcome)
+
+
+def _describe_killed(outcome: Outcome) -> list[str]:
+    killed = [one.index for one in outcome.instances.values() if one.signal == signal.SIGKILL]
+    if outcome.forced or killed:
+        return [f"{_instances(killed)} did not end when asked to, and was killed"]
+    return []
+
+
+def _describe_ending(outcome: Outcome, ending: Ending, instances: Sequence[Instance]) -> list[str]:
+    lines = [ending.text, *ending.lines]
+    if ending.with_stacks:
+        for one in sorted(outcome.instances.values(), key=lambda one: one.index):
+            if not one.stacks:
+                continue
+            host = instances[one.index].host.name
+            stack = one.stacks.splitlines()
+            lines.append(f"instance {one.index} on {host} (rank {one.index}, PID {one.pid}):")
+            lines += [f"  {line}" for line in stack[:_STACK_LINES]]
+            if len(stack) > _STACK_LINES:
+                lines.append(f"  ... {len(stack) - _STACK_LINES} more lines")
+    return lines + (_describe_killed(outcome) if ending.kind != "host" else [])
+
+
+def _describe(
+    one: InstanceRecord, outcome: Outcome, instances: Sequence[Instance], logs: str | None
+) -> list[str]:
     host = instances[one.index].host.name
     how = f"was killed by {_name(one.signal)}" if one.signal else f"ended with exit code {one.code}"
-    lines = [f"instance {one.index} on {host} (PID {one.pid}) {how}"]
-    if one.signal == signal.SIGKILL:
+    evidence = out_of_memory(one)
+    reason = f": out of memory ({evidence})" if evidence else ""
+    lines = [f"instance {one.index} on {host} (rank {one.index}, PID {one.pid}) {how}{reason}"]
+    if one.signal == signal.SIGKILL and not evidence:
         lines.append(
             "hint: nothing in this job sends SIGKILL first; most often the kernel does, when "
             "memory is short (see 'dmesg' or the memory limit of the container or batch job)"
         )
-    tail = one.tail.decode(errors="replace").splitlines()[-_TAIL_LINES:]
+    if follows(one):
+        lines += [
+            f"instance {other.index} had ended with exit code 0 before; it took part in fewer "
+            "collectives than this one"
+            for other in outcome.instances.values()
+            if other.ended and not other.failed and other.ended_at <= one.ended_at
+        ]
+    tail = _tail(one)[-_TAIL_LINES:]
     if tail and len(instances) > 1:
         lines.append("the end of its standard error:")
         lines += [f"  {line}" for line in tail]
+    if logs:
+        lines.append(f"its log: {logs}/instance.{one.index}.err")
     if len(instances) > 1:
         lines.append("the other instances were ended")
     return lines
+
+
+def _tail(one: InstanceRecord) -> list[str]:
+    return one.tail.decode(errors="replace").splitlines()
 
 
 def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[str]:
@@ -69,10 +161,23 @@ def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[st
         lines = [f"instance {lost.index} on {host} lost its guard's front, which was killed"]
         return [*lines, "every instance was ended"]
     silent = [one.index for one in outcome.running()]
+    hosts = _silent_hosts(outcome, instances)
+    if hosts:
+        return [f"host {', '.join(hosts)} was lost, with {_instances(silent)}; the job was ended"]
     lines = [f"mpirun ended with exit code {code}"]
     if silent:
         lines.append(f"no word about its end came from {_instances(silent)}: a guard was killed")
     return lines
+
+
+def _silent_hosts(outcome: Outcome, instances: Sequence[Instance]) -> list[str]:
+    """Other hosts whose instances all started, and none of which has reported its end."""
+    members: dict[str, list[int]] = {}
+    for one in instances:
+        if not one.host.is_local:
+            members.setdefault(one.host.name, []).append(one.index)
+    silent = {one.index for one in outcome.running()}
+    return [host for host, indices in members.items() if silent.issuperset(indices)]
 
 
 def _instances(indices: Sequence[int]) -> str:

@@ -47,15 +47,23 @@ class PipeChannel:
         """Sends a record of one of the kinds in `frames`."""
         self._write(frames.encode(self._index, kind, payload))
 
-    def remove(self) -> None:
-        """Removes what the launcher can no longer remove; other guards may be quicker.
+    def long_record(self, kind: int, more: int, payload: bytes) -> None:
+        """Sends a record of any length, the parts before its last one under another kind."""
+        for frame in frames.encode_text(self._index, kind, more, payload):
+            self._write(frame)
 
-        The folder around it stays, because mpirun is still using it.
+    def remove(self) -> str:
+        """Removes the pipe, which the launcher no longer can; other guards may be quicker.
+
+        Returns:
+            The job's folder where this guard was the first, which then has to remove it, as soon
+            as mpirun does not use it any more; else an empty text.
         """
         try:
             os.unlink(self._path)
         except OSError:
-            pass
+            return ""
+        return os.path.dirname(self._path)
 
     def _write(self, frame: bytes) -> None:
         try:
@@ -83,11 +91,19 @@ class StreamChannel:
 
     def record(self, kind: int, payload: bytes) -> None:
         """Sends a record of one of the kinds in `frames`."""
-        frame = frames.encode(self._index, kind, payload)
-        _write_all(2, MARK + self._token + frame.hex().encode() + b"\n")
+        self._write(frames.encode(self._index, kind, payload))
 
-    def remove(self) -> None:
+    def long_record(self, kind: int, more: int, payload: bytes) -> None:
+        """Sends a record of any length, the parts before its last one under another kind."""
+        for frame in frames.encode_text(self._index, kind, more, payload):
+            self._write(frame)
+
+    def remove(self) -> str:
         """Removes nothing: mpirun's streams end with mpirun."""
+        return ""
+
+    def _write(self, frame: bytes) -> None:
+        _write_all(2, MARK + self._token + frame.hex().encode() + b"\n")
 
 
 def _write_all(fd: int, data: bytes) -> None:

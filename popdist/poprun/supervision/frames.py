@@ -18,8 +18,8 @@ _HEADER = struct.Struct("=IBH")
 LARGEST_PAYLOAD = 4096 - _HEADER.size
 """Bytes of a payload; PIPE_BUF is 4096 on Linux."""
 
-STARTED, ENDED, OUT, ERR, OUT_MORE, ERR_MORE = range(1, 7)
-"""Kinds of frames; OUT_MORE and ERR_MORE carry text whose line goes on in the next frame."""
+STARTED, ENDED, OUT, ERR, OUT_MORE, ERR_MORE, NOTE, STACKS, STACKS_MORE = range(1, 10)
+"""Kinds of frames; those with MORE carry text that goes on in the next frame."""
 
 
 def encode(index: int, kind: int, payload: bytes) -> bytes:
@@ -82,8 +82,9 @@ class Decoder:
 
 
 def encode_fields(**fields: object) -> bytes:
-    """A payload of named values, one a line; values must not contain line feeds."""
-    return "\n".join(f"{name}={value}" for name, value in fields.items()).encode()
+    """A payload of named values, one a line; line feeds in values become spaces."""
+    lines = (f"{name}={value}".replace("\n", " ") for name, value in fields.items())
+    return "\n".join(lines).encode()
 
 
 def decode_fields(payload: bytes) -> dict[str, str]:

@@ -5,7 +5,8 @@ in a process group of its own and
 
 - sends output in whole lines and reports start and end to the launcher,
 - passes signals on, and kills the group when its patience is over,
-- kills the group at once when the launcher or mpirun has disappeared.
+- kills the group at once when the launcher or mpirun has disappeared, or cannot be reached,
+- says when the program waits for other instances for too long.
 
 It imports little, because every launch waits for it.
 """
@@ -15,32 +16,33 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 6 ms
 import os
 import select
-import sys
 from time import monotonic
 
-from popdist.poprun.machines.binding import place_of
+from popdist.poprun.guard_words import read_words
 from popdist.poprun.supervision import frames
 from popdist.poprun.supervision.channel import open_channel
 from popdist.poprun.supervision.front import FORWARDED, run_behind_a_front
-from popdist.poprun.supervision.leash import load_leash
-from popdist.poprun.supervision.processes import lead_group, process_start, send_group, watchable
+from popdist.poprun.supervision.heartbeat import Heartbeat
+from popdist.poprun.supervision.memory import OomEvidence
+from popdist.poprun.supervision.processes import process_start, send_group, watchable
+from popdist.poprun.supervision.program import start_program
+from popdist.poprun.supervision.reaper import reap
+from popdist.poprun.supervision.stacks import Witness
+from popdist.poprun.supervision.stall import StallWatch
 from popdist.poprun.supervision.stream import Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from popdist.poprun.supervision.channel import PipeChannel, StreamChannel
 
 _DRAIN_SECONDS = 0.3
+_PROMPT_SECONDS = 0.1
+_LOOK_SECONDS = 0.5  # where the kernel does not tell of the end of processes
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILL_NOW = signal.SIGQUIT
 """Ends the program without patience; mpirun never sends it."""
-
-GRACE_SECONDS = 5.0
-"""What a program has between being asked to end and being killed."""
-
-NOT_FOUND = 127
 
 
 class Guard:
@@ -65,10 +67,16 @@ class Guard:
         self._channel = channel
         self._mpirun = mpirun
         self._front = os.getppid()
+        self._grace = float(settings["grace"])
+        self._asks_for_stacks = settings.get("stacks") == "1"
+        self._stacks = ""
         self._kill_at: float | None = None
         self._orphaned = ""
         self._launcher_lost = False
         self._pid = 0
+        self._may_have_ended = False
+        self._witness = Witness()
+        self._heartbeat = Heartbeat(float(settings.get("heartbeat", "0")), mpirun)
 
     def run(self, announce: int) -> int:
         """Starts the program and stays until it has ended.
@@ -80,56 +88,54 @@ class Guard:
             Its exit code; 128 + the number of the signal that killed it; 0 where the launcher is
             gone.
         """
-        out, out_end = _terminal_or_pipe(self._settings)
-        err, err_end = os.pipe()
-        self._start(out_end, err_end)
+        evidence, began = OomEvidence(), monotonic()
+        program = start_program(
+            self._settings,
+            self._program,
+            resets=(*FORWARDED, KILL_NOW),
+            witness_fd=self._witness.fd,
+        )
+        self._pid = program.pid
+        self._hear_signals()
         os.write(announce, str(self._pid).encode())
-        os.close(out_end)
-        os.close(err_end)
-        streams = [Stream(out, "stdout", self._settings), Stream(err, "stderr", self._settings)]
+        self._stall = StallWatch(float(self._settings.get("stall", "0")), self._pid, self._witness)
+        out = Stream(program.out, "stdout", self._settings)
+        err = Stream(program.err, "stderr", self._settings)
         self._channel.record(
             frames.STARTED,
             frames.encode_fields(pid=self._pid, guard=os.getpid(), began=process_start(self._pid)),
         )
-        status = self._watch(streams)
+        status = self._watch([out, err])
         self._kill_group()
-        for stream in streams:
+        ended = self._collect(status, evidence, monotonic() - began)
+        for stream in (out, err):
             stream.close(self._channel)
-        self._channel.record(
-            frames.ENDED,
-            frames.encode_fields(code=max(status, 0), signal=max(0, -status), lost=self._orphaned)
-            + b"\n\n"
-            + streams[1].tail,
-        )
+        self._report_stacks()
+        self._channel.record(frames.ENDED, ended + b"\n\n" + err.tail)
         if self._launcher_lost:
             return 0  # nobody asks any more, and after a failure mpirun would take a second to end
         return status if status >= 0 else 128 - status
 
-    def _start(self, out_end: int, err_end: int) -> None:
-        die_with_guard = load_leash()
-        pid = os.fork()
-        if pid:
-            self._pid = pid
-            lead_group(pid)
-            for number in FORWARDED:
-                signal.signal(number, self._on_signal)
-            signal.signal(KILL_NOW, lambda *_: self._kill_group())
-            return
-        try:
-            lead_group(0)
-            die_with_guard()
-            os.dup2(out_end, 1)
-            os.dup2(err_end, 2)
-            for number in (*FORWARDED, KILL_NOW, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            if problem := place_of(self._settings).enter(os.environ):
-                os.write(2, f"poprun: {problem}\n".encode())
-            os.execvp(self._program[0], self._program)  # noqa: S606 - no shell is the point
-        except (OSError, ValueError) as error:
-            os.write(2, f"poprun: cannot start {self._program[0]}: {error}\n".encode())
-        finally:
-            os._exit(NOT_FOUND)
+    def _collect(self, status: int, evidence: OomEvidence, seconds: float) -> bytes:
+        """What is reported of the program's end."""
+        return frames.encode_fields(
+            code=max(status, 0),
+            signal=max(0, -status),
+            lost=self._orphaned,
+            seconds=f"{seconds:.3f}",
+            memory=self._peak_memory,
+            oom=evidence.about(self._pid) if -status == signal.SIGKILL else "",
+            speaks=int(bool(self._witness.position()[0])),
+        )
+
+    def _hear_signals(self) -> None:
+        self._wake, wake_end = os.pipe()
+        os.set_blocking(wake_end, False)
+        os.set_blocking(self._wake, False)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        for number in FORWARDED:
+            signal.signal(number, self._on_signal)
+        signal.signal(KILL_NOW, lambda *_: self._kill_group())
 
     def _watch(self, streams: list[Stream]) -> int:
         """Relays until the program has ended and its output is drained."""
@@ -139,8 +145,7 @@ class Guard:
         drain_until = 0.0
         readable = {stream.fd for stream in streams}
         while status is None or (readable and monotonic() < drain_until):
-            waiting = any(stream.is_waiting for stream in streams)
-            events = poll.poll(self._patience(0.1 if waiting else 0.5, drain_until))
+            events = poll.poll(self._patience(streams, drain_until))
             for fd, _ in events:
                 if not actions[fd]():
                     poll.unregister(fd)
@@ -148,10 +153,12 @@ class Guard:
             if not events:
                 for stream in streams:
                     stream.idle(self._channel)
-            self._check()
-            if status is None:
-                status = self._reap()
-                drain_until = 0.0 if status is None else monotonic() + _DRAIN_SECONDS
+            self._check(streams)
+            if status is None and self._may_have_ended:
+                status = self._wait()
+                if status is not None:
+                    drain_until = monotonic() + _DRAIN_SECONDS
+                    self._note([{"what": "over", "code": "0" if self._orphaned else str(status)}])
         return status
 
     def _register(self, poll: select.poll, streams: list[Stream]) -> dict[int, Callable[[], bool]]:
@@ -159,14 +166,21 @@ class Guard:
         actions: dict[int, Callable[[], bool]] = {
             stream.fd: stream.pumping(self._channel) for stream in streams
         }
+        actions[self._wake] = self._drain_wakes
+        self._unwatched: list[int] = []
         for pid, action in (
-            (self._pid, _stop),
+            (self._pid, self._on_program_end),
             (self._front, self._on_mpirun_end),
             (self._mpirun, self._on_mpirun_end),
         ):
             fd = watchable(pid)
             if fd is not None:
                 actions[fd] = action
+            elif process_start(pid):
+                self._unwatched.append(pid)
+            else:
+                action()
+        self._may_have_ended |= self._pid in self._unwatched
         for fd in actions:
             poll.register(fd, select.POLLIN)
         if self._channel.liveness is not None:
@@ -174,35 +188,73 @@ class Guard:
             poll.register(self._channel.liveness, 0)
         return actions
 
-    def _check(self) -> None:
-        """What descriptors do not tell, on old kernels at least, and patience that is over."""
-        if os.getppid() != self._front or not process_start(self._mpirun):
+    def _check(self, streams: list[Stream]) -> None:
+        """What descriptors do not tell, and patience that is over."""
+        if any(not process_start(pid) for pid in self._unwatched if pid != self._pid):
             self._on_mpirun_end()
         if self._kill_at is not None and monotonic() >= self._kill_at:
             self._kill_at = None
             self._kill_group()
+        self._report_stacks()
+        self._note(self._stall.look())
+        self._note(self._stall.hear(streams[1].tail))
+        if self._heartbeat.is_due():
+            self._note([{"what": "alive"}])
+            if self._heartbeat.has_lost_its_way():
+                self._abandon("the other hosts could not be reached")
 
-    def _patience(self, longest: float, drain_until: float) -> float:
-        """Milliseconds to wait for the next event."""
-        moments = [moment for moment in (self._kill_at, drain_until) if moment]
-        return max(0.0, min([longest, *(moment - monotonic() for moment in moments)])) * 1000
+    def _note(self, notes: Iterable[Mapping[str, str]]) -> None:
+        for note in notes:
+            self._channel.record(frames.NOTE, frames.encode_fields(**note))
 
-    def _reap(self) -> int | None:
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if pid else None
+    def _report_stacks(self) -> None:
+        if self._stacks:
+            text, self._stacks = self._stacks, ""
+            self._channel.long_record(frames.STACKS, frames.STACKS_MORE, text.encode())
+
+    def _patience(self, streams: list[Stream], drain_until: float) -> float | None:
+        """Milliseconds to wait for the next event; None for as long as it takes."""
+        now = monotonic()
+        waits = [moment - now for moment in (self._kill_at, drain_until or None) if moment]
+        waits += [wait for wait in (self._stall.interval, self._heartbeat.wait(now)) if wait]
+        if any(stream.is_waiting for stream in streams):
+            waits.append(_PROMPT_SECONDS)
+        if self._unwatched:
+            waits.append(_LOOK_SECONDS)
+        return max(0.0, min(waits)) * 1000 if waits else None
+
+    def _wait(self) -> int | None:
+        pid, status, usage = os.wait4(self._pid, os.WNOHANG)
+        if not pid:
+            return None
+        self._peak_memory = usage.ru_maxrss * 1024
+        return os.waitstatus_to_exitcode(status)
+
+    def _drain_wakes(self) -> bool:
+        os.read(self._wake, 1024)
+        return True
 
     def _on_signal(self, number: int, _frame: object) -> None:
+        ends = number in _ENDING and self._kill_at is None
+        if ends and self._asks_for_stacks:
+            self._stacks = self._witness.dump()
         send_group(self._pid, number)
-        if number in _ENDING and self._kill_at is None:
+        if ends:
             send_group(self._pid, signal.SIGCONT)  # a stopped program must wake up to end
-            self._kill_at = monotonic() + GRACE_SECONDS
+            self._kill_at = monotonic() + self._grace
+
+    def _on_program_end(self) -> bool:
+        self._may_have_ended = True
+        return False
 
     def _on_mpirun_end(self) -> bool:
         return self._abandon("mpirun ended")
 
     def _on_launcher_end(self) -> bool:
         self._launcher_lost = True
-        self._channel.remove()
+        folder = self._channel.remove()
+        if folder:
+            reap(folder, self._mpirun)
         return self._abandon("poprun ended")
 
     def _abandon(self, why: str) -> bool:
@@ -214,47 +266,16 @@ class Guard:
         send_group(self._pid, signal.SIGKILL)
 
 
-def _stop() -> bool:
-    """The program has ended, which the next look at it finds out; no need to hear it again."""
-    return False
-
-
-def _terminal_or_pipe(settings: Mapping[str, str]) -> tuple[int, int]:
-    """A pair of ends for standard output: a terminal where one can be had.
-
-    mpirun gives its programs a terminal, which is what makes their output appear line by line. Its
-    terminals have no size, though, which hides progress bars.
-    """
-    try:
-        reader, writer = os.openpty()
-    except OSError:
-        return os.pipe()
-    import fcntl
-    import termios
-
-    modes = termios.tcgetattr(writer)
-    modes[1] &= ~termios.OPOST  # line feeds stay what they are
-    modes[3] &= ~(termios.ECHO | termios.ICANON | termios.ISIG)
-    termios.tcsetattr(writer, termios.TCSANOW, modes)
-    columns, rows = (int(number) for number in settings.get("size", "80x24").split("x"))
-    size = rows.to_bytes(2, sys.byteorder) + columns.to_bytes(2, sys.byteorder) + bytes(4)
-    fcntl.ioctl(writer, termios.TIOCSWINSZ, size)
-    return reader, writer
-
-
 def main(arguments: list[str]) -> int:
     """Runs a guard.
 
     Args:
-        arguments: ``name=value`` settings, ``--``, and the program with its arguments.
+        arguments: What `popdist.poprun.guard_words` makes of settings and program.
 
     Returns:
         The exit code for mpirun.
     """
-    end = arguments.index("--")
-    settings = dict(word.split("=", 1) for word in arguments[:end])
-    colon = settings.get("colon")
-    program = [":" if word == colon else word for word in arguments[end + 1 :]]
+    settings, program = read_words(arguments, os.environ)
     try:
         channel = open_channel(settings)
     except OSError:  # the launcher is gone already

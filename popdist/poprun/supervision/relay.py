@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 
 from popdist.poprun.supervision import frames
 from popdist.poprun.supervision.channel import MARK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from popdist.poprun.log import Log
     from popdist.poprun.supervision.outcome import InstanceRecord, Outcome
+
+_MORE = {
+    frames.OUT_MORE: frames.OUT,
+    frames.ERR_MORE: frames.ERR,
+    frames.STACKS_MORE: frames.STACKS,
+}
 
 
 class Relay:
@@ -21,18 +31,33 @@ class Relay:
         log: For the launcher's messages.
         token: The secret that marks records on mpirun's standard error; None where records come by
             the job's pipe, and what mpirun writes there is mpirun's own.
+        on_word: Called with an instance whenever its guard has spoken.
+        on_note: Called with an instance and what its guard has noticed.
+        before_output: Called before something is shown.
 
     Attributes:
         closed: Whether the reader of the launcher's output has gone away.
         started: Instances that have reported their start since this was last emptied.
     """
 
-    def __init__(self, outcome: Outcome, log: Log, token: str | None) -> None:
+    def __init__(
+        self,
+        outcome: Outcome,
+        log: Log,
+        token: str | None,
+        *,
+        on_word: Callable[[int], None],
+        on_note: Callable[[int, Mapping[str, str]], None],
+        before_output: Callable[[], None],
+    ) -> None:
         self.closed = False
         self.started: list[InstanceRecord] = []
         self._outcome = outcome
         self._log = log
         self._mark = None if token is None else MARK + token.encode()
+        self._on_word = on_word
+        self._on_note = on_note
+        self._before_output = before_output
         self._decoder = frames.Decoder()
         self._held: dict[tuple[int, int], bytes] = {}
         self._pending = b""
@@ -50,8 +75,7 @@ class Relay:
         """Takes bytes of mpirun's standard error; none at its end."""
         if self._mark is None:
             # Once a failure is known, mpirun's long abort text says less than our summary.
-            known = self._outcome.first_failure is not None or self._outcome.interrupted
-            if not known or self._log.verbosity:
+            if not self._outcome.is_over or self._log.verbosity:
                 self._show(2, data)
             return
         lines = (self._pending + data).splitlines(keepends=True)
@@ -66,31 +90,55 @@ class Relay:
     def finish(self) -> None:
         """Shows what was cut off in the middle of a long line."""
         for (_, kind), text in self._held.items():
-            self._show(1 if kind == frames.OUT_MORE else 2, text)
+            if kind != frames.STACKS:
+                self._show(1 if kind == frames.OUT else 2, text)
 
     def _on_frame(self, index: int, kind: int, payload: bytes) -> None:
-        if kind in (frames.OUT_MORE, frames.ERR_MORE):
-            self._held[index, kind] = self._held.get((index, kind), b"") + payload
-        elif kind == frames.OUT:
-            self._show(1, self._held.pop((index, frames.OUT_MORE), b"") + payload)
+        self._on_word(index)
+        if kind in _MORE:
+            key = (index, _MORE[kind])
+            self._held[key] = self._held.get(key, b"") + payload
+            return
+        payload = self._held.pop((index, kind), b"") + payload
+        if kind == frames.OUT:
+            self._show(1, payload)
         elif kind == frames.ERR:
-            self._show(2, self._held.pop((index, frames.ERR_MORE), b"") + payload)
+            self._show(2, payload)
         elif kind == frames.STARTED:
             self._on_started(index, frames.decode_fields(payload))
         elif kind == frames.ENDED:
             self._on_ended(index, payload)
+        elif kind == frames.NOTE:
+            self._on_noted(index, frames.decode_fields(payload))
+        elif kind == frames.STACKS:
+            self._outcome.record(index).stacks = payload.decode(errors="replace")
 
     def _on_started(self, index: int, fields: dict[str, str]) -> None:
         one = self._outcome.record(index)
         one.pid, one.guard, one.began = int(fields["pid"]), int(fields["guard"]), fields["began"]
+        one.started_at = time.time()
         self.started.append(one)
         self._log.debug(f"instance {index} started (PID {one.pid})")
+
+    def _on_noted(self, index: int, fields: dict[str, str]) -> None:
+        if fields["what"] != "over":
+            self._on_note(index, fields)
+        elif fields["code"] != "0":
+            # The rest of its output may take a while, in which the failures that follow from this
+            # one are reported.
+            one = self._outcome.record(index)
+            status = int(fields["code"])
+            one.code, one.signal = max(status, 0), max(-status, 0)
+            self._outcome.first_failure = self._outcome.first_failure or one
 
     def _on_ended(self, index: int, payload: bytes) -> None:
         head, _, tail = payload.partition(b"\n\n")
         fields = frames.decode_fields(head)
         one = self._outcome.record(index)
         one.ended, one.code, one.signal = True, int(fields["code"]), int(fields["signal"])
+        one.ended_at, one.seconds = time.time(), float(fields["seconds"])
+        one.memory, one.oom = int(fields["memory"]), fields["oom"]
+        one.speaks = fields["speaks"] == "1"
         one.lost, one.tail = fields["lost"], tail
         self._log.debug(f"instance {index} ended: code {one.code}, signal {one.signal}")
         if one.lost:
@@ -99,8 +147,14 @@ class Relay:
             self._outcome.first_failure = self._outcome.first_failure or one
 
     def _show(self, fd: int, data: bytes) -> None:
+        if data:
+            self._before_output()
         try:
             while data:
                 data = data[os.write(fd, data) :]
-        except OSError:  # the supervisor ends the job, as a closed pipe ends a program
-            self.closed = True
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+                # A full disk costs output, not the job, and may have room again later.
+                self._outcome.unwritten += len(data)
+            else:  # the supervisor ends the job, as a closed pipe ends a program
+                self.closed = True

@@ -20,18 +20,23 @@ _TAIL_SIZE = 3000
 
 
 class Stream:
-    """One output stream of the program, on its way to the launcher."""
+    """One output stream of the program, on its way to the launcher.
+
+    Args:
+        fd: Where it is read.
+        name: "stdout" or "stderr".
+        settings: The guard's settings.
+    """
 
     def __init__(self, fd: int, name: str, settings: Mapping[str, str]) -> None:
-        index = settings["index"]
-        tag = f"[1,{index}]<{name}>:" if settings.get("tag") == "1" else ""
         self.fd = fd
         self.is_error = name == "stderr"
         self.shown = settings.get("show") == "1"
         self.tail = b""
-        self._cutter = LineCutter(tag.encode())
+        self._cutter = LineCutter(_tag(name, settings))
         self._eager = settings.get("eager") == "1"
-        self._copy = _open_copy(settings.get("files"), index, name)
+        self._problem = ""
+        self._copies = [copy for path in _paths(name, settings) if (copy := self._open(path))]
 
     def pumping(self, channel: Channel) -> Callable[[], bool]:
         """`pump` for a channel, to be called when there is something to read."""
@@ -46,10 +51,10 @@ class Stream:
         if not data:
             return False
         self.tail = (self.tail + data)[-_TAIL_SIZE:]
-        if self._copy is not None:
-            self._write_copy(data)
+        self._write_copies(data)
         if self.shown:
             channel.text(self._cutter.feed(data), is_error=self.is_error)
+        self._complain(channel)
         return True
 
     @property
@@ -66,22 +71,56 @@ class Stream:
         """Passes on the rest."""
         if self.shown:
             channel.text(self._cutter.flush(), is_error=self.is_error)
-        if self._copy is not None:
-            self._copy.close()
+        self._complain(channel)
+        for copy in self._copies:
+            copy.close()
 
-    def _write_copy(self, data: bytes) -> None:
-        assert self._copy is not None  # noqa: S101 - checked by the caller
+    def _open(self, path: str) -> BinaryIO | None:
         try:
-            self._copy.write(data)
-        except OSError as error:  # a full disk must not end the program
-            self._copy.close()
-            self._copy = None
-            os.write(2, f"poprun: output files end here: {error}\n".encode())
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return open(path, "wb", buffering=0)
+        except OSError as error:
+            self._problem = f"no output is kept: {error}"
+            return None
+
+    def _write_copies(self, data: bytes) -> None:
+        for copy in list(self._copies):
+            problem = _write_all(copy, data)
+            if problem:  # a full disk must not end the program
+                self._problem = f"the output that is kept ends here: {problem}: {copy.name}"
+                self._copies.remove(copy)
+                copy.close()
+
+    def _complain(self, channel: Channel) -> None:
+        if self._problem:
+            channel.text(f"poprun: {self._problem}\n".encode(), is_error=True)
+            self._problem = ""
 
 
-def _open_copy(folder: str | None, index: str, name: str) -> BinaryIO | None:
-    if not folder:
-        return None
-    place = f"{folder}/1/rank.{index}"  # the layout of Open MPI 4
-    os.makedirs(place, exist_ok=True)
-    return open(f"{place}/{name}", "wb", buffering=0)
+def _write_all(file: BinaryIO, data: bytes) -> str:
+    """Writes all of it; returns what went wrong."""
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _tag(name: str, settings: Mapping[str, str]) -> bytes:
+    """What stands before each line, as Open MPI 4 writes it."""
+    if settings.get("tag") != "1":
+        return b""
+    text = f"[1,{settings['index']}]<{name}>:"
+    color = settings.get("color")
+    return (f"\x1b[{color}m{text}\x1b[0m" if color else text).encode()
+
+
+def _paths(name: str, settings: Mapping[str, str]) -> list[str]:
+    """The files that receive the stream."""
+    found = []
+    if "files" in settings:  # the layout of Open MPI 4
+        found.append(f"{settings['files']}/1/rank.{settings['index']}/{name}")
+    if "logs" in settings:
+        found.append(f"{settings['logs']}/instance.{settings['index']}.{name[3:]}")
+    return found

@@ -6,22 +6,30 @@ import os
 import select
 import signal
 import sys
+import time
 from time import monotonic
 
 from popdist.poprun.supervision import leash
-from popdist.poprun.supervision.guard import GRACE_SECONDS, KILL_NOW
+from popdist.poprun.supervision.guard import KILL_NOW
+from popdist.poprun.supervision.keyboard import Keyboard
 from popdist.poprun.supervision.outcome import Outcome
 from popdist.poprun.supervision.processes import process_start, send, send_group
 from popdist.poprun.supervision.relay import Relay
+from popdist.poprun.supervision.watch import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import FrameType
+    from typing import Any
 
     from popdist.poprun.log import Log
-    from popdist.poprun.plan.mpirun import Command
-    from popdist.poprun.supervision.outcome import InstanceRecord
+    from popdist.poprun.plan.command import Command
+    from popdist.poprun.plan.job import Job
+    from popdist.poprun.plan.placement import Instance
+    from popdist.poprun.seeing.status import Status
+    from popdist.poprun.supervision.folder import JobFolder
+    from popdist.poprun.supervision.outcome import Ending, InstanceRecord
 
     Handlers = dict[int, Callable[[bytes], None]]
 
@@ -32,105 +40,119 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FROM_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 
 
-class JobFolder:
-    """A private folder for the job's pipe and for mpirun's own files, removed at the end.
-
-    Args:
-        parent: The folder for temporary files.
-        with_pipe: Whether guards are on this machine and can reach a pipe.
-
-    Attributes:
-        pipe: The job's pipe, or None.
-        session: Where mpirun may keep its files.
-    """
-
-    def __init__(self, parent: str, *, with_pipe: bool) -> None:
-        # tempfile does the same for a quarter of the launcher's time budget.
-        self.path = os.path.join(parent, f"poprun-{os.urandom(8).hex()}")
-        os.mkdir(self.path, 0o700)
-        self.pipe = os.path.join(self.path, "pipe") if with_pipe else None
-        if self.pipe is not None:
-            os.mkfifo(self.pipe, 0o600)
-        self.session = os.path.join(self.path, "mpi")
-
-    def remove(self) -> None:
-        """Removes the folder and all that is in it."""
-        if self.pipe is not None:
-            os.unlink(self.pipe)
-        try:
-            os.rmdir(self.session)
-            os.rmdir(self.path)
-        except OSError:  # a killed mpirun has not cleaned up
-            import shutil
-
-            shutil.rmtree(self.path, ignore_errors=True)
-
-
 class Supervisor:
     """Runs one job to its end.
 
     Args:
         log: For the launcher's messages.
-        num_instances: How many instances will report.
+        job: The job.
+        instances: Its placed instances.
+        signals: The signals that are passed on to programs.
+        deadline: The moment by which it must have ended; None for none.
+        status: The status line.
     """
 
-    def __init__(self, log: Log, num_instances: int) -> None:
+    def __init__(
+        self,
+        log: Log,
+        job: Job,
+        instances: tuple[Instance, ...],
+        *,
+        signals: tuple[int, ...],
+        deadline: float | None,
+        status: Status,
+    ) -> None:
         self._log = log
-        self._num_instances = num_instances
+        self._job = job
+        self._signals = signals
+        self._status = status
         self._outcome = Outcome()
         self._mpirun = 0
         self._kill_at: float | None = None
-        self._is_local = True
+        self._is_local = job.is_local
+        self._last_word = job.limits.grace_period + _MPIRUNS_LAST_WORD
+        self._keyboard: Keyboard | None = None
+        self._watch = Watch(
+            job.limits,
+            instances,
+            self._outcome,
+            deadline=deadline,
+            is_local=job.is_local,
+            tell=log.remark,
+        )
 
-    def run(self, command: Command, *, pipe: str | None, token: str) -> Outcome:
+    def run(self, command: Command, folder: JobFolder, token: str) -> Outcome:
         """Starts mpirun and stays until nothing of the job is left.
 
         Args:
             command: What to execute.
-            pipe: The job's pipe; None where guards speak through mpirun's streams.
-            token: The secret that marks their records there.
+            folder: The job's folder; it has pipes where guards are on this machine.
+            token: The secret that marks guards' records elsewhere.
 
         Returns:
             How the job ended.
         """
-        self._is_local = pipe is not None
-        self._relay = Relay(self._outcome, self._log, token if pipe is None else None)
+        self._relay = Relay(
+            self._outcome,
+            self._log,
+            None if self._is_local else token,
+            on_word=lambda index: self._watch.hear(index, monotonic()),
+            on_note=lambda index, fields: self._watch.note(index, fields, monotonic()),
+            before_output=self._status.clear,
+        )
         handlers: Handlers = {}
         wake, wake_end = os.pipe()
         os.set_blocking(wake_end, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
-        previous = {number: signal.signal(number, self._on_interrupt) for number in _INTERRUPTS}
+        previous: dict[int, Any] = {
+            number: signal.signal(number, self._on_interrupt) for number in _INTERRUPTS
+        }
         previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+        previous |= {number: signal.signal(number, self._on_user) for number in self._signals}
         opened = [wake, wake_end]
+        began = monotonic()
+        self._outcome.began_at = time.time()
         try:
-            if pipe is not None:
-                reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+            if folder.pipe is not None and folder.keyboard is not None:
+                reader = os.open(folder.pipe, os.O_RDONLY | os.O_NONBLOCK)
                 # A writer of our own keeps the pipe from ending between two guards.
-                opened += [reader, os.open(pipe, os.O_WRONLY)]
+                opened += [reader, os.open(folder.pipe, os.O_WRONLY)]
                 handlers[reader] = self._relay.on_pipe
-            opened += self._start(command, handlers)
+                self._keyboard = Keyboard(folder.keyboard)
+            opened += self._start(command, handlers, folder)
             self._loop(handlers, wake)
         finally:
             self._sweep()
+            self._status.clear()
+            if self._keyboard is not None:
+                self._keyboard.close()
             for number, handler in previous.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(-1)
             for fd in opened:
                 os.close(fd)
+        self._outcome.seconds = monotonic() - began
         return self._outcome
 
-    def _start(self, command: Command, handlers: Handlers) -> list[int]:
+    def _start(self, command: Command, handlers: Handlers, folder: JobFolder) -> list[int]:
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         handlers[out], handlers[err] = self._relay.on_stdout, self._relay.on_stderr
         words = list(command.arguments)
-        if not self._is_local:
-            words = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *words]
+        actions: list[tuple[Any, ...]] = [
+            (os.POSIX_SPAWN_DUP2, out_end, 1),
+            (os.POSIX_SPAWN_DUP2, err_end, 2),
+        ]
+        if self._is_local:
+            actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+        else:
+            leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), folder.path]
+            words = [*leashed, *words]
         self._mpirun = os.posix_spawn(
             words[0],
             words,
             command.environment,
-            file_actions=[(os.POSIX_SPAWN_DUP2, out_end, 1), (os.POSIX_SPAWN_DUP2, err_end, 2)],
+            file_actions=actions,
             # mpirun stays in the terminal's foreground group, so that it may read the keyboard for
             # instance 0; the interrupts of that terminal are for the launcher alone.
             setsigmask=_FROM_THE_TERMINAL,
@@ -145,19 +167,40 @@ class Supervisor:
         for fd in (*handlers, wake):
             poll.register(fd, select.POLLIN)
         while not self._reap():
+            self._watch_keyboard(poll)
             for fd, _ in poll.poll(self._patience()):
                 if fd == wake:
                     os.read(wake, _READ_SIZE)
-                elif not _read_once(fd, handlers[fd]):
+                elif fd in handlers:
+                    if not _read_once(fd, handlers[fd]):
+                        poll.unregister(fd)
+                elif self._keyboard is not None:
                     poll.unregister(fd)
+                    self._keyboard.read() if fd == 0 else self._keyboard.write()
             self._react()
         for fd, handler in handlers.items():
             while select.select([fd], [], [], 0)[0] and _read_once(fd, handler):
                 pass
         self._relay.finish()
 
+    def _watch_keyboard(self, poll: select.poll) -> None:
+        """Waits for input once instance 0's guard holds the other end of the pipe."""
+        keyboard, first = self._keyboard, self._outcome.instances.get(0)
+        if keyboard is None or first is None:
+            return
+        if first.ended:
+            keyboard.close()
+        elif keyboard.waits_for is not None:
+            poll.register(keyboard.waits_for, select.POLLOUT)
+        elif keyboard.may_read():
+            poll.register(0, select.POLLIN)
+
     def _patience(self) -> float | None:
-        return None if self._kill_at is None else max(0.0, self._kill_at - monotonic()) * 1000
+        """Milliseconds until something has to be done; None for when something happens."""
+        now = monotonic()
+        waits = [] if self._kill_at is None else [self._kill_at - now]
+        waits += [wait for wait in (self._watch.wait(now), self._status.wait(now)) if wait]
+        return max(0.0, min(waits)) * 1000 if waits else None
 
     def _reap(self) -> bool:
         pid, status = os.waitpid(self._mpirun, os.WNOHANG)
@@ -171,32 +214,53 @@ class Supervisor:
     def _react(self) -> None:
         """Draws the consequences of what has become known."""
         outcome = self._outcome
-        if outcome.interrupted:  # the interrupt came while these were on their way
+        if outcome.interrupted or outcome.ending:  # it came while these were on their way
             self._signal_guards(self._relay.started, signal.SIGTERM)
         self._relay.started.clear()
         if self._relay.closed and not outcome.interrupted:
             self._interrupt(signal.SIGPIPE)
+        now = monotonic()
+        ending = self._watch.judge(now)
+        if ending is not None:
+            self._end(ending)
         if self._kill_at is None and not outcome.forced:
             # mpirun ends by itself after a failure and after the last instance; if it should not,
             # the job must not hang.
             ended = sum(one.ended for one in outcome.instances.values())
-            if outcome.first_failure is not None or ended == self._num_instances:
-                self._kill_at = monotonic() + GRACE_SECONDS + _MPIRUNS_LAST_WORD
-        if self._kill_at is not None and monotonic() >= self._kill_at:
+            if outcome.first_failure is not None or ended == self._job.num_instances:
+                self._kill_at = now + self._last_word
+        if self._kill_at is not None and now >= self._kill_at:
             outcome.forced = True
             self._kill_at = None
             send(self._mpirun, signal.SIGKILL)  # guards see its end and kill their programs
+        self._status.show(outcome, now)
+
+    def _on_user(self, number: int, _frame: FrameType | None) -> None:
+        if self._is_local:
+            self._signal_guards(self._outcome.running(), number)
+        else:
+            send(self._mpirun, number)
 
     def _on_interrupt(self, number: int, _frame: FrameType | None) -> None:
         if not self._outcome.interrupted:
             self._interrupt(number)
             return
         self._signal_guards(self._outcome.running(), KILL_NOW)
-        self._kill_at = monotonic() + _MPIRUNS_LAST_WORD
+        self._kill_at = monotonic() + (_MPIRUNS_LAST_WORD if self._is_local else 0)
 
     def _interrupt(self, number: int) -> None:
         self._outcome.interrupted = number
-        self._kill_at = monotonic() + GRACE_SECONDS + _MPIRUNS_LAST_WORD
+        self._ask_to_end()
+
+    def _end(self, ending: Ending) -> None:
+        self._outcome.ending = ending
+        self._log.info(ending.text)
+        self._ask_to_end()
+        if ending.kind == "host":  # nobody is left there who could be asked
+            self._kill_at = monotonic() + _MPIRUNS_LAST_WORD
+
+    def _ask_to_end(self) -> None:
+        self._kill_at = monotonic() + self._last_word
         self._signal_guards(self._outcome.running(), signal.SIGTERM)
         # Guards on other hosts are out of reach, and before they have started mpirun is all there
         # is; it ends what it has started.

@@ -1,21 +1,27 @@
 """The mpirun command."""
 
+import json
+
 import pytest
 
 from popdist.environment import Topology
 from popdist.poprun.machines.hosts import Host
+from popdist.poprun.plan.links import TARGET_OPTIONS
 from popdist.poprun.plan.locate import OPEN_MPI_4, OPEN_MPI_5, Mpirun
 from popdist.poprun.plan.mpirun import ONE_HOST, build_command
 from popdist.poprun.plan.placement import place
+from popdist.poprun.plan.run import Run
+from popdist.poprun.plan.variables import Variables
 from tests.popdist.poprun.plan.test_placement import job as make_job
 
 ENVIRON = {"PATH": "/bin", "PYTHONPATH": "/p", "HOME": "/h", "SECRET_TOKEN": "s3cret"}
 
 
-def build(job, dialect=OPEN_MPI_4, *, as_root=False):
+def build(job, dialect=OPEN_MPI_4, *, as_root=False, environ=ENVIRON):
     mpirun = Mpirun("/opt/bin/mpirun", dialect)
+    run = Run("pipe=/t/p", "/t/mpi")
     return build_command(
-        job, place(job), mpirun, ENVIRON, channel="pipe=/t/p", session="/t/mpi", as_root=as_root
+        job, place(job), mpirun, environ, run=run, meeting={"MASTER_PORT": "1"}, as_root=as_root
     )
 
 
@@ -51,31 +57,39 @@ def test_one_context_per_instance_carries_its_contract():
 
 
 def test_variables_are_forwarded_by_name_and_values_stay_off_the_command_line():
-    job = make_job(1, 1)
-    job = type(job)(**{**vars(job), "variables": {"HOME": None, "SECRET_TOKEN": "n3w"}})
-    command = build(job)
-    names = [x for x in forwarded(contexts(command)[0]) if not x.startswith("POPDIST_")]
-    assert names == ["PATH", "PYTHONPATH", "HOME", "SECRET_TOKEN"]
-    assert command.environment["SECRET_TOKEN"] == "n3w"
-    assert not any("n3w" in word or "s3cret" in word for word in command.arguments)
+    variables = Variables(("HOME",), {"SECRET_TOKEN": "n3w"}, {1: {"OTHER": "on3"}})
+    command = build(make_job(2, 2, variables=variables))
+    first, second = (
+        [x for x in forwarded(part) if not x.startswith("POPDIST_")] for part in contexts(command)
+    )
+    assert first == ["PATH", "PYTHONPATH", "MASTER_PORT", "HOME", "POPRUN_SET_SECRET_TOKEN"]
+    assert second == [*first, "POPRUN_SET_1_OTHER"]
+    # mpirun itself keeps its own value.
+    assert command.environment["SECRET_TOKEN"] == "s3cret"
+    assert command.environment["POPRUN_SET_SECRET_TOKEN"] == "n3w"
+    shown = " ".join(command.arguments)
+    assert not any(value in shown for value in ("n3w", "s3cret", "on3"))
 
 
 def test_horovod_is_tuned_for_one_host_unless_the_user_decides():
     job = make_job(2, 2)
     assert ONE_HOST.items() <= build(job).environment.items()
-    decided = type(job)(**{**vars(job), "variables": {"HOROVOD_CYCLE_TIME": "5"}})
-    assert build(decided).environment["HOROVOD_CYCLE_TIME"] == "5"
+    decided = build(job, environ={**ENVIRON, "HOROVOD_CYCLE_TIME": "5"})
+    assert decided.environment["HOROVOD_CYCLE_TIME"] == "5"
     assert not ONE_HOST.keys() & build(make_job(2, 2, (Host("a"),))).environment.keys()
 
 
 def test_users_arguments_come_first_globally_and_last_locally():
-    job = make_job(2, 2, global_args=("--mca", "a", "b"), local_args=("-x", "ALL=1"))
-    job = type(job)(**{**vars(job), "instance_args": {1: ("-x", "ONE=2")}})
-    command = build(job)
+    command = build(
+        make_job(
+            2, 2, global_args=("--mca", "a", "b"), local_args=("-x", "ALL"),
+            instance_args={1: ("-x", "ONE")},
+        )
+    )  # fmt: skip
     assert command.arguments[:6] == ("/opt/bin/mpirun", "--mca", "a", "b", "--bind-to", "none")
     first, second = (forwarded(part) for part in contexts(command))
-    assert first[-1] == "ALL=1"
-    assert second[-2:] == ["ALL=1", "ONE=2"]
+    assert first[-1] == "ALL"
+    assert second[-2:] == ["ALL", "ONE"]
 
 
 @pytest.mark.parametrize(
@@ -110,3 +124,30 @@ def test_only_one_instance_is_shown():
     assert [f"show={int(i == 1)}" in part for i, part in enumerate(parts)] == [True] * 3
     assert all("tag=1" in part for part in parts)
     assert all(any(word.startswith("files=/") for word in part) for part in parts)
+
+
+def test_what_the_user_sets_is_kept_from_being_set_again():
+    variables = Variables((), {"MASTER_PORT": "2", "RANK": "x"}, {1: {"WORLD_SIZE": "y"}})
+    first, second = contexts(build(make_job(2, 2, variables=variables)))
+    assert "keep=RANK" in first
+    assert "keep=RANK,WORLD_SIZE" in second
+
+
+def test_hosts_are_numbered():
+    parts = contexts(build(make_job(4, 4, (Host("a"), Host("b")))))
+    assert [[w for w in part if w.startswith("node=")] for part in parts] == [
+        ["node=0"], ["node=0"], ["node=1"], ["node=1"],
+    ]  # fmt: skip
+
+
+def test_programs_are_told_about_links_where_the_user_speaks_of_them():
+    quiet = build(make_job(4, 8))
+    assert TARGET_OPTIONS not in quiet.environment
+    linked = make_job(4, 8, num_ilds=2, ipus_per_replica=2, given=frozenset({"num-ilds"}))
+    command = build(linked)
+    assert json.loads(command.environment[TARGET_OPTIONS]) == {
+        "ipuLinkDomainSize": "8", "gatewayMode": "true", "instanceSize": "4",
+    }  # fmt: skip
+    assert all(TARGET_OPTIONS in forwarded(part) for part in contexts(command))
+    own = build(linked, environ={**ENVIRON, TARGET_OPTIONS: "{}"})
+    assert own.environment[TARGET_OPTIONS] == "{}"

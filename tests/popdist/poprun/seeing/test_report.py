@@ -32,7 +32,7 @@ def test_the_first_failure_is_named_with_its_last_lines():
     ended(outcome, 0, number=signal.SIGTERM)
     outcome.first_failure = ended(outcome, 1, code=3, tail="früher\nlast words\n".encode()[1:])
     text = failure_report(outcome, TWO)
-    assert "instance 1 on localhost (PID 101) ended with exit code 3" in text
+    assert "instance 1 on localhost (rank 1, PID 101) ended with exit code 3" in text
     assert "poprun:   last words" in text
     assert text.endswith("exit code 3")
     assert outcome.exit_code == 3

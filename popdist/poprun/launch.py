@@ -1,0 +1,220 @@
+"""Starts a planned job, again where it failed and may be, and writes what is kept of it."""
+
+from __future__ import annotations
+
+import os
+import select
+from time import monotonic
+
+from popdist.poprun.log import say
+from popdist.poprun.plan.command import into_file, needs_file
+from popdist.poprun.plan.run import Run
+from popdist.poprun.seeing.colors import RED, painted, wants_color
+from popdist.poprun.seeing.report import failure_report
+from popdist.poprun.seeing.status import Status
+from popdist.poprun.supervision.folder import JobFolder
+from popdist.poprun.supervision.restarts import PAUSE_SECONDS, may_restart
+from popdist.poprun.supervision.supervise import Supervisor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from popdist.poprun.log import Log
+    from popdist.poprun.plan.command import Command
+    from popdist.poprun.plan.job import Job
+    from popdist.poprun.plan.placement import Instance
+    from popdist.poprun.supervision.outcome import Outcome
+
+_INTERRUPTED = 130
+
+
+class Launch:
+    """A job that is about to be started.
+
+    Args:
+        job: The job.
+        instances: Its placed instances.
+        build: Makes the command for one start of it.
+        log: For the launcher's messages.
+
+    Raises:
+        UsageError: ``--forward-signals`` names what cannot be passed on.
+        LaunchError: A place for logs or results cannot be written.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        instances: tuple[Instance, ...],
+        build: Callable[[Run], Command],
+        log: Log,
+    ) -> None:
+        self._job = job
+        self._instances = instances
+        self._build = build
+        self._log = log
+        self._signals = _signals(job)
+        self._deadline = monotonic() + job.limits.timeout if job.limits.timeout else None
+        self._files = _kept_files(job)
+        self._logs = _run_folder(job)
+        self._attempts: list[Outcome] = []
+        self._mpirun = ""
+
+    def run(self) -> int:
+        """Runs the job to its end.
+
+        Returns:
+            The exit code.
+        """
+        timelines: str | None = None
+        try:
+            while True:
+                folder = self._new_folder()
+                try:
+                    timelines = self._timeline_folder(folder)
+                    outcome = self._attempt(folder, timelines)
+                    self._attempts.append(outcome)
+                    self._report(outcome)
+                    self._keep_timeline(timelines, outcome)
+                finally:
+                    folder.remove()
+                if not self._goes_on(outcome):
+                    break
+        except KeyboardInterrupt:  # between two starts
+            self._keep_result()
+            return _INTERRUPTED
+        self._keep_result()
+        return outcome.exit_code
+
+    def _new_folder(self) -> JobFolder:
+        parent = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the folder in it is private
+        return JobFolder(parent, with_pipes=self._job.is_local)
+
+    def _attempt(self, folder: JobFolder, timelines: str | None) -> Outcome:
+        job, token = self._job, os.urandom(16).hex()
+        restart = len(self._attempts)
+        command = self._build(
+            Run(
+                channel=f"pipe={folder.pipe}" if folder.pipe else f"token={token}",
+                session=folder.session,
+                keyboard=folder.keyboard,
+                logs=self._logs,
+                timeline=timelines,
+                colored=wants_color(job.display.color, os.environ, 1),
+                restart=restart,
+            )
+        )
+        self._mpirun = command.head[0]
+        if needs_file(command, os.sysconf("SC_ARG_MAX")):
+            contexts = os.path.join(folder.path, "contexts")
+            command, text = into_file(command, contexts)
+            with open(contexts, "x", encoding="ascii") as file:
+                file.write(text)
+        if job.verbosity:
+            from popdist.poprun.secrets import hide_words
+
+            quoted = " ".join(f"'{word}'" for word in hide_words(command.arguments))
+            self._log.info(f"Running command: {quoted}")
+        hosts = len({one.host.name for one in self._instances})
+        status = Status(job.display.status, job.num_instances, hosts, restart)
+        self._log.before = status.clear
+        supervisor = Supervisor(
+            self._log,
+            job,
+            self._instances,
+            signals=self._signals,
+            deadline=self._deadline,
+            status=status,
+        )
+        return supervisor.run(command, folder, token)
+
+    def _goes_on(self, outcome: Outcome) -> bool:
+        done, most = len(self._attempts) - 1, self._job.limits.max_restarts
+        if done >= most or not may_restart(outcome):
+            return False
+        self._log.remark(f"restart {done + 1} of {most} in {PAUSE_SECONDS:g} s")
+        select.select([], [], [], PAUSE_SECONDS)
+        return True
+
+    def _report(self, outcome: Outcome) -> None:
+        report = failure_report(outcome, self._instances, self._logs)
+        if report:
+            wanted = wants_color(self._job.display.color, os.environ, 2)
+            first, *rest = report.splitlines()
+            say("\n".join([painted(first, RED, wanted=wanted), *rest]))
+
+    def _timeline_folder(self, folder: JobFolder) -> str | None:
+        if self._files["timeline"] is None:
+            return None
+        if self._job.is_local:
+            return folder.path
+        place = f"{self._files['timeline']}.parts"  # where other hosts see it too
+        os.makedirs(place, exist_ok=True)
+        return place
+
+    def _keep_timeline(self, timelines: str | None, outcome: Outcome) -> None:
+        path = self._files["timeline"]
+        if path is None or timelines is None:
+            return
+        from popdist.poprun.seeing.timeline import merge_timelines, write_timeline
+
+        try:
+            events, recorded = merge_timelines(timelines, self._instances, outcome)
+            write_timeline(path, events)
+        except OSError as error:
+            say(f"poprun: the timeline cannot be written: {error}")
+            return
+        finally:
+            if not self._job.is_local:
+                import shutil
+
+                shutil.rmtree(timelines, ignore_errors=True)
+        if not recorded:
+            say("poprun: Horovod has recorded no timeline: the job exchanged nothing")
+
+    def _keep_result(self) -> None:
+        paths = [self._files["json"]] if self._files["json"] else []
+        paths += [f"{self._logs}/job.json"] if self._logs else []
+        if not paths or not self._attempts:
+            return
+        from popdist.poprun.seeing.result import write_result
+
+        try:
+            for path in paths:
+                write_result(
+                    path,
+                    self._job,
+                    self._instances,
+                    self._attempts,
+                    mpirun=self._mpirun,
+                    logs=self._logs,
+                    timeline=self._files["timeline"],
+                )
+        except OSError as error:
+            say(f"poprun: the result cannot be written: {error}")
+
+
+def _signals(job: Job) -> tuple[int, ...]:
+    from popdist.poprun.supervision.signals import parse_signals
+
+    return parse_signals(job.limits.forward_signals, local=job.is_local)
+
+
+def _kept_files(job: Job) -> dict[str, str | None]:
+    wanted = {"json": job.display.json, "timeline": job.display.timeline}
+    if not any(wanted.values()):
+        return dict.fromkeys(wanted)
+    from popdist.poprun.seeing.run_folder import check_writable
+
+    return {
+        name: check_writable(f"--{name}", path) if path else None for name, path in wanted.items()
+    }
+
+
+def _run_folder(job: Job) -> str | None:
+    if not job.display.log_dir:
+        return None
+    from popdist.poprun.seeing.run_folder import make_run_folder
+
+    return make_run_folder(job.display.log_dir, job.program[0])

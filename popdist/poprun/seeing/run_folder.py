@@ -1,0 +1,99 @@
+"""The folder in which one run keeps its logs: ``<dir>/<date>-<time>-<program>/``."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from popdist.errors import LaunchError
+
+_LATEST = "latest"
+_MOST_TRIES = 1000
+
+
+def make_run_folder(parent: str, program: str) -> str:
+    """Makes a folder for a run, and points the link ``latest`` to it.
+
+    Args:
+        parent: The value of ``--log-dir``.
+        program: The program's path.
+
+    Returns:
+        The new folder's path.
+
+    Raises:
+        LaunchError: It cannot be made.
+    """
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.path.basename(program) or 'program'}"
+    base = os.path.join(os.path.abspath(parent), name)
+    try:
+        os.makedirs(parent, exist_ok=True)
+        path = _make_new(base)
+        _point(os.path.join(os.path.abspath(parent), _LATEST), os.path.basename(path))
+    except OSError as error:
+        raise unwritable("--log-dir", parent, error) from None
+    return path
+
+
+def check_writable(option: str, path: str) -> str:
+    """Finds out before the job starts whether a file can be written at its end.
+
+    Args:
+        option: The option that names it.
+        path: The file.
+
+    Returns:
+        Its absolute path.
+
+    Raises:
+        LaunchError: It cannot.
+    """
+    absolute = os.path.abspath(path)
+    existed = os.path.exists(absolute)
+    try:
+        with open(absolute, "ab"):
+            pass
+        if not existed:
+            os.unlink(absolute)
+    except OSError as error:
+        raise unwritable(option, path, error) from None
+    return absolute
+
+
+def unwritable(option: str, path: str, error: OSError) -> LaunchError:
+    """The error for a place that cannot be written.
+
+    Args:
+        option: The option that names it.
+        path: The place.
+        error: What went wrong.
+
+    Returns:
+        The error.
+    """
+    return LaunchError(
+        "PD110",
+        f"the place that {option} names cannot be written: {error.strerror or error}",
+        value=path,
+        accepted="a place in a folder that exists and may be written",
+    )
+
+
+def _make_new(base: str) -> str:
+    for number in range(_MOST_TRIES):
+        path = f"{base}.{number}" if number else base
+        try:
+            os.mkdir(path)
+        except FileExistsError:  # another run of the same second
+            continue
+        return path
+    raise FileExistsError(base)
+
+
+def _point(link: str, target: str) -> None:
+    """Replaces the link at once, so that it is never missing; anything else is left alone."""
+    if os.path.lexists(link) and not os.path.islink(link):
+        return
+    fresh = f"{link}.{os.getpid()}"
+    os.symlink(target, fresh)
+    os.replace(fresh, link)

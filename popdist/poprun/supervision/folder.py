@@ -1,0 +1,96 @@
+"""The private folder of a running job, and what launchers that were killed have left of theirs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+_PREFIX = "poprun-"
+_YOUNG_SECONDS = 30.0
+
+
+class JobFolder:
+    """A private folder for the job's pipes and for mpirun's own files, removed at the end.
+
+    It is locked while this process lives, by which another launcher sees that it is in use, also
+    from inside another container.
+
+    Args:
+        parent: The folder for temporary files.
+        with_pipes: Whether guards are on this machine and can reach pipes.
+
+    Attributes:
+        pipe: The pipe to the launcher, or None.
+        keyboard: The pipe for instance 0's standard input, or None.
+        session: Where mpirun may keep its files.
+    """
+
+    def __init__(self, parent: str, *, with_pipes: bool) -> None:
+        _remove_abandoned(parent)
+        # tempfile does the same for a quarter of the launcher's time budget.
+        self.path = os.path.join(parent, f"{_PREFIX}{os.urandom(8).hex()}")
+        os.mkdir(self.path, 0o700)
+        self._lock = os.open(self.path, os.O_RDONLY)
+        _try_lock(self._lock)
+        self.session = os.path.join(self.path, "mpi")
+        self.pipe = self.keyboard = None
+        if with_pipes:
+            self.pipe = os.path.join(self.path, "pipe")
+            self.keyboard = os.path.join(self.path, "stdin")
+            for pipe in (self.pipe, self.keyboard):
+                os.mkfifo(pipe, 0o600)
+
+    def remove(self) -> None:
+        """Removes the folder and all that is in it."""
+        for pipe in (self.pipe, self.keyboard):
+            if pipe is not None:
+                os.unlink(pipe)
+        try:
+            if os.path.isdir(self.session):
+                os.rmdir(self.session)
+            os.rmdir(self.path)
+        except OSError:  # a killed mpirun has not cleaned up
+            _remove_tree(self.path)
+        os.close(self._lock)
+
+
+def _remove_abandoned(parent: str) -> None:
+    """Removes folders of this user's launchers that ended without a chance to do so."""
+    try:
+        with os.scandir(parent) as entries:
+            names = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
+    except OSError:
+        return
+    for path in names:
+        if _is_abandoned(path):
+            _remove_tree(path)
+
+
+def _is_abandoned(path: str) -> bool:
+    try:
+        facts = os.lstat(path)
+        # A young one may not be locked yet.
+        if facts.st_uid != os.geteuid() or time.time() - facts.st_mtime < _YOUNG_SECONDS:
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return _try_lock(fd)
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_tree(path: str) -> None:
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,131 @@
+"""Starts an instance's program: its streams, its share of the cores, its leash."""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 6 ms
+import os
+import sys
+
+from popdist import witness
+from popdist.poprun.machines.binding import place_of
+from popdist.poprun.neighbours.adopt import adopt
+from popdist.poprun.record import Record
+from popdist.poprun.supervision.leash import load_leash
+from popdist.poprun.supervision.processes import lead_group
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+NOT_FOUND = 127
+"""The exit code where the program cannot be started, as in shells."""
+
+
+class Program(Record):
+    """A program that has been started.
+
+    Attributes:
+        pid: Its process, which leads a group of its own.
+        out: Where its standard output can be read.
+        err: Where its standard error can be read.
+    """
+
+    pid: int
+    out: int
+    err: int
+
+
+def start_program(
+    settings: Mapping[str, str],
+    words: list[str],
+    *,
+    resets: Iterable[int],
+    witness_fd: int | None,
+) -> Program:
+    """Starts the program in a process group of its own, which dies with the calling process.
+
+    Args:
+        settings: The guard's settings.
+        words: The program and its arguments.
+        resets: Signals that get their default action.
+        witness_fd: The file in which the program may state what it does, or None.
+
+    Returns:
+        The program.
+    """
+    out, out_end = _terminal_or_pipe(settings)
+    err, err_end = os.pipe()
+    keyboard = _open_keyboard(settings.get("stdin"))
+    die_with_guard = load_leash()
+    pid = os.fork()
+    if pid:
+        lead_group(pid)
+        for fd in (out_end, err_end, keyboard):
+            if fd is not None:
+                os.close(fd)
+        return Program(pid, out, err)
+
+    def prepare() -> None:
+        lead_group(0)
+        die_with_guard()
+        if keyboard is not None:
+            os.dup2(keyboard, 0)
+        os.dup2(out_end, 1)
+        os.dup2(err_end, 2)
+        for number in (*resets, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if witness_fd is not None:
+            os.set_inheritable(witness_fd, True)  # noqa: FBT003 - positional only
+            os.environ[witness.VARIABLE] = str(witness_fd)
+        adopt(os.environ, settings)
+        if problem := place_of(settings).enter(os.environ):
+            os.write(2, f"poprun: {problem}\n".encode())
+
+    _become(words, prepare)
+    raise AssertionError  # not reached
+
+
+def _become(words: list[str], prepare: Callable[[], None]) -> None:
+    try:
+        prepare()
+        os.execvp(words[0], words)  # noqa: S606 - no shell is the point
+    except (OSError, ValueError) as error:
+        os.write(2, f"poprun: cannot start {words[0]}: {error}\n".encode())
+    finally:
+        os._exit(NOT_FOUND)
+
+
+def _terminal_or_pipe(settings: Mapping[str, str]) -> tuple[int, int]:
+    """A pair of ends for standard output: a terminal where one can be had.
+
+    mpirun gives its programs a terminal, which is what makes their output appear line by line. Its
+    terminals have no size, though, which hides progress bars.
+    """
+    try:
+        reader, writer = os.openpty()
+    except OSError:
+        return os.pipe()
+    import fcntl
+    import termios
+
+    modes = termios.tcgetattr(writer)
+    modes[1] &= ~termios.OPOST  # line feeds stay what they are
+    modes[3] &= ~(termios.ECHO | termios.ICANON | termios.ISIG)
+    termios.tcsetattr(writer, termios.TCSANOW, modes)
+    columns, rows = (int(number) for number in settings.get("size", "80x24").split("x"))
+    size = rows.to_bytes(2, sys.byteorder) + columns.to_bytes(2, sys.byteorder) + bytes(4)
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, size)
+    return reader, writer
+
+
+def _open_keyboard(path: str | None) -> int | None:
+    """The pipe by which the launcher passes on its standard input, held open by the launcher."""
+    if path is None:
+        return None
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:  # the launcher is gone, which the guard will find out
+        return None
+    os.set_blocking(fd, True)
+    return fd

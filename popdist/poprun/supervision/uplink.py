@@ -1,0 +1,71 @@
+"""Whether mpirun's daemon on this host can still reach the others.
+
+Where a cable is cut no end of a connection is told, and a daemon that has something to say waits
+for a quarter of an hour. The kernel knows better: it counts how often it has repeated the same
+bytes without an answer. Guards speak every few seconds, so there always is something to repeat.
+"""
+
+from __future__ import annotations
+
+import os
+from time import monotonic
+
+_TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
+_RETRANSMITS, _INODE = 6, 9
+
+
+class Uplink:
+    """Watches the connections of a process.
+
+    Args:
+        pid: mpirun's daemon.
+        seconds: How long an answer may take.
+    """
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._pid = pid
+        self._seconds = seconds
+        self._unanswered: dict[str, float] = {}
+
+    def is_lost(self) -> bool:
+        """Looks at the connections.
+
+        Returns:
+            Whether one of them has been without an answer for too long.
+        """
+        now = monotonic()
+        ours = _sockets(self._pid)
+        self._unanswered = {
+            inode: self._unanswered.get(inode, now) for inode in _repeating() if inode in ours
+        }
+        return any(now - since >= self._seconds for since in self._unanswered.values())
+
+
+def _sockets(pid: int) -> set[str]:
+    folder = f"/proc/{pid}/fd"
+    found: set[str] = set()
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return found
+    for name in names:
+        try:
+            target = os.readlink(f"{folder}/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.add(target[len("socket:[") : -1])
+    return found
+
+
+def _repeating() -> list[str]:
+    """The sockets of this host's network whose kernel is repeating itself."""
+    found = []
+    for table in _TABLES:
+        try:
+            with open(table, encoding="ascii") as file:
+                rows = [line.split() for line in file][1:]
+        except OSError:
+            continue
+        found += [row[_INODE] for row in rows if int(row[_RETRANSMITS], 16)]
+    return found

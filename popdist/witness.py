@@ -1,0 +1,114 @@
+"""What a program lets its guard see: its Python stacks, and what it waits for.
+
+The guard of an instance hands the program an anonymous file (a memfd) and names its descriptor in
+the environment. The first process that imports popdist there states its number in the file's
+header, registers the interpreter's own `faulthandler` for a signal that nothing else uses, and
+keeps the header up to date while it waits for other instances. Whatever goes wrong in here must
+not disturb the program, so a file that is not the guard's is left alone.
+
+Programs that poprun has not started pay for one look at the environment.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+VARIABLE = "POPDIST_WITNESS"
+"""Names the descriptor; private between a guard and its program, so no part of the contract."""
+
+NAME = "popdist-witness"
+"""The name of the file, by which it is told from another that has got the same descriptor."""
+
+DUMP_SIGNAL = 63
+"""Asks for the stacks. The last but one of Linux's real-time signals, which no library claims."""
+
+HEADER_SIZE = 256
+"""Bytes before the stacks: ``<process> <count> <what it waits for>`` and padding."""
+
+
+class _Page:
+    """The header of the guard's file.
+
+    Args:
+        fd: Its descriptor.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._pid = os.getpid()
+        self._count = 0
+        self.write("")
+
+    def write(self, where: str) -> None:
+        """States what the process waits for; an empty text for nothing."""
+        if os.getpid() != self._pid:  # a forked worker; the header is its parent's
+            return
+        self._count += 1
+        text = f"{self._pid} {self._count} {where}".encode()[:HEADER_SIZE]
+        os.pwrite(self._fd, text.ljust(HEADER_SIZE, b"\0"), 0)
+
+
+_page: _Page | None = None
+
+
+def register() -> None:
+    """Lets the guard see this process, where there is a guard and no other process was first."""
+    global _page  # noqa: PLW0603 - one page per process
+    text = os.environ.get(VARIABLE, "")
+    if _page is not None or not text.isdecimal() or not _is_ours(int(text)):
+        return
+    fd = int(text)
+    if _is_taken(fd):
+        return
+    import faulthandler
+
+    faulthandler.register(DUMP_SIGNAL, file=fd, all_threads=True)
+    _page = _Page(fd)
+
+
+def _is_ours(fd: int) -> bool:
+    try:
+        target = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - pathlib costs milliseconds
+    except OSError:
+        return False
+    return target.startswith(f"/memfd:{NAME}")
+
+
+def _is_taken(fd: int) -> bool:
+    """Whether another process, which still runs, was first."""
+    first = os.pread(fd, HEADER_SIZE, 0).split(b" ")[0]
+    if not first.isdigit() or int(first) == os.getpid():
+        return False
+    try:
+        os.kill(int(first), 0)
+    except OSError:
+        return False
+    return True
+
+
+class waiting:  # noqa: N801 - reads as the statement that it makes
+    """Tells the guard that this process waits for other instances, as a context.
+
+    Args:
+        what: What it waits in, such as ``popdist.init``.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        if _page is not None:
+            _page.write(self._what)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if _page is not None:
+            _page.write("")
