@@ -65,14 +65,25 @@ def _run(arguments: Sequence[str]) -> int:
 
     from popdist.poprun.plan.job import make_job
 
-    return _launch(make_job(line, os.environ), line)
+    job = make_job(line, os.environ)
+    if line.values["emit"] is not None:
+        from popdist.poprun.plan.manifest import manifest
+        from popdist.poprun.plan.placement import place
+
+        sys.stdout.write(manifest(line, job, place(job)) + "\n")
+        return 0
+    return _launch(job, line)
 
 
 def _launch(job: Job, line: CommandLine) -> int:
     from popdist.poprun.plan.locate import locate_mpirun
+    from popdist.poprun.plan.remarks import check_user, remarks
     from popdist.poprun.ready import Ready
 
     log = Log(job.verbosity)
+    check_user(job, os.geteuid())
+    for remark in remarks(job, os.geteuid()) if job.verbosity else ():
+        log.info(remark)
     mpirun = locate_mpirun(os.environ, job.mpirun)
     ready = Ready(job, mpirun, os.environ, log)
     try:
@@ -107,7 +118,7 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
         from popdist.poprun.seeing.dry_run import dry_run_text
 
         command = build(Run("pipe=<folder>/pipe", "<folder>/mpi", keyboard="<folder>/stdin"))
-        sys.stdout.write(dry_run_text(line, command, os.environ))
+        sys.stdout.write(dry_run_text(line, command, os.environ, room=os.sysconf("SC_ARG_MAX")))
         return 0
     from popdist.poprun.launch import Launch
 

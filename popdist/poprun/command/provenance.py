@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from popdist.poprun.command.options import OPTIONS
 from popdist.poprun.command.options.kinds import FLAG
+from popdist.poprun.command.respell import spelled
 from popdist.poprun.secrets import hide, hide_assignment, hide_words
 
 TYPE_CHECKING = False
@@ -39,9 +40,7 @@ def _values(option: Option, value: object) -> list[object]:
 def _shown(option: Option, value: object) -> str:
     if option.kind is FLAG:
         return ""
-    if isinstance(value, bool):
-        return "=yes" if value else "=no"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = spelled(value)
     if option.name == "env":
         return f"={hide_assignment(text)}"
     if option.repeatable:

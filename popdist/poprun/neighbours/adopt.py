@@ -8,11 +8,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
+STANDARD = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "TF_CONFIG"}
+)
+"""What is set here, unless the user sets it."""
+
 CLUSTER = "POPRUN_TF_WORKERS"
 """Carries the workers' addresses from the launcher to the guards."""
 
-PRIVATE = "POPRUN_VALUE_"
-"""Begins the variables that carry what one instance alone is to get, as <index>_<NAME>."""
+PRIVATE = "POPRUN_SET_"
+"""Begins the names under which the user's variables travel: <NAME> for all instances, and
+<index>_<NAME> for one alone."""
+
+SET = "set."
+"""Begins settings that carry a variable for this instance: set.<NAME>=<value>."""
 
 
 def adopt(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
@@ -21,8 +30,8 @@ def adopt(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> Non
     Args:
         environ: The environment that its program is going to get, with the contract in it.
         settings: ``index`` (of the instance), ``neighbours`` (instances on this host), ``node``
-            (this host's number among those of the job) and ``keep`` (names that the user has set,
-            separated by commas).
+            (this host's number among those of the job), ``keep`` (names that the user has set,
+            separated by commas) and ``set.<NAME>``.
     """
     index = settings["index"]
     standard = {
@@ -38,12 +47,19 @@ def adopt(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> Non
             f'{{"cluster": {{"worker": [{workers}]}}, '
             f'"task": {{"type": "worker", "index": {index}}}}}'
         )
+    environ.update(
+        {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}
+    )
     kept = settings.get("keep", "").split(",")
     for name, value in standard.items():
         if name not in kept and value is not None:
             environ[name] = value
-    for name in [name for name in environ if name.startswith(PRIVATE)]:
-        value = environ.pop(name)
-        owner, _, bare = name[len(PRIVATE) :].partition("_")
-        if owner == index:
-            environ[bare] = value
+    carried = sorted(name for name in environ if name.startswith(PRIVATE))
+    values = {name[len(PRIVATE) :]: environ.pop(name) for name in carried}
+    mine = f"{index}_"
+    for name, value in values.items():
+        if name and not name[0].isdigit():
+            environ[name] = value
+    for name, value in values.items():
+        if name.startswith(mine):
+            environ[name[len(mine) :]] = value

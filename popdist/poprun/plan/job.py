@@ -11,18 +11,24 @@ from popdist.poprun.command.mpi_arguments import (
     split_words,
     take_output_options,
 )
+from popdist.poprun.plan.links import check_domains
 from popdist.poprun.plan.program import find_program
 from popdist.poprun.plan.requests import Binding, Display, Limits, Partition, Reach
+from popdist.poprun.plan.variables import Variables, read_variables, take_variables
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import Any
 
     from popdist.poprun.command.parser import CommandLine
     from popdist.poprun.machines.hosts import Host
     from popdist.poprun.machines.slurm import Allocation
+
+
+HOSTFILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
+"""Where mpirun is told of a host file for every job; Kubeflow's operator does so in its pods."""
 
 
 class Job(Record):
@@ -32,12 +38,13 @@ class Job(Record):
         program: The program, as a path that can be executed, and its arguments.
         num_instances: Processes.
         num_replicas: Replicas over all instances.
+        num_ilds: Link domains.
         ipus_per_replica: Devices of one replica.
         hosts: Where instances may run; empty for this machine alone.
         allocation: What Slurm has granted; None outside of an allocation.
         offline: Whether devices are left alone.
         executable_cache_path: Folder for compiled programs.
-        variables: Variables to forward: name to value, or to None for the launcher's own value.
+        variables: The variables that the user sets for instances.
         mpirun: The mpirun that the user named, or None.
         global_args: More words for mpirun.
         local_args: More words for mpirun in front of every instance's program.
@@ -56,13 +63,15 @@ class Job(Record):
         limits: How the job may end.
         display: What is shown and kept.
         tf_config: Whether instances get TF_CONFIG.
+        allow_run_as_root: Whether root may run it.
     """
 
     program: tuple[str, ...]
     num_instances: int
     num_replicas: int
-    variables: Mapping[str, str | None]
-    instance_args: Mapping[int, tuple[str, ...]]
+    variables: Variables = Variables()
+    instance_args: Mapping[int, tuple[str, ...]] = {}
+    num_ilds: int = 1
     ipus_per_replica: int = 1
     hosts: tuple[Host, ...] = ()
     allocation: Allocation | None = None
@@ -85,6 +94,7 @@ class Job(Record):
     limits: Limits = Limits()
     display: Display = Display()
     tf_config: bool = False
+    allow_run_as_root: bool = True
 
     @property
     def is_local(self) -> bool:
@@ -107,7 +117,7 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         LaunchError: The program cannot be started.
     """
     values: Mapping[str, Any] = line.values
-    hosts = _hosts(line)
+    hosts = _hosts(line, environ)
     instances = values["num-instances"] or max(1, len(hosts))
     allocation = None
     if "SLURM_JOB_ID" in environ:
@@ -131,23 +141,31 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
     only = values["only-output-from-instance"]
     if only is not None:
         check_instance("--only-output-from-instance", only, instances)
+    check_domains(values["num-ilds"], instances)
+    variables, local_args, instance_args = _variables(values, instances, environ)
     global_args, tag, folder = take_output_options(
         split_words("--mpi-global-args", values["mpi-global-args"])
     )
     return Job(
-        program=find_program(line.program, environ, local=all(host.is_local for host in hosts)),
+        program=find_program(
+            line.program,
+            environ,
+            # On other machines, and in an image, it is there to be found.
+            local=all(host.is_local for host in hosts) and values["emit"] is None,
+        ),
         num_instances=instances,
         num_replicas=replicas,
+        num_ilds=values["num-ilds"],
         ipus_per_replica=values["ipus-per-replica"],
         hosts=hosts,
         allocation=allocation,
         offline=values["offline-mode"],
         executable_cache_path=values["executable-cache-path"],
-        variables=_variables(values["env"], environ),
+        variables=variables,
         mpirun=values["mpirun"],
         global_args=global_args,
-        local_args=split_words("--mpi-local-args", values["mpi-local-args"]),
-        instance_args=split_instance_args(values["instance-mpi-local-args"], instances),
+        local_args=local_args,
+        instance_args=instance_args,
         tag_output=values["tag-output"] or tag,
         output_folder=values["output-filename"] or folder,
         only_output_from=only,
@@ -162,6 +180,7 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         limits=Limits.of(values),
         display=Display.of(values),
         tf_config=values["tf-config"],
+        allow_run_as_root=values["allow-run-as-root"],
     )
 
 
@@ -176,16 +195,11 @@ def _terminal_size() -> str:
     return ""
 
 
-def _hosts(line: CommandLine) -> tuple[Host, ...]:
+def _hosts(line: CommandLine, environ: Mapping[str, str]) -> tuple[Host, ...]:
     text: Any = line.values["host"]
     path: Any = line.values["hostfile"]
-    if text is not None and path is not None:
-        raise UsageError(
-            "PD101",
-            "--host and --hostfile exclude each other",
-            value=f"--host {text} --hostfile {path}",
-            accepted="one of the two",
-        )
+    if text is None and path is None and line.values["emit"] is None:
+        path = next((environ[name] for name in HOSTFILE_VARIABLES if environ.get(name)), None)
     if text is None and path is None:
         return ()
     from popdist.poprun.machines.host_list import parse_hostfile, parse_hosts
@@ -202,24 +216,15 @@ def _hosts(line: CommandLine) -> tuple[Host, ...]:
     return parse_hostfile(content, path)
 
 
-def _variables(texts: Sequence[str], environ: Mapping[str, str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (name.isascii() and name.isidentifier()):
-            raise UsageError(
-                "PD100",
-                "-x does not name an environment variable",
-                value=text,
-                accepted="NAME or NAME=VALUE",
-            )
-        if not equals and name not in environ:
-            raise UsageError(
-                "PD100",
-                "-x forwards a variable that is not set",
-                value=name,
-                accepted="a variable of this shell's environment, or NAME=VALUE",
-                hint=f"export {name}=... first, or write -x {name}=VALUE",
-            )
-        found[name] = value if equals else None
-    return found
+def _variables(
+    values: Mapping[str, Any], instances: int, environ: Mapping[str, str]
+) -> tuple[Variables, tuple[str, ...], dict[int, tuple[str, ...]]]:
+    """The user's variables from all options that can set some, and what is left of those."""
+    option = "--mpi-local-args"
+    local, common = take_variables(option, split_words(option, values["mpi-local-args"]))
+    option = "--instance-mpi-local-args"
+    rest, single = {}, {}
+    for index, words in split_instance_args(values["instance-mpi-local-args"], instances).items():
+        rest[index], single[index] = take_variables(option, words)
+    typed = read_variables(values["env"], environ)
+    return Variables(typed.forwarded, {**typed.common, **common}, single), local, rest

@@ -94,6 +94,7 @@ def place(job: Job) -> tuple[Instance, ...]:
             "device_id": devices.get(host.name, 0),
             "offline": job.offline,
             "executable_cache_path": job.executable_cache_path,
+            "restart_count": 0,
         }
         check(fields)
         instances.append(Instance(index, host, fields))

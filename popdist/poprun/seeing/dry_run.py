@@ -5,23 +5,29 @@ from __future__ import annotations
 import shlex
 
 from popdist.poprun.command.provenance import provenance
+from popdist.poprun.guard_words import plain_words
+from popdist.poprun.plan.command import Command, needs_file
 from popdist.poprun.secrets import hide_assignment, hide_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from popdist.poprun.command.parser import CommandLine
-    from popdist.poprun.plan.mpirun import Command
+
+_CONTEXTS = "<folder>/contexts"
 
 
-def dry_run_text(line: CommandLine, command: Command, environ: Mapping[str, str]) -> str:
+def dry_run_text(
+    line: CommandLine, command: Command, environ: Mapping[str, str], *, room: int
+) -> str:
     """Describes a job that is not going to be started.
 
     Args:
         line: Its command line.
         command: What would be executed.
         environ: The launcher's environment.
+        room: Bytes that the kernel grants for arguments and environment together.
 
     Returns:
         Comment lines with the origin of each value, the variables that would be set, and the
@@ -31,5 +37,18 @@ def dry_run_text(line: CommandLine, command: Command, environ: Mapping[str, str]
     for name, value in sorted(command.environment.items() - environ.items()):
         shown = hide_assignment(f"{name}={value}").partition("=")[2]
         lines.append(f"{name}={shlex.quote(shown)} \\")
-    lines.append(shlex.join(hide_words(command.arguments)))
-    return "\n".join(lines) + "\n"
+    if not needs_file(command, room):
+        return "\n".join([*lines, _quoted(command.arguments), ""])
+    count = len(command.contexts)
+    lines += [
+        _quoted((*command.head, "--app", _CONTEXTS)),
+        f"# {_CONTEXTS} would describe {count} instances; the first and the last of them:",
+    ]
+    for context in (command.contexts[0], command.contexts[-1]):
+        guard = plain_words(context.settings, command.program)
+        lines.append(f"# {_quoted((*context.options, *context.start, *guard))}")
+    return "\n".join([*lines, ""])
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return shlex.join(hide_words(words))

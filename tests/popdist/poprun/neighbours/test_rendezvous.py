@@ -74,7 +74,13 @@ def test_a_list_of_workers_that_no_variable_can_hold():
         rendezvous(made, place(made), {})
 
 
-def test_private_values_reach_their_instance_only():
-    environ = {f"{PRIVATE}0_A": "zero", f"{PRIVATE}1_A_B": "one", f"{PRIVATE}10_A": "ten"}
-    adopt(environ, {"index": "1"})
-    assert environ == {"A_B": "one", "RANK": "1"}
+def test_the_users_variables_get_their_names_back_and_win():
+    environ = {
+        f"{PRIVATE}{name}": name
+        for name in ("A", "B", "0_A", "1_A", "1_C_D", "10_A", "WORLD_SIZE", "LD_PRELOAD")
+    }
+    adopt(environ, {"index": "1", "keep": "WORLD_SIZE", "neighbours": "2"})
+    assert environ == {
+        "A": "1_A", "B": "B", "C_D": "1_C_D", "RANK": "1", "LOCAL_WORLD_SIZE": "2",
+        "WORLD_SIZE": "WORLD_SIZE", "LD_PRELOAD": "LD_PRELOAD",
+    }  # fmt: skip

@@ -58,12 +58,14 @@ def test_hosts_from_a_file(tmp_path):
 def test_arguments_for_mpirun_are_split_and_merged():
     made = job("--mpi-global-args=--mca a  b\n --mca c d", "--mpi-global-args", "--report-bindings")
     assert made.global_args == ("--mca", "a", "b", "--mca", "c", "d", "--report-bindings")
-    assert job("--mpi-local-args=-x A='b c'").local_args == ("-x", "A=b c")
+    made = job("--mpi-local-args=-x B --mca x y", "--mpi-local-args=-x A='b c' -x SET")
+    assert made.local_args == ("-x", "B", "--mca", "x", "y", "-x", "SET")
+    assert made.variables.common == {"A": "b c"}
 
 
 def test_quotes_that_programs_leave_inside_are_taken_off():
     made = job("--num-instances=2", '--instance-mpi-local-args=1:"-x A=B -x C=D"')
-    assert made.instance_args == {1: ("-x", "A=B", "-x", "C=D")}
+    assert made.variables.single == {1: {"A": "B", "C": "D"}}
 
 
 def test_output_options_of_mpirun_are_ours():
@@ -92,6 +94,8 @@ def test_output_options_of_mpirun_are_ours():
         ("-x", "A B"),
         ("-x", "UNSET"),
         ("-x", "A;B=1"),
+        ("-x", "A=\0"),
+        ("--mpi-local-args", "-x 'A B=1'"),
     ],
 )
 def test_what_would_mislead_mpirun_is_refused(option, text):
@@ -100,7 +104,28 @@ def test_what_would_mislead_mpirun_is_refused(option, text):
 
 
 def test_forwarded_variables():
-    assert job("-x", "SET", "-x", "NEW=a=b").variables == {"SET": None, "NEW": "a=b"}
+    variables = job("-x", "SET", "-x", "NEW=a=b", "-x", "NEW=c").variables
+    assert (variables.forwarded, variables.common) == (("SET",), {"NEW": "c"})
+
+
+def test_variables_of_all_options_come_together():
+    variables = job(
+        "-np", "2", "-x", "A=1", "-x", "B=1", "--mpi-local-args=-x B=2 -x C=2",
+        "--instance-mpi-local-args=1:-x C=3", "--instance-mpi-local-args=1:-x D",
+    ).variables  # fmt: skip
+    assert variables.common == {"A": "1", "B": "2", "C": "2"}
+    assert variables.single == {1: {"C": "3"}}
+    assert variables.names(0) == ["POPRUN_SET_A", "POPRUN_SET_B", "POPRUN_SET_C"]
+    assert variables.names(1) == [*variables.names(0), "POPRUN_SET_1_C"]
+    assert variables.environment["POPRUN_SET_1_C"] == "3"
+    assert variables.sets(1) == {"A", "B", "C"}
+
+
+@pytest.mark.parametrize(("ilds", "instances"), [(2, 3), (4, 2), (2, 1)])
+def test_instances_that_link_domains_cannot_share(ilds, instances):
+    with pytest.raises(UsageError, match="--num-instances") as caught:
+        job(f"--num-ilds={ilds}", f"--num-instances={instances}")
+    assert caught.value.code == "PD101"
 
 
 def test_the_program_is_found_on_path_or_here(tmp_path, monkeypatch):

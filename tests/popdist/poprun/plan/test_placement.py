@@ -18,8 +18,6 @@ def job(instances, replicas, hosts=(), **more):
         num_instances=instances,
         num_replicas=replicas,
         hosts=hosts,
-        variables={},
-        instance_args={},
         **more,
     )
 

@@ -1,0 +1,108 @@
+"""The words that a guard is started with: written by the launcher, read by the guard.
+
+On mpirun's command line they stand as they are. A file of application contexts knows neither
+blanks nor quotes, and long lines break it; there, settings stand in one packed word, and the
+program, which is the same for all, travels in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, MutableMapping, Sequence
+
+_PACKED = "packed="
+_PROGRAM = "POPRUN_PROGRAM_"
+_CHUNK = 100_000  # the kernel takes 128 KiB for one variable
+
+
+def stand_in(program: Sequence[str]) -> str:
+    """A word for a lone colon, which mpirun would take for the start of another program.
+
+    Args:
+        program: The program and its arguments.
+
+    Returns:
+        A word that is not among them.
+    """
+    word = "<colon>"
+    while word in program:
+        word = f"<{word}>"
+    return word
+
+
+def plain_words(settings: Iterable[str], program: Sequence[str]) -> list[str]:
+    """The words for a command line.
+
+    Args:
+        settings: ``name=value`` each.
+        program: The program and its arguments.
+
+    Returns:
+        The words.
+    """
+    if ":" not in program:
+        return [*settings, "--", *program]
+    colon = stand_in(program)
+    replaced = (colon if word == ":" else word for word in program)
+    return [*settings, f"colon={colon}", "--", *replaced]
+
+
+def packed_word(settings: Iterable[str]) -> str:
+    """The settings as one word of harmless characters.
+
+    Args:
+        settings: ``name=value`` each.
+
+    Returns:
+        The word.
+    """
+    return _PACKED + _pack(settings)
+
+
+def packed_program(program: Sequence[str]) -> dict[str, str]:
+    """The program as variables of the environment.
+
+    Args:
+        program: The program and its arguments.
+
+    Returns:
+        Names, in order, with values of harmless characters.
+    """
+    text = _pack(program)
+    chunks = range(0, len(text), _CHUNK)
+    return {f"{_PROGRAM}{at // _CHUNK}": text[at : at + _CHUNK] for at in chunks}
+
+
+def read_words(
+    arguments: Sequence[str], environ: MutableMapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """Reads what a guard was started with.
+
+    Args:
+        arguments: Its command line.
+        environ: Its environment, from which what was packed is taken out.
+
+    Returns:
+        The settings, and the program with its arguments.
+    """
+    if arguments[0].startswith(_PACKED):
+        packed = ""
+        while (name := f"{_PROGRAM}{len(packed) // _CHUNK}") in environ:
+            packed += environ.pop(name)
+        settings = _unpack(arguments[0][len(_PACKED) :])
+        return dict(word.split("=", 1) for word in settings), _unpack(packed)
+    end = arguments.index("--")
+    plain = dict(word.split("=", 1) for word in arguments[:end])
+    colon = plain.get("colon")
+    return plain, [":" if word == colon else word for word in arguments[end + 1 :]]
+
+
+def _pack(words: Iterable[str]) -> str:
+    return b"\0".join(os.fsencode(word) for word in words).hex()
+
+
+def _unpack(text: str) -> list[str]:
+    return [os.fsdecode(word) for word in bytes.fromhex(text).split(b"\0")]

@@ -1,0 +1,143 @@
+"""mpirun's command: its form on a command line, and its form in a file for large jobs. Pure."""
+
+from __future__ import annotations
+
+import os
+
+from popdist.errors import LaunchError
+from popdist.poprun.guard_words import packed_program, packed_word, plain_words
+from popdist.poprun.neighbours.adopt import SET
+from popdist.poprun.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What may stand in a file of contexts, whatever Open MPI reads it; words are cut at blanks.
+_HARMLESS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+@%-^")
+_LONGEST_LINE = 4096
+"""Open MPI 4 cuts lines of 16 KiB into two."""
+
+_POINTER = 8
+
+
+class Context(Record):
+    """One application context: one instance.
+
+    Attributes:
+        options: Options for mpirun.
+        start: What starts the guard.
+        settings: How the guard is to behave.
+    """
+
+    options: tuple[str, ...]
+    start: tuple[str, ...]
+    settings: tuple[str, ...]
+
+
+class Command(Record):
+    """What is executed.
+
+    Attributes:
+        head: mpirun's path and its global options.
+        contexts: One for each instance; none where they stand in a file.
+        program: The program and its arguments.
+        environment: The whole environment of mpirun.
+    """
+
+    head: tuple[str, ...]
+    contexts: tuple[Context, ...]
+    program: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The path of mpirun and all of its arguments."""
+        words = list(self.head)
+        for index, context in enumerate(self.contexts):
+            if index:
+                words.append(":")
+            words += (*context.options, *context.start)
+            words += plain_words(context.settings, self.program)
+        return tuple(words)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the kernel needs for the arguments."""
+        program = sum(len(os.fsencode(word)) + _POINTER + 1 for word in self.program)
+        return sum(
+            program
+            + sum(len(word) + _POINTER + 1 for word in (*one.options, *one.start, *one.settings))
+            for one in self.contexts
+        )
+
+
+def needs_file(command: Command, room: int) -> bool:
+    """Whether a command is too long for a command line.
+
+    Args:
+        command: The command.
+        room: Bytes that the kernel grants for arguments and environment together.
+
+    Returns:
+        True where it would take more than a quarter of the room.
+    """
+    return command.size > room // 4
+
+
+def into_file(command: Command, path: str) -> tuple[Command, str]:
+    """Moves the contexts of a command to a file.
+
+    Args:
+        command: The command.
+        path: Where the file is going to be.
+
+    Returns:
+        The command that names the file, and the file's content.
+
+    Raises:
+        LaunchError: A word cannot stand in such a file.
+    """
+    program = packed_program(command.program)
+    forwarded = tuple(word for name in program for word in ("-x", name))
+    lines = []
+    for context in command.contexts:
+        options, settings = _settle(context)
+        words = (*options, *forwarded, *context.start)
+        line = " ".join((*words, packed_word(settings)))
+        if not all(map(_is_harmless, words)) or len(line) > _LONGEST_LINE:
+            raise _refused(words)
+        lines.append(line)
+    environment = {**command.environment, **program}
+    return (
+        Command((*command.head, "--app", path), (), (), environment),
+        "\n".join([*lines, ""]),
+    )
+
+
+def _settle(context: Context) -> tuple[list[str], list[str]]:
+    """Moves values that mpirun could not read in a file to the guard's settings."""
+    options: list[str] = []
+    settings = list(context.settings)
+    for word in context.options:
+        if options and options[-1] == "-x" and not _is_harmless(word):
+            options.pop()
+            settings.append(SET + word)
+        else:
+            options.append(word)
+    return options, settings
+
+
+def _is_harmless(word: str) -> bool:
+    return bool(word) and _HARMLESS.issuperset(word)
+
+
+def _refused(words: tuple[str, ...]) -> LaunchError:
+    strange = [word for word in words if not _is_harmless(word)]
+    return LaunchError(
+        "PD105",
+        "so many instances are described to mpirun in a file, in which this word cannot stand",
+        value=strange[0] if strange else " ".join(words)[:200],
+        accepted="words without blanks, quotes and '#', and few of them",
+        hint="set variables with -x NAME=VALUE, which takes any value",
+    )
