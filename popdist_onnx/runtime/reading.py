@@ -71,6 +71,11 @@ class HostCopy:
     reduced: str
 
     @property
+    def weight(self) -> str:
+        """What it is the gradient of, whether accumulated or not."""
+        return self.gradient.removeprefix(names.FINAL_GRADIENT).removeprefix(names.GRADIENT)
+
+    @property
     def store(self) -> str:
         """Handle of the stream to the host."""
         return names.GRADIENT_STORE + self.gradient

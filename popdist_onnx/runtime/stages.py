@@ -61,20 +61,6 @@ def buckets(sizes: Mapping[str, int], *, least_bytes: int) -> list[list[str]]:
     return groups
 
 
-def completion_order(steps: Sequence[Step], gradients: Collection[str]) -> list[str]:
-    """Sorts gradients by when the graph, executed as listed, completes them.
-
-    Args:
-        steps: The graph.
-        gradients: Names of tensors in it.
-
-    Returns:
-        The names.
-    """
-    wanted = set(gradients)
-    return [name for step in steps for name in step.writes if name in wanted]
-
-
 def cut(
     steps: Sequence[Step],
     *,

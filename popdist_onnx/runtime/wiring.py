@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from popdist_onnx.graph import names
 from popdist_onnx.runtime.in_place import overwritable
-from popdist_onnx.runtime.stages import Stage, buckets, completion_order, cut
+from popdist_onnx.runtime.stages import Stage, buckets, cut
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -56,10 +56,7 @@ def divide(reading: Reading, anchors: Sequence[str], *, together: bool) -> list[
     """
     made = {name for step in reading.steps for name in step.writes}
     wanted = {*(names.updated(state) for state in reading.states), *made.intersection(anchors)}
-    by_source = {copy.source: copy for copy in reading.copies}
-    sizes = {
-        name: spec_bytes(reading.spec(name)) for name in completion_order(reading.steps, by_source)
-    }
+    sizes = {copy.source: spec_bytes(reading.spec(copy.source)) for copy in _in_order(reading)}
     return cut(
         reading.steps,
         wanted=wanted,
@@ -141,6 +138,19 @@ def wire(
             )
         )
     return found
+
+
+def _in_order(reading: Reading) -> list[HostCopy]:
+    """The exchange points in the order in which the backward pass completes gradients.
+
+    It is the order of the gradients themselves and not of their sums over micro-batches, so that it
+    is the same on an instance that has several replicas and on one that has not.
+    """
+    index_of = {name: i for i, step in enumerate(reading.steps) for name in step.writes}
+    return sorted(
+        reading.copies,
+        key=lambda copy: index_of.get(names.gradient(copy.weight), index_of.get(copy.source, 0)),
+    )
 
 
 def spec_bytes(spec: Spec) -> int:

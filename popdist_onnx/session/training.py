@@ -230,8 +230,9 @@ class TrainingSession(Session):
             "reduction": str(self._options.accumulationAndReplicationReductionType),
             "op": "Average" if average else "Sum",
         }
-        for copy, spec in engine.gradients:
-            stated[f"gradient {copy.gradient}"] = f"{spec.dtype.name} {list(spec.shape or ())}"
+        for index, (copy, spec) in enumerate(engine.gradients):
+            shape = list(spec.shape or ())
+            stated[f"gradient of {copy.weight}"] = f"{spec.dtype.name} {shape}, number {index}"
         for name in engine.state.names:
             if self._reading.states.get(name, True):
                 stated[f"values of {name}"] = digest(engine.state.read(name))
