@@ -31,3 +31,19 @@ class ConfigConflictError(PopdistError):
 
 class AgreementError(PopdistError, RuntimeError):
     """The instances of a job build or run different things."""
+
+
+class EstimatorGoneError(PopdistError, ImportError):
+    """This TensorFlow has no estimators."""
+
+
+class EstimatorValueError(PopdistError, ValueError):
+    """An argument of an estimator, or what a user's function returned, cannot be used."""
+
+
+class EstimatorTypeError(PopdistError, TypeError):
+    """An argument of an estimator, or what a user's function returned, has a wrong type."""
+
+
+class EstimatorUnsupportedError(PopdistError, NotImplementedError):
+    """A combination that the published estimators refuse as well."""

@@ -33,6 +33,10 @@ class HostCollectives:
     size: int
     rank: int
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> HostCollectives:
+        # TensorFlow copies strategies with the settings of an estimator; the job stays the same.
+        return self
+
     def allreduce(self, tensor: Any) -> Any:
         """Sums a tensor over all instances.
 

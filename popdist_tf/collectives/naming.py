@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_COUNTERS = "popdist_collectives"
+_COUNTERS = "_popdist_collectives"
 
 
 def collective_name(kind: str) -> str | None:
@@ -27,12 +27,13 @@ def collective_name(kind: str) -> str | None:
     """
     if tf.executing_eagerly():
         return None
-    # A graph collection lives and dies with its graph: no module-level state.
-    counters = _outermost(tf.compat.v1.get_default_graph()).get_collection_ref(_COUNTERS)
-    if not counters:
-        counters.append({})
-    index = counters[0].get(kind, 0)
-    counters[0][kind] = index + 1
+    # The counters live and die with their graph. (A graph collection would end up in checkpoints.)
+    graph = _outermost(tf.compat.v1.get_default_graph())
+    if not hasattr(graph, _COUNTERS):
+        setattr(graph, _COUNTERS, {})
+    counters = getattr(graph, _COUNTERS)
+    index = counters.get(kind, 0)
+    counters[kind] = index + 1
     return f"popdist_{kind}_{index}"
 
 

@@ -72,6 +72,11 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         return len(self._devices) * self._collectives.size
 
     @property
+    def collectives(self) -> HostCollectives:
+        """The job's collectives."""
+        return self._collectives
+
+    @property
     def replicas_per_step(self) -> int:
         """How many elements of its data set a step of this instance takes."""
         return len(self._devices)

@@ -1,0 +1,287 @@
+"""`IPUEstimator`: TensorFlow's estimator, for model functions that were written for IPUs."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
+from popdist_tf.estimator.availability import estimator_api
+from popdist_tf.estimator.batch_size import local_batch_size
+from popdist_tf.estimator.checkpoints import SaveTogether, StartFromFirstRank, reduces_when_read
+from popdist_tf.estimator.loop import repeated
+from popdist_tf.estimator.model_dir import shared_model_dir
+from popdist_tf.estimator.run_config import RunConfig
+from popdist_tf.estimator.signature import accepts
+from popdist_tf.estimator.spec import to_estimator_spec
+from popdist_tf.estimator.updates import counted, untouched_global_step
+from popdist_tf.estimator.worker import RankContext
+from popdist_tf.strategies.extended import HorovodExtended
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from popdist_tf.collectives.host import HostCollectives
+
+_MODES = estimator_api().ModeKeys
+
+
+class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
+    """Trains, evaluates and predicts with a model function.
+
+    Args:
+        model_fn: Builds the model for a mode; returns an `IPUEstimatorSpec` or a
+            `tf.estimator.EstimatorSpec`.
+        model_dir: Folder of checkpoints and summaries; None for a temporary one, the same on all
+            ranks of a Horovod job.
+        config: A `RunConfig`; None for the defaults.
+        params: Handed to ``model_fn`` and ``input_fn`` where they take ``params``.
+        warm_start_from: As for `tf.estimator.Estimator`.
+        train_batch_size: Samples of an update over all replicas; each replica's share is handed on
+            as ``params["batch_size"]``.
+        eval_batch_size: The same for evaluation.
+        predict_batch_size: The same for prediction.
+
+    Raises:
+        EstimatorValueError: ``config`` is no `RunConfig`, or batch sizes are given twice.
+        EstimatorTypeError: ``params`` is no dict.
+        EstimatorUnsupportedError: Several local replicas without a strategy that runs them, or a
+            loop of several iterations under a strategy.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: str | None = None,
+        config: Any = None,
+        params: dict[str, Any] | None = None,
+        warm_start_from: Any = None,
+        train_batch_size: int | None = None,
+        eval_batch_size: int | None = None,
+        predict_batch_size: int | None = None,
+    ) -> None:
+        config = config or RunConfig()
+        if not isinstance(config, RunConfig):
+            raise EstimatorValueError(
+                "PD421",
+                "`config` must be an IPU RunConfig",
+                value=config,
+                accepted="popdist_tf.ipu.ipu_run_config.RunConfig(...)",
+            )
+        self._batch_sizes = {
+            _MODES.TRAIN: ("train_batch_size", train_batch_size),
+            _MODES.EVAL: ("eval_batch_size", eval_batch_size),
+            _MODES.PREDICT: ("predict_batch_size", predict_batch_size),
+        }
+        _check_params(params, [size for _, size in self._batch_sizes.values()])
+        _check_combination(config)
+        collectives = _collectives(config.train_distribute)
+        if model_dir is None and config.model_dir is None and collectives is not None:
+            model_dir = shared_model_dir(collectives)
+        super().__init__(model_fn, model_dir, config, params, warm_start_from)
+
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        predict_keys: Any = None,
+        hooks: Any = None,
+        checkpoint_path: str | None = None,
+        yield_single_examples: bool = True,
+        num_predictions: int | None = None,
+    ) -> Iterator[Any]:
+        """Yields predictions.
+
+        Args:
+            input_fn: Returns the data set of features.
+            predict_keys: Which predictions, where there are several.
+            hooks: Hooks of the session.
+            checkpoint_path: A certain checkpoint; None for the latest.
+            yield_single_examples: Whether batches are taken apart.
+            num_predictions: Ends after so many; None for all.
+
+        Yields:
+            A prediction for each sample, or for each batch.
+        """
+        found = super().predict(
+            input_fn, predict_keys, hooks, checkpoint_path, yield_single_examples
+        )
+        yield from islice(found, num_predictions)
+
+    # TensorFlow asks its subclasses not to change the methods below, and lets them say that they
+    # mean it by changing this one.
+    def _assert_members_are_not_overridden(self) -> None: ...
+
+    @property
+    def _iterations(self) -> int:
+        return int(self.config.ipu_run_config.iterations_per_loop)
+
+    # What the user's functions are called with, and what they may return.
+
+    def _call_input_fn(self, input_fn: Any, mode: str, input_context: Any = None) -> Any:
+        name, size = self._batch_sizes[mode]
+        if size is not None and not accepts(input_fn, "params"):
+            raise EstimatorValueError(
+                "PD422",
+                f"{name} is handed to input_fn as params['batch_size'], and input_fn takes no "
+                "`params`",
+                hint="def input_fn(params): ... params['batch_size'] ...",
+            )
+        with self._batch_size(mode):
+            result = super()._call_input_fn(input_fn, mode, input_context)
+        if not isinstance(result, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
+            raise EstimatorValueError(
+                "PD422", "`input_fn` must return a `tf.data.Dataset`", value=result
+            )
+        return result
+
+    def _call_model_fn(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
+        if labels is not None and not accepts(self._model_fn, "labels"):
+            raise EstimatorValueError(
+                "PD422", "`model_fn` does not take labels, but `input_fn` returns labels"
+            )
+        values = {"labels": labels, "mode": mode, "config": config}
+        with self._batch_size(mode):
+            values["params"] = self.params
+        given = {name: v for name, v in values.items() if accepts(self._model_fn, name)}
+        with untouched_global_step():
+            spec = self._model_fn(features=features, **given)
+            return to_estimator_spec(spec, self._iterations)
+
+    @contextmanager
+    def _batch_size(self, mode: str) -> Iterator[None]:
+        name, size = self._batch_sizes[mode]
+        if size is None:
+            yield
+            return
+        strategy = {_MODES.TRAIN: self._train_distribution, _MODES.EVAL: self._eval_distribution}
+        workers = getattr(strategy.get(mode), "num_replicas_in_sync", 1)
+        replicas = self.config.ipu_run_config.num_replicas
+        self._params["batch_size"] = local_batch_size(name, size, workers, replicas)
+        try:
+            yield
+        finally:
+            del self._params["batch_size"]
+
+    # Training.
+
+    def _convert_train_steps_to_hooks(self, steps: int | None, max_steps: int | None) -> Any:
+        for name, value in (("steps", steps), ("max_steps", max_steps)):
+            self._check_multiple(name, value)
+        return super()._convert_train_steps_to_hooks(steps, max_steps)
+
+    def _convert_eval_steps_to_hooks(self, steps: int | None) -> Any:
+        self._check_multiple("steps", steps)
+        return super()._convert_eval_steps_to_hooks(steps)
+
+    def _check_multiple(self, name: str, value: int | None) -> None:
+        if value is not None and value % self._iterations:
+            raise EstimatorValueError(
+                "PD421",
+                f"{name} must be a multiple of iterations_per_loop",
+                value=value,
+                accepted=f"a multiple of {self._iterations}",
+            )
+
+    def _train_model_default(self, input_fn: Any, hooks: Any, saving_listeners: Any) -> Any:
+        if self._iterations == 1:
+            return super()._train_model_default(input_fn, hooks, saving_listeners)
+        with tf.Graph().as_default() as graph, graph.device(self._device_fn):
+            tf.compat.v1.random.set_random_seed(self.config.tf_random_seed)
+            global_step = self._create_and_assert_global_step(graph)
+            iterator, input_hooks = self._get_iterator_from_input_fn(input_fn, _MODES.TRAIN)
+            specs = []
+
+            def update() -> tuple[Any, Any]:
+                element = iterator.get_next()
+                features, labels = element if isinstance(element, tuple) else (element, None)
+                specs.append(self._call_model_fn(features, labels, _MODES.TRAIN, self.config))
+                return specs[-1].loss, specs[-1].train_op
+
+            loss, train_op = repeated(self._iterations, update)
+            # Summaries of a loop's tensors cannot be read outside of it.
+            graph.get_collection_ref(tf.compat.v1.GraphKeys.SUMMARIES).clear()
+            spec = specs[-1]._replace(loss=loss, train_op=train_op)
+            return self._train_with_estimator_spec(
+                spec, list(input_hooks), hooks, global_step, saving_listeners
+            )
+
+    def _train_model_distributed(self, input_fn: Any, hooks: Any, saving_listeners: Any) -> Any:
+        strategy = self._train_distribution
+        collectives = _collectives(strategy)
+        if collectives is None or collectives.horovod is None:
+            return super()._train_model_distributed(input_fn, hooks, saving_listeners)
+        with RankContext(strategy, collectives.rank, self.config.session_config):
+            return super()._train_model_distributed(
+                input_fn, [StartFromFirstRank(collectives), *hooks], saving_listeners
+            )
+
+    def _train_with_estimator_spec(
+        self,
+        estimator_spec: Any,
+        worker_hooks: Any,
+        hooks: Any,
+        global_step_tensor: Any,
+        saving_listeners: Any,
+    ) -> Any:
+        train_op = counted(estimator_spec.train_op, global_step_tensor, self._iterations)
+        strategy = self._train_distribution
+        saves = self.config.save_checkpoints_secs or self.config.save_checkpoints_steps
+        variables = tf.compat.v1.global_variables()
+        if strategy is not None and saves and any(map(reduces_when_read, variables)):
+            worker_hooks.append(
+                SaveTogether(
+                    strategy,
+                    self.model_dir,
+                    save_steps=self.config.save_checkpoints_steps,
+                    save_secs=self.config.save_checkpoints_secs,
+                    scaffold=estimator_spec.scaffold,
+                )
+            )
+        return super()._train_with_estimator_spec(
+            estimator_spec._replace(train_op=train_op),
+            worker_hooks,
+            hooks,
+            global_step_tensor,
+            saving_listeners,
+        )
+
+
+def _collectives(strategy: Any) -> HostCollectives | None:
+    extended = getattr(strategy, "extended", None)
+    return extended.collectives if isinstance(extended, HorovodExtended) else None
+
+
+def _check_params(params: Any, sizes: list[int | None]) -> None:
+    if params is not None and not isinstance(params, dict):
+        raise EstimatorTypeError("PD421", "`params` must be a dict", value=params)
+    if params and "input_fn" in params:
+        raise EstimatorValueError("PD421", "the key 'input_fn' of `params` is reserved")
+    if params and "batch_size" in params and any(size is not None for size in sizes):
+        raise EstimatorValueError(
+            "PD421",
+            "the batch size is given twice: in params['batch_size'] and as an argument",
+            value=params["batch_size"],
+            accepted="one of the two",
+        )
+
+
+def _check_combination(config: Any) -> None:
+    ipu = config.ipu_run_config
+    if config.train_distribute is not None and ipu.iterations_per_loop > 1:
+        raise EstimatorUnsupportedError(
+            "PD423",
+            "a distribution strategy needs a call into TensorFlow for each update",
+            value=f"iterations_per_loop={ipu.iterations_per_loop}",
+            accepted="iterations_per_loop=1 with train_distribute",
+        )
+    if ipu.num_replicas > 1 and config.train_distribute is None:
+        raise EstimatorUnsupportedError(
+            "PD423",
+            "several replicas in one process need a strategy that runs them",
+            value=f"num_replicas={ipu.num_replicas}",
+            hint="RunConfig(train_distribute=PopDistStrategy()), started with poprun "
+            f"--num-replicas {ipu.num_replicas}",
+        )

@@ -1,0 +1,63 @@
+"""Counting updates: the global step, advanced with the update that it counts.
+
+The original's estimator adds to the step after each call into TensorFlow, and labels a checkpoint
+that is written in between with one update less than it holds. Here the step is part of the update.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from popdist_tf.errors import EstimatorValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "AssignAdd", "Assign"}
+
+
+@contextmanager
+def untouched_global_step() -> Iterator[None]:
+    """Refuses code that changes the global step.
+
+    Raises:
+        EstimatorValueError: An operation that writes the global step was added to the graph.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    before = _writers(graph)
+    yield
+    if _writers(graph) > before:
+        raise EstimatorValueError(
+            "PD422",
+            "Illegal increment of the `global_step` variable: the estimator counts the updates",
+            hint="do not pass global_step to optimizer.minimize or optimizer.apply_gradients",
+        )
+
+
+def counted(train_op: Any, global_step: Any, updates: int) -> Any:
+    """An operation that trains, and then counts what it did.
+
+    Args:
+        train_op: What trains.
+        global_step: The counter.
+        updates: Updates that one run of ``train_op`` makes.
+
+    Returns:
+        The operation.
+    """
+    with tf.control_dependencies([train_op]):
+        return tf.group(global_step.assign_add(updates))
+
+
+def _writers(graph: Any) -> int:
+    step = tf.compat.v1.train.get_global_step(graph)
+    handles = {
+        id(component.handle.op)
+        for component in getattr(step, "values", (step,))
+        if hasattr(component, "handle")
+    }
+    operations = (op for op in graph.get_operations() if op.type in _WRITES)
+    return sum(id(op.inputs[0].op) in handles for op in operations)
