@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from popdist_onnx.graph.tensor import Dim, constant
+from popdist_onnx.graph.tensor import Dim, constant, dims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +40,13 @@ def inference(domain: str, *op_types: str) -> Callable[[Inference], Inference]:
         return function
 
     return register
+
+
+@inference("", "GroupNormalization")
+def _like_first(node: ir.Node) -> Sequence[Info]:
+    """What onnx itself does not infer, its function body being too general."""
+    (first, *_) = node.inputs
+    return [] if first is None or first.shape is None else [(first.dtype, dims(first))]
 
 
 def annotate(node: ir.Node, opset: int) -> None:
@@ -99,7 +106,8 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
         types[name] = _type_proto(value)
         array = constant(value)
         if array is not None and array.size <= _MOST_ELEMENTS:
-            data[name] = onnx.numpy_helper.from_array(array, name)
+            # Not onnx's own helper, which knows no bfloat16.
+            data[name] = ir.to_proto(ir.Tensor(array, name=name))
     proto = ir.to_proto(node)
     opsets = [onnx.helper.make_opsetid("", opset)]
     try:

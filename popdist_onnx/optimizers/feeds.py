@@ -11,8 +11,8 @@ from popdist_onnx.optimizers.scalars import CLIP_SCALING, LOSS_SCALING_INPUT, ow
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from popdist_onnx.graph.tensor import Array
     from popdist_onnx.optimizers.optimizer import Optimizer
-    from popdist_onnx.optimizers.values import Array
 
 
 def scalar_feed(optimizer: Optimizer, value: ir.Value, divisor: float) -> Array | None:

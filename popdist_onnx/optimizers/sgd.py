@@ -125,9 +125,19 @@ class SGD(Optimizer):
         Args:
             weightId: The weight's tensor id.
             values: Settings by their plain names, as tuples of value and constness.
+
+        Raises:
+            OptimizerSettingError: A name is unknown or cannot differ by weight, or a value is no
+                tuple.
+            OptimizerValueError: A value is out of range.
         """
+        before = dict(self._specifics.get(weightId, {}))
         super().insertSpecific(weightId, values)
-        self._check_nesterov(weightId)
+        try:
+            self._check_nesterov(weightId)
+        except OptimizerValueError:
+            self._specifics[weightId] = before
+            raise
 
     def has_momentum(self, weight: str | None = None) -> bool:
         """Whether a weight's velocity is kept.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +12,6 @@ from popdist_onnx.optimizers.errors import OptimizerSettingError, OptimizerValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
 class OptimizerValue:

@@ -15,9 +15,8 @@ from popdist_onnx.types.dtypes import DataType
 
 if TYPE_CHECKING:
     from popdist_onnx.graph.tape import Tape
-    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.tensor import Array, Tensor
     from popdist_onnx.optimizers.scalars import Scalar
-    from popdist_onnx.optimizers.values import Array
 
 O_co = TypeVar("O_co", bound=Optimizer, covariant=True)
 

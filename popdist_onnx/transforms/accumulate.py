@@ -82,22 +82,29 @@ class AccumulateGradients(Pass):
         graph = model.graph
         found = gradients_of(model)
         every = Tape(graph, scope="accumulate/", metadata={names.PASS: "accumulate"})
+        nodes: list[ir.Node | None] = list(graph)
+        following = dict(zip([None, *nodes], [*nodes, None], strict=True))
         for weight, gradient in found.items():
-            dtype = self._dtype(graph.initializers[weight])
-            shape = tuple(int(d) for d in graph.initializers[weight].shape or ())  # type: ignore[arg-type]
-            name = names.ACCUMULATOR + weight
-            total = every.state(name, np.zeros(shape, dtype.numpy()))
-            computed = compute_type(dtype)
-            added = _in(every, total.value, computed) + _in(every, gradient, computed)
-            if dtype != computed:
-                added = every.Cast(added, to=int(dtype))
-            graph.outputs.append(every.rename(added, names.updated(name)).value)
+            # Right behind the gradient, so that a sum is finished as early as it can be.
+            with every.at(following[gradient.producer()]):
+                self._add(every, weight, gradient)
         once = Tape(graph, scope="accumulate/", metadata=UPDATE_PHASE)
         for weight in found:
             finished = _output(graph, names.updated(names.ACCUMULATOR + weight))
             once.many("Identity", [names.FINAL_GRADIENT + weight], finished)
         model.metadata_props[ACCUMULATION] = str(self.factor)
         return True
+
+    def _add(self, tape: Tape, weight: str, gradient: ir.Value) -> None:
+        stored = tape.graph.initializers[weight]
+        dtype = self._dtype(stored)
+        computed = compute_type(dtype)
+        name = names.ACCUMULATOR + weight
+        total = tape.state(name, np.zeros(tape.wrap(stored).shape, dtype.numpy()))
+        added = _in(tape, total.value, computed) + _in(tape, gradient, computed)
+        if dtype != computed:
+            added = tape.Cast(added, to=int(dtype))
+        tape.graph.outputs.append(tape.rename(added, names.updated(name)).value)
 
     def _dtype(self, weight: ir.Value) -> ir.DataType:
         own = weight.dtype or ir.DataType.FLOAT

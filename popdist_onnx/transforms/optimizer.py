@@ -20,7 +20,7 @@ from popdist_onnx.optimizers.errors import UpdateError
 from popdist_onnx.optimizers.feeds import scalar_feed
 from popdist_onnx.optimizers.scalars import LOSS_SCALING_INPUT
 from popdist_onnx.optimizers.updates import write_update
-from popdist_onnx.optimizers.weight_update import Numbers
+from popdist_onnx.optimizers.weight_update import Numbers, compute_type
 from popdist_onnx.transforms.accumulate import (
     UPDATE_PHASE,
     require_gradients,
@@ -32,8 +32,8 @@ from popdist_onnx.types.enums import ReductionType
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from popdist_onnx.graph.tensor import Array
     from popdist_onnx.optimizers.optimizer import Optimizer
-    from popdist_onnx.optimizers.values import Array
 
 DIVISOR = "popdist.gradient-divisor"
 """Metadata key of models: the number of micro-batches that a gradient is the mean of."""
@@ -125,21 +125,25 @@ class GrowUpdates(Pass):
         before = seed.outputs[0]
         one = np.asarray(seed.attributes["value"].value.numpy())
         if scaling.isConst():
-            scaled = ir.Tensor(one * one.dtype.type(scaling.val() / self.replicas))
-            seed.attributes["value"] = ir.AttrTensor("value", scaled)
+            content = one * one.dtype.type(scaling.val() / self.replicas)
+            seed.attributes["value"] = ir.AttrTensor("value", ir.Tensor(content))
             return
-        dtype = before.dtype or ir.DataType.FLOAT
-        name = str(before.name)
-        before.name = f"{name}/unscaled"
-        scale = numbers.input(f"{LOSS_SCALING_INPUT}{dtype.name}", dtype)
-        first = next((user for user in graph if before in user.inputs), None)
         readers = list(before.uses())
-        with numbers.tape.at(first):
-            divided = scale / float(self.replicas) if self.replicas > 1 else scale
-            scaled_seed = numbers.tape.Mul(before, divided)
+        dtype, name = before.dtype or ir.DataType.FLOAT, str(before.name)
+        before.name = f"{name}/unscaled"
+        computed = compute_type(dtype)
+        scale = numbers.input(f"{LOSS_SCALING_INPUT}{computed.name}", computed)
+        tape = numbers.tape
+        with tape.at(next((node for node in graph if before in node.inputs), None)):
+            wide = tape.wrap(before) if dtype == computed else tape.Cast(before, to=int(computed))
+            scaled = wide * (scale / float(self.replicas) if self.replicas > 1 else scale)
+            scaled = scaled if dtype == computed else tape.Cast(scaled, to=int(dtype))
         for reader, index in readers:
-            reader.replace_input_with(index, scaled_seed.value)
-        scaled_seed.value.name = name
+            reader.replace_input_with(index, scaled.value)
+        for index, output in enumerate(graph.outputs):
+            if output is before:
+                graph.outputs[index] = scaled.value
+        scaled.value.name = name
 
     def _require_known(self, what: str, weights: Iterable[str], model: ir.Model) -> None:
         known = list(model.graph.initializers)

@@ -7,6 +7,7 @@ import onnxruntime as ort
 from popdist_onnx.graph import names
 from popdist_onnx.graph.load import save
 from popdist_onnx.graph.tape import Tape
+from popdist_onnx.optimizers.weight_update import compute_type
 from popdist_onnx.transforms.optimizer import scalar_inputs
 
 LOSS_SEED = {names.ROLE: names.LOSS_SEED}
@@ -22,11 +23,17 @@ def gradient_graph(weights, states=()):
     for name, content in weights.items():
         weight = tape.state(name, content)
         fed = tape.input(f"grad_{name}", weight.dtype, content.shape)
-        scale = seed if fed.dtype == seed.dtype else tape.Cast(seed, to=int(fed.dtype))
-        tape.many("Mul", [names.gradient(name)], fed, scale)
+        # ONNX Runtime multiplies no bfloat16.
+        wide = compute_type(fed.dtype)
+        scaled = cast(tape, fed, wide) * cast(tape, seed, wide)
+        tape.rename(cast(tape, scaled, fed.dtype), names.gradient(name))
     for name, content in dict(states).items():
         tape.state(name, content)
     return ir.Model(graph, ir_version=9)
+
+
+def cast(tape, tensor, dtype):
+    return tensor if tensor.dtype == dtype else tape.Cast(tensor, to=int(dtype))
 
 
 class Loop:
@@ -68,7 +75,7 @@ class Loop:
         return self
 
     def _value(self, array):
-        if array.dtype.isbuiltin == 1:
+        if array.dtype.kind == "f":
             return ort.OrtValue.ortvalue_from_numpy(
                 np.ascontiguousarray(array).reshape(array.shape)
             )
@@ -81,7 +88,7 @@ class Loop:
 
 
 def _numpy(value, dtype):
-    if dtype.isbuiltin == 1:
+    if dtype.kind == "f":
         return value.numpy().copy()
     import torch
 

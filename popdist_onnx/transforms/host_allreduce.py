@@ -1,0 +1,260 @@
+"""The host-allreduce pass: between each weight's gradient and its update, a way over the host.
+
+For every gradient g the pass writes ``GradCopyToHost(g)`` and ``HostReduceOut__g =
+GradCopyFromHost(g)``, and lets the update read ``HostReduceOut__g``. All copies out come before all
+copies in, with a ``Sync`` node between them: a host may begin to sum a gradient as soon as it is
+copied out, and copies back when all sums are there. What travels is the gradient itself, summed
+over micro-batches, before it is clipped, before loss scaling is removed, and before any optimizer
+sees it, so that every optimizer can be used.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from popdist_onnx.graph import names
+from popdist_onnx.graph.compat import captured, subgraphs
+from popdist_onnx.graph.passes import Pass
+from popdist_onnx.graph.tape import replace_uses
+from popdist_onnx.transforms.accumulate import updaters
+from popdist_onnx.transforms.host_streams import (
+    BARRIER,
+    COPY_FROM_HOST,
+    COPY_TO_HOST,
+    GRAPHCORE,
+    METADATA,
+    StreamError,
+    host_streams,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class HostAllReduce(Pass):
+    """Sends the gradient of every weight over the host, once per weight update.
+
+    Needs: gradients by name, none of which depends on another one's update, and no exchange yet.
+    Leaves: as many copies in as out, all out before all in, and nothing of the update that reads a
+    gradient past the host.
+
+    Args:
+        gradients: The gradients to send, by name; None takes those of all weights, accumulated
+            where the model accumulates.
+    """
+
+    def __init__(self, gradients: Collection[str] | None = None) -> None:
+        self.gradients = gradients
+
+    def requires(self, model: ir.Model) -> None:
+        """Looks for gradients, and for an earlier exchange.
+
+        Args:
+            model: The model.
+
+        Raises:
+            StreamError: There is no such gradient, or an exchange already.
+        """
+        if host_streams(model):
+            raise StreamError("PD548", "the model's gradients are exchanged on the host already")
+        if not self._chosen(model):
+            raise StreamError(
+                "PD548",
+                "the model has no gradients to exchange",
+                accepted=f"values named {names.GRADIENT}<weight>",
+                hint="run autodiff(model) first, or give the gradients' names",
+            )
+
+    def change(self, model: ir.Model) -> bool:
+        """Inserts the copies.
+
+        Args:
+            model: The model.
+
+        Returns:
+            True.
+
+        Raises:
+            StreamError: A gradient depends on what another one updates.
+        """
+        graph = model.graph
+        chosen = self._chosen(model)
+        out, back = {}, []
+        for value, label in chosen.items():
+            copied = ir.Value(
+                name=names.HOST_REDUCE_OUT + str(value.name), shape=value.shape, type=value.type
+            )
+            readers = _readers(graph, value)
+            out[value] = _copy(COPY_TO_HOST, f"d2h__{label}", value, [])
+            back.append(_copy(COPY_FROM_HOST, f"h2d__{label}", value, [copied]))
+            for node in readers:
+                _reconnect(node, value, copied)
+            if not readers:
+                graph.outputs.append(copied)
+        # ONNX knows no node without inputs and outputs: this output is never read.
+        token = ir.Value(name="hostReduceSync")
+        barrier = ir.Node(
+            GRAPHCORE, BARRIER, [], outputs=[token], name=token.name, metadata_props=dict(METADATA)
+        )
+        early, late = _divided(graph, list(chosen), [node.outputs[0] for node in back])
+        graph.remove(list(graph))
+        for value in chosen:
+            if value.producer() is None:
+                graph.append(out[value])
+        for node in early:
+            graph.append(node)
+            graph.extend([out[value] for value in node.outputs if value in out])
+        graph.extend([barrier, *back, *late])
+        graph.opset_imports.setdefault(GRAPHCORE, 1)
+        return True
+
+    def ensures(self, model: ir.Model) -> None:
+        """Counts copies, and looks at their order.
+
+        Args:
+            model: The model.
+        """
+        super().ensures(model)
+        require_exchange_in_order(model)
+
+    def _chosen(self, model: ir.Model) -> dict[ir.Value, str]:
+        """The gradients with what their copies are called by."""
+        made = {str(v.name): v.producer() for v in model.graph.outputs}
+        if self.gradients is None:
+            return {
+                value: str(node.name)
+                if (node := made.get(names.updated(weight))) is not None and node.name
+                else str(number)
+                for number, (weight, value) in enumerate(updaters(model).items())
+            }
+        known = {str(value.name): value for value in model.graph.inputs}
+        known |= {str(value.name): value for node in model.graph for value in node.outputs}
+        for name in self.gradients:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=3)
+                raise StreamError(
+                    "PD548",
+                    "the model has no gradient of this name",
+                    value=name,
+                    hint=f"did you mean {close[0]}?" if close else None,
+                )
+        return {known[name]: str(number) for number, name in enumerate(self.gradients)}
+
+
+def insert_host_allreduce(model: ir.Model, gradients: Collection[str] | None = None) -> ir.Model:
+    """Sends the gradient of every weight over the host, once per weight update.
+
+    Args:
+        model: A training graph, changed in place.
+        gradients: The gradients to send, by name; None takes those of all weights, accumulated
+            where the model accumulates.
+
+    Returns:
+        The model.
+
+    Raises:
+        StreamError: There are no such gradients, an exchange already, or a gradient depends on what
+            another one updates.
+    """
+    HostAllReduce(gradients)(model)
+    return model
+
+
+def require_exchange_in_order(model: ir.Model) -> None:
+    """Checks that copies in follow all copies out, one for each.
+
+    Args:
+        model: A model.
+
+    Raises:
+        StreamError: They do not.
+    """
+    kinds = {COPY_TO_HOST: 0, BARRIER: 1, COPY_FROM_HOST: 2}
+    nodes = [n for n in model.graph if n.domain == GRAPHCORE and n.op_type in kinds]
+    order = [kinds[node.op_type] for node in nodes]
+    sent = [node.inputs[0] for node in nodes if node.op_type == COPY_TO_HOST]
+    taken = [node.inputs[0] for node in nodes if node.op_type == COPY_FROM_HOST]
+    if len(sent) != len(taken):
+        raise StreamError(
+            "PD549",
+            "unequal number of gradient copy operations",
+            value=f"{len(sent)} to the host, {len(taken)} from it",
+        )
+    if order != sorted(order) or order.count(1) != bool(sent) or set(sent) != set(taken):
+        raise StreamError("PD549", "a gradient is copied in before all are copied out")
+    for node in model.graph:
+        past = set(sent) & _reads(node)
+        if past and _is_update(node) and node not in nodes:
+            raise StreamError(
+                "PD549",
+                f"node {node.name!r} of the update reads a gradient past the host",
+                value=[str(value.name) for value in past if value is not None],
+            )
+
+
+def _copy(kind: str, label: str, value: ir.Value, outputs: list[ir.Value]) -> ir.Node:
+    return ir.Node(
+        GRAPHCORE,
+        kind,
+        [value],
+        outputs=outputs,
+        name=f"{names.HOST_REDUCE_GRAD_COPY}{label}",
+        metadata_props=dict(METADATA),
+    )
+
+
+def _readers(graph: ir.Graph, value: ir.Value) -> list[ir.Node]:
+    """The nodes of the update that read a gradient; all nodes where none is marked as such."""
+    readers = [node for node in graph if value in _reads(node)]
+    return [node for node in readers if _is_update(node)] or readers
+
+
+def _reconnect(node: ir.Node, old: ir.Value, new: ir.Value) -> None:
+    for index, value in enumerate(node.inputs):
+        if value is old:
+            node.replace_input_with(index, new)
+    for inner in subgraphs(node):
+        replace_uses(inner, old, new)
+
+
+def _divided(
+    graph: ir.Graph, gradients: list[ir.Value], copied: list[ir.Value]
+) -> tuple[list[ir.Node], list[ir.Node]]:
+    """The nodes that run before the exchange, and those that wait for it, each in order."""
+    reached = set(copied)
+    for node in graph:
+        if not reached.isdisjoint(_reads(node)):
+            reached.update(node.outputs)
+    if early_ones := [value for value in gradients if value in reached]:
+        raise StreamError(
+            "PD549",
+            "a gradient depends on what another gradient updates, so that they cannot all be "
+            "copied out first",
+            value=[value.name for value in early_ones],
+            hint="exchange them in two models, or give the names of those that do not depend on "
+            "others",
+        )
+    needed = set(gradients)
+    for node in reversed(graph):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(_reads(node))
+    early, late = [], []
+    for node in graph:
+        waits = not reached.isdisjoint(_reads(node))
+        if waits or (_is_update(node) and needed.isdisjoint(node.outputs)):
+            reached.update(node.outputs)
+            late.append(node)
+        else:
+            early.append(node)
+    return early, late
+
+
+def _reads(node: ir.Node) -> set[ir.Value]:
+    return {value for value in node.inputs if value is not None} | set(captured(node))
+
+
+def _is_update(node: ir.Node) -> bool:
+    return node.metadata_props.get(names.PHASE) == "update"
