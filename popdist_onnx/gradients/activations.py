@@ -86,7 +86,7 @@ def _selu(at: At) -> Tensor:
 
 @gradient("Celu")
 def _celu(at: At) -> Tensor:
-    """y = a (exp(x / a) - 1) below zero, whose slope is exp(x / a)."""
+    """Y = a (exp(x / a) - 1) below zero, whose slope is exp(x / a)."""
     one = at.tape.scalar(1, at.x.dtype)
     return at.g * at.tape.Where(at.x > 0, one, at.tape.Exp(at.x / at.get("alpha", 1.0)))
 
@@ -104,7 +104,7 @@ def _hard_sigmoid(at: At) -> Tensor:
 
 @gradient("HardSwish")
 def _hard_swish(at: At) -> Tensor:
-    """y = x * h(x) with h = max(0, min(1, x / 6 + 1 / 2))."""
+    """Y = x * h(x) with h = max(0, min(1, x / 6 + 1 / 2))."""
     gate = at.tape.HardSigmoid(at.x, alpha=1 / 6, beta=0.5)
     inside = at.tape.And(at.x > -3, at.x < 3)
     return at.g * (gate + step(at, inside) * at.x / 6)
@@ -123,14 +123,14 @@ def _softsign(at: At) -> Tensor:
 
 @gradient("Mish")
 def _mish(at: At) -> Tensor:
-    """y = x t with t = tanh(softplus(x)), whose slope is t + x s (1 - t t) with s = sigmoid(x)."""
+    """Y = x t with t = tanh(softplus(x)), whose slope is t + x s (1 - t t) with s = sigmoid(x)."""
     t = at.tape.Tanh(at.tape.Softplus(at.x))
     return at.g * (t + at.x * at.tape.Sigmoid(at.x) * (1 - t * t))
 
 
 @gradient("Swish")
 def _swish(at: At) -> Tensor:
-    """y = x s with s = sigmoid(a x), whose slope is s + a y (1 - s)."""
+    """Y = x s with s = sigmoid(a x), whose slope is s + a y (1 - s)."""
     alpha = at.get("alpha", 1.0)
     s = at.tape.Sigmoid(at.x if alpha == 1.0 else at.x * alpha)
     return at.g * (s + alpha * at.y * (1 - s))

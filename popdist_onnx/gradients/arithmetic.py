@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from popdist_onnx.gradients.activations import step
 from popdist_onnx.gradients.registry import At, gradient
@@ -74,7 +74,7 @@ def _logarithmic_slope(at: At, a: Tensor) -> Tensor:
 
 @gradient("Mod", broadcasts=True)
 def _mod(at: At) -> list[Tensor | None]:
-    """a = q b + y with a whole q, so y falls by q as b grows."""
+    """A = q b + y with a whole q, so y falls by q as b grows."""
     if not at.wants(1):
         return [at.g, None]
     quotient = at.tape.Round((at.input(0) - at.y) / at.input(1))

@@ -262,9 +262,7 @@ def _group_major(tensor: Tensor, groups: int, *, first: bool) -> Tensor:
     each = known // groups
     shape = tape.Shape(tensor, start=2)
     batch = tape.Shape(tensor, start=0, end=1)
-    split = tape.Reshape(
-        tensor, tape.Concat(batch, tape.ints(groups, each), shape, axis=0)
-    )
+    split = tape.Reshape(tensor, tape.Concat(batch, tape.ints(groups, each), shape, axis=0))
     rest = list(range(3, rank + 1))
     if first:
         order = tape.Transpose(split, perm=[1, 2, 0, *rest])

@@ -31,12 +31,12 @@ def _batch_fixed(at: At) -> list[Tensor | None]:
     inverse = 1 / tape.Sqrt(variance + at.get("epsilon", 1e-5))
     edges: list[Tensor | None] = [None, None, None]
     if at.wants(0):
-        edges[0] = g * _channels(scale * inverse, x.rank)
+        edges[0] = g * channels(scale * inverse, x.rank)
     if at.wants(1):
-        centred = (x - _channels(mean, x.rank)) * g
-        edges[1] = _over_channels(centred) * inverse
+        centred = (x - channels(mean, x.rank)) * g
+        edges[1] = over_channels(centred) * inverse
     if at.wants(2):
-        edges[2] = _over_channels(g)
+        edges[2] = over_channels(g)
     return edges
 
 
@@ -55,7 +55,7 @@ def _batch_trained(at: At) -> list[Tensor | None]:
     edges: list[Tensor | None] = [None, None, None]
     if at.wants(0):
         count = tape.count(x, axes)
-        factor = _channels(scale, rank) * inverse
+        factor = channels(scale, rank) * inverse
         edges[0] = (g - (total / count + centred * (product * inverse / count))) * factor
     if at.wants(1):
         edges[1] = tape.Reshape(product, [-1])
@@ -64,12 +64,28 @@ def _batch_trained(at: At) -> list[Tensor | None]:
     return edges
 
 
-def _channels(vector: Tensor, rank: int) -> Tensor:
-    """A value per channel, to be broadcast over batch and space."""
+def channels(vector: Tensor, rank: int) -> Tensor:
+    """A value per channel, to be broadcast over batch and space.
+
+    Args:
+        vector: One value per channel.
+        rank: Rank of what it is broadcast to.
+
+    Returns:
+        The values with as many axes of length 1 behind them as there are spatial ones.
+    """
     return vector.tape.Reshape(vector, [-1, *[1] * (rank - 2)]) if rank > 2 else vector  # noqa: PLR2004
 
 
-def _over_channels(tensor: Tensor) -> Tensor:
+def over_channels(tensor: Tensor) -> Tensor:
+    """Sums over batch and space.
+
+    Args:
+        tensor: A tensor with samples, channels and spatial axes.
+
+    Returns:
+        One value per channel.
+    """
     return tensor.tape.ReduceSum(tensor, [0, *range(2, tensor.rank)], keepdims=0)
 
 
@@ -143,9 +159,9 @@ def _instance(at: At) -> list[Tensor | None]:
     axes = list(range(2, x.rank))
     n, inverse = _standardized(at, axes)
     return [
-        normalized_gradient(g * _channels(scale, x.rank), n, inverse, axes),
-        _over_channels(g * n) if at.wants(1) else None,
-        _over_channels(g) if at.wants(2) else None,
+        normalized_gradient(g * channels(scale, x.rank), n, inverse, axes),
+        over_channels(g * n) if at.wants(1) else None,
+        over_channels(g) if at.wants(2) else None,
     ]
 
 
@@ -166,18 +182,18 @@ def _group(at: At) -> list[Tensor | None]:
         rows = tape.Reshape(g, [0, groups, -1])
         h, over, whole = rows * tape.Unsqueeze(scale, [1]), rows, n
     else:
-        h = tape.Reshape(g * _channels(scale, x.rank), [0, groups, -1])
+        h = tape.Reshape(g * channels(scale, x.rank), [0, groups, -1])
         over, whole = g, tape.Reshape(n, lengths)
     return [
         tape.Reshape(normalized_gradient(h, n, inverse, [2]), lengths),
-        _over_channels(over * whole) if at.wants(1) else None,
-        _over_channels(over) if at.wants(2) else None,
+        over_channels(over * whole) if at.wants(1) else None,
+        over_channels(over) if at.wants(2) else None,
     ]
 
 
 @gradient("MeanVarianceNormalization")
 def _mean_variance(at: At) -> Tensor:
-    """y = (x - mean) / (deviation + 1e-9)."""
+    """Y = (x - mean) / (deviation + 1e-9)."""
     tape, x = at.tape, at.x
     axes = list(at.get("axes", [0, 2, 3]))
     centred = x - tape.ReduceMean(x, axes, keepdims=1)
@@ -187,7 +203,7 @@ def _mean_variance(at: At) -> Tensor:
 
 @gradient("LRN")
 def _lrn(at: At) -> Tensor:
-    """y = x s^-beta with s = bias + alpha / size * sum of x x over neighbouring channels."""
+    """Y = x s^-beta with s = bias + alpha / size * sum of x x over neighbouring channels."""
     tape, x, g = at.tape, at.x, at.g
     size, beta, bias = at.get("size", 1), at.get("beta", 0.75), at.get("bias", 1.0)
     share = at.get("alpha", 1e-4) / size

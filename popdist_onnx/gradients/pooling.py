@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from popdist_onnx.gradients.reductions import spread
-from popdist_onnx.gradients.registry import At, Edges, gradient
+from popdist_onnx.gradients.registry import At, gradient
 from popdist_onnx.gradients.windows import Windows, spatial
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _global_lp(at: At) -> Tensor:
 
 
 def _lp_slope(at: At, g: Tensor, y: Tensor) -> Tensor:
-    """d (sum |x|^p)^(1/p) = sign(x) (|x| / y)^(p - 1), and zero at the origin."""
+    """D (sum |x|^p)^(1/p) = sign(x) (|x| / y)^(p - 1), and zero at the origin."""
     tape, p = at.tape, at.get("p", 2)
     if p == 1:
         return tape.Sign(at.x) * g
@@ -44,14 +44,14 @@ def _lp_slope(at: At, g: Tensor, y: Tensor) -> Tensor:
 
 
 @gradient("MaxPool")
-def _max_pool(at: At) -> Edges:
-    """The gradient goes to where the maximum came from.
+def _max_pool(at: At) -> Tensor:
+    """The gradient goes to where the maximum came from, which the second output says.
 
-    The operator's second output says where; a node without it is written again with it. Windows
-    that do not overlap need no sum.
+    Windows that do not overlap need no sum.
     """
     if at.get("storage_order", 0):
         raise at.refused("storage_order 1 counts positions by column", "use storage_order 0")
+    at.with_outputs(2)
     tape, x, g = at.tape, at.x, at.g
     windows = Windows.of(at, x, at.y)
     overlap = any(
@@ -62,24 +62,12 @@ def _max_pool(at: At) -> Edges:
     )
     filled = tape.ScatterElements(
         tape.Reshape(tape.zeros(x), [-1]),
-        tape.Reshape(_positions(at), [-1]),
+        tape.Reshape(at.output(1), [-1]),
         tape.Reshape(g, [-1]),
         axis=0,
         reduction="add" if overlap else None,
     )
-    return {x.value: tape.Reshape(filled, tape.lengths(x))}
-
-
-def _positions(at: At) -> Tensor:
-    """The node's second output, which counts through the whole tensor."""
-    node, tape = at.node, at.tape
-    if len(node.outputs) > 1 and node.outputs[1].name:
-        return at.output(1)
-    settings: dict[str, Any] = {name: one.value for name, one in node.attributes.items()}
-    with tape.at(node, f"{node.outputs[0].name}/", node.metadata_props):
-        pooled, positions = tape.many("MaxPool", 2, *node.inputs, **settings)
-        tape.substitute(node, [pooled])
-    return positions
+    return tape.Reshape(filled, tape.lengths(x))
 
 
 @gradient("AveragePool")

@@ -119,7 +119,9 @@ def _parsed(at: At, ranks: Sequence[int]) -> tuple[list[str], str]:
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     # An ellipsis stands for leading axes; capital letters from Z down name them.
-    named = {term: rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)}
+    named = {
+        term: rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)
+    }
     most = max((count for term, count in named.items() if "..." in term), default=0)
     free = [letter for letter in "ZYXWVUTSRQ" if letter not in equation][:most][::-1]
 

@@ -19,5 +19,5 @@ def _dropout(at: At) -> Tensor:
         return at.g
     raise at.refused(
         "it draws its own random numbers, which the backward half cannot see",
-        "run transforms.dropout before autodiff; sessions do",
+        "run transforms.randomness before autodiff; sessions do",
     )

@@ -86,7 +86,7 @@ def _l1(at: At) -> Tensor:
 
 @gradient("ReduceL2", inputs=(0,))
 def _l2(at: At) -> Tensor:
-    """x / y, and zero at the origin."""
+    """X / y, and zero at the origin."""
 
     def slope(g: Tensor, y: Tensor) -> Tensor:
         origin = at.tape.Equal(y, 0.0)

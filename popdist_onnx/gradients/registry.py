@@ -170,6 +170,24 @@ class At:
         """
         return self.tape.wrap(self.node.outputs[index])
 
+    def with_outputs(self, count: int) -> None:
+        """Makes sure that the node has its first outputs: it is written again where it lacks some.
+
+        Args:
+            count: How many outputs the rule reads.
+        """
+        node, tape = self.node, self.tape
+        present = [bool(output.name) for output in node.outputs[:count]]
+        if sum(present) == count:
+            return
+        settings = {name: one.value for name, one in node.attributes.items()}
+        number = max(count, len(node.outputs))
+        with tape.at(node, f"{node.name or node.op_type}/", node.metadata_props):
+            made = tape.custom(node.domain, node.op_type, number, *node.inputs, **settings)
+            tape.substitute(node, made[: len(node.outputs)])
+        self.node = made[0].value.producer() or node
+        self.gradients = [*self.gradients, *[None] * (number - len(self.gradients))]
+
     def wants(self, index: int) -> bool:
         """Whether an input's gradient is needed.
 

@@ -25,7 +25,7 @@ def _log_softmax(at: At) -> Tensor:
 
 @gradient("LpNormalization")
 def _lp_normalization(at: At) -> Tensor:
-    """y = x / n; the norm n is 0 only where x is, and there y is 0 as well."""
+    """Y = x / n; the norm n is 0 only where x is, and there y is 0 as well."""
     tape, axis = at.tape, [at.get("axis", -1)]
     if at.get("p", 2) == 1:
         norm, slope = tape.ReduceL1(at.x, axis), tape.Sign(at.x)

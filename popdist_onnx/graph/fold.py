@@ -105,9 +105,7 @@ def _of_shape(node: ir.Node) -> Sequence[Array] | None:
     return [lengths if node.op_type == "Shape" else np.asarray(lengths.prod(), np.int64)]
 
 
-def _evaluated(
-    node: ir.Node, inputs: Sequence[Array | None], opset: int
-) -> Sequence[Array] | None:
+def _evaluated(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Sequence[Array] | None:
     from onnx.reference import ReferenceEvaluator
 
     proto = ir.to_proto(node)

@@ -86,7 +86,7 @@ class Paths:
         nodes = list(graph)
         for node in nodes:
             if any(value in from_source for value in _flowing(node)):
-                from_source.update(value for value in node.outputs if value.dtype in FLOATING)
+                from_source.update(value for value in node.outputs if _may_flow(value))
         to_loss = {loss}
         for node in reversed(nodes):
             if any(value in to_loss for value in node.outputs):
@@ -184,7 +184,8 @@ class _Backward:
             for index, value in enumerate(node.inputs)
         ]
         at = At(self.tape, node, gradients, wanted, self.wanted)
-        for value, edge in _by_value(at, rule.function(at)):
+        edges = rule.function(at)
+        for value, edge in _by_value(at, edges):
             if value in self.paths.values:
                 like = self.tape.wrap(value)
                 arrived = unbroadcast(edge, like) if rule.broadcasts else edge
@@ -268,11 +269,16 @@ def _flowing(node: ir.Node) -> Iterator[ir.Value]:
     for index, value in enumerate(node.inputs):
         if (
             value is not None
-            and value.dtype in FLOATING
+            and _may_flow(value)
             and (rule is None or rule.inputs is None or index in rule.inputs)
         ):
             yield value
-    yield from (value for value in captured(node) if value.dtype in FLOATING)
+    yield from (value for value in captured(node) if _may_flow(value))
+
+
+def _may_flow(value: ir.Value) -> bool:
+    """An unknown type must not cut a gradient off without a word."""
+    return value.dtype is None or value.dtype in FLOATING
 
 
 def _by_value(at: At, edges: Edges) -> list[tuple[ir.Value, Tensor]]:

@@ -27,7 +27,9 @@ _SETTINGS: dict[str, Collection[int]] = {
 }
 
 # Exporters lift numbers of the program to initializers, under names that they make up.
-_MADE_UP = re.compile(r"(?:.*/)?(?:val_\d+|onnx::\w+_\d+|_?(?:scalar|const|constant)\w*)(?:_output_\d+)?$", re.I)
+_MADE_UP = re.compile(
+    r"(?:.*/)?(?:val_\d+|onnx::\w+_\d+|_?(?:scalar|const|constant)\w*)(?:_output_\d+)?$", re.IGNORECASE
+)
 
 
 def variables(graph: ir.Graph, frozen: Collection[str] = ()) -> list[ir.Value]:
@@ -60,9 +62,7 @@ def variables(graph: ir.Graph, frozen: Collection[str] = ()) -> list[ir.Value]:
 
 def _is_setting(value: ir.Value) -> bool:
     uses = list(value.uses())
-    return bool(uses) and all(
-        index in _SETTINGS.get(node.op_type, ()) for node, index in uses
-    )
+    return bool(uses) and all(index in _SETTINGS.get(node.op_type, ()) for node, index in uses)
 
 
 def _is_number(value: ir.Value) -> bool:

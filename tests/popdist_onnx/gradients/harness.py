@@ -102,7 +102,11 @@ def model_of(case: Case, dtype: type = np.float32) -> tuple[onnx.ModelProto, dic
             )
             for name, array in feeds.items()
         ],
-        [helper.make_tensor_value_info("loss", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [])],
+        [
+            helper.make_tensor_value_info(
+                "loss", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), []
+            )
+        ],
         initializers,
     )
     opsets = [helper.make_opsetid("", case.opset)]

@@ -1,0 +1,114 @@
+"""Operators of ``ai.graphcore`` whose own gradient is leaner than that of their lowering.
+
+All others are lowered before autodiff and differentiated as ``ai.onnx`` operators.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from popdist_onnx.gradients.activations import gelu_tanh
+from popdist_onnx.gradients.normalization import channels, normalized_gradient, over_channels
+from popdist_onnx.gradients.registry import RULES, At, Edges, gradient, no_gradient
+from popdist_onnx.lowering.ctc import ctc_gradient
+from popdist_onnx.lowering.normalization import grouped, ungrouped
+from popdist_onnx.lowering.registry import DOMAIN, Operation
+
+if TYPE_CHECKING:
+    from popdist_onnx.graph.tensor import Tensor
+
+_SMALLEST = {ir.DataType.FLOAT16: 6.104e-5}
+"""What the backward half of `Nll` takes for smaller probabilities; 1e-10 for other types."""
+
+
+def own_rules() -> frozenset[str]:
+    """The operators of ``ai.graphcore`` that autodiff wants to see.
+
+    Returns:
+        What `lower` keeps before autodiff, and lowers after it.
+    """
+    return frozenset(op_type for domain, op_type in RULES if domain == DOMAIN)
+
+
+no_gradient("Detach", domain=DOMAIN, reason="it stops gradients: that is what it is for")
+
+gradient("Gelu", domain=DOMAIN)(gelu_tanh)
+
+
+@gradient("Nll", domain=DOMAIN, inputs=(0,))
+def _nll(at: At) -> Edges:
+    """Through a softmax, softmax - onehot; else -onehot / max(p, 1e-10); per row, times its share.
+
+    Source: PopART's patterns SoftmaxGradDirect and NlllWithSoftmaxGradDirect; its Nll clamps the
+    probability in the backward half at another value than in the forward half.
+    """
+    tape, scores = at.tape, at.x
+    share, index = _rows(at)
+    logarithmic = bool(at.get("inputIsLogProbability", 0))
+    producer = scores.value.producer()
+    source = "LogSoftmax" if logarithmic else "Softmax"
+    if producer is not None and producer.op_type == source and _fusible(at, producer):
+        probabilities = tape.Exp(scores) if logarithmic else scores
+        (before,) = producer.inputs
+        return {before: (probabilities - _one_hot(at, index)) * share} if before else None
+    hot = _one_hot(at, index) * -share
+    if logarithmic:
+        return hot
+    return hot / tape.Max(scores, _SMALLEST.get(scores.dtype, 1e-10))
+
+
+def _fusible(at: At, producer: ir.Node) -> bool:
+    last = producer.attributes.get_int("axis", -1) % at.x.rank == at.x.rank - 1
+    return last and at.x.value not in at.kept
+
+
+def _one_hot(at: At, index: Tensor) -> Tensor:
+    classes = (at.x.dims or (None,))[-1]
+    tape = at.tape
+    depth = tape.ints(classes) if isinstance(classes, int) else tape.Shape(at.x, start=-1)
+    values = tape.constant(np.asarray([0, 1], at.x.dtype.numpy()))
+    return tape.OneHot(index, depth, values, axis=-1)
+
+
+def _rows(at: At) -> tuple[Tensor, Tensor]:
+    """Each row's share of the gradient, to be broadcast over classes, and its class."""
+    tape, g, reduction = at.tape, at.g, at.get("reduction", "Mean")
+    index = tape.Cast(at.input(1), to=ir.DataType.INT64)
+    ignored = at.node.attributes.get("ignoreIndex")
+    counted = None
+    if ignored is not None:
+        counted = tape.Cast(tape.Not(tape.Equal(index, ignored.as_int())), to=at.x.dtype)
+    if reduction == "Mean":
+        rows = tape.count(index) if counted is None else tape.ReduceSum(counted, keepdims=0)
+        if isinstance(rows, int | float):
+            g = g / rows
+        else:
+            g = g / tape.Max(tape.Cast(rows, to=at.x.dtype), 1.0)
+    if counted is not None:
+        g = g * counted
+    return (tape.Unsqueeze(g, [-1]) if g.dims else g), index
+
+
+@gradient("Ctc", domain=DOMAIN, inputs=(0,))
+def _ctc(at: At) -> Tensor:
+    return ctc_gradient(Operation(at.tape, at.node), at.g)
+
+
+@gradient("GroupNormalization", domain=DOMAIN)
+def _group_normalization(at: At) -> list[Tensor | None]:
+    """The node's second and third outputs are the statistics."""
+    tape, x, scale = at.tape, at.x, at.input(1)
+    groups = at.get("num_groups", 1)
+    op = Operation(tape, at.node)
+    mean, inverse = (tape.Reshape(at.output(one), [-1, groups, 1]) for one in (1, 2))
+    n = (grouped(op, x, groups) - mean) * inverse
+    h = grouped(op, at.g * channels(scale, x.rank), groups)
+    edge = normalized_gradient(h, n, inverse, [2])
+    return [
+        ungrouped(op, edge, x, groups),
+        over_channels(at.g * ungrouped(op, n, x, groups)) if at.wants(1) else None,
+        over_channels(at.g) if at.wants(2) else None,
+    ]

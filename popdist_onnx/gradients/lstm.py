@@ -1,0 +1,138 @@
+"""LSTM: gates input, output, forget, candidate (i, o, f, c), with peepholes P.
+
+i = f(a_i + P_i C'), f = f(a_f + P_f C'), c = g(a_c), C = f C' + i c, o = f(a_o + P_o C),
+H = o h(C), where a = W x + R H' + b, and ' marks the step before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from popdist_onnx.gradients.recurrent import Direction, differentiate
+from popdist_onnx.gradients.registry import At, gradient
+from popdist_onnx.gradients.scanning import scan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from popdist_onnx.graph.tape import Tape
+    from popdist_onnx.graph.tensor import Tensor
+
+_X, _W, _R, _B, _H0, _C0, _P = 0, 1, 2, 3, 5, 6, 7
+
+
+@gradient("LSTM", inputs=(_X, _W, _R, _B, _H0, _C0, _P))
+def _lstm(at: At) -> list[Tensor | None]:
+    return differentiate(at, _one_direction, 8)
+
+
+def _one_direction(one: Direction) -> None:
+    tape, size = one.tape, one.hidden
+    gate, candidate, output = one.activations
+    previous = one.before(one.state(_H0), one.y)
+    bias = one.own(_B)
+    total = None
+    if bias is not None:
+        input_bias, recurrent_bias = tape.many("Split", 2, bias, num_outputs=2)
+        total = input_bias + recurrent_bias
+    sums = tape.Gemm(
+        one.flat(previous), one.r, tape.Gemm(one.flat(one.x), one.w, total, transB=1), transB=1
+    )
+    a_i, a_o, a_f, a_c = tape.many("Split", 4, one.unflat(sums, 4 * size), axis=2, num_outputs=4)
+    peepholes = one.own(_P)
+    p_i, p_o, p_f = (
+        (None, None, None) if peepholes is None else tape.many("Split", 3, peepholes, num_outputs=3)
+    )
+    coupled = bool(one.at.get("input_forget", 0))
+    c = candidate.value(a_c)
+    cells = _cells(one, a_i, a_f, c, p_i, p_f, coupled=coupled)
+    before = one.before(one.state(_C0), cells)
+    if p_i is not None and p_f is not None and p_o is not None:
+        a_i, a_f, a_o = a_i + p_i * before, a_f + p_f * before, a_o + p_o * cells
+    i, o = gate.value(a_i), gate.value(a_o)
+    f = 1 - i if coupled else gate.value(a_f)
+    squashed = output.value(cells)
+    # What a unit of dH or dC at a step does to each sum.
+    k_o = squashed * gate.slope(a_o, o)
+    k_c = o * output.slope(cells, squashed)
+    k_i = ((c - before) if coupled else c) * gate.slope(a_i, i)
+    k_f = tape.zeros(f) if coupled else before * gate.slope(a_f, f)
+    k_g = i * candidate.slope(a_c, c)
+    mask = one.mask()
+
+    def step(
+        inner: Tape, states: Sequence[Tensor], elements: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        d_h, d_c = states
+        g, k_o, k_c, k_i, k_f, k_g, f, *counted = elements
+        total_h = g + d_h
+        d_o = total_h * k_o
+        total_c = d_c + total_h * k_c
+        if p_o is not None:
+            total_c = total_c + d_o * p_o
+        d_i, d_f, d_g = total_c * k_i, total_c * k_f, total_c * k_g
+        sums = inner.Concat(d_i, d_o, d_f, d_g, axis=1)
+        next_h, next_c = inner.MatMul(sums, one.r), total_c * f
+        if p_i is not None and p_f is not None:
+            next_c = next_c + d_i * p_i + d_f * p_f
+        if counted:
+            sums = inner.Where(counted[0], sums, inner.scalar(0, sums.dtype))
+            next_h = inner.Where(counted[0], next_h, d_h)
+            next_c = inner.Where(counted[0], next_c, d_c)
+        return [next_h, next_c], [sums]
+
+    first = [one.last_gradient(1), one.last_gradient(2)]
+    sequences = [one.g, k_o, k_c, k_i, k_f, k_g, f, *([] if mask is None else [mask])]
+    (d_h0, d_c0), (d_sums,) = scan(tape, step, first, sequences, backwards=True)
+    flat = one.flat(d_sums)
+    d_bias = tape.ReduceSum(flat, [0], keepdims=0)
+    one.edges = {
+        _X: one.unflat(tape.MatMul(flat, one.w), one.x.shape[2]),
+        _W: tape.Gemm(flat, one.flat(one.x), transA=1),
+        _R: tape.Gemm(flat, one.flat(previous), transA=1),
+        _B: tape.Concat(d_bias, d_bias, axis=0),
+        _H0: d_h0,
+        _C0: d_c0,
+    }
+    if peepholes is not None:
+        d_i, d_o, d_f, _ = tape.many("Split", 4, d_sums, axis=2, num_outputs=4)
+        pairs = [d_i * before, d_o * cells, d_f * before]
+        one.edges[_P] = tape.ReduceSum(tape.Concat(*pairs, axis=2), [0, 1], keepdims=0)
+
+
+def _cells(
+    one: Direction,
+    a_i: Tensor,
+    a_f: Tensor,
+    c: Tensor,
+    p_i: Tensor | None,
+    p_f: Tensor | None,
+    *,
+    coupled: bool,
+) -> Tensor:
+    """The cell state after each step, which the forward kernel does not give."""
+    tape, gate = one.tape, one.activations[0]
+    if p_i is None or p_f is None:
+        i = gate.value(a_i)
+        f = 1 - i if coupled else gate.value(a_f)
+
+        def linear(
+            _: Tape, states: Sequence[Tensor], elements: Sequence[Tensor]
+        ) -> tuple[list[Tensor], list[Tensor]]:
+            cell = elements[0] * states[0] + elements[1]
+            return [cell], [cell]
+
+        _, (cells,) = scan(tape, linear, [one.state(_C0)], [f, i * c])
+        return cells
+
+    def peeping(
+        _: Tape, states: Sequence[Tensor], elements: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        (cell,), (a_i, a_f, c) = states, elements
+        i = gate.value(a_i + p_i * cell)
+        f = 1 - i if coupled else gate.value(a_f + p_f * cell)
+        following = f * cell + i * c
+        return [following], [following]
+
+    _, (cells,) = scan(tape, peeping, [one.state(_C0)], [a_i, a_f, c])
+    return cells
