@@ -99,7 +99,7 @@ class Launch:
                 channel=f"pipe={folder.pipe}" if folder.pipe else f"token={token}",
                 session=folder.session,
                 keyboard=folder.keyboard,
-                logs=self._logs,
+                logs=self._logs_of(restart),
                 timeline=timelines,
                 colored=wants_color(job.display.color, os.environ, 1),
                 restart=restart,
@@ -138,11 +138,15 @@ class Launch:
         return True
 
     def _report(self, outcome: Outcome) -> None:
-        report = failure_report(outcome, self._instances, self._logs)
+        logs = self._logs_of(len(self._attempts) - 1)
+        report = failure_report(outcome, self._instances, logs)
         if report:
             wanted = wants_color(self._job.display.color, os.environ, 2)
             first, *rest = report.splitlines()
             say("\n".join([painted(first, RED, wanted=wanted), *rest]))
+
+    def _logs_of(self, restart: int) -> str | None:
+        return f"{self._logs}/restart.{restart}" if self._logs and restart else self._logs
 
     def _timeline_folder(self, folder: JobFolder) -> str | None:
         if self._files["timeline"] is None:

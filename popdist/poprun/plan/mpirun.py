@@ -79,7 +79,11 @@ def build_command(
         if not job.is_local:
             options += ["--host", one.host.name]
         contract = write({**one.fields, "restart_count": run.restart})
-        for name, value in {**contract, **one.variables, **_horovod(job, one, run)}.items():
+        for name, value in {
+            **contract,
+            **one.variables,
+            **_horovod(job, one, run, environment),
+        }.items():
             options += ["-x", f"{name}={value}"]
         for name in dict.fromkeys([*shared, *job.variables.names(one.index)]):
             options += ["-x", name]
@@ -92,11 +96,14 @@ def build_command(
     return Command(tuple(head), tuple(contexts), job.program, environment)
 
 
-def _horovod(job: Job, one: Instance, run: Run) -> dict[str, str]:
+def _horovod(job: Job, one: Instance, run: Run, environ: Mapping[str, str]) -> dict[str, str]:
     """What Horovod is told for the sake of ``--stall-timeout`` and ``--timeline``."""
     found = {}
     if job.limits.stall_timeout:
         found["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(max(1, round(job.limits.stall_timeout)))
     if run.timeline:
         found["HOROVOD_TIMELINE"] = timeline_file(run.timeline, one.index)
+        if "HOROVOD_CACHE_CAPACITY" not in environ:
+            # With its cache of answers, Horovod records only once who submitted a tensor when.
+            found["HOROVOD_CACHE_CAPACITY"] = "0"
     return found

@@ -130,12 +130,7 @@ def _describe(
             "memory is short (see 'dmesg' or the memory limit of the container or batch job)"
         )
     if follows(one):
-        lines += [
-            f"instance {other.index} had ended with exit code 0 before; it took part in fewer "
-            "collectives than this one"
-            for other in outcome.instances.values()
-            if other.ended and not other.failed and other.ended_at <= one.ended_at
-        ]
+        lines.append(_who_left(one, outcome))
     tail = _tail(one)[-_TAIL_LINES:]
     if tail and len(instances) > 1:
         lines.append("the end of its standard error:")
@@ -145,6 +140,15 @@ def _describe(
     if len(instances) > 1:
         lines.append("the other instances were ended")
     return lines
+
+
+def _who_left(one: InstanceRecord, outcome: Outcome) -> str:
+    left = [other.index for other in outcome.instances.values() if other.ended and not other.failed]
+    who = f"{_instances(left)} ended with exit code 0" if left else "no other reported a failure"
+    return (
+        f"by its own words it failed because another instance had left; {who}, so most likely one "
+        f"ended early, with fewer steps than instance {one.index}"
+    )
 
 
 def _tail(one: InstanceRecord) -> list[str]:
@@ -164,6 +168,11 @@ def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[st
     hosts = _silent_hosts(outcome, instances)
     if hosts:
         return [f"host {', '.join(hosts)} was lost, with {_instances(silent)}; the job was ended"]
+    left = [one.index for one in outcome.instances.values() if one.ended and not one.failed]
+    asked = [one.index for one in outcome.instances.values() if one.asked]
+    if left and asked:
+        who = f"{_instances(left)} ended with exit code 0"
+        return [f"{who} while the others were in the midst of MPI, so mpirun ended the job"]
     lines = [f"mpirun ended with exit code {code}"]
     if silent:
         lines.append(f"no word about its end came from {_instances(silent)}: a guard was killed")

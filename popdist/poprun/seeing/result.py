@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 
@@ -11,6 +10,7 @@ from popdist._version import __version__
 from popdist.poprun.record import Record
 from popdist.poprun.secrets import hide, hide_words
 from popdist.poprun.seeing.report import headline, out_of_memory
+from popdist.poprun.seeing.run_folder import write_whole
 from popdist.poprun.supervision.blame import root_cause
 
 TYPE_CHECKING = False
@@ -142,11 +142,7 @@ def write_result(
         ],
         "error": _error(last, instances) if last.exit_code else None,
     }
-    fresh = f"{path}.{os.getpid()}"
-    with open(fresh, "w", encoding="utf-8") as file:
-        json.dump(result, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-    os.replace(fresh, path)
+    write_whole(path, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 
 
 def _instance(one: Instance, record: InstanceRecord | None) -> dict[str, Any]:

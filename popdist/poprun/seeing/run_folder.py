@@ -1,4 +1,4 @@
-"""The folder in which one run keeps its logs: ``<dir>/<date>-<time>-<program>/``."""
+"""Where a run keeps its files: whole ones, and its logs in ``<dir>/<date>-<time>-<program>/``."""
 
 from __future__ import annotations
 
@@ -77,6 +77,27 @@ def unwritable(option: str, path: str, error: OSError) -> LaunchError:
         value=path,
         accepted="a place in a folder that exists and may be written",
     )
+
+
+def write_whole(path: str, text: str) -> None:
+    """Writes a file so that nobody ever sees a part of it.
+
+    Args:
+        path: The file.
+        text: Its content.
+
+    Raises:
+        OSError: It cannot be written; an older file is then still there.
+    """
+    fresh = f"{path}.{os.getpid()}"
+    try:
+        with open(fresh, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(fresh, path)
+    except OSError:
+        if os.path.exists(fresh):
+            os.unlink(fresh)
+        raise
 
 
 def _make_new(base: str) -> str:

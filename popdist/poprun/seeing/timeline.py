@@ -13,6 +13,7 @@ import json
 import os
 
 from popdist.poprun.plan.run import timeline_file
+from popdist.poprun.seeing.run_folder import write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -174,7 +175,4 @@ def write_timeline(path: str, events: Sequence[Event]) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    fresh = f"{path}.{os.getpid()}"
-    with open(fresh, "w", encoding="utf-8") as file:
-        json.dump({"traceEvents": events, "displayTimeUnit": "ms"}, file)
-    os.replace(fresh, path)
+    write_whole(path, json.dumps({"traceEvents": list(events), "displayTimeUnit": "ms"}))

@@ -68,6 +68,7 @@ class Guard:
         self._mpirun = mpirun
         self._front = os.getppid()
         self._grace = float(settings["grace"])
+        self._was_asked = False
         self._asks_for_stacks = settings.get("stacks") == "1"
         self._stacks = ""
         self._kill_at: float | None = None
@@ -122,6 +123,7 @@ class Guard:
             code=max(status, 0),
             signal=max(0, -status),
             lost=self._orphaned,
+            asked=int(self._was_asked),
             seconds=f"{seconds:.3f}",
             memory=self._peak_memory,
             oom=evidence.about(self._pid) if -status == signal.SIGKILL else "",
@@ -158,7 +160,8 @@ class Guard:
                 status = self._wait()
                 if status is not None:
                     drain_until = monotonic() + _DRAIN_SECONDS
-                    self._note([{"what": "over", "code": "0" if self._orphaned else str(status)}])
+                    if status and not (self._orphaned or self._was_asked):
+                        self._note([{"what": "failed", "status": str(status)}])
         return status
 
     def _register(self, poll: select.poll, streams: list[Stream]) -> dict[int, Callable[[], bool]]:
@@ -236,6 +239,7 @@ class Guard:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         ends = number in _ENDING and self._kill_at is None
+        self._was_asked |= ends
         if ends and self._asks_for_stacks:
             self._stacks = self._witness.dump()
         send_group(self._pid, number)

@@ -22,6 +22,7 @@ class InstanceRecord:
         seconds: How long it ran.
         memory: The most memory that its process had at a time, in bytes.
         oom: What speaks for its having been killed for want of memory; empty where nothing does.
+        asked: Whether it had been asked to end before, by the launcher or by mpirun.
         lost: Why the guard ended it, where the launcher or mpirun had gone.
         speaks: Whether it imports popdist, so that its waiting and its stacks can be seen.
         stacks: Its Python stacks when the launcher asked it to end; empty where nobody asked.
@@ -41,6 +42,7 @@ class InstanceRecord:
         self.seconds = 0.0
         self.memory = 0
         self.oom = ""
+        self.asked = False
         self.lost = ""
         self.speaks = False
         self.stacks = ""

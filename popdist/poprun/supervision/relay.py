@@ -121,15 +121,13 @@ class Relay:
         self._log.debug(f"instance {index} started (PID {one.pid})")
 
     def _on_noted(self, index: int, fields: dict[str, str]) -> None:
-        if fields["what"] != "over":
+        if fields["what"] != "failed":
             self._on_note(index, fields)
-        elif fields["code"] != "0":
-            # The rest of its output may take a while, in which the failures that follow from this
-            # one are reported.
-            one = self._outcome.record(index)
-            status = int(fields["code"])
-            one.code, one.signal = max(status, 0), max(-status, 0)
-            self._outcome.first_failure = self._outcome.first_failure or one
+            return
+        # The rest of its output may take a while, in which failures that follow from it come in.
+        one, status = self._outcome.record(index), int(fields["status"])
+        one.code, one.signal = max(status, 0), max(-status, 0)
+        self._outcome.first_failure = self._outcome.first_failure or one
 
     def _on_ended(self, index: int, payload: bytes) -> None:
         head, _, tail = payload.partition(b"\n\n")
@@ -139,11 +137,11 @@ class Relay:
         one.ended_at, one.seconds = time.time(), float(fields["seconds"])
         one.memory, one.oom = int(fields["memory"]), fields["oom"]
         one.speaks = fields["speaks"] == "1"
-        one.lost, one.tail = fields["lost"], tail
+        one.lost, one.asked, one.tail = fields["lost"], fields["asked"] == "1", tail
         self._log.debug(f"instance {index} ended: code {one.code}, signal {one.signal}")
-        if one.lost:
+        if one.lost and not one.asked:
             self._outcome.first_lost = self._outcome.first_lost or one
-        elif one.failed:
+        elif one.failed and not (one.lost or one.asked):
             self._outcome.first_failure = self._outcome.first_failure or one
 
     def _show(self, fd: int, data: bytes) -> None:
