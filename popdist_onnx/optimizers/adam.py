@@ -133,8 +133,8 @@ class Adam(Optimizer):
             self.gradient_scaling,
         )
 
-    def state_factors(self, before: Adam) -> dict[str, float]:
-        """What states are multiplied by when the loss scaling of scaled states changes.
+    def state_factors(self, before: Optimizer) -> dict[str, float]:
+        """What states are multiplied by when this optimizer takes the place of another one.
 
         Args:
             before: The optimizer that the states come from.

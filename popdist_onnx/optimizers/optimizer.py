@@ -165,13 +165,32 @@ class Optimizer:
             return False
         return True
 
+    def state_factors(self, before: Optimizer) -> dict[str, float]:  # noqa: ARG002 - few have any
+        """What states are multiplied by when this optimizer takes the place of another one.
+
+        Args:
+            before: The optimizer that the states come from.
+
+        Returns:
+            The factor by prefix of the state; empty where nothing changes.
+        """
+        return {}
+
     def __repr__(self) -> str:
-        given = {
-            s.constructor_key: (v.val(), v.isConst())
-            for s in self.settings
-            if (v := self._defaults[s.key]) != OptimizerValue(s.default)
+        # Complete, so that instances can compare theirs.
+        defaults = {
+            setting.constructor_key: (value.val(), value.isConst())
+            for setting in self.settings
+            if (value := self._defaults[setting.key]) != OptimizerValue(setting.default)
         }
-        return f"{type(self).__name__}({given!r})"
+        parts = [repr(defaults), *(f"{name}={value}" for name, value in self.form().items())]
+        if self._clips:
+            parts.append(f"clip_norm_settings={list(self._clips)!r}")
+        parts += [
+            f"{weight}: { {key: (v.val(), v.isConst()) for key, v in own.items()} }"
+            for weight, own in self._specifics.items()
+        ]
+        return f"{self.published}({', '.join(parts)})"
 
 
 FLOAT_TYPES = (DataType.UNDEFINED, DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16)

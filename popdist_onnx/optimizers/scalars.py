@@ -84,3 +84,15 @@ CLIP_SCALING = Scalar(
 
 LOSS_SCALING_INPUT = "lossScaling_"
 """Beginning of the id of the input that carries a loss scaling; its element type follows."""
+
+
+def is_scalar_input(name: str) -> bool:
+    """Whether an input of a graph carries a number of the optimizer, and no data.
+
+    Args:
+        name: The input's name.
+
+    Returns:
+        True for the published ids of such numbers.
+    """
+    return name.startswith(LOSS_SCALING_INPUT) or owner(name) is not None

@@ -10,6 +10,7 @@ import numpy as np
 
 from popdist_onnx.errors import popart_runtime_error
 from popdist_onnx.graph import names
+from popdist_onnx.optimizers.scalars import is_scalar_input
 from popdist_onnx.runtime.cells import Array, Buffer, empty, wrap
 from popdist_onnx.runtime.compiled import Compiled
 from popdist_onnx.runtime.finite import all_finite, blame
@@ -123,9 +124,7 @@ class Engine:
         self.state = State(reading, overwritten, self.layout.replicas)
         self.masks = Masks(reading)
         self.scalars = {
-            name: empty(reading.spec(name))
-            for name in reading.inputs
-            if names.DEFAULT_SCALAR in name or names.SPECIFIC_SCALAR in name
+            name: empty(reading.spec(name)) for name in reading.inputs if is_scalar_input(name)
         }
         self._memory: dict[str, Buffer] = {**self.masks.buffers, **self.scalars}
         self.data_inputs = [name for name in reading.inputs if name not in self._memory]
