@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from popdist.poprun.log import Log
     from popdist.poprun.machines.cpus import Node
+    from popdist.poprun.partitions.reservation import Reservation
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.locate import Mpirun
     from popdist.poprun.plan.placement import Instance
@@ -40,15 +41,10 @@ class Ready:
 
             if note := unused_tasks(job.allocation, job.num_instances):
                 say(f"poprun: {note}")
-        # Inside an allocation Slurm itself starts mpirun's daemons.
-        if job.is_local or job.dry_run or job.allocation is not None or not job.reach.preflight:
-            return
-        from popdist.poprun.machines.reach import reach_hosts
-        from popdist.poprun.machines.ssh import ssh_words
-
-        names = dict.fromkeys(one.host.name for one in self.instances if not one.host.is_local)
-        ssh = ssh_words(job.global_args, environ)
-        self._nodes = reach_hosts(list(names), ssh, mpirun.path, job.reach, log)
+        self._reservation: Reservation | None = None
+        if not job.dry_run:
+            self._look(job, mpirun, environ, log)
+            self._reserve(job, environ, log)
 
     def shown(self, job: Job) -> tuple[Instance, ...]:
         """The instances as the topology table shows them, with their NUMA nodes.
@@ -70,3 +66,31 @@ class Ready:
 
     def release(self) -> None:
         """Gives back what was reserved."""
+        if self._reservation is not None:
+            self._reservation.release()
+
+    def _look(self, job: Job, mpirun: Mpirun, environ: Mapping[str, str], log: Log) -> None:
+        # Inside an allocation Slurm itself starts mpirun's daemons.
+        if job.is_local or job.allocation is not None or not job.reach.preflight:
+            return
+        from popdist.poprun.machines.reach import reach_hosts
+        from popdist.poprun.machines.ssh import ssh_words
+
+        names = dict.fromkeys(one.host.name for one in self.instances if not one.host.is_local)
+        ssh = ssh_words(job.global_args, environ)
+        self._nodes = reach_hosts(list(names), ssh, mpirun.path, job.reach, log)
+
+    def _reserve(self, job: Job, environ: Mapping[str, str], log: Log) -> None:
+        if not any("partition" in name or name.startswith("vipu-") for name in job.given):
+            return
+        from popdist.poprun.partitions.assignment import assign
+        from popdist.poprun.partitions.request import read_wish
+        from popdist.poprun.partitions.reservation import reserve
+
+        wish = read_wish(job)
+        if wish is None:
+            return
+        self._reservation = reserve(wish, environ, log)
+        names = ", ".join(device.name for device in self._reservation.devices)
+        log.info(f"Reserved {names} of partition {self._reservation.partition}")
+        self.instances = assign(self.instances, self._reservation, wish.timeout)

@@ -29,6 +29,7 @@ class Instance(Record):
         devices: The devices that are reserved for it, for people; empty without a partition.
         cpus: The processors that are reserved for it, as a list of the kernel's.
         variables: More variables of its environment, which make its devices known to it.
+        holds: Settings by which its guard keeps its devices.
     """
 
     index: int
@@ -38,6 +39,7 @@ class Instance(Record):
     devices: str = ""
     cpus: str = ""
     variables: Mapping[str, str] = {}
+    holds: tuple[str, ...] = ()
 
     @property
     def num_local_replicas(self) -> int:

@@ -93,7 +93,7 @@ def _place_settings(job: Job, one: Instance, neighbours: int) -> list[str]:
         settings.append(f"granted={one.host.cpus}")
     if one.cpus:
         settings.append(f"cpus={one.cpus}")
-    return settings
+    return [*settings, *one.holds]
 
 
 def timeline_file(folder: str, index: int) -> str:

@@ -57,6 +57,7 @@ def start_program(
     err, err_end = os.pipe()
     keyboard = _open_keyboard(settings.get("stdin"))
     die_with_guard = load_leash()
+    lost = _keep_devices(settings)
     pid = os.fork()
     if pid:
         lead_group(pid)
@@ -68,6 +69,9 @@ def start_program(
     def prepare() -> None:
         lead_group(0)
         die_with_guard()
+        if lost:
+            os.dup2(err_end, 2)
+            raise OSError(lost)
         if keyboard is not None:
             os.dup2(keyboard, 0)
         os.dup2(out_end, 1)
@@ -84,6 +88,15 @@ def start_program(
 
     _become(words, prepare)
     raise AssertionError  # not reached
+
+
+def _keep_devices(settings: Mapping[str, str]) -> str:
+    """Locks the devices of a partition; why they could not be kept, or an empty text."""
+    if "pool" not in settings:
+        return ""
+    from popdist.poprun.partitions.holds import keep
+
+    return keep(settings)
 
 
 def _become(words: list[str], prepare: Callable[[], None]) -> None:

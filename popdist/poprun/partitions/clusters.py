@@ -1,0 +1,157 @@
+"""The devices of this machine: its GPUs, or sets of its cores that stand for devices.
+
+A cluster is named by what it is made of: ``gpus``, ``cores`` (a device per core), or ``cores-<n>``
+(the cores divided into n devices; with more devices than cores, several share one).
+"""
+
+from __future__ import annotations
+
+import os
+
+from popdist.contract import natural
+from popdist.errors import LaunchError
+from popdist.poprun.machines.cpus import format_list, group_cores, parse_list, usable_cpus
+from popdist.poprun.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_GPUS = "proc/driver/nvidia/gpus"
+_MOST_DEVICES = 4096
+
+
+class Device(Record):
+    """A device.
+
+    Attributes:
+        name: Its name on this machine, such as ``core3``.
+        number: Its number in its cluster.
+        cpus: The processors that it is, as a list of the kernel's; empty for a GPU.
+        uuid: The name by which CUDA knows it; empty for cores.
+    """
+
+    name: str
+    number: int
+    cpus: str = ""
+    uuid: str = ""
+
+
+class Cluster(Record):
+    """All devices of one kind.
+
+    Attributes:
+        name: Its full name, such as ``cores-4``.
+        kind: What its devices are: ``gpus`` or ``cores``.
+        devices: The devices, by their numbers.
+    """
+
+    name: str
+    kind: str
+    devices: tuple[Device, ...]
+
+
+def find_cluster(name: str | None, root: str = "/") -> Cluster:
+    """Looks up a cluster.
+
+    Args:
+        name: Its name; None for the GPUs, or for the cores where there are none.
+        root: Where ``proc``, ``sys`` and ``dev`` are.
+
+    Returns:
+        The cluster.
+
+    Raises:
+        LaunchError: There is none of this name.
+    """
+    kind, dash, count = (name or "").partition("-")
+    number = natural(count) if dash else None
+    if name in (None, "gpus"):
+        gpus = _gpus(root)
+        if gpus:
+            return Cluster("gpus", "gpus", gpus)
+    if name is None or (kind == "cores" and (not dash or number)):
+        return _cores(root, number)
+    accepted = "gpus, cores (a device per core), or cores-<n> (the cores as n devices)"
+    if name == "gpus":
+        raise LaunchError(
+            "PD130",
+            "this machine has no GPUs",
+            value=name,
+            accepted=accepted,
+            hint="--vipu-allocation=cores",
+        )
+    raise LaunchError(
+        "PD130",
+        "this machine has no such allocation or cluster",
+        value=name,
+        accepted=accepted,
+        hint="leave --vipu-allocation and --vipu-cluster out for this machine's own devices",
+    )
+
+
+def allowed_devices(cluster: Cluster) -> tuple[Device, ...]:
+    """The devices that this process may use: those within its cpuset.
+
+    Args:
+        cluster: The cluster.
+
+    Returns:
+        The devices.
+    """
+    mine = usable_cpus()
+    return tuple(device for device in cluster.devices if mine.issuperset(parse_list(device.cpus)))
+
+
+def _cores(root: str, number: int | None) -> Cluster:
+    # All that are online, not only this process's: every launch must number them alike.
+    online = parse_list(_read(os.path.join(root, "sys/devices/system/cpu/online")))
+    cores = group_cores(online or sorted(usable_cpus()), root)
+    count = len(cores) if number is None else number
+    if count > _MOST_DEVICES:
+        raise LaunchError(
+            "PD130",
+            "the cores cannot be divided into so many devices",
+            value=count,
+            accepted=f"at most {_MOST_DEVICES}",
+        )
+    devices = [
+        Device(f"core{index}", index, cpus=format_list(_cpus_of(cores, index, count)))
+        for index in range(count)
+    ]
+    return Cluster(f"cores-{count}", "cores", tuple(devices))
+
+
+def _cpus_of(cores: Sequence[tuple[int, ...]], index: int, count: int) -> list[int]:
+    if count > len(cores):
+        return list(cores[index % len(cores)])
+    own = cores[index * len(cores) // count : (index + 1) * len(cores) // count]
+    return [cpu for core in own for cpu in core]
+
+
+def _gpus(root: str) -> tuple[Device, ...]:
+    """NVIDIA's, as its driver lists them; a container may see more of them than it may use."""
+    found: list[tuple[int, str]] = []
+    try:
+        folders = sorted(os.listdir(os.path.join(root, _GPUS)))
+    except OSError:
+        folders = []
+    for folder in folders:
+        facts = {}
+        for line in _read(os.path.join(root, _GPUS, folder, "information")).splitlines():
+            key, _, value = line.partition(":")
+            facts[key.strip()] = value.strip()
+        minor = natural(facts.get("Device Minor", ""))
+        if minor is not None and os.path.exists(os.path.join(root, f"dev/nvidia{minor}")):
+            found.append((minor, facts.get("GPU UUID", "")))
+    return tuple(
+        Device(f"gpu{minor}", number, uuid=uuid) for number, (minor, uuid) in enumerate(found)
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,211 @@
+"""The partitions of this machine: files in a private folder, and the one lock that guards them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+
+from popdist.errors import LaunchError
+from popdist.poprun.partitions.holds import is_taken, lock_within
+from popdist.poprun.partitions.owners import Owner
+from popdist.poprun.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Any
+
+    from typing_extensions import Self
+
+FOLDER_VARIABLE = "POPDIST_STATE_DIR"
+_SUFFIX = ".partition"
+_PRIVATE = 0o700
+
+
+class Partition(Record):
+    """A partition.
+
+    Attributes:
+        name: Its name.
+        cluster: The cluster that its devices are of.
+        devices: Their names.
+        owner: The launcher that made it for itself; None for one that stays.
+        attributes: What V-IPU calls its routing and synchronisation types, and its link domains.
+    """
+
+    name: str
+    cluster: str
+    devices: tuple[str, ...]
+    owner: Owner | None = None
+    attributes: Mapping[str, str] = {}
+
+
+class Pool:
+    """All partitions of this user on this machine.
+
+    As a context it holds the pool's lock; partitions and devices are only looked at and changed
+    inside. Devices are locked one by one (`popdist.poprun.partitions.holds`).
+
+    Args:
+        environ: The launcher's environment.
+        patience: Seconds to wait for the lock.
+
+    Attributes:
+        devices: The folder of the devices' files.
+    """
+
+    def __init__(self, environ: Mapping[str, str], patience: float) -> None:
+        self._folder = _folder(environ)
+        self.devices = os.path.join(self._folder, "devices")
+        self._patience = patience
+        self._lock = -1
+
+    def __enter__(self) -> Self:
+        _make_private(self._folder)
+        _make_private(self.devices)
+        fd = os.open(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        if not lock_within(fd, fcntl.LOCK_EX, self._patience):
+            os.close(fd)
+            raise LaunchError(
+                "PD131",
+                "the partitions are locked by another launch that does not go on",
+                value=os.path.join(self._folder, "lock"),
+                hint="fuser -v on that file shows which",
+            )
+        self._lock = fd
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._lock)
+
+    def device_file(self, name: str) -> str:
+        """The file by which a device is locked.
+
+        Args:
+            name: The device.
+
+        Returns:
+            Its path.
+        """
+        return os.path.join(self.devices, name)
+
+    def partitions(self) -> dict[str, Partition]:
+        """All partitions.
+
+        Returns:
+            They, by name.
+
+        Raises:
+            LaunchError: A file is not one that this module has written.
+        """
+        names = sorted(
+            name.removesuffix(_SUFFIX)
+            for name in os.listdir(self._folder)
+            if name.endswith(_SUFFIX)
+        )
+        return {name: self._load(name) for name in names}
+
+    def store(self, partition: Partition) -> None:
+        """Writes a partition; a reader finds the old state or the new one, never a part.
+
+        Args:
+            partition: The partition.
+        """
+        path = self._path(partition.name)
+        record = {**vars(partition), "owner": partition.owner and vars(partition.owner)}
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            json.dump(record, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.new", path)
+
+    def remove(self, name: str) -> None:
+        """Removes a partition.
+
+        Args:
+            name: Its name.
+        """
+        try:
+            os.unlink(self._path(name))
+        except FileNotFoundError:
+            pass
+
+    def in_use(self, partition: Partition) -> list[str]:
+        """The devices of a partition that somebody has.
+
+        Args:
+            partition: The partition.
+
+        Returns:
+            Their names.
+        """
+        return [name for name in partition.devices if is_taken(self.device_file(name))]
+
+    def evict(self) -> list[str]:
+        """Removes the partitions whose launchers have ended without doing so.
+
+        Returns:
+            Their names.
+        """
+        gone = [
+            partition.name
+            for partition in self.partitions().values()
+            if partition.owner is not None
+            and not partition.owner.is_alive
+            and not self.in_use(partition)
+        ]
+        for name in gone:
+            self.remove(name)
+        return gone
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, name + _SUFFIX)
+
+    def _load(self, name: str) -> Partition:
+        path = self._path(name)
+        try:
+            with open(path, encoding="utf-8") as file:
+                record: dict[str, Any] = json.load(file)
+            owner = record["owner"]
+            return Partition(
+                name=name,
+                cluster=str(record["cluster"]),
+                devices=tuple(map(str, record["devices"])),
+                owner=None if owner is None else Owner(**owner),
+                attributes={str(k): str(v) for k, v in record["attributes"].items()},
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LaunchError(
+                "PD133",
+                f"the file of partition {name} cannot be read: {type(error).__name__}",
+                value=path,
+                accepted="a file that poprun has written",
+                hint=f"rm {path}",
+            ) from None
+
+
+def _folder(environ: Mapping[str, str]) -> str:
+    home = environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    base = environ.get(FOLDER_VARIABLE) or os.path.join(home, "popdist")
+    # A home folder may be shared by many machines, whose devices are not.
+    return os.path.join(os.path.abspath(base), "partitions", os.uname().nodename)
+
+
+def _make_private(folder: str) -> None:
+    os.makedirs(folder, mode=_PRIVATE, exist_ok=True)
+    facts = os.stat(folder)
+    if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+        raise LaunchError(
+            "PD133",
+            "the folder of the partitions belongs to another user, or others may write there",
+            value=folder,
+            accepted="a folder of this user's own, with mode 700",
+            hint=f"chmod 700 {folder}, or name another with {FOLDER_VARIABLE}",
+        )
