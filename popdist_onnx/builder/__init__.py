@@ -1,6 +1,8 @@
 """Writes ONNX models operator by operator, with the names of PopART's builder."""
 
+# Importing control_flow makes inference know loops.
+from popdist_onnx.builder import control_flow
 from popdist_onnx.builder.builder import Builder
 from popdist_onnx.builder.naming import DebugContext
 
-__all__ = ["Builder", "DebugContext"]
+__all__ = ["Builder", "DebugContext", "control_flow"]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 REQUIRED = inspect.Parameter.empty
 """Default of parameters without one."""
 
-_OLD_NAMES = {"debugPrefix": "debugContext"}
+# Published names that are older, or that Python keeps for itself.
+_OTHER_NAMES = {"debugPrefix": "debugContext", "lambda": "lambda_"}
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def make(method: Method) -> Callable[..., Any]:
     signature = method.signature()
 
     def call(self: OperatorSet, *arguments: Any, **named: Any) -> Any:
-        named = {_OLD_NAMES.get(name, name): value for name, value in named.items()}
+        named = {_OTHER_NAMES.get(name, name): value for name, value in named.items()}
         bound = _bound(method, signature, (self, *arguments), named)
         return self._emit(method, bound)
 

@@ -2,6 +2,7 @@
 
 from popdist_onnx.lowering import (
     calls,
+    ctc,
     dynamic,
     elementwise,
     layers,
@@ -20,6 +21,7 @@ __all__ = [
     "DOMAIN",
     "LOWERINGS",
     "calls",
+    "ctc",
     "dynamic",
     "elementwise",
     "layers",

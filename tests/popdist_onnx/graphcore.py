@@ -18,7 +18,7 @@ def evaluate(method, arrays, *, weights=(), **arguments):
         for one in arrays
     ]
     ids += [builder.addInitializedInputTensor(one) for one in weights]
-    result = getattr(builder.aiGraphcore, method)(ids, **arguments)
+    result = getattr(builder.aiGraphcore, method)(*[ids] if ids else [], **arguments)
     outputs = [result] if isinstance(result, str) else list(result)
     for output in outputs:
         builder.addOutputTensor(output)

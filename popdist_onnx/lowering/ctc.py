@@ -1,0 +1,259 @@
+"""Connectionist temporal classification: the loss, and its gradient for autodiff.
+
+Graves et al. 2006, sections 4.1 and 4.2, with logarithms throughout. The extended labels of one
+sample are its targets with blanks before, between and after: ``L = 2S + 1`` states. ``alpha[t, l]``
+is the log probability of all paths that are in state l after step t, ``beta[t, l]`` that of all
+paths that begin in state l at step t and end well; both contain the emission of step t.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from popdist_onnx.graph.tape import Tape
+from popdist_onnx.lowering.registry import Operation, lowering
+from popdist_onnx.types import DataType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from popdist_onnx.graph.tensor import Tensor
+
+_NEVER = -1e30
+"""Log probability of what cannot happen: infinities would cancel to NaN."""
+
+_IMPOSSIBLE = 1e29
+"""Losses beyond this mean that no path fits."""
+
+
+class Problem(NamedTuple):
+    """What both recursions read.
+
+    Attributes:
+        emissions: Log probability of each state's label, ``[T, N, L]``.
+        labels: Label of each state, ``[N, L]``, int64.
+        skips: Whether a state may be entered from the one before the last, ``[N, L]``.
+        ends: Whether paths may end in a state, ``[N, L]``.
+        last_step: Index of each sample's last step, ``[N, 1]``, int64.
+        target_lengths: ``[N]``, int64.
+    """
+
+    emissions: Tensor
+    labels: Tensor
+    skips: Tensor
+    ends: Tensor
+    last_step: Tensor
+    target_lengths: Tensor
+
+
+@lowering("Ctc")
+def ctc(op: Operation) -> Tensor:
+    """``-ln p(targets)`` of each sample; a mean divides by target length, then by samples."""
+    tape = op.tape
+    problem = read(op)
+    losses = -_log_sum(_alphas(op, problem)[0], problem)
+    possible = losses < _IMPOSSIBLE
+    otherwise = 0.0 if op.number("zeroInfinity", 0) else math.inf
+    losses = tape.Where(possible, losses, tape.scalar(otherwise, losses.dtype))
+    name = op.text("outDataType", "UNDEFINED")
+    dtype = op.inputs[0].dtype if name == "UNDEFINED" else ir.DataType(DataType[name].onnx)
+    match op.text("reduction", "Mean"):
+        case "Mean":
+            lengths = tape.Max(tape.Cast(problem.target_lengths, to=losses.dtype), 1)
+            losses = tape.ReduceMean(losses / lengths, keepdims=0)
+        case "Sum":
+            losses = tape.ReduceSum(losses, keepdims=0)
+    return tape.Cast(losses, to=dtype)
+
+
+def ctc_gradient(op: Operation, upstream: Tensor) -> Tensor:
+    """The gradient of the log probabilities: ``-sum over states of exp(alpha + beta - e - ln p)``.
+
+    Args:
+        op: The loss.
+        upstream: The gradient of its output.
+
+    Returns:
+        The gradient of its first input, ``[T, N, C]``.
+    """
+    tape = op.tape
+    problem = read(op)
+    last, alphas = _alphas(op, problem)
+    betas = _betas(op, problem)
+    total = _log_sum(last, problem)
+    shape = tape.Unsqueeze(tape.Unsqueeze(total, [1]), [0])
+    occupied = tape.Exp(alphas + betas - problem.emissions - shape)
+    steps = op.inputs[0].shape[0]
+    step = tape.constant(np.arange(steps, dtype=np.int64).reshape(-1, 1, 1))
+    lasts = tape.Unsqueeze(problem.last_step, [0])
+    possible = tape.And(tape.Not(step > lasts), shape > -_IMPOSSIBLE)
+    occupied = tape.Where(possible, occupied, tape.scalar(0, occupied.dtype))
+    weight = tape.Cast(upstream, to=occupied.dtype)
+    if op.text("reduction", "Mean") == "Mean":
+        lengths = tape.Max(tape.Cast(problem.target_lengths, to=occupied.dtype), 1)
+        samples = tape.Cast(tape.Size(problem.target_lengths), to=occupied.dtype)
+        weight = weight / (lengths * samples)
+    if weight.dims:
+        weight = tape.Unsqueeze(tape.Unsqueeze(weight, [1]), [0])
+    flow = -(occupied * weight)
+    log_probs = op.inputs[0]
+    index = tape.Expand(tape.Unsqueeze(problem.labels, [0]), list(flow.shape))
+    empty = tape.zeros(tape.Cast(log_probs, to=flow.dtype))
+    gathered = tape.ScatterElements(empty, index, flow, axis=2, reduction="add")
+    return tape.Cast(gathered, to=log_probs.dtype)
+
+
+def read(op: Operation) -> Problem:
+    """Prepares what the recursions read.
+
+    Args:
+        op: The loss.
+
+    Returns:
+        The problem.
+
+    Raises:
+        ValueRangeError: The inputs' shapes do not fit each other.
+    """
+    tape = op.tape
+    log_probs, targets, input_lengths, target_lengths = op.inputs
+    _require_shapes(op, log_probs, targets, input_lengths, target_lengths)
+    if log_probs.dtype != ir.DataType.DOUBLE:
+        log_probs = tape.Cast(log_probs, to=ir.DataType.FLOAT)
+    steps, batch, _classes = log_probs.shape
+    length = targets.shape[1]
+    blank = op.number("blank", 0)
+    targets, input_lengths, target_lengths = (
+        tape.Cast(one, to=ir.DataType.INT64) for one in (targets, input_lengths, target_lengths)
+    )
+    # What stands beyond a sample's targets may be anything.
+    position = tape.constant(np.arange(length, dtype=np.int64).reshape(1, -1))
+    ends_at = tape.Unsqueeze(target_lengths, [1])
+    targets = tape.Where(position < ends_at, targets, tape.scalar(blank))
+    blanks = tape.constant(np.full((batch, length, 1), blank, np.int64))
+    pairs = tape.Concat(blanks, tape.Unsqueeze(targets, [2]), axis=2)
+    last = tape.constant(np.full((batch, 1), blank, np.int64))
+    labels = tape.Concat(tape.Reshape(pairs, [batch, 2 * length]), last, axis=1)
+    states = 2 * length + 1
+    index = tape.Expand(tape.Unsqueeze(labels, [0]), [steps, batch, states])
+    emissions = tape.GatherElements(log_probs, index, axis=2)
+    earlier = tape.Pad(labels, [0, 2, 0, -2], tape.scalar(blank))
+    differs = tape.Not(tape.Equal(labels, earlier))
+    skips = tape.And(differs, tape.Not(tape.Equal(labels, blank)))
+    state = tape.constant(np.arange(states, dtype=np.int64).reshape(1, -1))
+    final = tape.scalar(2) * ends_at
+    # After the last label, or after the blank behind it.
+    ends = tape.Or(tape.Equal(state, final), tape.Equal(state + tape.scalar(1), final))
+    last_step = tape.Unsqueeze(input_lengths, [1]) - tape.scalar(1)
+    return Problem(emissions, labels, skips, ends, last_step, target_lengths)
+
+
+def _require_shapes(op: Operation, *inputs: Tensor) -> None:
+    dims = [one.dims for one in inputs]
+    log_probs, targets, input_lengths, target_lengths = dims
+    if (
+        log_probs is None
+        or targets is None
+        or (len(log_probs), len(targets)) != (3, 2)
+        or not input_lengths == target_lengths == (log_probs[1],)
+        or targets[0] != log_probs[1]
+        or not all(isinstance(dim, int) for dim in (*log_probs, *targets))
+    ):
+        raise op.misfit(
+            "takes log probabilities, targets and both lengths of fitting, known shapes",
+            value=dims,
+            accepted="[T, N, C], [N, S], [N] and [N]",
+        )
+
+
+def _alphas(op: Operation, problem: Problem) -> tuple[Tensor, Tensor]:
+    """The state after each sample's last step, ``[N, L]``, and after each step, ``[T, N, L]``."""
+
+    def step(body: Tape, alpha: Tensor, emission: Tensor, now: Tensor) -> Tensor:
+        never = body.scalar(_NEVER, alpha.dtype)
+        before = body.Pad(alpha, [0, 1, 0, -1], never)
+        skipped = body.Where(problem.skips.value, body.Pad(alpha, [0, 2, 0, -2], never), never)
+        moved = emission + _log_add(body, alpha, before, skipped)
+        # States 0 and 1 are where paths begin.
+        begun = body.Where(_first_states(body, problem), emission, never)
+        moved = body.Where(body.Equal(now, body.scalar(0)), begun, moved)
+        return body.Where(body.Greater(now, problem.last_step.value), alpha, moved)
+
+    return _scan(op, problem, step, backward=False)
+
+
+def _betas(op: Operation, problem: Problem) -> Tensor:
+    """The log probability of good ends from each step on, ``[T, N, L]``."""
+
+    def step(body: Tape, beta: Tensor, emission: Tensor, now: Tensor) -> Tensor:
+        never = body.scalar(_NEVER, beta.dtype)
+        after = body.Pad(beta, [0, -1, 0, 1], never)
+        # Whether a state may be skipped is the question of the state that is entered.
+        enterable = body.Where(problem.skips.value, beta, never)
+        skipped = body.Pad(enterable, [0, -2, 0, 2], never)
+        moved = emission + _log_add(body, beta, after, skipped)
+        ended = body.Where(problem.ends.value, emission, never)
+        at_end = body.Equal(now, problem.last_step.value)
+        return body.Where(at_end, ended, moved)
+
+    return _scan(op, problem, step, backward=True)[1]
+
+
+def _scan(
+    op: Operation,
+    problem: Problem,
+    step: Callable[[Tape, Tensor, Tensor, Tensor], Tensor],
+    *,
+    backward: bool,
+) -> tuple[Tensor, Tensor]:
+    tape = op.tape
+    dtype = problem.emissions.dtype
+    steps, batch, states = problem.emissions.shape
+    graph = ir.Graph([], [], nodes=[], name=tape.fresh("recursion"))
+    body = Tape(graph, opset=tape.opset, scope=f"{tape.fresh('step')}/")
+    state = body.input(f"{body.scope}state", dtype, [batch, states])
+    emission = body.input(f"{body.scope}emission", dtype, [batch, states])
+    now = body.input(f"{body.scope}now", ir.DataType.INT64, [])
+    following = step(body, state, emission, now)
+    graph.outputs.extend([following.value, body.Identity(following).value])
+    begin = tape.constant(np.full((batch, states), _NEVER, dtype.numpy()))
+    clock = tape.constant(np.arange(steps, dtype=np.int64))
+    direction = int(backward)
+    last, every = tape.many(
+        "Scan",
+        2,
+        begin,
+        problem.emissions,
+        clock,
+        body=graph,
+        num_scan_inputs=2,
+        scan_input_directions=[direction, direction],
+        scan_output_directions=[direction],
+    )
+    for tensor, shape in ((last, [batch, states]), (every, [steps, batch, states])):
+        tensor.value.type = ir.TensorType(dtype)
+        tensor.value.shape = ir.Shape(shape)
+    return last, every
+
+
+def _first_states(body: Tape, problem: Problem) -> Tensor:
+    states = problem.labels.shape[1]
+    return body.constant(np.arange(states).reshape(1, -1) < 2)  # noqa: PLR2004 - blank and label
+
+
+def _log_add(tape: Tape, *terms: Tensor) -> Tensor:
+    most = tape.Max(*terms)
+    total = tape.Sum(*[tape.Exp(term - most) for term in terms])
+    return most + tape.Log(total)
+
+
+def _log_sum(last: Tensor, problem: Problem) -> Tensor:
+    tape = last.tape
+    ended = tape.Where(problem.ends, last, tape.scalar(_NEVER, last.dtype))
+    most = tape.ReduceMax(ended, [1], keepdims=1)
+    total = tape.ReduceSum(tape.Exp(ended - most), [1], keepdims=0)
+    return tape.Squeeze(most, [1]) + tape.Log(total)
