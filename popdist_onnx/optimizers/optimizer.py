@@ -45,6 +45,7 @@ class Optimizer:
 
     settings: ClassVar[tuple[Setting, ...]] = ()
     published: ClassVar[str] = "Optimizer"
+    accum_type: DataType = DataType.UNDEFINED
 
     def __init__(
         self,

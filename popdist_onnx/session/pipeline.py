@@ -17,7 +17,7 @@ from popdist_onnx.runtime.engine import Layout
 from popdist_onnx.transforms.accumulate import accumulate
 from popdist_onnx.transforms.autodiff import autodiff
 from popdist_onnx.transforms.host_allreduce import insert_host_allreduce
-from popdist_onnx.transforms.host_options import check_host_options
+from popdist_onnx.transforms.host_options import check_host_options, check_loss_scaling_options
 from popdist_onnx.transforms.loss import set_loss
 from popdist_onnx.transforms.optimizer import grow_updates
 
@@ -87,6 +87,7 @@ def training_graph(
         popart_exception: Something in the model or the options cannot be done.
     """
     check_host_options(options, optimizer)
+    check_loss_scaling_options(options)
     model = load(proto)
     load_rules()
     lower(model, keep={op_type for domain, op_type in RULES if domain == DOMAIN})
@@ -95,7 +96,7 @@ def training_graph(
     how = layout(options)
     reduction = options.accumulationAndReplicationReductionType
     if how.runs > 1:
-        accumulate(model, how.runs)
+        accumulate(model, how.runs, optimizer.accum_type)
     grow_updates(
         model,
         optimizer,

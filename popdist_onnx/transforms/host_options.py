@@ -15,6 +15,24 @@ if TYPE_CHECKING:
     from popdist_onnx.types.session_options import SessionOptions
 
 
+def check_loss_scaling_options(options: SessionOptions) -> None:
+    """Refuses loss scaling that changes by itself.
+
+    Args:
+        options: The session's options.
+
+    Raises:
+        NotOnHostError: It is asked for.
+    """
+    if options.automaticLossScalingSettings.enabled:
+        raise NotOnHostError(
+            "PD547",
+            "automatic loss scaling is not carried out",
+            hint='make the loss scaling variable, as {"lossScaling": (1024.0, False)}, and change '
+            "it with updateOptimizerFromHost; models in float32 need none",
+        )
+
+
 class HostAllReduceOptionError(popart_exception, ValueError):
     """Session options contradict the exchange of gradients on the host."""
 
@@ -32,6 +50,13 @@ def check_host_options(options: SessionOptions, optimizer: Optimizer | None = No
     """
     for what, hint in _contradictions(options, optimizer):
         raise HostAllReduceOptionError("PD547", what, hint=hint)
+    if options.hostWeightUpdate:
+        raise NotOnHostError(
+            "PD547",
+            "hostWeightUpdate is not carried out: weights are updated where gradients are summed",
+            hint="set hostWeightUpdate = False; a program that makes its own updates can read "
+            "gradients as anchors and write weights with writeWeights and weightsFromHost",
+        )
     if options.hostAllReduceRemoteBuffer:
         raise NotOnHostError(
             "PD547",

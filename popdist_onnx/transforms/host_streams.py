@@ -17,7 +17,6 @@ GRAPHCORE = "ai.graphcore"
 
 COPY_TO_HOST = "GradCopyToHost"
 COPY_FROM_HOST = "GradCopyFromHost"
-HOST_WEIGHT_UPDATE = "HostSGD0VarUpdate"
 BARRIER = "Sync"
 
 METADATA = {names.PASS: "host-allreduce", names.PHASE: "update"}
@@ -41,7 +40,7 @@ class HostStream:
     Attributes:
         handle: The published handle.
         direction: Which way it goes.
-        tensor: The tensor that it is called by: a gradient, or the weight of a weight load.
+        tensor: The gradient that it is called by.
         value: The value of the graph that is copied out, or takes what is copied in.
         index: Its number among the streams of its direction, in the graph's order.
     """
@@ -66,7 +65,6 @@ def host_streams(model: ir.Model) -> list[HostStream]:
     kinds: dict[str, tuple[str, Direction]] = {
         COPY_TO_HOST: (names.GRADIENT_STORE, "to host"),
         COPY_FROM_HOST: (names.GRADIENT_LOAD, "from host"),
-        HOST_WEIGHT_UPDATE: (names.WEIGHT_LOAD, "from host"),
     }
     found: list[HostStream] = []
     for node in model.graph:

@@ -5,7 +5,11 @@ import pytest
 from popdist_onnx.errors import NotOnHostError, popart_exception
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.sgd import SGD
-from popdist_onnx.transforms.host_options import HostAllReduceOptionError, check_host_options
+from popdist_onnx.transforms.host_options import (
+    HostAllReduceOptionError,
+    check_host_options,
+    check_loss_scaling_options,
+)
 from popdist_onnx.types import MergeVarUpdateType, SessionOptions
 
 
@@ -55,7 +59,8 @@ def test_contradictions_are_refused(values, message):
 def test_the_host_updates_weights_of_plain_sgd_only(optimizer, message):
     with pytest.raises(HostAllReduceOptionError, match=message):
         check_host_options(options(**HOST_UPDATE), optimizer)
-    check_host_options(options(**HOST_UPDATE), SGD({}))
+    with pytest.raises(NotOnHostError, match="hostWeightUpdate is not carried out"):
+        check_host_options(options(**HOST_UPDATE), SGD({}))
 
 
 def test_one_weight_with_momentum_is_enough_to_refuse():
@@ -82,3 +87,11 @@ def test_remote_buffers_are_refused_by_name():
 )
 def test_what_works_together_is_taken(values):
     check_host_options(options(**values), Adam({}))
+
+
+def test_automatic_loss_scaling_is_refused():
+    asked = SessionOptions()
+    check_loss_scaling_options(asked)
+    asked.automaticLossScalingSettings.enabled = True
+    with pytest.raises(NotOnHostError, match="automatic loss scaling is not carried out"):
+        check_loss_scaling_options(asked)
