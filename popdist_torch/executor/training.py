@@ -73,7 +73,9 @@ class TrainingExecutor(Executor):
         else:
             self._device_optimizer.release()
             replicas = self._require_compiled()
-            self._device_optimizer = DeviceOptimizer(optimizer, replicas.model.pairs)
+            self._device_optimizer = DeviceOptimizer(
+                optimizer, replicas.model.pairs, self._divisor()
+            )
             self._release_gradients()
 
     def copyWeightsToDevice(self) -> None:
@@ -131,7 +133,7 @@ class TrainingExecutor(Executor):
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super()._compile(args, kwargs)
         pairs = self._require_compiled().model.pairs
-        self._device_optimizer = DeviceOptimizer(self._optimizer, pairs)
+        self._device_optimizer = DeviceOptimizer(self._optimizer, pairs, self._divisor())
 
     def _run(self, replicas: Replicas, arguments: Arguments, outputs: Outputs) -> None:
         assert self._device_optimizer is not None  # noqa: S101 - set by _compile

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch.errors import OptimizerError
+from popdist_torch.optim.scaled import Scaled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ class DeviceOptimizer:
     Args:
         host: The program's optimizer.
         pairs: Every parameter of the program's module with the executor's copy.
+        divisor: What the sum of all gradients is divided by, beside the loss scaling.
 
     Raises:
         OptimizerError: The optimizer updates something that is no parameter of the model, or needs
@@ -36,12 +38,14 @@ class DeviceOptimizer:
         self,
         host: torch.optim.Optimizer,
         pairs: Sequence[tuple[torch.nn.Parameter, torch.nn.Parameter]],
+        divisor: int = 1,
     ) -> None:
         if isinstance(host, torch.optim.LBFGS):
             raise OptimizerError(
                 "PD306", "LBFGS calls the model several times per update", value="LBFGS"
             )
         self._host = host
+        self._divisor = divisor
         self._twin_of = dict(pairs)
         self._newer = False
         self._host_changed = False
@@ -73,16 +77,18 @@ class DeviceOptimizer:
 
     def update(self) -> None:
         """Updates the weights from their gradients."""
-        limit = getattr(self._twin, "max_grad_norm", None)
-        if limit:
-            torch.nn.utils.clip_grad_norm_(self.trained(), limit)
         self._twin.step()
         # Schedulers ask the program's object whether it has stepped.
         self._host._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
         self._newer = True
 
     def reread(self) -> None:
-        """Takes hyper-parameters, and state loaded meanwhile, from the program's object."""
+        """Takes hyper-parameters, and state loaded meanwhile, from the program's object.
+
+        Raises:
+            OptimizerError: An attribute has changed that the program marked as constant.
+        """
+        self._require_constants()
         twin, state = self._make_twin(), self._twin.state
         twin.state = state
         self._twin = twin
@@ -110,7 +116,23 @@ class DeviceOptimizer:
             {**group, "params": self._twins(group["params"])} for group in self._host.param_groups
         ]
         twin.state = defaultdict(dict)
+        if isinstance(twin, Scaled):
+            twin.gradient_divisor = self._divisor
         return twin
+
+    def _require_constants(self) -> None:
+        if not isinstance(self._host, Scaled):
+            return
+        for name in self._host.variable_attrs.marked:
+            before, now = _values(self._twin, name), _values(self._host, name)
+            if before != now:
+                raise OptimizerError(
+                    "PD306",
+                    f"{name} was marked as constant, and has changed",
+                    value=now,
+                    accepted=str(before),
+                    hint=f"call optimizer.variable_attrs.markAsVariable({name!r}) first",
+                )
 
     def _twins(self, parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
         strangers = [p for p in parameters if p not in self._twin_of]
@@ -132,6 +154,12 @@ class DeviceOptimizer:
     def _note_loaded(self, _optimizer: torch.optim.Optimizer) -> None:
         self._host_changed = True
         self._newer = False
+
+
+def _values(optimizer: torch.optim.Optimizer, name: str) -> list[Any]:
+    if name in optimizer.defaults:
+        return [group[name] for group in optimizer.param_groups]
+    return [getattr(optimizer, name)]
 
 
 def _copied(state: dict[str, Any], target: torch.Tensor) -> dict[str, Any]:

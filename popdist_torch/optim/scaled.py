@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
 
 from popdist_torch.errors import OptimizerError
+from popdist_torch.optim.attributes import VariableAttributes
 from popdist_torch.options.effects import stored_only
 
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Iterable, Sequence
+
+    from typing_extensions import Self, TypedDict
+
+    class Extras(TypedDict, total=False):
+        """What every optimizer takes; see `Scaled`."""
+
+        loss_scaling: float | None
+        accum_type: torch.dtype | None
+
+    class MomentExtras(Extras, total=False):
+        """What optimizers with two moments take."""
+
+        first_order_momentum_accum_type: torch.dtype | None
+        second_order_momentum_accum_type: torch.dtype | None
+
+    class ClippingExtras(MomentExtras, total=False):
+        """What those take that clip."""
+
+        max_grad_norm: float | None
 
 
-class Scaled:
+MOMENT_TYPES = (
+    "accum_type",
+    "first_order_momentum_accum_type",
+    "second_order_momentum_accum_type",
+)
+"""The types of accumulators that optimizers with two moments take."""
+
+_TYPES = (torch.float16, torch.float32)
+
+
+class Scaled(torch.optim.Optimizer):
     """Extra settings of an optimizer, kept as its attributes.
 
     A change of one reaches the device with the next ``setOptimizer``.
@@ -19,40 +52,136 @@ class Scaled:
     Attributes:
         loss_scaling: Factor of the loss in backward passes; gradients are divided by it before
             they are used.
-        max_grad_norm: Largest norm of all averaged gradients together; None does not clip.
+        max_grad_norm: Largest norm of all gradients together; None does not clip.
+        gradient_divisor: What an executor has divided the sum of all gradients by, beside the loss
+            scaling; None where no executor runs the optimizer.
+        variable_attrs: Which attributes may change once the model is compiled.
+        only_stored: Names of settings that only an IPU obeys.
     """
 
+    only_stored: ClassVar[tuple[str, ...]] = ()
     loss_scaling: float
-    max_grad_norm: float | None
+    max_grad_norm: float | None = None
+    gradient_divisor: float | None = None
+    variable_attrs: VariableAttributes
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Notes which arguments the program gives: their attributes are variable."""
+        made = super().__new__(cls)
+        given = inspect.signature(cls.__init__).bind_partial(made, *args, **kwargs).arguments
+        names = {*given, *given.get("extras", {})} - {"self", "params", "extras"}
+        made.__dict__["_given"] = frozenset(names)
+        return made
 
     def _set_extras(
         self,
-        loss_scaling: float | None,
-        max_grad_norm: float | None,
-        **accumulator_types: torch.dtype | bool | float | None,
+        loss_scaling: float | None = None,
+        max_grad_norm: float | None = None,
+        **stored: Any,
     ) -> None:
         """Checks and keeps the extra settings.
 
         Args:
             loss_scaling: See the class; None for 1.
             max_grad_norm: See the class.
-            **accumulator_types: What only an IPU obeys; stored under these names.
+            **stored: What only an IPU obeys; stored under these names.
 
         Raises:
-            OptimizerError: A setting is not positive.
+            OptimizerError: A setting is not positive, or no type of accumulators.
+            TypeError: There is no such setting.
         """
+        unknown = sorted(set(stored) - set(self.only_stored))
+        if unknown:
+            raise TypeError(f"{type(self).__name__}() has no argument {unknown[0]!r}")
         scaling = 1.0 if loss_scaling is None else loss_scaling
-        self.loss_scaling = _positive("loss_scaling", scaling)
+        self.loss_scaling = positive("loss_scaling", scaling)
         if max_grad_norm is not None:
-            max_grad_norm = _positive("max_grad_norm", max_grad_norm)
-        self.max_grad_norm = max_grad_norm
-        for name, value in accumulator_types.items():
+            self.max_grad_norm = positive("max_grad_norm", max_grad_norm)
+        for name in self.only_stored:
+            value = stored.get(name)
+            if name.endswith("_type") and value is not None and value not in _TYPES:
+                raise OptimizerError(
+                    "PD306",
+                    f"{name} is a type of accumulators",
+                    value=value,
+                    accepted="torch.float16 or torch.float32",
+                )
             if value is not None:
                 stored_only(f"{type(self).__name__}({name}=...)")
             setattr(self, name, value)
+        names = {"loss_scaling", "max_grad_norm", *self.only_stored, *self.defaults}
+        given: frozenset[str] = self.__dict__.pop("_given")
+        self.variable_attrs = VariableAttributes({name: name not in given for name in names})
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Torch's own leaves out what its classes do not know, so that copies would lack it.
+        own = {key: value for key, value in self.__dict__.items() if not key.startswith("_")}
+        return {**own, **super().__getstate__()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.pop("_given", None)
+        super().__setstate__(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Torch's state, and the same under the names that PopTorch's programs know.
+
+        Returns:
+            Torch's keys; ``ipu_state`` with every tensor by name and index of its parameter, and
+            ``ipu_param`` with the extra settings. Both are None before the first update.
+        """
+        state = super().state_dict()
+        flat = {
+            f"{name}.{index}": value
+            for index, values in state["state"].items()
+            for name, value in values.items()
+            if isinstance(value, torch.Tensor)
+        }
+        settings = {"loss_scaling": torch.tensor(self.loss_scaling)}
+        return {**state, "ipu_state": flat or None, "ipu_param": settings if flat else None}
 
 
-def _positive(name: str, value: Any) -> float:
+def norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The norm of all elements of some tensors.
+
+    Args:
+        tensors: The tensors.
+
+    Returns:
+        A scalar, on their device.
+    """
+    parts = torch._foreach_norm(list(tensors))  # noqa: SLF001 - one call for all of them
+    size: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(parts)))
+    return size
+
+
+def clip_factor(limit: float, tensors: Sequence[torch.Tensor], scale: float = 1.0) -> torch.Tensor:
+    """What PopART multiplies gradients with so that their norm keeps a limit.
+
+    Args:
+        limit: Largest norm.
+        tensors: What is limited.
+        scale: Factor that they lack.
+
+    Returns:
+        ``limit / max(limit, norm)``.
+    """
+    size = norm(tensors) * scale
+    return limit / size.clamp(min=limit)
+
+
+def positive(name: str, value: Any) -> float:
+    """A setting that must be positive.
+
+    Args:
+        name: The setting.
+        value: What the program gave.
+
+    Returns:
+        The value.
+
+    Raises:
+        OptimizerError: It is not.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise OptimizerError("PD306", f"{name} must be positive", value=value)
     return float(value)

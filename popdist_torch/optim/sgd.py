@@ -6,10 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist_torch.optim.scaled import Scaled
+from popdist_torch.optim.scaled import Scaled, clip_factor, positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from typing_extensions import TypedDict, Unpack
+
+    class DescentExtras(TypedDict, total=False):
+        """What descent takes beyond torch's own arguments."""
+
+        loss_scaling: float | None
+        velocity_scaling: float | None
+        use_combined_accum: bool | None
+        accum_type: torch.dtype | None
+        velocity_accum_type: torch.dtype | None
+        max_grad_norm: float | None
 
 
 class SGD(Scaled, torch.optim.SGD):
@@ -23,6 +35,13 @@ class SGD(Scaled, torch.optim.SGD):
     Without momentum the same holds with m = 0. This differs from ``torch.optim.SGD`` where dm is
     not 0: torch neither dampens the first velocity, nor anything without momentum.
 
+    ``max_grad_norm`` limits the tensors that PopART limits. Without momentum these are the raw
+    gradients: their sum over replicas and accumulation steps, times the loss scaling, before any
+    division and without weight decay. With momentum they are what is subtracted from the weights
+    (v, or with Nesterov g + wd w + m v), times the loss scaling, or with ``use_combined_accum``
+    times ``velocity_scaling``; the stored velocity is not limited. In a plain loop, without an
+    executor, nothing is known of such factors and gradients are limited as they are.
+
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate.
@@ -31,13 +50,12 @@ class SGD(Scaled, torch.optim.SGD):
         weight_decay: As above.
         nesterov: As above.
         maximize: Whether to climb.
-        loss_scaling: Factor of the loss in backward passes.
-        velocity_scaling: Stored.
-        use_combined_accum: Stored.
-        accum_type: Stored.
-        velocity_accum_type: Stored.
-        max_grad_norm: Largest norm of all averaged gradients together.
+        **extras: ``loss_scaling``, the factor of the loss in backward passes; ``max_grad_norm``,
+            ``velocity_scaling`` and ``use_combined_accum`` as above; stored: ``accum_type`` and
+            ``velocity_accum_type``.
     """
+
+    only_stored = ("accum_type", "velocity_accum_type")
 
     def __init__(
         self,
@@ -47,23 +65,16 @@ class SGD(Scaled, torch.optim.SGD):
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        *,
         maximize: bool = False,
-        loss_scaling: float | None = None,
-        velocity_scaling: float | None = None,
-        use_combined_accum: bool | None = None,
-        accum_type: torch.dtype | None = None,
-        velocity_accum_type: torch.dtype | None = None,
-        max_grad_norm: float | None = None,
+        **extras: Unpack[DescentExtras],
     ) -> None:
         super().__init__(params, lr, momentum, dampening, weight_decay, nesterov, maximize=maximize)
-        self._set_extras(
-            loss_scaling,
-            max_grad_norm,
-            velocity_scaling=velocity_scaling,
-            use_combined_accum=use_combined_accum,
-            accum_type=accum_type,
-            velocity_accum_type=velocity_accum_type,
-        )
+        velocity_scaling = extras.pop("velocity_scaling", None)
+        scaling = 1.0 if velocity_scaling is None else velocity_scaling
+        self.velocity_scaling = positive("velocity_scaling", scaling)
+        self.use_combined_accum = bool(extras.pop("use_combined_accum", None))
+        self._set_extras(**extras)
 
     # Complete on its own: torch runs step hooks once more in a step that calls its parent's.
     @torch.no_grad()
@@ -78,26 +89,58 @@ class SGD(Scaled, torch.optim.SGD):
         """
         with torch.enable_grad():
             loss = None if closure is None else closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
+        updates = [self._update(group) for group in self.param_groups]
+        updates = [update for update in updates if update[0]]
+        if self.max_grad_norm is not None and updates:
+            updates = self._limited(self.max_grad_norm, updates)
+        for weights, steps, rate, decay in updates:
+            if decay != 1:
+                torch._foreach_mul_(weights, decay)
+            torch._foreach_add_(weights, steps, alpha=-rate)
         return loss
 
-    def _update(self, weight: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
-        direction = -gradient if group["maximize"] else gradient
-        if group["weight_decay"]:
-            direction = direction.add(weight, alpha=group["weight_decay"])
-        momentum, kept = group["momentum"], 1 - group["dampening"]
-        if not momentum:
-            weight.add_(direction, alpha=-group["lr"] * kept)
-            return
-        state = self.state[weight]
-        velocity = state.setdefault("momentum_buffer", None)
-        if velocity is None:
-            velocity = state["momentum_buffer"] = torch.zeros_like(weight)
-        velocity.mul_(momentum).add_(direction, alpha=kept)
+    def _update(self, group: dict[str, Any]) -> _Update:
+        """What a group's weights are to lose: steps times rate, after a factor of the weights."""
+        weights = [p for p in group["params"] if p.grad is not None]
+        steps: list[torch.Tensor] = [p.grad for p in weights]
+        if group["maximize"] and weights:
+            steps = list(torch._foreach_neg(steps))  # noqa: SLF001 - one call for all
+        momentum, kept, decay = group["momentum"], 1 - group["dampening"], group["weight_decay"]
+        if not momentum or not weights:
+            return weights, steps, group["lr"] * kept, 1 - group["lr"] * kept * decay
+        if decay:
+            steps = list(torch._foreach_add(steps, weights, alpha=decay))  # noqa: SLF001 - one call for all
+        velocities = [self._velocity(weight) for weight in weights]
+        torch._foreach_mul_(velocities, momentum)
+        torch._foreach_add_(velocities, steps, alpha=kept)
         if group["nesterov"]:
-            weight.add_(direction.add(velocity, alpha=momentum), alpha=-group["lr"])
+            steps = list(torch._foreach_add(steps, velocities, alpha=momentum))  # noqa: SLF001 - one call for all
         else:
-            weight.add_(velocity, alpha=-group["lr"])
+            steps = velocities
+        return weights, steps, group["lr"], 1
+
+    def _velocity(self, weight: torch.Tensor) -> torch.Tensor:
+        state = self.state[weight]
+        if state.get("momentum_buffer") is None:
+            state["momentum_buffer"] = torch.zeros_like(weight)
+        velocity: torch.Tensor = state["momentum_buffer"]
+        return velocity
+
+    def _limited(self, limit: float, updates: list[_Update]) -> list[_Update]:
+        fed = [step for _, steps, _, _ in updates for step in steps]
+        factor = clip_factor(limit, fed, self._scale())
+        return [
+            (weights, list(torch._foreach_mul(steps, factor)), rate, decay)  # noqa: SLF001
+            for weights, steps, rate, decay in updates
+        ]
+
+    def _scale(self) -> float:
+        if self.gradient_divisor is None:
+            return 1.0
+        if not any(group["momentum"] for group in self.param_groups):
+            return self.loss_scaling * self.gradient_divisor
+        return self.velocity_scaling if self.use_combined_accum else self.loss_scaling
+
+
+if TYPE_CHECKING:
+    _Update = tuple[list[torch.Tensor], list[torch.Tensor], float, float]

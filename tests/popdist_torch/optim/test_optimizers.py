@@ -8,6 +8,7 @@ from torch import nn
 
 import popdist_torch as poptorch
 from tests.popdist_torch import reference
+from tests.popdist_torch.optim import formulas
 
 GRADIENTS = [1.0, 0.5, -0.2]
 
@@ -139,3 +140,103 @@ def test_clipping_limits_the_norm_of_all_gradients():
         assert nn.utils.clip_grad_norm_(other.parameters(), 0.05) > 0.05
         optimizer.step()
     assert abs(ours - reference.flat(other)).max() < 1e-7
+
+
+@pytest.mark.parametrize(
+    ("settings", "raw"),
+    [
+        ({}, 8 * 4),  # A x R and the loss scaling
+        ({"momentum": 0.9}, 8),
+        ({"momentum": 0.9, "use_combined_accum": True, "velocity_scaling": 2.0}, 2),
+    ],
+)
+@pytest.mark.parametrize("reduction", ["Mean", "Sum"])
+def test_descent_clips_the_tensors_that_popart_clips(settings, raw, reduction):
+    """Without momentum the raw sum of scaled gradients, with it the scaled velocity."""
+    x, y = torch.randn(8, 3).double(), torch.randn(8, 2).double()
+    model, limit, ls = Net().double(), 0.05, 8.0
+    weights = [p.detach().numpy().copy() for p in model.parameters()]
+    twin = copy.deepcopy(model)
+    options = poptorch.Options().replicationFactor(2)
+    options.Training.gradientAccumulation(2)
+    options.Training.accumulationAndReplicationReductionType(poptorch.ReductionType[reduction])
+    optimizer = poptorch.optim.SGD(
+        model.parameters(), lr=0.1, loss_scaling=ls, max_grad_norm=limit, **settings
+    )
+    training = poptorch.trainingModel(model, options, optimizer)
+    state = {}
+    divisor = 4 if reduction == "Mean" else 1
+    scale = raw if "momentum" in settings or reduction == "Mean" else ls
+    for _ in range(5):
+        training(x, y)
+        for parameter, weight in zip(twin.parameters(), weights, strict=True):
+            parameter.data.copy_(torch.tensor(weight))
+        twin.zero_grad()
+        sum(twin(x[i : i + 2], y[i : i + 2]) for i in range(0, 8, 2)).backward()
+        gradients = [p.grad.numpy() / divisor for p in twin.parameters()]
+        m = settings.get("momentum", 0.0)
+        formulas.sgd(state, weights, gradients, lr=0.1, m=m, limit=limit, scale=scale)
+    for parameter, weight in zip(model.parameters(), weights, strict=True):
+        assert abs(parameter.detach().numpy() - weight).max() < 1e-12
+
+
+def test_attributes_are_variable_where_the_program_gave_them():
+    weights = [nn.Parameter(torch.ones(1))]
+    attrs = poptorch.optim.Adam(weights, lr=1e-3, loss_scaling=2.0).variable_attrs
+    assert not attrs.isConstant("lr")
+    assert not attrs.isConstant("loss_scaling")
+    assert attrs.isConstant("betas")
+    assert attrs.isConstant("max_grad_norm")
+    attrs.markAsVariable("betas")
+    attrs.markAsConstant("lr")
+    assert (attrs.isConstant("betas"), attrs.isConstant("lr")) == (False, True)
+    for call in (attrs.isConstant, attrs.markAsConstant, attrs.markAsVariable):
+        with pytest.raises(AssertionError, match="no such attribute"):
+            call("momentum")
+
+
+@pytest.mark.parametrize("name", ["lr", "loss_scaling"])
+def test_what_the_program_marked_as_constant_stays(name):
+    model = Net()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, loss_scaling=2.0)
+    optimizer.variable_attrs.markAsConstant(name)
+    training = poptorch.trainingModel(model, None, optimizer)
+    training(X, Y)
+    training.setOptimizer(optimizer)
+    optimizer.loss_scaling = 4.0
+    optimizer.param_groups[0]["lr"] = 0.2
+    with pytest.raises(AssertionError, match=f"{name} was marked as constant"):
+        training.setOptimizer(optimizer)
+    optimizer.variable_attrs.markAsVariable(name)
+    training.setOptimizer(optimizer)
+
+
+def test_unknown_settings_and_types_are_errors():
+    weights = [nn.Parameter(torch.ones(1))]
+    for kind in ("SGD", "Adam", "AdamW", "RMSprop", "LAMB"):
+        make = getattr(poptorch.optim, kind)
+        with pytest.raises(TypeError, match="no argument 'accum_typ'"):
+            make(weights, lr=0.1, accum_typ=torch.half)
+        with pytest.raises(AssertionError, match=r"torch\.float16 or torch\.float32"):
+            make(weights, lr=0.1, accum_type=torch.float64)
+        assert make(weights, lr=0.1, accum_type=torch.half).accum_type == torch.half
+    with pytest.raises(ValueError, match="betas"):
+        poptorch.optim.LAMB(weights, betas=(1.0, 0.9))
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "LAMB"])
+def test_every_optimizer_drives_a_model(name):
+    model = Net()
+    other = copy.deepcopy(model)
+    make = getattr(poptorch.optim, name)
+    optimizer = make(model.parameters(), lr=0.1, loss_scaling=16.0)
+    loss, ours = trained(model, optimizer, steps=5)
+    plain = make(other.parameters(), lr=0.1)
+    for _ in range(5):
+        plain.zero_grad()
+        expected = other(X, Y)
+        expected.backward()
+        plain.step()
+    assert torch.equal(loss, expected)
+    assert (ours == reference.flat(other)).all()
+    assert (optimizer.state_dict()["ipu_state"] is None) == (name == "SGD")
