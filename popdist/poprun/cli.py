@@ -6,7 +6,7 @@ import os
 import sys
 
 from popdist.errors import PopdistError
-from popdist.poprun.log import Log, say
+from popdist.poprun.log import Log, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from popdist.poprun.ready import Ready
 
 USAGE_EXIT_CODE = 2
+INTERRUPTED_EXIT_CODE = 130
+
+SUBCOMMANDS = {
+    "doctor": "popdist.poprun.doctor.session",
+    "partitions": "popdist.poprun.partitions.listing",
+}
+"""What a first word means instead of a program; ``poprun -- doctor`` starts the program."""
 _ANSWERED = {"help", "version", "completion"}
 
 
@@ -40,9 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         say(f"poprun: {hide(str(error))}")
         return USAGE_EXIT_CODE
+    except KeyboardInterrupt:  # while a job is planned; later on, supervision answers for it
+        return INTERRUPTED_EXIT_CODE
 
 
 def _run(arguments: Sequence[str]) -> int:
+    if arguments and arguments[0] in SUBCOMMANDS:
+        from importlib import import_module
+
+        code: int = import_module(SUBCOMMANDS[arguments[0]]).main(arguments[1:])
+        return code
     from popdist.poprun.command.parser import parse
 
     line = parse(arguments, os.environ)
@@ -51,7 +65,7 @@ def _run(arguments: Sequence[str]) -> int:
 
         text = answer(line)
         if text is not None:
-            sys.stdout.write(text + "\n")
+            show(text)
             return 0
     for note in line.notes:
         say(f"poprun: {note}")
@@ -70,7 +84,7 @@ def _run(arguments: Sequence[str]) -> int:
         from popdist.poprun.plan.manifest import manifest
         from popdist.poprun.plan.placement import place
 
-        sys.stdout.write(manifest(line, job, place(job)) + "\n")
+        show(manifest(line, job, place(job)))
         return 0
     return _launch(job, line)
 
@@ -100,8 +114,7 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
     if job.print_topology or job.dry_run or job.verbosity > 1:
         from popdist.poprun.seeing.topology_table import topology_table
 
-        sys.stdout.write(topology_table(ready.shown(job), job.num_ilds) + "\n")
-        sys.stdout.flush()
+        show(topology_table(ready.shown(job), job.num_ilds))
 
     def build(run: Run) -> Command:
         return build_command(
@@ -118,7 +131,7 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
         from popdist.poprun.seeing.dry_run import dry_run_text
 
         command = build(Run("pipe=<folder>/pipe", "<folder>/mpi", keyboard="<folder>/stdin"))
-        sys.stdout.write(dry_run_text(line, command, os.environ, room=os.sysconf("SC_ARG_MAX")))
+        show(dry_run_text(line, command, os.environ, room=os.sysconf("SC_ARG_MAX")))
         return 0
     from popdist.poprun.launch import Launch
 
