@@ -106,7 +106,7 @@ def _hard_sigmoid(at: At) -> Tensor:
 def _hard_swish(at: At) -> Tensor:
     """Y = x * h(x) with h = max(0, min(1, x / 6 + 1 / 2))."""
     gate = at.tape.HardSigmoid(at.x, alpha=1 / 6, beta=0.5)
-    inside = at.tape.And(at.x > -3, at.x < 3)
+    inside = at.tape.And(gate > 0, gate < 1)
     return at.g * (gate + step(at, inside) * at.x / 6)
 
 

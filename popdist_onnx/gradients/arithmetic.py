@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from popdist_onnx.gradients.activations import step
 from popdist_onnx.gradients.registry import At, gradient
 
 if TYPE_CHECKING:
-    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.tensor import Array, Tensor
 
 
 @gradient("Add", broadcasts=True)
@@ -46,7 +44,7 @@ def _pow(at: At) -> list[Tensor | None]:
     ]
 
 
-def _slope_of_power(at: At, a: Tensor, b: Tensor, exponent: np.ndarray | None) -> Tensor:
+def _slope_of_power(at: At, a: Tensor, b: Tensor, exponent: Array | None) -> Tensor:
     power = None if exponent is None or exponent.size != 1 else float(exponent.item())
     match power:
         case 2.0:

@@ -152,7 +152,7 @@ def weight_gradient(x: Tensor, g: Tensor, w: Tensor, windows: Windows, groups: i
     taps = math.prod(windows.kernel)
     static = counts is not None and lengths is not None and w.static
     if not static or not isinstance(channels, int) or taps >= _MANY_TAPS:
-        return _by_convolution(x, g, w, windows, groups)
+        return _by_convolution(x, g, windows, groups)
     if groups == 1 and channels < _NARROW and taps > 1:
         return _by_columns(x, g, w, windows)
     if groups > 1 and channels == 1 and w.shape[0] == groups:
@@ -231,7 +231,7 @@ def _pieces(x: Tensor, windows: Windows, counts: Sequence[int]) -> Iterator[Tens
             yield tape.Slice(x, list(offset), ends, axes, list(windows.strides))
 
 
-def _by_convolution(x: Tensor, g: Tensor, w: Tensor, windows: Windows, groups: int) -> Tensor:
+def _by_convolution(x: Tensor, g: Tensor, windows: Windows, groups: int) -> Tensor:
     """A convolution over the batch: channels are the batch, strides and dilations exchange."""
     tape, rank = x.tape, windows.rank
     rest = list(range(2, 2 + rank))

@@ -11,7 +11,9 @@ from popdist_onnx.gradients.broadcasting import unbroadcast
 from popdist_onnx.gradients.registry import At, gradient
 
 if TYPE_CHECKING:
-    from popdist_onnx.graph.tensor import Tensor
+    from collections.abc import Callable
+
+    from popdist_onnx.graph.tensor import Array, Tensor
 
 _FAR = int(np.iinfo(np.int64).max)
 
@@ -146,7 +148,7 @@ def _pad_constant(at: At, rank: int) -> Tensor:
 def _folded(g: Tensor, length: int, before: int, after: int, axis: int, mode: str) -> Tensor:
     """Adds the padded ends of one axis to the elements that they were copied from."""
     positions = np.arange(length)
-    source = np.pad(positions, (before, after), mode=_NUMPY_MODES[mode])
+    source = _NUMPY_PADS[mode](positions, before, after)
     # A product with the copying matrix, transposed, sums the copies.
     copying = (source[:, None] == positions[None, :]).astype(g.dtype.numpy())
     tape, rank = g.tape, g.rank
@@ -158,7 +160,11 @@ def _folded(g: Tensor, length: int, before: int, after: int, axis: int, mode: st
     return tape.Transpose(summed, perm=[int(one) for one in np.argsort(order)])
 
 
-_NUMPY_MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+_NUMPY_PADS: dict[str, Callable[[Array, int, int], Array]] = {
+    "reflect": lambda positions, *width: np.pad(positions, width, mode="reflect"),
+    "edge": lambda positions, *width: np.pad(positions, width, mode="edge"),
+    "wrap": lambda positions, *width: np.pad(positions, width, mode="wrap"),
+}
 
 
 @gradient("SpaceToDepth")

@@ -26,7 +26,7 @@ def _lstm(at: At) -> list[Tensor | None]:
     return differentiate(at, _one_direction, 8)
 
 
-def _one_direction(one: Direction) -> None:
+def _one_direction(one: Direction) -> None:  # noqa: PLR0915 - the formulas of one step
     tape, size = one.tape, one.hidden
     gate, candidate, output = one.activations
     previous = one.before(one.state(_H0), one.y)

@@ -1,7 +1,7 @@
-"""Normalizations. With n = (x - mean) / deviation all have the same gradient in x:
+"""Normalizations.
 
-(h - mean(h) - n mean(h n)) / deviation, where h is the gradient of n and means go over the axes
-that the statistics were taken over.
+With n = (x - mean) / deviation all have the same gradient in x, (h - mean(h) - n mean(h n)) /
+deviation, where h is the gradient of n and means go over the axes of the statistics.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def normalized_gradient(
 
 @gradient("LayerNormalization", inputs=(0, 1, 2))
 def _layer(at: At) -> list[Tensor | None]:
-    tape, x, g, scale = at.tape, at.x, at.g, at.input(1)
+    x, g, scale = at.x, at.g, at.input(1)
     axes = list(range(at.get("axis", -1) % x.rank, x.rank))
     n, inverse = _standardized(at, axes)
     edges: list[Tensor | None] = [None, None, None]
@@ -123,7 +123,6 @@ def _layer(at: At) -> list[Tensor | None]:
         edges[1] = unbroadcast(g * n, scale)
     if at.wants(2):
         edges[2] = unbroadcast(g, at.input(2))
-    del tape
     return edges
 
 
@@ -204,7 +203,7 @@ def _mean_variance(at: At) -> Tensor:
 @gradient("LRN")
 def _lrn(at: At) -> Tensor:
     """Y = x s^-beta with s = bias + alpha / size * sum of x x over neighbouring channels."""
-    tape, x, g = at.tape, at.x, at.g
+    x, g = at.x, at.g
     size, beta, bias = at.get("size", 1), at.get("beta", 0.75), at.get("bias", 1.0)
     share = at.get("alpha", 1e-4) / size
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2

@@ -73,7 +73,7 @@ def _max_pool(at: At) -> Tensor:
 @gradient("AveragePool")
 def _average_pool(at: At) -> Tensor:
     """Every window spreads its gradient evenly: a transposed convolution with ones."""
-    tape, x = at.tape, at.x
+    x = at.x
     windows = Windows.of(at, x, at.y)
     lengths, counts = spatial(x), spatial(at.y)
     if lengths is None or counts is None:

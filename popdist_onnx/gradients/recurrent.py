@@ -188,10 +188,11 @@ def differentiate(
 
 def _direction(at: At, index: int, *, reverse: bool) -> Direction:
     turned = _turn if reverse else _leave
-    names = list(at.get("activations", []))
+    names: list[str] = list(at.get("activations", ()))
     each = len(_DEFAULTS[at.node.op_type])
     names = names[index * each : (index + 1) * each] or _DEFAULTS[at.node.op_type]
-    alphas, betas = at.get("activation_alpha", []), at.get("activation_beta", [])
+    alphas: Sequence[float] = at.get("activation_alpha", ())
+    betas: Sequence[float] = at.get("activation_beta", ())
     return Direction(
         at=at,
         index=index,

@@ -207,13 +207,13 @@ class At:
             default: What an absent one means.
 
         Returns:
-            Its value; text as str.
+            Its value.
         """
         attribute = self.node.attributes.get(name)
         if attribute is None:
             return default
-        value: Any = attribute.value
-        return value.decode() if isinstance(value, bytes) else value
+        value: T = attribute.value
+        return value
 
     def known(self, index: int) -> Any:
         """The content of an input that must be a constant.

@@ -138,7 +138,9 @@ def _by_model(
 
 
 def _type_proto(value: ir.Value) -> onnx.TypeProto:
-    if value.type is not None and not isinstance(value.type, ir.TensorType):
+    if value.type is None:
+        raise ValueError(f"the type of {value.name!r} is not known")
+    if not isinstance(value.type, ir.TensorType):
         proto = onnx.TypeProto()
         ir.serde.serialize_type_into(proto, value.type)
         return proto

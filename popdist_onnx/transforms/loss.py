@@ -17,6 +17,8 @@ from popdist_onnx.graph.tensor import dims
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from popdist_onnx.graph.tensor import Tensor
+
 Reduction = Literal["mean", "sum"]
 
 
@@ -49,7 +51,7 @@ class SetLoss(Pass):
             raise popart_exception(
                 "PD523",
                 f"Could not find loss tensor '{self.loss}' in the model",
-                accepted=f"a tensor of the graph, for example {', '.join(near or list(found)[-3:])}",
+                accepted="a tensor of the graph, as " + ", ".join(near or list(found)[-3:]),
             )
         known = dims(value)
         if known is not None and any(dim != 1 for dim in known):
@@ -124,7 +126,7 @@ def add_cross_entropy(
     """Adds the loss of a classifier: cross entropy of the softmax over the second axis.
 
     Args:
-        model: The model, changed in place; afterwards its loss is the tensor ``loss``.
+        model: The model, changed in place; afterwards its loss is the output ``loss``.
         logits: The tensor of scores, shape ``[batch, classes, ...]``.
         labels: Name of the input that is added, int64 class numbers of shape ``[batch, ...]``.
         reduction: Mean or sum over the labels.
@@ -136,8 +138,8 @@ def add_cross_entropy(
     scores = tape.wrap(_value(model.graph, logits))
     known = scores.dims or (None, None)
     wanted = tape.input(labels, ir.DataType.INT64, [known[0], *known[2:]])
-    tape.many("SoftmaxCrossEntropyLoss", ["loss"], scores, wanted, reduction=reduction)
-    return set_loss(model, "loss")
+    made = tape.many("SoftmaxCrossEntropyLoss", ["loss"], scores, wanted, reduction=reduction)
+    return _finished(model, made[0])
 
 
 def add_squared_error(
@@ -146,7 +148,7 @@ def add_squared_error(
     """Adds the loss of a regression: squared differences.
 
     Args:
-        model: The model, changed in place; afterwards its loss is the tensor ``loss``.
+        model: The model, changed in place; afterwards its loss is the output ``loss``.
         output: The tensor to compare.
         target: Name of the input that is added, of the same type and shape.
         reduction: Mean or sum over all elements.
@@ -159,15 +161,14 @@ def add_squared_error(
     wanted = tape.input(target, made.dtype, made.dims or ())
     error = made - wanted
     reduce = "ReduceMean" if reduction == "mean" else "ReduceSum"
-    tape.many(reduce, ["loss"], error * error, keepdims=0)
-    return set_loss(model, "loss")
+    return _finished(model, tape.many(reduce, ["loss"], error * error, keepdims=0)[0])
 
 
 def add_sum(model: ir.Model, output: str, reduction: Reduction = "mean") -> ir.Model:
     """Makes a tensor the loss by its mean or sum, for models that calculate their loss themselves.
 
     Args:
-        model: The model, changed in place; afterwards its loss is the tensor ``loss``.
+        model: The model, changed in place; afterwards its loss is the output ``loss``.
         output: The tensor.
         reduction: Mean or sum over all elements.
 
@@ -176,8 +177,13 @@ def add_sum(model: ir.Model, output: str, reduction: Reduction = "mean") -> ir.M
     """
     tape = Tape(model.graph)
     reduce = "ReduceMean" if reduction == "mean" else "ReduceSum"
-    tape.many(reduce, ["loss"], _value(model.graph, output), keepdims=0)
-    return set_loss(model, "loss")
+    value = _value(model.graph, output)
+    return _finished(model, tape.many(reduce, ["loss"], value, keepdims=0)[0])
+
+
+def _finished(model: ir.Model, loss: Tensor) -> ir.Model:
+    model.graph.outputs.append(loss.value)
+    return set_loss(model, loss.name)
 
 
 def _value(graph: ir.Graph, name: str) -> ir.Value:

@@ -14,7 +14,7 @@ from popdist_onnx.graph.tape import Tape
 from popdist_onnx.graph.tensor import Tensor, constant, dims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _FIRST_WITH_MODE = 12
 """Dropout has an input for its mode since this opset; before, training sessions simply dropped."""
@@ -108,7 +108,7 @@ def random_inputs(model: ir.Model, *, training: bool = True) -> ir.Model:
     return model
 
 
-def _dropout(source: _Source) -> list[Tensor | None]:
+def _dropout(source: _Source) -> Sequence[Tensor]:
     """X times mask / keep."""
     tape, node = source.tape, source.node
     x = tape.wrap(_given(node, 0))
@@ -162,7 +162,7 @@ def _given(node: ir.Node, index: int) -> ir.Value:
     return value
 
 
-def _normal(source: _Source) -> list[Tensor | None]:
+def _normal(source: _Source) -> Sequence[Tensor]:
     settings = {
         RANDOM: "normal",
         f"{RANDOM}.mean": source.number("mean", 0.0),
@@ -171,7 +171,7 @@ def _normal(source: _Source) -> list[Tensor | None]:
     return [source.draw(source.output, source.dtype, settings)]
 
 
-def _uniform(source: _Source) -> list[Tensor | None]:
+def _uniform(source: _Source) -> Sequence[Tensor]:
     settings = {
         RANDOM: "uniform",
         f"{RANDOM}.low": source.number("low", 0.0),
@@ -180,7 +180,7 @@ def _uniform(source: _Source) -> list[Tensor | None]:
     return [source.draw(source.output, source.dtype, settings)]
 
 
-def _bernoulli(source: _Source) -> list[Tensor | None]:
+def _bernoulli(source: _Source) -> Sequence[Tensor]:
     """One with the probability that the input says."""
     probability = source.tape.wrap(_given(source.node, 0))
     settings = {RANDOM: "uniform", f"{RANDOM}.low": 0.0, f"{RANDOM}.high": 1.0}
@@ -188,7 +188,7 @@ def _bernoulli(source: _Source) -> list[Tensor | None]:
     return [source.tape.Cast(drawn < probability, to=source.dtype.value)]
 
 
-_REPLACED: dict[str, Callable[[_Source], list[Tensor | None]]] = {
+_REPLACED: dict[str, Callable[[_Source], Sequence[Tensor]]] = {
     "Bernoulli": _bernoulli,
     "Dropout": _dropout,
     "RandomNormal": _normal,

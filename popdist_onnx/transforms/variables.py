@@ -28,7 +28,8 @@ _SETTINGS: dict[str, Collection[int]] = {
 
 # Exporters lift numbers of the program to initializers, under names that they make up.
 _MADE_UP = re.compile(
-    r"(?:.*/)?(?:val_\d+|onnx::\w+_\d+|_?(?:scalar|const|constant)\w*)(?:_output_\d+)?$", re.IGNORECASE
+    r"(?:.*/)?(?:val_\d+|onnx::\w+_\d+|_?(?:scalar|const|constant)\w*)(?:_output_\d+)?$",
+    re.IGNORECASE,
 )
 
 
