@@ -8,13 +8,14 @@ from __future__ import annotations
 import gzip
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.utils.data import TensorDataset
+import numpy as np
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 MNIST_FILES = (
     "train-images-idx3-ubyte",
@@ -27,19 +28,35 @@ _UNSIGNED_BYTES = 8  # the idx format's code of the element type
 
 
 @dataclass(frozen=True)
+class Part:
+    """Images with labels.
+
+    Attributes:
+        images: float32 [n, side, side] in 0..1.
+        labels: int64 [n].
+    """
+
+    images: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
 class Digits:
-    """Images with labels, split for training and testing.
+    """Digits, split for training and testing.
 
     Attributes:
         name: Where they come from.
-        train: Images float32 [n, 1, side, side] in 0..1, labels int64 [n].
-        test: As above.
+        train: To train on.
+        test: To test on.
         side: Pixels per side.
     """
 
     name: str
-    train: TensorDataset
-    test: TensorDataset
+    train: Part
+    test: Part
     side: int
 
 
@@ -58,32 +75,25 @@ def load(mnist: Path | None = None) -> Digits:
     """
     if mnist is not None:
         images, labels, test_images, test_labels = (_idx(mnist, name) for name in MNIST_FILES)
-        return _digits(f"MNIST in {mnist}", images / 255, labels, test_images / 255, test_labels)
+        train = _part(images / 255, labels)
+        return Digits(f"MNIST in {mnist}", train, _part(test_images / 255, test_labels), 28)
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    images = torch.as_tensor(bunch.images, dtype=torch.float32) / 16
-    labels = torch.as_tensor(bunch.target)
     # The set is ordered by writer; every writer should be in both parts.
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    train, test = order[_TEST_DIGITS:], order[:_TEST_DIGITS]
-    name = "scikit-learn's handwritten digits"
-    return _digits(name, images[train], labels[train], images[test], labels[test])
+    order = np.random.default_rng(0).permutation(len(bunch.target))
+    train, test = (
+        _part(bunch.images[part] / 16, bunch.target[part])
+        for part in (order[_TEST_DIGITS:], order[:_TEST_DIGITS])
+    )
+    return Digits("scikit-learn's handwritten digits", train, test, 8)
 
 
-def _digits(
-    name: str,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    test_images: torch.Tensor,
-    test_labels: torch.Tensor,
-) -> Digits:
-    train = TensorDataset(images.float().unsqueeze(1), labels.long())
-    test = TensorDataset(test_images.float().unsqueeze(1), test_labels.long())
-    return Digits(name, train, test, images.shape[-1])
+def _part(images: NDArray[np.float64], labels: NDArray[np.integer[Any]]) -> Part:
+    return Part(np.ascontiguousarray(images, dtype=np.float32), labels.astype(np.int64))
 
 
-def _idx(folder: Path, name: str) -> torch.Tensor:
+def _idx(folder: Path, name: str) -> NDArray[np.uint8]:
     """Reads a file of the idx format: a header of big-endian sizes, then unsigned bytes."""
     plain, packed = folder / name, folder / f"{name}.gz"
     if plain.is_file():
@@ -94,7 +104,7 @@ def _idx(folder: Path, name: str) -> torch.Tensor:
         raise SystemExit(f"no {name} and no {name}.gz in {folder}")
     zero, kind, dimensions = struct.unpack_from(">HBB", content)
     sizes = struct.unpack_from(f">{dimensions}I", content, 4)
-    body = torch.frombuffer(bytearray(content[4 + 4 * dimensions :]), dtype=torch.uint8)
-    if zero != 0 or kind != _UNSIGNED_BYTES or body.numel() != torch.Size(sizes).numel():
+    body = np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions)
+    if zero != 0 or kind != _UNSIGNED_BYTES or body.size != np.prod(sizes):
         raise SystemExit(f"{name} in {folder} is no idx file of unsigned bytes")
-    return body.view(sizes)
+    return body.reshape(sizes)

@@ -20,6 +20,7 @@ from pathlib import Path
 import digits
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 from tqdm import tqdm
 
 import popdist
@@ -106,13 +107,18 @@ def create_options(args: argparse.Namespace) -> poptorch.Options:
     return options
 
 
+def as_dataset(part: digits.Part) -> TensorDataset:
+    """Images as torch wants them, with one channel, and their labels."""
+    return TensorDataset(torch.as_tensor(part.images).unsqueeze(1), torch.as_tensor(part.labels))
+
+
 def create_loader(
     args: argparse.Namespace, options: poptorch.Options, data: digits.Digits
 ) -> poptorch.DataLoader:
     """The training data of the process that the options describe."""
     return poptorch.DataLoader(
         options,
-        data.train,
+        as_dataset(data.train),
         batch_size=args.batch_size,
         shuffle=True,
         # Shuffles in a job of one process; larger ones shuffle by the options' seed.
@@ -170,7 +176,7 @@ def accuracy(model: nn.Module, data: digits.Digits) -> float:
     count = len(data.test)
     batch = max(size for size in range(1, 501) if count % size == 0)
     inference_model = poptorch.inferenceModel(model.eval(), options)
-    loader = poptorch.DataLoader(options, data.test, batch_size=batch)
+    loader = poptorch.DataLoader(options, as_dataset(data.test), batch_size=batch)
     right = sum(int((inference_model(x).argmax(1) == y).sum()) for x, y in loader)
     return right / count
 
