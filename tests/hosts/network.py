@@ -179,7 +179,9 @@ class Hosts:
         for index, name in enumerate(self.names):
             self._kill_processes(index)
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-        subprocess.run(["ip", "link", "del", self._bridge], capture_output=True, check=False)
+        # Connections that were cut keep a namespace alive for a while, and its link with it.
+        for link in (*self._outer, self._bridge):
+            subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
 
 
 def run(*words):

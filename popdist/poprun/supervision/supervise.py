@@ -257,7 +257,7 @@ class Supervisor:
         self._log.info(ending.text)
         self._ask_to_end()
         if ending.kind == "host":  # nobody is left there who could be asked
-            self._kill_at = monotonic() + _MPIRUNS_LAST_WORD
+            self._kill_at = monotonic() + _GUARDS_LAST_WORD
 
     def _ask_to_end(self) -> None:
         self._kill_at = monotonic() + self._last_word
