@@ -147,7 +147,7 @@ class Builder(Annotations, Queries):
         return self._known(value)
 
     def addInitializedInputTensor(
-        self, initVal: np.ndarray[Any, Any], debugContext: object = "", **old: object
+        self, initVal: np.ndarray[Any, Any] | np.generic, debugContext: object = "", **old: object
     ) -> str:
         """Adds an input with content: a weight, where a session trains.
 
@@ -162,18 +162,19 @@ class Builder(Annotations, Queries):
         Raises:
             ArgumentError: The content is no array, or of a type that PopART does not take.
         """
-        if not isinstance(initVal, np.ndarray):
+        content: Any = np.asarray(initVal) if isinstance(initVal, np.generic) else initVal
+        if not isinstance(content, np.ndarray):
             raise ArgumentError(
                 "PD507",
                 "an initialized input takes a numpy array",
                 value=type(initVal).__name__,
                 hint="write np.array(value, dtype=np.float32)",
             )
-        DataType.of(initVal.dtype)
+        DataType.of(content.dtype)
         name = _named("addInitializedInputTensor", (), debugContext, old) or "init_input"
-        tensor_id = self._add_input(name, TensorInfo(initVal))
+        tensor_id = self._add_input(name, TensorInfo(content))
         value = self._values[tensor_id]
-        value.const_value = as_tensor(initVal, tensor_id)
+        value.const_value = as_tensor(content, tensor_id)
         self.graph.register_initializer(value)
         return tensor_id
 
@@ -230,8 +231,8 @@ class Builder(Annotations, Queries):
         Returns:
             The output's id.
         """
-        constant = aiOnnx.constant(np.asarray(shape, dtype=np.int64), debugContext)
-        return str(aiOnnx.reshape([*args, constant], debugContext))
+        constant = aiOnnx.constant(np.asarray(shape, np.int64), debugContext=debugContext)
+        return str(aiOnnx.reshape([*args, constant], debugContext=debugContext))
 
     def customOp(
         self,

@@ -128,11 +128,20 @@ class Core:
             name=ids[0] if ids else stem,
             metadata_props=notes_of(self._current),
         )
+        _describe_constant(node)
         annotate(node, self.onnx_opset)
         _require_not_negative(node)
         self.graph.append(node)
         self._values.update(zip(ids, node.outputs, strict=True))
         return ids
+
+
+def _describe_constant(node: ir.Node) -> None:
+    # Before opset 9, ONNX's own inference says nothing of constants.
+    if node.op_type == "Constant" and "value" in node.attributes:
+        content = node.attributes["value"].as_tensor()
+        node.outputs[0].type = ir.TensorType(content.dtype)
+        node.outputs[0].shape = ir.Shape(content.numpy().shape)
 
 
 def _require_not_negative(node: ir.Node) -> None:

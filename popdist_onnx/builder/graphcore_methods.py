@@ -54,7 +54,15 @@ def _init_type(inputs: list[Any], bound: dict[str, Any]) -> None:
 
 def _scatter(inputs: list[Any], bound: dict[str, Any]) -> None:
     del inputs
-    bound["reduction"] = ScatterReduction(bound["reduction"]).value
+    reduction = bound["reduction"]
+    if not isinstance(reduction, ScatterReduction):
+        raise ArgumentError(
+            "PD501",
+            "scatterreduce takes a ScatterReduction",
+            value=reduction,
+            accepted=", ".join(one.name for one in ScatterReduction),
+        )
+    bound["reduction"] = reduction.value
 
 
 def _flatten(inputs: list[Any], bound: dict[str, Any]) -> None:

@@ -221,6 +221,8 @@ class OperatorSet:
             value = bound[parameter.name]
             if value is None or (isinstance(value, (list, tuple)) and not value):
                 continue
+            if parameter.late and value == parameter.default:
+                continue
             attributes.append(attribute(parameter, value, method.name))
         self._builder.use_opset(method.domain, method.version)
         ids = self._builder.add_node(

@@ -83,7 +83,8 @@ def ai_onnx(version: int) -> type[OperatorSet]:
 def _method(schema: OpSchema, version: int) -> Method:
     parameters = [_parameter(one) for one in schema.attributes.values()]
     # Required ones first, then the published order, which is that of the alphabet.
-    parameters.sort(key=lambda one: (one.default is not REQUIRED, one.name != "value", one.name))
+    first = "value" if schema.name == "Constant" else ""
+    parameters.sort(key=lambda one: (one.default is not REQUIRED, one.name != first, one.name))
     prepare = None
     if schema.name == "Split" and "num_outputs" in schema.attributes:
         # The attribute of opset 18 says what the published parameter says anyway.
