@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
+
+import onnx
 
 from popdist_onnx.errors import poplar_exception, poplar_runtime_error
 from popdist_onnx.runtime.cells import Buffer
 from popdist_onnx.runtime.execution import Execution, make_session
 from popdist_onnx.runtime.extract import extract
+from popdist_onnx.runtime.in_place import overwritable
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable, Mapping, Sequence
 
     import onnxruntime as ort
 
@@ -36,16 +41,29 @@ class Compiled:
         reading: The graph.
         wiring: The stage, and where its tensors lie.
         execution: How to run it.
+        states: What it may perhaps overwrite.
+
+    Attributes:
+        overwritable: What it may overwrite.
 
     Raises:
         poplar_exception: ONNX Runtime does not take it.
     """
 
-    def __init__(self, reading: Reading, wiring: Wiring, execution: Execution) -> None:
+    def __init__(
+        self, reading: Reading, wiring: Wiring, execution: Execution, states: Sequence[str]
+    ) -> None:
         self.wiring = wiring
+        self.overwritable: frozenset[str] = frozenset()
+        model = extract(reading, wiring.stage).SerializeToString()
         try:
-            model = extract(reading, wiring.stage).SerializeToString()
-            self._session = make_session(model, execution)
+            if not states:
+                self._session = make_session(model, execution)
+            else:
+                with TemporaryDirectory(prefix="popdist-onnx-") as folder:
+                    rewritten = Path(folder) / "stage.onnx"
+                    self._session = make_session(model, execution, rewritten)
+                    self.overwritable = overwritable(onnx.load(rewritten), states)
         except Exception as error:  # ONNX Runtime's own classes are private
             raise poplar_exception(
                 "PD563", f"ONNX Runtime does not take this graph: {_first_line(error)}"

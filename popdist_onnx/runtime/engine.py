@@ -16,7 +16,7 @@ from popdist_onnx.runtime.compiled import Compiled
 from popdist_onnx.runtime.finite import all_finite, blame
 from popdist_onnx.runtime.masks import Masks
 from popdist_onnx.runtime.state import State
-from popdist_onnx.runtime.wiring import divide, gradients, in_place, wire
+from popdist_onnx.runtime.wiring import divide, gradients, overwritable_states, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -119,9 +119,6 @@ class Engine:
                 hint="anchor a tensor that an operator makes",
             )
         self.gradients = gradients(reading, stages)
-        # Where numbers are checked, what they were made of has to stay for the search.
-        overwritten = frozenset() if check_finite else in_place(reading, stages)
-        self.state = State(reading, overwritten, self.layout.replicas)
         self.masks = Masks(reading)
         self.scalars = {
             name: empty(reading.spec(name)) for name in reading.inputs if is_scalar_input(name)
@@ -134,8 +131,12 @@ class Engine:
         self._stages: list[Compiled] = []
         for index, wiring in enumerate(wire(reading, stages, anchors, self.data_inputs)):
             progress(index, len(stages))
-            self._stages.append(Compiled(reading, wiring, execution))
+            # Where numbers are checked, what they were made of has to stay for the search.
+            states = [] if check_finite else overwritable_states(reading, stages, index)
+            self._stages.append(Compiled(reading, wiring, execution, states))
         progress(len(stages), len(stages))
+        in_place = frozenset().union(*(stage.overwritable for stage in self._stages))
+        self.state = State(reading, in_place, self.layout.replicas)
         early = {n for stage in self._stages for n in (*stage.wiring.direct, *stage.wiring.copied)}
         self._echoed = [n for n in anchors if n in self.data_inputs or n in self.masks.buffers]
         self._late = [name for name in anchors if name not in {*early, *self._echoed}]

@@ -10,6 +10,7 @@ import onnxruntime as ort
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 _CPU = "CPUExecutionProvider"
 
@@ -50,12 +51,15 @@ def default_threads(environment: Mapping[str, str] | None = None) -> int:
     return os.cpu_count() or 1
 
 
-def make_session(model: bytes, execution: Execution) -> ort.InferenceSession:
+def make_session(
+    model: bytes, execution: Execution, rewritten: Path | None = None
+) -> ort.InferenceSession:
     """Makes a session of a stage.
 
     Args:
         model: The stage as a file's content.
         execution: How to run it.
+        rewritten: Where to write the stage as ONNX Runtime executes it; None does not.
 
     Returns:
         The session.
@@ -70,6 +74,8 @@ def make_session(model: bytes, execution: Execution) -> ort.InferenceSession:
     )
     if not execution.optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    # Its warnings speak of constants that could be folded and the like; errors are raised anyway.
-    options.log_severity_level = 3
+    if rewritten is not None:
+        options.optimized_model_filepath = str(rewritten)
+    # Its warnings speak of constants that could be folded and the like; errors are raised as well.
+    options.log_severity_level = 4
     return ort.InferenceSession(model, options, providers=list(execution.providers))

@@ -2,75 +2,112 @@
 
 ONNX Runtime may run nodes in any order that data flow allows. Overwriting is safe where all readers
 of a tensor come before the node that writes its next value by data flow, and where that node reads
-it, if at all, element by element. ONNX Runtime also fuses neighbouring nodes; the fused node is
-element by element again where both were.
+it, if at all, element by element. This is looked at in the graph as ONNX Runtime has rewritten it
+for execution: its fusions make readers of nodes that were none before.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from popdist_onnx.graph import names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator
 
-    from popdist_onnx.runtime.reading import Spec, Step
+    import onnx
 
 _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Sum", "Identity", "Max", "Sqrt", "Where"})
 """Operators of optimizers that compute each element from the operands' same elements."""
 
+_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+"""Operators whose result may be their operand's memory."""
 
-def overwritable(
-    steps: Sequence[Step], states: Sequence[str], specs: dict[str, Spec]
-) -> frozenset[str]:
+
+@dataclass(frozen=True)
+class _Node:
+    op_type: str
+    inputs: tuple[str, ...]
+    reads: frozenset[str]
+    writes: tuple[str, ...]
+
+
+def overwritable(model: onnx.ModelProto, states: Collection[str]) -> frozenset[str]:
     """Finds the states that may live in one buffer.
 
     Args:
-        steps: The steps of the stage that writes them.
-        states: States that are written there.
-        specs: Type and shape of the tensors.
+        model: A stage as ONNX Runtime executes it.
+        states: States that it reads and writes.
 
     Returns:
         Those of the states for which it is safe.
     """
-    index_of = {name: i for i, step in enumerate(steps) for name in step.writes}
-    return frozenset(state for state in states if _safe(state, steps, index_of, specs))
+    nodes = [
+        _Node(node.op_type, tuple(node.input), frozenset(_reads(node)), tuple(node.output))
+        for node in model.graph.node
+    ]
+    made_by = {name: i for i, node in enumerate(nodes) for name in node.writes}
+    sizes = {v.name: _shape(v) for v in (*model.graph.input, *model.graph.output)}
+    return frozenset(
+        state
+        for state in states
+        if sizes.get(state) is not None
+        and sizes[state] == sizes.get(names.updated(state))
+        and _safe(state, nodes, made_by)
+    )
 
 
-def _safe(
-    state: str, steps: Sequence[Step], index_of: dict[str, int], specs: dict[str, Spec]
-) -> bool:
-    last = index_of.get(names.updated(state))
+def _safe(state: str, nodes: list[_Node], made_by: dict[str, int]) -> bool:
+    last = made_by.get(names.updated(state))
     if last is None:
         return False
-    writer = steps[last]
-    before = _before(last, steps, index_of)
-    for i, step in enumerate(steps):
-        if state not in step.reads:
+    before = _before(last, nodes, made_by)
+    memory = {state}
+    for i, node in enumerate(nodes):
+        if memory.isdisjoint(node.reads):
             continue
-        if i != last and i not in before:
+        if i == last:
+            if not _reads_elementwise(node, memory):
+                return False
+        elif i not in before:
             return False
-        next_to_it = i == last or not writer.reads.isdisjoint(step.writes)
-        if next_to_it and not _elementwise(step, state, specs):
-            return False
+        elif node.op_type in _VIEWS:
+            memory.update(node.writes)
     return True
 
 
-def _elementwise(step: Step, state: str, specs: dict[str, Spec]) -> bool:
-    if step.node.op_type not in _ELEMENTWISE or step.node.domain not in {"", "ai.onnx"}:
-        return False
-    shape = specs[state].shape
-    return all(name in specs and specs[name].shape == shape for name in step.writes)
+def _reads_elementwise(node: _Node, memory: set[str]) -> bool:
+    if node.op_type == "Gemm":
+        # The third operand is copied to the result before anything is added to it.
+        return memory.isdisjoint(node.inputs[:2])
+    return node.op_type in _ELEMENTWISE
 
 
-def _before(last: int, steps: Sequence[Step], index_of: dict[str, int]) -> set[int]:
+def _before(last: int, nodes: list[_Node], made_by: dict[str, int]) -> set[int]:
     found: set[int] = set()
-    open_steps = [last]
-    while open_steps:
-        for name in steps[open_steps.pop()].reads:
-            index = index_of.get(name)
+    open_nodes = [last]
+    while open_nodes:
+        for name in nodes[open_nodes.pop()].reads:
+            index = made_by.get(name)
             if index is not None and index not in found:
                 found.add(index)
-                open_steps.append(index)
+                open_nodes.append(index)
     return found
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """What a node reads; of its sub-graphs everything that could be from outside."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _reads(inner)
+            yield from (value.name for value in graph.output)
+
+
+def _shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    dims = value.type.tensor_type.shape.dim
+    if any(not dim.HasField("dim_value") for dim in dims):
+        return None
+    return tuple(dim.dim_value for dim in dims)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from popdist_onnx.graph import names
-from popdist_onnx.runtime.in_place import overwritable
 from popdist_onnx.runtime.stages import Stage, buckets, cut
 
 if TYPE_CHECKING:
@@ -80,22 +79,20 @@ def gradients(reading: Reading, stages: Sequence[Stage]) -> list[tuple[HostCopy,
     return [(by_source[name], reading.spec(name)) for name in order]
 
 
-def in_place(reading: Reading, stages: Sequence[Stage]) -> frozenset[str]:
-    """States that may be overwritten by the stage that computes their next value.
+def overwritable_states(reading: Reading, stages: Sequence[Stage], index: int) -> list[str]:
+    """States that a stage may overwrite if its own nodes allow it.
 
     Args:
         reading: The graph.
         stages: Its stages.
+        index: The stage.
 
     Returns:
-        Their names.
+        What it reads and writes, and no later stage reads.
     """
-    found: set[str] = set()
-    for index, stage in enumerate(stages):
-        later = {name for other in stages[index + 1 :] for name in other.reads}
-        own = [s for s in reading.states if names.updated(s) in stage.writes and s not in later]
-        found |= overwritable([reading.steps[i] for i in stage.steps], own, reading.specs)
-    return frozenset(found)
+    later = {name for stage in stages[index + 1 :] for name in stage.reads}
+    written = set(stages[index].writes)
+    return [s for s in reading.states if names.updated(s) in written and s not in later]
 
 
 def wire(

@@ -10,6 +10,7 @@ import onnx
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.optimizers.replacement import check_replacement
 from popdist_onnx.runtime.allreduce import Allreduce, digest
+from popdist_onnx.runtime.fusion import fuse_updates
 from popdist_onnx.runtime.reading import read
 from popdist_onnx.runtime.streams import Streams
 from popdist_onnx.session.pipeline import (
@@ -71,6 +72,8 @@ class TrainingSession(Session):
         proto = read_with_shapes(fnModel, inputShapeInfo)
         graph = training_graph(proto, loss, optimizer, options)
         kept = [str(value.name) for value in variables(graph.graph)]
+        if layout(options).runs == 1:
+            fuse_updates(graph, keep=dataFlow.anchors())
         super().__init__(
             proto, read(graph, kept), dataFlow, deviceInfo, layout(options), options, patterns, name
         )
