@@ -91,6 +91,8 @@ class Coefficients:
         """
         if left.number is not None and right.number is not None:
             return self.known(_FOLD[op_type](left.number, right.number))
+        if op_type == "Mul" and (left.zero or right.zero):
+            return self.known(0)
         if right.number == {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}.get(op_type):
             return left
         if left.number == {"Add": 0, "Mul": 1}.get(op_type, math.nan):

@@ -71,7 +71,7 @@ class Loop:
             state = name.removeprefix(names.UPDATED)
             if state in self.states:
                 like = self.states[state]
-                self.states[state] = _numpy(value, like.dtype)
+                self.states[state] = _numpy(value, like.dtype).reshape(like.shape)
         return self
 
     def _value(self, array):

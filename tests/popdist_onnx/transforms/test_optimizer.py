@@ -235,6 +235,7 @@ def test_weights_that_do_not_exist_are_refused():
         (SGD({"defaultMomentum": (0.9, True)}, accumulatorAndMomentum=SEPARATE), 0, 4),
         (SGD({"defaultMomentum": (0.9, True)}), 0, 4),
         (Adam({}), 11, 13),
+        (Adam({"defaultLearningRate": (0.5, False)}), 11, 13),
         (Adam({}, AdamMode.AdamNoBias), 0, 12),
         (Adam({}, clip_norm_settings=[ClipNormSettings.clipAllWeights(1.0)]), 18, 14),
     ],
