@@ -29,6 +29,7 @@ CODES: dict[str, str] = {
     "PD106": "a configuration file cannot be read or written",
     "PD107": "a job may not run as root",
     "PD108": "a job cannot be written as a Kubernetes manifest",
+    "PD109": "a folder of the launcher cannot be made",
     "PD110": "a place for logs, results or timelines cannot be written",
     "PD120": "hosts cannot be reached, or are not like this one",
     "PD121": "the job and the Slurm allocation it runs in contradict each other",

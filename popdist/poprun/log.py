@@ -47,6 +47,17 @@ class Log:
         say(f"{clock} {os.getpid()} POPRUN [{level}] {text}")
 
 
+def show(text: str) -> None:
+    """Writes an answer to standard output, whatever its encoding; a reader may have gone away."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left in the buffer would be written, and fail again, when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def say(text: str) -> None:
     """Writes a message to standard error; a reader that has gone away is no reason to fail."""
     try:

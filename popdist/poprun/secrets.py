@@ -31,8 +31,10 @@ _VALUE = re.compile(
     r"|sk-[A-Za-z0-9_-]{16,}|xox[abprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
-_ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)=(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\"]+)")
-_URL = re.compile(r"(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@")
+# A look behind keeps these two from starting anew at each letter of a long word.
+_ASSIGNMENT = re.compile(r"(?<![\w.-])(?P<name>[\w.-]+)=(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\"]+)")
+_URL = re.compile(r"(?<![A-Za-z0-9+.-])(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@")
+_LONGEST_NAME = 200
 
 
 def is_secret(name: str) -> bool:
@@ -44,7 +46,7 @@ def is_secret(name: str) -> bool:
     Returns:
         True where the name speaks of a token, a password, a key or the like.
     """
-    bare = name.lstrip("-")
+    bare = name.lstrip("-")[-_LONGEST_NAME:]
     return bool(_NAME.search(bare)) and not _PLAIN.search(bare)
 
 

@@ -131,7 +131,8 @@ def _convert(option: Option, text: str, path: str) -> object:
 
 
 def _program(value: Any, path: str) -> tuple[str, ...]:
-    if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
+    words = value if isinstance(value, list) else []
+    if words and all(isinstance(word, str) and "\0" not in word for word in words):
         return tuple(value)
     raise _wrong(
         path,

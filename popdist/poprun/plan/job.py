@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 HOSTFILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 """Where mpirun is told of a host file for every job; Kubeflow's operator does so in its pods."""
 
+_LONGEST_HOSTFILE = 1 << 24
+
 
 class Job(Record):
     """What is to be started.
@@ -208,7 +210,9 @@ def _hosts(line: CommandLine, environ: Mapping[str, str]) -> tuple[Host, ...]:
         return parse_hosts(text)
     try:
         with open(path, encoding="utf-8") as file:
-            content = file.read()
+            content = file.read(_LONGEST_HOSTFILE + 1)
+        if len(content) > _LONGEST_HOSTFILE:
+            raise OSError("it is larger than 16 MiB")  # noqa: TRY301 - as open() says it
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             "PD103", f"the host file cannot be read: {error}", value=path, accepted="a text file"

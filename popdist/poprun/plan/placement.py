@@ -109,13 +109,16 @@ def place(job: Job) -> tuple[Instance, ...]:
 def _hosts_of_instances(hosts: Sequence[Host], num_instances: int) -> list[Host]:
     if all(host.slots is None for host in hosts):
         return [hosts[index * len(hosts) // num_instances] for index in range(num_instances)]
-    filled = [host for host in hosts for _ in range(host.slots or 1)]
+    filled: list[Host] = []
+    for host in hosts:
+        filled += [host] * min(host.slots or 1, num_instances - len(filled))
     if len(filled) < num_instances:
+        slots = sum(host.slots or 1 for host in hosts)
         raise LaunchError(
             "PD105",
             "the hosts have fewer slots than there are instances",
-            value=f"{len(filled)} slots, {num_instances} instances",
+            value=f"{slots} slots, {num_instances} instances",
             accepted="at least one slot per instance",
             hint="give the hosts more slots (host:4), or no slots to divide instances evenly",
         )
-    return filled[:num_instances]
+    return filled

@@ -38,7 +38,7 @@ def dry_run_text(
         shown = hide_assignment(f"{name}={value}").partition("=")[2]
         lines.append(f"{name}={shlex.quote(shown)} \\")
     if not needs_file(command, room):
-        return "\n".join([*lines, _quoted(command.arguments), ""])
+        return "\n".join([*lines, _quoted(command.arguments)])
     count = len(command.contexts)
     lines += [
         _quoted((*command.head, "--app", _CONTEXTS)),
@@ -47,7 +47,7 @@ def dry_run_text(
     for context in (command.contexts[0], command.contexts[-1]):
         guard = plain_words(context.settings, command.program)
         lines.append(f"# {_quoted((*context.options, *context.start, *guard))}")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 def _quoted(words: Sequence[str]) -> str:

@@ -33,6 +33,11 @@ def test_keys_of_known_forms_are_hidden_wherever_they_stand():
     assert hide("http://host:8080/x@y") == "http://host:8080/x@y"
 
 
+def test_long_texts_take_no_more_than_their_length():
+    for text in ("x" * 10**6, "num" * 10**5 + "=1", "a.b-c=" * 10**5, "h://" * 10**5, "-" * 10**6):
+        assert hide_words([text, text])[0] == text
+
+
 def test_command_lines():
     words = [
         "train.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from popdist.poprun.command.options.kinds import BOOLEAN, COUNT, DIRECTORY
+from popdist.poprun.command.options.kinds import BOOLEAN, COUNT, DIRECTORY, INSTANCES
 from popdist.poprun.command.options.option import Option
 
 _GROUP = "Job"
@@ -10,7 +10,7 @@ _GROUP = "Job"
 OPTIONS: tuple[Option, ...] = (
     Option(
         "num-instances",
-        COUNT,
+        INSTANCES,
         "The number of instances (processes)",
         _GROUP,
         shown_default="one per host",

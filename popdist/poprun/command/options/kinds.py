@@ -122,6 +122,7 @@ FLAG = Kind(boolean, "no value", metavar="")
 BOOLEAN = Kind(
     boolean, "yes, no, true, false, on, off, 1 or 0", choices=("yes", "no"), metavar="yes|no"
 )
+INSTANCES = Kind(_whole(1, 65536), "a whole number, 1 to 65536", metavar="n")
 COUNT = Kind(_whole(1), "a whole number, 1 or more", metavar="n")
 INDEX = Kind(_whole(0), "a whole number, 0 or more", metavar="n")
 PORT = Kind(_whole(1, _HIGHEST_PORT), "a port, 1 to 65535", metavar="port")

@@ -82,7 +82,8 @@ def test_a_file_that_cannot_be_read(path):
         parse([f"--config={path}", "p"])
 
 
-WORDS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1)
+CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+WORDS = st.lists(st.text(CHARACTERS, min_size=1), min_size=1)
 
 
 @given(WORDS, st.integers(1, 99), st.booleans(), st.text(max_size=20).filter(str.strip))

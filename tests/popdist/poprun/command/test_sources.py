@@ -10,6 +10,7 @@ from popdist.poprun.command.provenance import provenance
 TEXTS = {
     kinds.FLAG: ("yes", True),
     kinds.BOOLEAN: ("on", True),
+    kinds.INSTANCES: ("3", 3),
     kinds.COUNT: ("3", 3),
     kinds.INDEX: ("0", 0),
     kinds.PORT: ("8080", 8080),

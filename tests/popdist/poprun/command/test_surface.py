@@ -21,7 +21,7 @@ SURFACE = """
 --emit ; mpijob ; None ; typed
 --emit-image ; text ; None
 --emit-name ; name ; None
---num-instances -np -n ; count ; None
+--num-instances -np -n ; instances ; None
 --num-replicas ; count ; None
 --ipus-per-replica ; count ; 1
 --num-ilds ; count ; 1
