@@ -6,6 +6,7 @@ import os
 import select
 from time import monotonic
 
+from popdist.errors import LaunchError
 from popdist.poprun.log import say
 from popdist.poprun.plan.command import into_file, needs_file
 from popdist.poprun.plan.run import Run
@@ -89,7 +90,16 @@ class Launch:
 
     def _new_folder(self) -> JobFolder:
         parent = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the folder in it is private
-        return JobFolder(parent, with_pipes=self._job.is_local)
+        try:
+            return JobFolder(parent, with_pipes=self._job.is_local)
+        except OSError as error:
+            raise LaunchError(
+                "PD109",
+                f"no private folder can be made for the job: {error.strerror}",
+                value=parent,
+                accepted="a folder for temporary files that can be written",
+                hint="TMPDIR=/path/to/one",
+            ) from None
 
     def _attempt(self, folder: JobFolder, timelines: str | None) -> Outcome:
         job, token = self._job, os.urandom(16).hex()
@@ -103,6 +113,7 @@ class Launch:
                 timeline=timelines,
                 colored=wants_color(job.display.color, os.environ, 1),
                 restart=restart,
+                signals=self._signals,
             )
         )
         self._mpirun = command.head[0]

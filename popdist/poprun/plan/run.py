@@ -27,6 +27,7 @@ class Run(Record):
         timeline: A folder for Horovod's timelines, or None.
         colored: Whether tags are coloured.
         restart: How often the job was started before.
+        signals: The signals that are passed on to programs.
     """
 
     channel: str
@@ -36,6 +37,7 @@ class Run(Record):
     timeline: str | None = None
     colored: bool = False
     restart: int = 0
+    signals: tuple[int, ...] = ()
 
 
 def guard_settings(job: Job, one: Instance, run: Run, neighbours: int) -> list[str]:
@@ -55,6 +57,8 @@ def guard_settings(job: Job, one: Instance, run: Run, neighbours: int) -> list[s
     settings = [f"index={one.index}", run.channel, f"show={int(shown)}"]
     settings += _place_settings(job, one, neighbours)
     settings += _limit_settings(job)
+    if run.signals:
+        settings.append(f"signals={'+'.join(str(number) for number in run.signals)}")
     if job.terminal_size:
         settings.append(f"size={job.terminal_size}")
     if job.tag_output:

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that a program gets when mpirun, or the launcher, sends them."""
 
+END_SOFTLY, END_AT_ONCE = signal.SIGALRM, signal.SIGABRT
+"""What the launcher sends mpirun for guards on other hosts, where it cannot reach them itself.
+
+mpirun carries both to all of its programs and does nothing about them, whereas after SIGTERM it
+grants the programs a second, whatever --grace-period says."""
+
 
 def run_behind_a_front(run: Callable[[int, int], int]) -> int:
     """Runs a guard in a process of its own and waits for it.
@@ -43,7 +49,7 @@ def run_behind_a_front(run: Callable[[int, int], int]) -> int:
             os._exit(code)
     os.close(writer)
     lead_group(guard)
-    for number in FORWARDED:
+    for number in (*FORWARDED, END_SOFTLY, END_AT_ONCE):
         signal.signal(number, lambda number, _: send(guard, number))
     _, status = os.waitpid(guard, 0)
     code = os.waitstatus_to_exitcode(status)

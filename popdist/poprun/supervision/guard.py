@@ -21,7 +21,12 @@ from time import monotonic
 from popdist.poprun.guard_words import read_words
 from popdist.poprun.supervision import frames
 from popdist.poprun.supervision.channel import open_channel
-from popdist.poprun.supervision.front import FORWARDED, run_behind_a_front
+from popdist.poprun.supervision.front import (
+    END_AT_ONCE,
+    END_SOFTLY,
+    FORWARDED,
+    run_behind_a_front,
+)
 from popdist.poprun.supervision.heartbeat import Heartbeat
 from popdist.poprun.supervision.memory import OomEvidence
 from popdist.poprun.supervision.processes import process_start, send_group, watchable
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
 _DRAIN_SECONDS = 0.3
 _PROMPT_SECONDS = 0.1
 _LOOK_SECONDS = 0.5  # where the kernel does not tell of the end of processes
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, END_SOFTLY)
 KILL_NOW = signal.SIGQUIT
 """Ends the program without patience; mpirun never sends it."""
 
@@ -69,6 +74,8 @@ class Guard:
         self._front = os.getppid()
         self._grace = float(settings["grace"])
         self._was_asked = False
+        more = [number for number in settings.get("signals", "").split("+") if number]
+        self._passed = {*FORWARDED, END_SOFTLY, *(int(number) for number in more)}
         self._asks_for_stacks = settings.get("stacks") == "1"
         self._stacks = ""
         self._kill_at: float | None = None
@@ -93,7 +100,7 @@ class Guard:
         program = start_program(
             self._settings,
             self._program,
-            resets=(*FORWARDED, KILL_NOW),
+            resets=(*self._passed, END_AT_ONCE, KILL_NOW),
             witness_fd=self._witness.fd,
         )
         self._pid = program.pid
@@ -135,9 +142,10 @@ class Guard:
         os.set_blocking(wake_end, False)
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
-        for number in FORWARDED:
+        for number in self._passed:
             signal.signal(number, self._on_signal)
-        signal.signal(KILL_NOW, lambda *_: self._kill_group())
+        for number in (END_AT_ONCE, KILL_NOW):
+            signal.signal(number, lambda *_: self._kill_group())
 
     def _watch(self, streams: list[Stream]) -> int:
         """Relays until the program has ended and its output is drained."""
@@ -242,7 +250,7 @@ class Guard:
         self._was_asked |= ends
         if ends and self._asks_for_stacks:
             self._stacks = self._witness.dump()
-        send_group(self._pid, number)
+        send_group(self._pid, signal.SIGTERM if number == END_SOFTLY else number)
         if ends:
             send_group(self._pid, signal.SIGCONT)  # a stopped program must wake up to end
             self._kill_at = monotonic() + self._grace
@@ -252,6 +260,10 @@ class Guard:
         return False
 
     def _on_mpirun_end(self) -> bool:
+        if self._was_asked and self._channel.liveness is not None:
+            # mpirun is less patient with a program that was asked to end than the user may be;
+            # the launcher is still there.
+            return False
         return self._abandon("mpirun ended")
 
     def _on_launcher_end(self) -> bool:

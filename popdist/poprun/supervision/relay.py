@@ -21,6 +21,8 @@ _MORE = {
     frames.ERR_MORE: frames.ERR,
     frames.STACKS_MORE: frames.STACKS,
 }
+_CHATTER = b"mpirun: Forwarding signal "
+"""What Open MPI 4 says of signals that the launcher has it carry."""
 
 
 class Relay:
@@ -81,6 +83,8 @@ class Relay:
         lines = (self._pending + data).splitlines(keepends=True)
         self._pending = lines.pop() if data and lines and not lines[-1].endswith(b"\n") else b""
         for line in lines:
+            if line.startswith(_CHATTER):
+                continue
             text, mark, record = line.partition(self._mark)
             self._show(2, text + (b"\n" if mark and text else b""))
             if mark:

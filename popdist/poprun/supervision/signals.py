@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from popdist.errors import UsageError
+from popdist.poprun.supervision.front import END_AT_ONCE, END_SOFTLY
 from popdist.witness import DUMP_SIGNAL
 
 EVERYWHERE = (signal.SIGUSR1, signal.SIGUSR2)
@@ -14,7 +15,7 @@ _OURS = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT),
     *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE),
-    *(signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, DUMP_SIGNAL),
+    *(signal.SIGILL, signal.SIGTRAP, END_SOFTLY, END_AT_ONCE, DUMP_SIGNAL),
 )
 
 
@@ -41,7 +42,7 @@ def parse_signals(text: str, *, local: bool) -> tuple[int, ...]:
                 "PD100",
                 "--forward-signals names a signal that cannot be passed on",
                 value=word.strip(),
-                accepted="USR1, USR2, WINCH, ALRM, URG and other signals that end nothing by "
+                accepted="USR1, USR2, WINCH, URG, RTMIN and other signals that end nothing by "
                 "themselves, or none; INT, TERM and HUP end the job and always reach it",
             )
         if not local and number not in EVERYWHERE:

@@ -10,6 +10,7 @@ import time
 from time import monotonic
 
 from popdist.poprun.supervision import leash
+from popdist.poprun.supervision.front import END_AT_ONCE, END_SOFTLY
 from popdist.poprun.supervision.guard import KILL_NOW
 from popdist.poprun.supervision.keyboard import Keyboard
 from popdist.poprun.supervision.outcome import Outcome
@@ -37,6 +38,7 @@ _READ_SIZE = 1 << 16
 _GUARDS_LAST_WORD = 1.0
 _MPIRUNS_LAST_WORD = 3.0  # it takes up to two seconds to clean up after a program that was killed
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_BY_MPIRUN = {signal.SIGTERM: END_SOFTLY, KILL_NOW: END_AT_ONCE}
 _FROM_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 
 
@@ -69,6 +71,7 @@ class Supervisor:
         self._outcome = Outcome()
         self._mpirun = 0
         self._kill_at: float | None = None
+        self._report_until = 0.0
         self._is_local = job.is_local
         self._last_word = job.limits.grace_period + _MPIRUNS_LAST_WORD
         self._keyboard: Keyboard | None = None
@@ -166,7 +169,7 @@ class Supervisor:
         poll = select.poll()
         for fd in (*handlers, wake):
             poll.register(fd, select.POLLIN)
-        while not self._reap():
+        while not self._reap() or self._has_patience():
             self._watch_keyboard(poll)
             for fd, _ in poll.poll(self._patience()):
                 if fd == wake:
@@ -198,11 +201,18 @@ class Supervisor:
     def _patience(self) -> float | None:
         """Milliseconds until something has to be done; None for when something happens."""
         now = monotonic()
-        waits = [] if self._kill_at is None else [self._kill_at - now]
+        waits = [moment - now for moment in (self._kill_at, self._report_until) if moment]
         waits += [wait for wait in (self._watch.wait(now), self._status.wait(now)) if wait]
         return max(0.0, min(waits)) * 1000 if waits else None
 
+    def _has_patience(self) -> bool:
+        """Whether programs on this machine that were asked to end may take longer than mpirun."""
+        waits = self._kill_at is not None or monotonic() < self._report_until
+        return self._is_local and waits and self._outcome.is_over and bool(self._outcome.running())
+
     def _reap(self) -> bool:
+        if self._outcome.mpirun_code is not None:
+            return True
         pid, status = os.waitpid(self._mpirun, os.WNOHANG)
         if not pid:
             return False
@@ -232,21 +242,21 @@ class Supervisor:
         if self._kill_at is not None and now >= self._kill_at:
             outcome.forced = True
             self._kill_at = None
-            send(self._mpirun, signal.SIGKILL)  # guards see its end and kill their programs
+            if outcome.mpirun_code is None:
+                send(self._mpirun, signal.SIGKILL)  # guards see its end and kill their programs
+            self._signal_guards(outcome.running(), KILL_NOW)
+            self._report_until = now + _GUARDS_LAST_WORD
         self._status.show(outcome, now)
 
     def _on_user(self, number: int, _frame: FrameType | None) -> None:
-        if self._is_local:
-            self._signal_guards(self._outcome.running(), number)
-        else:
-            send(self._mpirun, number)
+        self._signal_guards(self._outcome.running(), number)
 
     def _on_interrupt(self, number: int, _frame: FrameType | None) -> None:
         if not self._outcome.interrupted:
             self._interrupt(number)
             return
         self._signal_guards(self._outcome.running(), KILL_NOW)
-        self._kill_at = monotonic() + (_MPIRUNS_LAST_WORD if self._is_local else 0)
+        self._kill_at = monotonic() + _MPIRUNS_LAST_WORD
 
     def _interrupt(self, number: int) -> None:
         self._outcome.interrupted = number
@@ -262,15 +272,17 @@ class Supervisor:
     def _ask_to_end(self) -> None:
         self._kill_at = monotonic() + self._last_word
         self._signal_guards(self._outcome.running(), signal.SIGTERM)
-        # Guards on other hosts are out of reach, and before they have started mpirun is all there
-        # is; it ends what it has started.
-        if not self._is_local or not self._outcome.instances:
+        # Before guards have started mpirun is all there is; it ends what it has started.
+        if not self._outcome.instances:
             send(self._mpirun, signal.SIGTERM)
 
     def _signal_guards(self, instances: Iterable[InstanceRecord], number: int) -> None:
-        if self._is_local:
-            for one in instances:
-                send(one.guard, number)
+        guards = [one.guard for one in instances]
+        if guards and not self._is_local:
+            send(self._mpirun, _BY_MPIRUN.get(number, number))
+        elif self._is_local:
+            for guard in guards:
+                send(guard, number)
 
     def _sweep(self) -> None:
         """Makes sure that nothing of the job outlives it, whatever has happened to the guards."""
