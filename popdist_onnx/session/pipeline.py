@@ -20,6 +20,8 @@ from popdist_onnx.transforms.host_allreduce import insert_host_allreduce
 from popdist_onnx.transforms.host_options import check_host_options, check_loss_scaling_options
 from popdist_onnx.transforms.loss import set_loss
 from popdist_onnx.transforms.optimizer import grow_updates
+from popdist_onnx.transforms.randomness import random_inputs
+from popdist_onnx.transforms.statistics import running_statistics
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -91,6 +93,8 @@ def training_graph(
     model = load(proto)
     load_rules()
     lower(model, keep={op_type for domain, op_type in RULES if domain == DOMAIN})
+    random_inputs(model)
+    running_statistics(model)
     set_loss(model, loss)
     autodiff(model)
     how = layout(options)
@@ -119,7 +123,7 @@ def inference_graph(proto: onnx.ModelProto) -> ir.Model:
     Returns:
         A graph of standard operators.
     """
-    return lower(load(proto))
+    return random_inputs(lower(load(proto)), training=False)
 
 
 def read_with_shapes(source: Source, shapes: InputShapeInfo | None) -> onnx.ModelProto:
