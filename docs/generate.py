@@ -10,6 +10,8 @@ import re
 import sys
 from pathlib import Path
 
+from optimizer_tables import scalars_table, settings_table  # beside this script
+
 from popdist.contract import VARIABLES
 from popdist.errors import CODES
 from popdist.poprun.command.help import options_table
@@ -38,6 +40,8 @@ PARTS = {
     "poprun-options": options_table,
     "environment": environment_table,
     "error-codes": codes_table,
+    "optimizer-settings": settings_table,
+    "optimizer-scalars": scalars_table,
 }
 
 
