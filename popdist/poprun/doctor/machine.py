@@ -1,0 +1,163 @@
+"""Processors, NUMA nodes, memory, limits, Slurm, and the way to other hosts."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from popdist.errors import PopdistError
+from popdist.horovod_build.machine import machine
+from popdist.horovod_build.programs import answer
+from popdist.poprun.doctor.findings import Finding, problem_from
+from popdist.poprun.machines.cpus import (
+    count_cores,
+    cpu_quota,
+    format_list,
+    usable_cpus,
+    usable_nodes,
+)
+from popdist.poprun.machines.preflight import ask_hosts
+from popdist.poprun.machines.ssh import ssh_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from popdist.poprun.plan.locate import Mpirun
+
+_LITTLE_MEMORY = 1 << 30
+_FEW_FILES = 1024
+_LIMITS = {
+    "open files": (resource.RLIMIT_NOFILE, "ulimit -n 65536"),
+    "processes": (resource.RLIMIT_NPROC, "ulimit -u unlimited"),
+    "locked memory": (resource.RLIMIT_MEMLOCK, None),
+    "stack": (resource.RLIMIT_STACK, None),
+    "address space": (resource.RLIMIT_AS, "ulimit -v unlimited"),
+}
+
+
+def look_at_processors() -> Finding:
+    """What this process may use.
+
+    Returns:
+        The finding.
+    """
+    cpus = usable_cpus()
+    nodes, cores, quota = usable_nodes(cpus), count_cores(cpus), cpu_quota()
+    text = f"{len(cpus)} CPUs ({format_list(cpus)}), {cores} cores, {len(nodes)} NUMA node(s)"
+    if len(nodes) > 1:
+        text += ": " + "; ".join(f"{node.index}: {format_list(node.cpus)}" for node in nodes)
+    facts = {
+        "cpus": sorted(cpus),
+        "cores": cores,
+        "quota": quota,
+        "nodes": {node.index: sorted(node.cpus) for node in nodes},
+    }
+    if quota is not None and quota < len(cpus):
+        return Finding(
+            "processors",
+            "note",
+            f"{text}, but a control group grants the time of {quota} only",
+            fix="more CPUs for the container or job; poprun counts threads by the grant",
+            facts=facts,
+        )
+    return Finding("processors", "ok", text, facts=facts)
+
+
+def look_at_memory() -> Finding:
+    """Memory that jobs can get now.
+
+    Returns:
+        The finding.
+    """
+    free = machine(Path.cwd()).available_memory
+    text, facts = f"{free / 1e9:.1f} GB of memory free", {"available_bytes": free}
+    if free < _LITTLE_MEMORY:
+        fix = "end other programs, or raise the memory limit of the container or job"
+        return Finding("memory", "note", f"only {text}", fix=fix, facts=facts)
+    return Finding("memory", "ok", text, facts=facts)
+
+
+def look_at_limits() -> Finding:
+    """The limits that a shell gives its programs.
+
+    Returns:
+        The finding.
+    """
+    soft = {name: resource.getrlimit(number)[0] for name, (number, _) in _LIMITS.items()}
+    shown = {
+        name: "unlimited" if value == resource.RLIM_INFINITY else value
+        for name, value in soft.items()
+    }
+    text = ", ".join(f"{name} {value}" for name, value in shown.items())
+    tight = [
+        name
+        for name in ("open files", "processes")
+        if soft[name] != resource.RLIM_INFINITY and soft[name] < _FEW_FILES
+    ]
+    if soft["address space"] != resource.RLIM_INFINITY:
+        tight.append("address space")
+    if tight:
+        fix = ", ".join(str(_LIMITS[name][1]) for name in tight)
+        return Finding("limits", "note", f"{text}; tight: {', '.join(tight)}", fix=fix, facts=shown)
+    return Finding("limits", "ok", text, facts=shown)
+
+
+def look_at_slurm(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """The allocation that poprun would use.
+
+    Args:
+        environ: The user's environment.
+
+    Yields:
+        A finding inside an allocation, nothing outside of one.
+    """
+    from popdist.poprun.machines.slurm import read_allocation
+
+    try:
+        found = read_allocation(environ)
+    except PopdistError as error:
+        yield problem_from("Slurm", error)
+        return
+    if found is not None:
+        names = ", ".join(f"{host.name}:{host.slots}" for host in found.hosts)
+        yield Finding("Slurm", "ok", f"job {found.job} has room for {found.slots} on {names}")
+
+
+def look_at_ssh(
+    hosts: Sequence[str], mpirun: Mpirun | None, environ: Mapping[str, str]
+) -> Iterator[Finding]:
+    """The ssh client, and the hosts that the user named.
+
+    Args:
+        hosts: Their names.
+        mpirun: The mpirun that jobs would use.
+        environ: The user's environment.
+
+    Yields:
+        One finding for the client, one per host.
+    """
+    if shutil.which("ssh", path=environ.get("PATH")) is None:
+        yield Finding(
+            "ssh",
+            "problem" if hosts else "note",
+            "there is no ssh client, so jobs stay on this machine",
+            fix="apt install openssh-client, or what the system calls it",
+        )
+        return
+    version = answer(["ssh", "-V"], environ).strip()
+    keys = sorted(file.stem for file in Path("~/.ssh").expanduser().glob("id_*.pub"))
+    known = f"keys {', '.join(keys)}" if keys else "no key in ~/.ssh"
+    agent = ", an agent" if environ.get("SSH_AUTH_SOCK") else ""
+    yield Finding("ssh", "ok", f"{version}; {known}{agent}", facts={"keys": keys})
+    if not hosts or mpirun is None:
+        return
+    nodes, reasons = ask_hosts(hosts, ssh_words((), environ), mpirun.path)
+    for host in hosts:
+        if host in reasons:
+            remedy = reasons[host].remedy.replace("{host}", host)
+            yield Finding(f"host {host}", "problem", reasons[host].text, fix=remedy)
+        else:
+            there = f"{len(nodes[host])} NUMA node(s)" if host in nodes else "this machine"
+            yield Finding(f"host {host}", "ok", f"same Python, popdist and Open MPI; {there}")
