@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 from popdist_torch import optim, options
+from popdist_torch.arguments import ICustomArgParser, registerCustomArgParser
 from popdist_torch.data import AsynchronousDataAccessor, DataLoader
-from popdist_torch.errors import Error
+from popdist_torch.errors import Error, RecoverableError, UnrecoverableError
 from popdist_torch.executor.executor import Executor as PoplarExecutor
 from popdist_torch.executor.inference import inferenceModel
 from popdist_torch.executor.training import trainingModel
-from popdist_torch.ops import identity_loss
+from popdist_torch.hardware import ipuHardwareIsAvailable, ipuHardwareVersion
+from popdist_torch.messages import logger, setLogLevel
+from popdist_torch.ops import (
+    CPU,
+    Attribute,
+    BeginBlock,
+    Block,
+    BlockFunction,
+    MultiConv,
+    NameScope,
+    cond,
+    ctc_beam_search_decoder,
+    custom_op,
+    dynamic_slice,
+    dynamic_update,
+    for_loop,
+    identity_loss,
+    ipu_print_tensor,
+    isRunningOnIpu,
+    nop,
+    recomputationCheckpoint,
+    removeBlocks,
+    serializedMatMul,
+    set_available_memory,
+    set_overlap_for_input,
+    set_overlap_for_output,
+)
 from popdist_torch.options import (
     AnchorMode,
     AutoStage,
@@ -37,19 +64,27 @@ from popdist_torch.options import (
 )
 
 __all__ = [
+    "CPU",
     "AnchorMode",
     "AsynchronousDataAccessor",
+    "Attribute",
     "AutoStage",
+    "BeginBlock",
+    "Block",
+    "BlockFunction",
     "CommGroupType",
     "ConnectionType",
     "DataLoader",
     "DataLoaderMode",
     "DataPartition",
     "Error",
+    "ICustomArgParser",
     "Liveness",
     "MatMulSerializationMode",
     "MeanReductionStrategy",
+    "MultiConv",
     "MultiConvPlanType",
+    "NameScope",
     "Options",
     "OutputMode",
     "OverlapMode",
@@ -57,6 +92,7 @@ __all__ = [
     "Phase",
     "PipelinedExecution",
     "PoplarExecutor",
+    "RecoverableError",
     "ReductionType",
     "SerialPhasedExecution",
     "ShardedExecution",
@@ -64,10 +100,31 @@ __all__ = [
     "Stage",
     "SyncPattern",
     "TensorLocationSettings",
+    "UnrecoverableError",
     "VariableRetrievalMode",
+    "cond",
+    "ctc_beam_search_decoder",
+    "custom_op",
+    "dynamic_slice",
+    "dynamic_update",
+    "for_loop",
     "identity_loss",
     "inferenceModel",
+    "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
+    "ipu_print_tensor",
+    "isRunningOnIpu",
+    "logger",
+    "nop",
     "optim",
     "options",
+    "recomputationCheckpoint",
+    "registerCustomArgParser",
+    "removeBlocks",
+    "serializedMatMul",
+    "setLogLevel",
+    "set_available_memory",
+    "set_overlap_for_input",
+    "set_overlap_for_output",
     "trainingModel",
 ]

@@ -9,6 +9,22 @@ class Error(PopdistError, RuntimeError):
     """What PopTorch programs know as ``poptorch.Error``: the model cannot be run as asked."""
 
 
+class RecoverableError(Error):
+    """PopTorch raises it where a device can be used again after ``recovery_action``.
+
+    Kept for programs that catch it; hosts have no such failures.
+
+    Attributes:
+        recovery_action: What to do.
+    """
+
+    recovery_action = ""
+
+
+class UnrecoverableError(Error):
+    """PopTorch raises it where a device is lost; kept for programs that catch it."""
+
+
 class OptionError(PopdistError, AssertionError):
     """An option does not exist, or its value is of the wrong type or out of range."""
 

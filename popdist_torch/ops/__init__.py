@@ -2,6 +2,54 @@
 
 from __future__ import annotations
 
+from popdist_torch.ops.annotations import (
+    Attribute,
+    BeginBlock,
+    Block,
+    BlockFunction,
+    MultiConv,
+    NameScope,
+    removeBlocks,
+)
+from popdist_torch.ops.control_flow import cond, dynamic_slice, dynamic_update, for_loop
+from popdist_torch.ops.ctc import ctc_beam_search_decoder
+from popdist_torch.ops.hints import (
+    ipu_print_tensor,
+    nop,
+    serializedMatMul,
+    set_available_memory,
+    set_overlap_for_input,
+    set_overlap_for_output,
+)
+from popdist_torch.ops.host_code import CPU, custom_op
 from popdist_torch.ops.identity_loss import identity_loss
+from popdist_torch.ops.library import LIBRARY as _LIBRARY
+from popdist_torch.ops.recomputation import recomputationCheckpoint
+from popdist_torch.ops.scope import isRunningOnIpu
 
-__all__ = ["identity_loss"]
+__all__ = [
+    "CPU",
+    "_LIBRARY",
+    "Attribute",
+    "BeginBlock",
+    "Block",
+    "BlockFunction",
+    "MultiConv",
+    "NameScope",
+    "cond",
+    "ctc_beam_search_decoder",
+    "custom_op",
+    "dynamic_slice",
+    "dynamic_update",
+    "for_loop",
+    "identity_loss",
+    "ipu_print_tensor",
+    "isRunningOnIpu",
+    "nop",
+    "recomputationCheckpoint",
+    "removeBlocks",
+    "serializedMatMul",
+    "set_available_memory",
+    "set_overlap_for_input",
+    "set_overlap_for_output",
+]

@@ -1,0 +1,269 @@
+"""Annotations that lay a model out over IPUs; on a host they check what they are given."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+from popdist_torch.errors import Error, OptionError
+from popdist_torch.options.checks import flag, one_of, whole_number
+from popdist_torch.options.effects import stored_only
+from popdist_torch.options.enums import MultiConvPlanType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+Wrapped = TypeVar("Wrapped", bound="nn.Module | Callable[..., Any]")
+
+_MARK = "_popdist_block"
+
+
+class Block:
+    """A context whose operations belong to one block.
+
+    Args:
+        user_id: Name of the block; without one blocks are numbered.
+        ipu_id: IPU of the block.
+    """
+
+    _next = 0
+
+    def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
+        self.user_id, self.ipu_id = _identity(user_id, ipu_id)
+
+    def __enter__(self) -> None:
+        stored_only("Block")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends the block."""
+
+    @staticmethod
+    def start(user_id: str | None = None, ipu_id: int | None = None) -> None:
+        """Begins a block that lasts until the next one.
+
+        Args:
+            user_id: As for the class.
+            ipu_id: As for the class.
+        """
+        _identity(user_id, ipu_id)
+        stored_only("Block.start")
+
+    @staticmethod
+    def useAutoId() -> None:
+        """Starts the numbering of blocks anew."""
+        Block._next = 0
+
+
+def BeginBlock(
+    layer_to_call: Wrapped, user_id: str | None = None, ipu_id: int | None = None
+) -> Wrapped:
+    """Makes a block begin wherever a module or a function is called.
+
+    Args:
+        layer_to_call: The module or function.
+        user_id: Name of the block.
+        ipu_id: IPU of the block.
+
+    Returns:
+        The same module; for a function, one that does the same.
+
+    Raises:
+        Error: A block begins there already.
+    """
+    identity = _identity(user_id, ipu_id)
+    if hasattr(layer_to_call, _MARK):
+        raise Error(
+            "PD305",
+            "a block begins at this layer already",
+            value=getattr(layer_to_call, _MARK),
+            hint="call removeBlocks(model) before you annotate it anew",
+        )
+    stored_only("BeginBlock")
+    layer = layer_to_call
+    if not isinstance(layer, nn.Module):
+        layer = functools.wraps(layer)(functools.partial(layer))  # type: ignore[assignment]
+    setattr(layer, _MARK, identity)
+    return layer
+
+
+def BlockFunction(
+    user_id: str | None = None, ipu_id: int | None = None
+) -> Callable[[Wrapped], Wrapped]:
+    """A decorator that makes a block begin wherever a function is called.
+
+    Args:
+        user_id: Name of the block.
+        ipu_id: IPU of the block.
+
+    Returns:
+        The decorator.
+    """
+
+    def decorate(function: Wrapped) -> Wrapped:
+        return BeginBlock(function, user_id, ipu_id)
+
+    return decorate
+
+
+def removeBlocks(module: nn.Module) -> None:
+    """Removes the blocks that begin at a module or at parts of it.
+
+    Args:
+        module: The module.
+    """
+    for part in module.modules():
+        if hasattr(part, _MARK):
+            delattr(part, _MARK)
+
+
+class Attribute:
+    """A context whose operations carry attributes for an IPU's compiler.
+
+    Args:
+        **attributes: The attributes.
+    """
+
+    def __init__(self, **attributes: Any) -> None:
+        if not attributes:
+            raise OptionError("PD300", "Attribute takes attributes by name", accepted="name=value")
+        stored_only("Attribute")
+
+    def __enter__(self) -> None:
+        """Begins."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends."""
+
+
+@contextmanager
+def NameScope(name: str) -> Iterator[None]:
+    """Names a part of the model; profiles of ``torch.profiler`` show it.
+
+    Args:
+        name: The name.
+
+    Yields:
+        Nothing.
+    """
+    with torch.profiler.record_function(str(name)):
+        yield
+
+
+class MultiConv:
+    """A context whose convolutions share an IPU; on a host each runs by itself."""
+
+    def __enter__(self) -> Self:
+        stored_only("MultiConv")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends."""
+
+    def availableMemoryProportions(self, value: float | Sequence[float]) -> Self:
+        """Stores how much memory each convolution may use.
+
+        Args:
+            value: Fractions.
+
+        Returns:
+            This context.
+        """
+        fractions = value if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(x, int | float) for x in fractions):
+            raise OptionError("PD300", "availableMemoryProportions takes numbers", value=value)
+        return self
+
+    def partialsTypes(self, value: torch.dtype | Sequence[torch.dtype]) -> Self:
+        """Stores the types of partial sums.
+
+        Args:
+            value: ``torch.float`` or ``torch.half``, one or one per convolution.
+
+        Returns:
+            This context.
+        """
+        types = value if isinstance(value, list | tuple) else [value]
+        if not all(kind in (torch.float, torch.half) for kind in types):
+            raise OptionError("PD300", "partialsTypes takes torch.float or torch.half", value=value)
+        return self
+
+    def planType(self, value: MultiConvPlanType) -> Self:
+        """Stores how the convolutions are planned.
+
+        Args:
+            value: The plan.
+
+        Returns:
+            This context.
+        """
+        one_of(MultiConvPlanType)("planType", value)
+        return self
+
+    def perConvReservedTiles(self, value: int) -> Self:
+        """Stores how many tiles each convolution has for itself.
+
+        Args:
+            value: Tiles.
+
+        Returns:
+            This context.
+        """
+        whole_number("perConvReservedTiles", value, least=0)
+        return self
+
+    def cycleBackOff(self, value: float) -> Self:
+        """Stores how much slower a plan may be to save memory.
+
+        Args:
+            value: A fraction.
+
+        Returns:
+            This context.
+        """
+        self.availableMemoryProportions(value)
+        return self
+
+    def enableConvDithering(self, value: bool | Sequence[bool]) -> Self:
+        """Stores whether convolutions are spread over tiles differently.
+
+        Args:
+            value: Whether they are, one or one per convolution.
+
+        Returns:
+            This context.
+        """
+        for one in value if isinstance(value, list | tuple) else [value]:
+            flag("enableConvDithering", one)
+        return self
+
+
+def _identity(user_id: str | None, ipu_id: int | None) -> tuple[str, int | None]:
+    if ipu_id is not None:
+        whole_number("ipu_id", ipu_id, least=0)
+    if user_id is None:
+        user_id, Block._next = str(Block._next), Block._next + 1  # noqa: SLF001 - same module
+    if not isinstance(user_id, str):
+        raise OptionError("PD300", "a block's name is text", value=user_id)
+    return user_id, ipu_id

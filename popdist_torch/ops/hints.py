@@ -1,0 +1,175 @@
+"""Operations that tell an IPU's compiler something, and give their argument back."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from popdist_torch.errors import OptionValueError
+from popdist_torch.options.checks import member
+from popdist_torch.options.effects import stored_only
+from popdist_torch.options.enums import MatMulSerializationMode, OverlapMode
+
+
+def nop(tensor: torch.Tensor) -> torch.Tensor:
+    """Does nothing.
+
+    Args:
+        tensor: Any tensor.
+
+    Returns:
+        The tensor, as another object.
+    """
+    return tensor.view_as(tensor)
+
+
+def set_available_memory(tensor: torch.Tensor, available_memory_proportion: float) -> torch.Tensor:
+    """Stores how much memory the operation behind a tensor may use.
+
+    Args:
+        tensor: Its result.
+        available_memory_proportion: A fraction from 0 to 1.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        OptionValueError: No such fraction.
+    """
+    if not 0 <= available_memory_proportion <= 1:
+        raise OptionValueError(
+            "PD300",
+            "set_available_memory takes a fraction",
+            value=available_memory_proportion,
+            accepted="0 to 1",
+        )
+    stored_only("set_available_memory")
+    return tensor
+
+
+def set_overlap_for_input(input_tensors: Any, mode: OverlapMode) -> Any:
+    """Stores how the transfer of inputs overlaps with computation.
+
+    Args:
+        input_tensors: Any nesting of tensors.
+        mode: How.
+
+    Returns:
+        The same.
+    """
+    member("set_overlap_for_input", mode, OverlapMode)
+    stored_only("set_overlap_for_input")
+    return input_tensors
+
+
+def set_overlap_for_output(output_tensors: Any, mode: OverlapMode) -> Any:
+    """Stores how the transfer of outputs overlaps with computation.
+
+    Args:
+        output_tensors: Any nesting of tensors.
+        mode: How.
+
+    Returns:
+        The same.
+    """
+    member("set_overlap_for_output", mode, OverlapMode)
+    stored_only("set_overlap_for_output")
+    return output_tensors
+
+
+def serializedMatMul(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    mode: MatMulSerializationMode,
+    factor: int = 0,
+    keep_precision: bool = False,
+) -> torch.Tensor:
+    """A matrix product, which an IPU computes piece by piece.
+
+    Args:
+        lhs: As for ``torch.matmul``.
+        rhs: As for ``torch.matmul``.
+        mode: Which dimension is cut.
+        factor: Into how many pieces; divides that dimension.
+        keep_precision: Stored.
+
+    Returns:
+        The product.
+
+    Raises:
+        OptionValueError: The dimension cannot be cut like that.
+    """
+    del keep_precision
+    kind = member("serializedMatMul", mode, MatMulSerializationMode)
+    size = {
+        MatMulSerializationMode.InputChannels: lhs.shape[-2] if lhs.dim() > 1 else 1,
+        MatMulSerializationMode.ReducingDim: rhs.shape[-2] if rhs.dim() > 1 else rhs.shape[0],
+        MatMulSerializationMode.OutputChannels: rhs.shape[-1],
+    }.get(kind)
+    if size is not None and (factor < 1 or size % factor):
+        raise OptionValueError(
+            "PD300",
+            f"serializedMatMul cannot cut {size} {kind.value} into equal pieces",
+            value=factor,
+            accepted=f"a divisor of {size}",
+        )
+    return torch.matmul(lhs, rhs)
+
+
+def ipu_print_tensor(
+    tensor: torch.Tensor,
+    title: str = "",
+    print_gradient: bool = True,
+    summarise_threshold: int = 1000,
+    edge_items: int = 3,
+    max_line_width: int = 75,
+    digits: int = 4,
+    **layout: str,
+) -> torch.Tensor:
+    """Prints a tensor to standard error, and its gradient when that is known.
+
+    Args:
+        tensor: The tensor.
+        title: What it is called.
+        print_gradient: Whether the gradient is printed as well.
+        summarise_threshold: Elements from which the middle is left out.
+        edge_items: Elements at the edges then.
+        max_line_width: Characters of a line.
+        digits: Digits behind the point.
+        **layout: ``float_format``, ``separator``, ``open_bracket`` and ``close_bracket`` are
+            accepted; numbers are laid out as torch does.
+
+    Returns:
+        A tensor that prints; go on with this one, as on an IPU.
+
+    Raises:
+        TypeError: An argument is not known.
+    """
+    unknown = set(layout) - {"float_format", "separator", "open_bracket", "close_bracket"}
+    if unknown:
+        raise TypeError(f"ipu_print_tensor() has no argument {min(unknown)!r}")
+
+    def show(value: torch.Tensor, name: str) -> None:
+        before = torch._tensor_str.PRINT_OPTS  # noqa: SLF001 - torch offers no way to read them
+        kept = {k: getattr(before, k) for k in ("threshold", "edgeitems", "linewidth", "precision")}
+        torch.set_printoptions(  # type: ignore[no-untyped-call]
+            threshold=summarise_threshold,
+            edgeitems=edge_items,
+            linewidth=max_line_width,
+            precision=digits,
+        )
+        try:
+            sys.stderr.write(f"{name}: {value.detach()}\n")
+        finally:
+            torch.set_printoptions(**kept)  # type: ignore[no-untyped-call]
+
+    name = title or "tensor"
+    show(tensor, name)
+    shown = nop(tensor)
+    if print_gradient and shown.requires_grad:
+        shown.register_hook(  # type: ignore[no-untyped-call]
+            lambda gradient: show(gradient, f"gradient of {name}")
+        )
+    return shown

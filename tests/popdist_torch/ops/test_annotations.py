@@ -1,0 +1,151 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import popdist_torch as poptorch
+
+
+@pytest.fixture(autouse=True)
+def _numbered_from_zero():
+    poptorch.Block.useAutoId()
+
+
+def test_a_block_begins_at_a_module_once():
+    layer = nn.Linear(2, 2)
+    assert poptorch.BeginBlock(layer, "first", ipu_id=0) is layer
+    with pytest.raises(poptorch.Error, match="begins at this layer already"):
+        poptorch.BeginBlock(layer, "again")
+    model = nn.Sequential(layer)
+    poptorch.removeBlocks(model)
+    poptorch.BeginBlock(layer)
+    assert torch.equal(copy.deepcopy(model)(torch.ones(1, 2)), layer(torch.ones(1, 2)))
+
+
+def test_functions_are_annotated_and_unchanged():
+    def double(x):
+        """Twice."""
+        return 2 * x
+
+    begun = poptorch.BeginBlock(double, "b")
+    assert (begun(3), begun.__doc__) == (6, "Twice.")
+
+    @poptorch.BlockFunction("c", ipu_id=1)
+    def triple(x):
+        return 3 * x
+
+    assert triple(2) == 6
+    assert triple.__name__ == "triple"
+
+
+def test_contexts_surround_code():
+    with poptorch.Block("a", 0), poptorch.NameScope("scope"), poptorch.Attribute(key="value"):
+        poptorch.Block.start("b")
+    assert [poptorch.Block().user_id for _ in range(2)] == ["0", "1"]
+    with poptorch.MultiConv() as convolutions:
+        convolutions.availableMemoryProportions((0.1, 0.2)).partialsTypes(torch.half)
+        convolutions.planType(poptorch.MultiConvPlanType.Parallel).perConvReservedTiles(50)
+        convolutions.cycleBackOff(0.1).enableConvDithering([True, False])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: poptorch.Block(3),
+        lambda: poptorch.Block("a", -1),
+        poptorch.Attribute,
+        lambda: poptorch.MultiConv().planType(1),
+        lambda: poptorch.MultiConv().partialsTypes(torch.int8),
+        lambda: poptorch.MultiConv().availableMemoryProportions("a lot"),
+    ],
+)
+def test_wrong_annotations_are_errors(wrong):
+    with pytest.raises((AssertionError, ValueError), match="PD300"):
+        wrong()
+
+
+class Asking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        self.answers = []
+
+    def forward(self, x):
+        self.answers.append(poptorch.isRunningOnIpu())
+        return nn.functional.mse_loss(self.layer(x), x)
+
+
+def test_running_on_an_ipu_means_inside_a_wrapped_model():
+    answers = []
+
+    class Model(Asking):
+        def forward(self, x):
+            answers.append(poptorch.isRunningOnIpu())
+            return super().forward(x)
+
+    model, x = Model(), torch.ones(2, 1)
+    model(x)
+    poptorch.inferenceModel(model)(x)
+    poptorch.trainingModel(model)(x)
+    answers.append(poptorch.isRunningOnIpu())
+    assert answers == [False, True, True, False]
+
+
+def test_a_host_has_no_ipus():
+    assert poptorch.ipuHardwareIsAvailable() is False
+    assert poptorch.ipuHardwareIsAvailable(4) is False
+    with pytest.raises(poptorch.Error, match="no IPU"):
+        poptorch.ipuHardwareVersion()
+
+
+@pytest.mark.parametrize(("level", "number"), [("DEBUG", 10), ("warn", 30), (2, 20), ("OFF", 51)])
+def test_the_log_level_has_published_names(level, number):
+    before = poptorch.logger.level
+    try:
+        poptorch.setLogLevel(level)
+        assert poptorch.logger.level == number
+    finally:
+        poptorch.logger.setLevel(before)
+    with pytest.raises(ValueError, match="no such level"):
+        poptorch.setLogLevel("LOUD")
+
+
+def test_parts_of_a_model_can_run_on_the_cpu():
+    weight = nn.Parameter(torch.tensor([2.0]))
+    result = poptorch.CPU(lambda x, *, scale: {"y": (x * scale,)}, "op")(weight, scale=3)
+    result["y"][0].backward()
+    assert weight.grad.item() == 3
+
+
+def test_compiled_ipu_code_cannot_run():
+    with pytest.raises(poptorch.Error, match="custom_op runs compiled IPU code"):
+        poptorch.custom_op([torch.ones(1)], "Cube", "custom.ops", 1, [torch.ones(1)])
+
+
+class Pair:
+    def __init__(self, left, right, name):
+        self.left, self.right, self.name = left, right, name
+
+
+class PairParser(poptorch.ICustomArgParser):
+    def yieldTensors(self, struct):  # noqa: N802 - a published name
+        yield from (struct.left, struct.right)
+
+    def reconstruct(self, original_structure, tensor_iterator):
+        return Pair(next(tensor_iterator), next(tensor_iterator), original_structure.name)
+
+
+def test_models_take_and_return_types_of_the_program():
+    poptorch.registerCustomArgParser(Pair, PairParser())
+
+    class Swap(nn.Module):
+        def forward(self, pair):
+            assert len(pair.left) == 2
+            return Pair(pair.right, pair.left + 1, pair.name)
+
+    run = poptorch.inferenceModel(Swap(), poptorch.Options().deviceIterations(2))
+    for _ in range(2):
+        result = run(Pair(torch.zeros(4), torch.ones(4), "name"))
+    assert result.name == "name"
+    assert result.left.tolist() == result.right.tolist() == [1, 1, 1, 1]
