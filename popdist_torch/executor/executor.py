@@ -16,6 +16,8 @@ from popdist_torch.executor.outputs import Outputs
 from popdist_torch.executor.replicas import RandomStreams
 from popdist_torch.executor.step import Replicas
 from popdist_torch.executor.weights import DeviceModel
+from popdist_torch.ops.recomputation import MarkedLayers
+from popdist_torch.ops.scope import wrapped_call
 from popdist_torch.options import ConnectionType, Options, OutputMode
 
 if TYPE_CHECKING:
@@ -119,7 +121,8 @@ class Executor(ABC):
             self._batching,
             self._shared,
         )
-        self._run(replicas, arguments, outputs)
+        with wrapped_call():
+            self._run(replicas, arguments, outputs)
         replicas.model.buffers.require_unchanged(broadcast=self._options.broadcast_buffers)
         return outputs.joined()
 
@@ -226,7 +229,8 @@ class Executor(ABC):
         here = self._options.placement
         model = DeviceModel(self._user_model, self._training_flags, device, self._batching.replicas)
         indices = range(here.first_replica, here.first_replica + here.local_replicas)
-        self._replicas = Replicas(model, RandomStreams(self._seed(), indices, device))
+        streams = RandomStreams(self._seed(), indices, device)
+        self._replicas = Replicas(model, streams, MarkedLayers(model.module))
         self._shared = model.storages()
         self._signature = arguments.signature
         # The copy is fresh, so there is nothing to bring until somebody detaches.

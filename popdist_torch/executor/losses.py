@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 LOSS_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
     {
         identity_loss,
+        torch.ops.poptorch.identity_loss,
+        torch.ops.poptorch.identity_loss.default,
         F.binary_cross_entropy,
         F.binary_cross_entropy_with_logits,
         F.cosine_embedding_loss,

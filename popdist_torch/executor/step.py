@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from popdist_torch.executor.outputs import Outputs
     from popdist_torch.executor.replicas import RandomStreams
     from popdist_torch.executor.weights import DeviceModel
+    from popdist_torch.ops.recomputation import MarkedLayers
     from popdist_torch.optim.device import DeviceOptimizer
 
 
@@ -29,10 +30,12 @@ class Replicas:
     Attributes:
         model: The executor's copy of the module.
         streams: The replicas' random streams.
+        marked: Which of its layers recompute their activations.
     """
 
     model: DeviceModel
     streams: RandomStreams
+    marked: MarkedLayers
 
     @contextmanager
     def running(self, replica: int) -> Iterator[None]:
@@ -79,7 +82,8 @@ def train(
                 part = batching.part(iteration, step, replica)
                 last = part + 1 == (iteration + 1) * batching.accumulation * batching.replicas
                 with replicas.running(replica), torch.enable_grad():
-                    output, loss = _forward(replicas.model.module, arguments, part, batching)
+                    with replicas.marked.forward_pass():
+                        output, loss = _forward(replicas.model.module, arguments, part, batching)
                     gradients.backward(loss, seed, last=last)
                 outputs.add(output, iteration, step, replica)
         gradients.end(1 / optimizer.loss_scaling)
