@@ -31,6 +31,7 @@ from popdist_onnx.types.enums import (
     VirtualGraphMode,
     WeightDecayMode,
 )
+from popdist_onnx.types.graph_transformer import GraphTransformer
 from popdist_onnx.types.input_shape_info import InputShapeInfo
 from popdist_onnx.types.logger import getLogger
 from popdist_onnx.types.option_groups import (
@@ -62,6 +63,7 @@ __all__ = [
     "DeviceType",
     "ExecutionPhaseSettings",
     "GradientTensorTrackingMethod",
+    "GraphTransformer",
     "InitType",
     "InputShapeInfo",
     "Instrumentation",

@@ -32,14 +32,14 @@ def test_runtime_asserts_are_on_until_switched_off():
 
 
 def test_levels_reach_the_standard_library(caplog):
-    logger = getLogger("types-test")
-    logger.setLevel("WARN")
-    logger.info("hidden")
-    logger.warning("seen")
-    logger.setLevel("TRACE")
-    logger.trace("seen %d", 2)
+    ours = getLogger("types-test")
+    ours.setLevel("WARN")
+    ours.info("hidden")
+    ours.warn("seen")
+    ours.setLevel("TRACE")
+    ours.trace("seen %d", 2)
     assert [record.getMessage() for record in caplog.records] == ["seen", "seen 2"]
-    logger.setLevel("OFF")
+    ours.setLevel("OFF")
     assert logging.getLogger("popdist.onnx.types-test").level > logging.CRITICAL
 
 
