@@ -44,17 +44,21 @@ def fold(model: ir.Model) -> None:
     Args:
         model: The model, with shapes; changed in place.
     """
-    graph = model.graph
-    opset = graph.opset_imports[""]
-    tape = Tape(graph)
-    for node in list(graph):
-        if node.graph is graph:
-            _fold_node(tape, node, opset)
+    tape = Tape(model.graph)
+    for node in list(model.graph):
+        fold_node(tape, node)
 
 
-def _fold_node(tape: Tape, node: ir.Node, opset: int) -> None:
+def fold_node(tape: Tape, node: ir.Node) -> None:
+    """Folds one node, where what it reads is known; its outputs get their shapes in any case.
+
+    Args:
+        tape: A tape on the node's graph.
+        node: The node.
+    """
+    opset = tape.opset
     if node.op_type == "If" and node.domain == "":
-        _inline_branch(tape, node, opset)
+        _inline_branch(tape, node)
         return
     if node.op_type in _NEVER or node.domain or any(subgraphs(node)):
         return
@@ -131,7 +135,7 @@ def _evaluated(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Seq
     ]
 
 
-def _inline_branch(tape: Tape, node: ir.Node, opset: int) -> None:
+def _inline_branch(tape: Tape, node: ir.Node) -> None:
     (condition,) = node.inputs
     known = None if condition is None else constant(condition)
     if known is None:
@@ -141,10 +145,11 @@ def _inline_branch(tape: Tape, node: ir.Node, opset: int) -> None:
     for name, value in list(branch.initializers.items()):
         del branch.initializers[name]
         tape.graph.register_initializer(value)
-    for inner in list(branch):
+    inlined = list(branch)
+    for inner in inlined:
         branch.remove(inner)
         tape.graph.insert_before(node, inner)
     with tape.at(node):
         tape.substitute(node, [tape.wrap(output) for output in outputs])
-    for inner in list(tape.graph):
-        annotate(inner, opset)
+    for inner in inlined:
+        fold_node(tape, inner)

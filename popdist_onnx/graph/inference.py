@@ -76,6 +76,18 @@ def annotate_graph(graph: ir.Graph, opset: int) -> None:
         annotate(node, opset)
 
 
+def annotate_value(value: ir.Value, proto: onnx.TypeProto) -> None:
+    """Gives one value a type and shape, keeping what is known better.
+
+    Args:
+        value: The value.
+        proto: What is known of it.
+    """
+    info = _info(proto)
+    if info is not None:
+        _merge(value, *info)
+
+
 def _merge(output: ir.Value, dtype: ir.DataType | None, shape: Sequence[Dim] | None) -> None:
     if dtype is not None:
         output.type = ir.TensorType(dtype)
@@ -108,7 +120,7 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
         if array is not None and array.size <= _MOST_ELEMENTS:
             # Not onnx's own helper, which knows no bfloat16.
             data[name] = ir.to_proto(ir.Tensor(array, name=name))
-    proto = ir.to_proto(node)
+    proto = ir.serde.serialize_node(node)
     opsets = [onnx.helper.make_opsetid("", opset)]
     try:
         found = onnx.shape_inference.infer_node_outputs(

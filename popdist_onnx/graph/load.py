@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,16 +14,16 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import newest_opset
 from popdist_onnx.graph.fold import fold
-from popdist_onnx.graph.inference import annotate_graph
-from popdist_onnx.graph.upgrade import OLDEST_OPSET, upgrade
+from popdist_onnx.graph.inference import annotate_graph, annotate_value
+from popdist_onnx.graph.upgrade import OLDEST_OPSET, WORKING_OPSET, upgrade
 
 if TYPE_CHECKING:
     from os import PathLike
 
 Source: TypeAlias = "ir.Model | onnx.ModelProto | bytes | str | PathLike[str]"
 
-# Protobuf refuses messages of 2 GiB; shape inference serializes the model once more.
-_INFERENCE_LIMIT = 1 << 30
+# Tensors of more elements are weights; shape inference copies a model several times.
+_SMALL = 1024
 
 
 def load(source: Source) -> ir.Model:
@@ -45,15 +46,15 @@ def load(source: Source) -> ir.Model:
     opset = _require_opset(proto)
     if proto.functions:
         proto = onnx.inliner.inline_local_functions(proto)
-    if proto.ByteSize() < _INFERENCE_LIMIT:
-        proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
     model = ir.from_proto(proto)
     _drop_initializer_inputs(model.graph)
     model.graph.sort()
+    _annotate_dynamic(model.graph, proto)
     annotate_graph(model.graph, opset)
-    fold(model)
-    upgrade(model)
-    fold(model)
+    if opset < WORKING_OPSET:
+        upgrade(model)
+    else:
+        fold(model)
     return model
 
 
@@ -130,6 +131,29 @@ def _require_opset(proto: onnx.ModelProto) -> int:
             hint="export the model again with another opset, or install a newer onnx",
         )
     return int(version)
+
+
+def _annotate_dynamic(graph: ir.Graph, proto: onnx.ModelProto) -> None:
+    """Takes over what onnx infers of shapes that are calculated, such as those with a free batch."""
+    skeleton = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
+    skeleton.graph.node.extend(proto.graph.node)
+    skeleton.graph.input.extend(proto.graph.input)
+    skeleton.graph.output.extend(proto.graph.output)
+    skeleton.graph.value_info.extend(proto.graph.value_info)
+    inputs = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if math.prod(tensor.dims) <= _SMALL:
+            skeleton.graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            skeleton.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph
+    known = {one.name: one.type for one in [*inferred.value_info, *inferred.output]}
+    for node in graph:
+        for value in node.outputs:
+            if value.name in known:
+                annotate_value(value, known[value.name])
 
 
 def _drop_initializer_inputs(graph: ir.Graph) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from popdist_onnx.errors import NotOnHostError
 from popdist_onnx.graph.compat import subgraphs
+from popdist_onnx.graph.fold import fold_node
 from popdist_onnx.graph.names import ORIGIN
 from popdist_onnx.graph.tape import Tape
 
@@ -91,7 +92,9 @@ _UPGRADES: list[tuple[int, str, Upgrade]] = []
 
 
 def upgrade(model: ir.Model) -> None:
-    """Brings a model to opset 18, where it is older.
+    """Brings a model to opset 18, where it is older, and folds what is constant on the way.
+
+    Both go node by node, as a newer form may need a shape that only folding finds.
 
     Args:
         model: The model, with shapes; changed in place.
@@ -116,11 +119,14 @@ def _upgrade_graph(graph: ir.Graph, opset: int) -> None:
     for node in list(graph):
         for inner in subgraphs(node):
             _upgrade_graph(inner, opset)
+        newer = [node]
         if node.domain == "" and node.op_type in steps:
-            _upgrade_node(tape, node, opset, steps[node.op_type])
+            newer = _upgrade_node(tape, node, opset, steps[node.op_type])
+        for one in newer:
+            fold_node(tape, one)
 
 
-def _upgrade_node(tape: Tape, node: ir.Node, opset: int, steps: list[Upgrade]) -> None:
+def _upgrade_node(tape: Tape, node: ir.Node, opset: int, steps: list[Upgrade]) -> list[ir.Node]:
     parts = Parts(
         node.op_type,
         list(node.inputs),
@@ -133,7 +139,12 @@ def _upgrade_node(tape: Tape, node: ir.Node, opset: int, steps: list[Upgrade]) -
         for step in steps:
             step(tape, parts)
         made = tape.many(parts.op_type, parts.outputs, *parts.inputs, **parts.attributes)
-        tape.substitute(node, made if parts.after is None else [parts.after(made[0])])
+        newer = [made[0].value.producer()]
+        if parts.after is not None:
+            made = (parts.after(made[0]),)
+            newer.append(made[0].value.producer())
+        tape.substitute(node, made)
+    return [one for one in newer if one is not None]
 
 
 def _upgrades(since: int, *op_types: str) -> Callable[[Upgrade], Upgrade]:
