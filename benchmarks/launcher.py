@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 LAUNCH_AIM = Aim(sentence="at most 60 ms more than mpirun", of="difference", at_most=60.0)
 HELP_AIM = Aim(sentence="at most 60 ms more than bare Python", of="difference", at_most=60.0)
 
+MANY_AIM = Aim(sentence="at most 60 ms and 1 ms per instance more", of="difference", at_most=124.0)
+
 _INSTANCES = 2
+_MANY = 64
 
 
 def measure_launch(effort: Effort) -> Iterator[Row]:
@@ -53,6 +56,34 @@ def measure_launch(effort: Effort) -> Iterator[Row]:
             note=_form(),
             parameters={"instances": _INSTANCES},
         )
+
+
+def measure_many(effort: Effort) -> Iterator[Row]:
+    """Starts many instances of a program that does nothing.
+
+    Args:
+        effort: How many times.
+
+    Yields:
+        poprun against mpirun.
+    """
+    times = time_commands(
+        {
+            "poprun": _launch("poprun", "true", instances=_MANY),
+            "mpirun": _launch("mpirun", "true", instances=_MANY),
+        },
+        effort.choose(full=9, quick=2),
+    )
+    yield compare(
+        f"poprun {_MANY} x true",
+        times["poprun"],
+        unit="ms",
+        peer="mpirun",
+        against=times["mpirun"],
+        aim=MANY_AIM,
+        note=_form(),
+        parameters={"instances": _MANY},
+    )
 
 
 def measure_help(effort: Effort) -> Iterator[Row]:
@@ -91,8 +122,10 @@ def _form() -> str:
     return "" if short else "as python -m popdist.poprun: the console script is not installed"
 
 
-def _launch(launcher: Literal["mpirun", "poprun"], *program: str) -> list[str] | Missing:
+def _launch(
+    launcher: Literal["mpirun", "poprun"], *program: str, instances: int = _INSTANCES
+) -> list[str] | Missing:
     try:
-        return [*launch_command(launcher, _INSTANCES), *program]
+        return [*launch_command(launcher, instances), *program]
     except MeasurementError as error:
         return Missing(str(error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import exchange, imports, launcher
+from benchmarks import exchange, imports, launcher, planning
 from benchmarks.harness import Benchmark
 
 SUITE = (
@@ -11,6 +11,18 @@ SUITE = (
         what="poprun starting two instances of `true`, against mpirun and torchrun",
         aims=(launcher.LAUNCH_AIM,),
         measure=launcher.measure_launch,
+    ),
+    Benchmark(
+        name="many",
+        what="poprun starting 64 instances of `true`, against mpirun",
+        aims=(launcher.MANY_AIM,),
+        measure=launcher.measure_many,
+    ),
+    Benchmark(
+        name="planning",
+        what="a dry run of 65,536 replicas in 8,192 instances on 1,024 hosts",
+        aims=(planning.TIME_AIM, planning.GROWTH_AIM, planning.MEMORY_AIM),
+        measure=planning.measure,
     ),
     Benchmark(
         name="help",

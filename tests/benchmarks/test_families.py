@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks import imports, launcher
+from benchmarks import imports, launcher, planning
 from benchmarks.harness import Effort
 from benchmarks.sampling import Missing, Samples
 
@@ -34,6 +34,22 @@ def test_the_launcher_is_judged_against_mpirun_only(timed):
     ]
     assert timed["poprun"][-5:] == ["--num-instances", "2", "--num-replicas", "2", "true"]
     assert timed["mpirun"][-3:] == ["-np", "2", "true"]
+
+
+def test_many_instances_may_cost_a_millisecond_each(timed):
+    [row] = launcher.measure_many(QUICK)
+    assert (row.peer, row.aim) == ("mpirun", launcher.MANY_AIM)
+    assert timed["mpirun"][-3:] == ["-np", "64", "true"]
+
+
+def test_planning_is_judged_by_time_memory_and_growth(monkeypatch):
+    # 2 s and 100 MB for all hosts, 0.4 s for a quarter of them.
+    took = {planning._HOSTS: (2.0, 100.0), planning._HOSTS // 4: (0.4, 50.0)}
+    monkeypatch.setattr(planning, "_plan", took.get)
+    time, growth, memory = planning.measure(QUICK)
+    assert (time.value, time.met) == (2.0, False)
+    assert (growth.ratio, growth.met) == (1.25, False)
+    assert (memory.value, memory.unit, memory.met) == (100.0, "MB", True)
 
 
 def test_a_launcher_that_is_not_installed_is_reported_and_not_faked(timed, monkeypatch):
