@@ -1,7 +1,7 @@
 """Placement annotations in a file: as metadata of nodes, where every tool passes them by.
 
-PopART writes them as attributes, which ONNX's checker and ONNX Runtime refuse on operators of
-``ai.onnx``.
+PopART writes them as attributes. In files that it wrote they stay so: names that begin with two
+underscores are exempt from the schemas.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 
 from popdist_onnx.builder import Builder
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.load import load
+from popdist_onnx.graph.load import load, save
 
 
 @pytest.fixture
@@ -114,3 +114,17 @@ def test_annotations_that_make_no_sense(built, call):
     builder, _, y = built
     with pytest.raises(popart_exception):
         call(builder, y)
+
+
+def test_files_that_popart_annotated_load_and_run():
+    node = onnx.helper.make_node("Relu", ["x"], ["y"], __ipu_number=2, __exclude_patterns=["A"])
+    ends = [onnx.helper.make_tensor_value_info(one, onnx.TensorProto.FLOAT, [2]) for one in "xy"]
+    graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:])
+    opset = onnx.helper.make_opsetid("", 10)
+    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=4).SerializeToString()
+    assert Builder(model).getVirtualGraph({"y"}) == 2
+    proto = save(load(model))
+    onnx.checker.check_model(proto)
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = session.run(None, {"x": np.array([-1, 1], np.float32)})[0]
+    np.testing.assert_array_equal(found, [0, 1])

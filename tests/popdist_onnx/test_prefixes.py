@@ -1,0 +1,23 @@
+"""Prefixes are those that the passes give."""
+
+import popdist_onnx
+from popdist_onnx import prefixes
+from popdist_onnx.graph import names
+from popdist_onnx.optimizers.sgd import LEARNING_RATE_0, MOMENTUM_SCALARS, WEIGHT_DECAY_0
+from popdist_onnx.types import SGDAccumulatorAndMomentum
+
+
+def test_prefixes_of_tensors():
+    assert names.gradient("w") == prefixes.reservedGradientPrefix() + "w" == "Gradient___w"
+    assert popdist_onnx.reservedUpdatedVarPrefix() == "UpdatedVar___"
+    assert prefixes.hostReduceGradCopyPrefix() == "hostReduceGradCopy___"
+
+
+def test_prefixes_of_scalars():
+    combined = MOMENTUM_SCALARS[SGDAccumulatorAndMomentum.Combined]
+    for scalar in (LEARNING_RATE_0, WEIGHT_DECAY_0, *combined):
+        stem = scalar.prefix[0].upper() + scalar.prefix[1:]
+        default = getattr(popdist_onnx, f"reservedDefault{stem}Prefix")()
+        assert scalar.tensor_id(None, "FLOAT") == f"{default}FLOAT"
+        specific = getattr(popdist_onnx, f"reservedSpecific{stem}Prefix")()
+        assert scalar.tensor_id("w", "FLOAT") == f"{specific}w"
