@@ -44,6 +44,21 @@ def wrap(array: Array, spec: Spec) -> Buffer:
     return Buffer(array, ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, int(spec.dtype)))
 
 
+def reshaped(buffer: Buffer, spec: Spec) -> Buffer:
+    """The same memory in the shape in which a graph writes it.
+
+    Args:
+        buffer: The memory.
+        spec: What is written, with as many elements.
+
+    Returns:
+        The buffer, or one of the other shape.
+    """
+    if spec.shape is None or spec.shape == buffer.array.shape:
+        return buffer
+    return wrap(buffer.array.reshape(spec.shape), spec)
+
+
 def empty(spec: Spec) -> Buffer:
     """Allocates a tensor.
 

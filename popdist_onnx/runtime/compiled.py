@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import onnx
 
 from popdist_onnx.errors import poplar_exception, poplar_runtime_error
-from popdist_onnx.runtime.cells import Buffer
+from popdist_onnx.runtime.cells import Buffer, reshaped
 from popdist_onnx.runtime.execution import Execution, make_session
 from popdist_onnx.runtime.extract import extract
 from popdist_onnx.runtime.in_place import overwritable
@@ -54,6 +54,7 @@ class Compiled:
         self, reading: Reading, wiring: Wiring, execution: Execution, states: Sequence[str]
     ) -> None:
         self.wiring = wiring
+        self._specs = {name: reading.spec(name) for name in wiring.fixed_outputs}
         self.overwritable: frozenset[str] = frozenset()
         model = extract(reading, wiring.stage).SerializeToString()
         try:
@@ -102,7 +103,8 @@ class Compiled:
             for name in self.wiring.fixed_inputs:
                 binding.bind_ortvalue_input(name, locate(name, write=False).value)
             for name in self.wiring.fixed_outputs:
-                binding.bind_ortvalue_output(name, locate(name, write=True).value)
+                buffer = reshaped(locate(name, write=True), self._specs[name])
+                binding.bind_ortvalue_output(name, buffer.value)
         for name, buffer in inputs.items():
             binding.bind_ortvalue_input(name, buffer.value)
         for name, buffer in outputs.items():

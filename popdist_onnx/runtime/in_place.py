@@ -8,6 +8,7 @@ for execution: its fusions make readers of nodes that were none before.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ class _Node:
     inputs: tuple[str, ...]
     reads: frozenset[str]
     writes: tuple[str, ...]
+    body: onnx.GraphProto | None = None
 
 
 def overwritable(model: onnx.ModelProto, states: Collection[str]) -> frozenset[str]:
@@ -43,23 +45,20 @@ def overwritable(model: onnx.ModelProto, states: Collection[str]) -> frozenset[s
     Returns:
         Those of the states for which it is safe.
     """
-    nodes = [
-        _Node(node.op_type, tuple(node.input), frozenset(_reads(node)), tuple(node.output))
-        for node in model.graph.node
-    ]
-    made_by = {name: i for i, node in enumerate(nodes) for name in node.writes}
-    sizes = {v.name: _shape(v) for v in (*model.graph.input, *model.graph.output)}
+    nodes = _nodes(model.graph)
+    sizes = {v.name: _size(v) for v in (*model.graph.input, *model.graph.output)}
     return frozenset(
         state
         for state in states
         if sizes.get(state) is not None
         and sizes[state] == sizes.get(names.updated(state))
-        and _safe(state, nodes, made_by)
+        and _safe(state, names.updated(state), nodes)
     )
 
 
-def _safe(state: str, nodes: list[_Node], made_by: dict[str, int]) -> bool:
-    last = made_by.get(names.updated(state))
+def _safe(state: str, result: str, nodes: list[_Node]) -> bool:
+    made_by = {name: i for i, node in enumerate(nodes) for name in node.writes}
+    last = made_by.get(result)
     if last is None:
         return False
     before = _before(last, nodes, made_by)
@@ -68,7 +67,7 @@ def _safe(state: str, nodes: list[_Node], made_by: dict[str, int]) -> bool:
         if memory.isdisjoint(node.reads):
             continue
         if i == last:
-            if not _reads_elementwise(node, memory):
+            if not _reads_elementwise(node, memory, result):
                 return False
         elif i not in before:
             return False
@@ -77,11 +76,39 @@ def _safe(state: str, nodes: list[_Node], made_by: dict[str, int]) -> bool:
     return True
 
 
-def _reads_elementwise(node: _Node, memory: set[str]) -> bool:
+def _reads_elementwise(node: _Node, memory: set[str], result: str) -> bool:
     if node.op_type == "Gemm":
         # The third operand is copied to the result before anything is added to it.
         return memory.isdisjoint(node.inputs[:2])
+    if node.op_type == "Scan" and node.body is not None:
+        return _reads_row_by_row(node, node.body, memory, result)
     return node.op_type in _ELEMENTWISE
+
+
+def _reads_row_by_row(node: _Node, body: onnx.GraphProto, memory: set[str], result: str) -> bool:
+    """Whether a loop over rows writes each row after all that it reads of the same row."""
+    if len(body.input) != len(node.inputs):
+        return False
+    row = body.output[node.writes.index(result)]
+    inner = _nodes(body)
+    rows = [given for name, given in zip(node.inputs, body.input, strict=True) if name in memory]
+    outside = {name for one in inner for name in one.reads} & memory
+    return not outside and all(
+        _size(given) == _size(row) and _safe(given.name, row.name, inner) for given in rows
+    )
+
+
+def _nodes(graph: onnx.GraphProto) -> list[_Node]:
+    return [
+        _Node(
+            node.op_type,
+            tuple(node.input),
+            frozenset(_reads(node)),
+            tuple(node.output),
+            next((a.g for a in node.attribute if a.name == "body"), None),
+        )
+        for node in graph.node
+    ]
 
 
 def _before(last: int, nodes: list[_Node], made_by: dict[str, int]) -> set[int]:
@@ -106,8 +133,8 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
             yield from (value.name for value in graph.output)
 
 
-def _shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+def _size(value: onnx.ValueInfoProto) -> int | None:
     dims = value.type.tensor_type.shape.dim
     if any(not dim.HasField("dim_value") for dim in dims):
         return None
-    return tuple(dim.dim_value for dim in dims)
+    return math.prod(int(dim.dim_value) for dim in dims)

@@ -21,6 +21,7 @@ from popdist_onnx.session.pipeline import (
 )
 from popdist_onnx.session.session import Session
 from popdist_onnx.session.weights import store
+from popdist_onnx.transforms.block_updates import block_updates
 from popdist_onnx.transforms.optimizer import scalar_inputs
 from popdist_onnx.transforms.variables import variables
 from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
@@ -74,6 +75,7 @@ class TrainingSession(Session):
         kept = [str(value.name) for value in variables(graph.graph)]
         if layout(options).runs == 1:
             fuse_updates(graph, keep=dataFlow.anchors())
+        block_updates(graph, keep=dataFlow.anchors())
         super().__init__(
             proto, read(graph, kept), dataFlow, deviceInfo, layout(options), options, patterns, name
         )
@@ -119,9 +121,15 @@ class TrainingSession(Session):
             popart_exception: It differs in more.
         """
         check_replacement(self._optimizer, optimizer)
+        factors = optimizer.state_factors(self._optimizer)
         self._optimizer = optimizer
         if self._engine is not None:
             self._load_scalars(self._engine)
+            for name in self._engine.state.names:
+                for prefix, factor in factors.items():
+                    if name.startswith(prefix):
+                        state = self._engine.state.read(name)
+                        state *= state.dtype.type(factor)
 
     def getHostReduceStreamIds(self) -> list[str]:
         """The streams of gradients to the host and back.
@@ -188,6 +196,11 @@ class TrainingSession(Session):
     def host_tensors(self) -> Mapping[str, Array]:
         """The host's tensor data, by variable."""
         return self._host.data
+
+    @property
+    def fetched(self) -> Mapping[str, Array]:
+        """What `weightsToHost` fetched, by variable."""
+        return self._host.fetched
 
     def _prepared(self, _engine: Engine) -> None:
         engine = _engine
