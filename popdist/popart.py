@@ -22,8 +22,8 @@ __all__ = ["configureSessionOptions", "getDevice"]
 def configureSessionOptions(opts: Any) -> None:  # noqa: N802 - published name
     """Tells session options which of the job's replicas this instance runs.
 
-    Afterwards a plain ``TrainingSession`` with these options combines gradients over all replicas of
-    all instances by itself.
+    Afterwards a plain ``TrainingSession`` with these options combines gradients over all replicas
+    of all instances by itself.
 
     Args:
         opts: The options, changed in place.

@@ -1,8 +1,8 @@
 """The ONNX adapter: any ONNX graph trained on stock ONNX Runtime, over the real Horovod.
 
 `import popdist_onnx` costs next to nothing: every name resolves on first use (PEP 562). The names
-of PopART are here as programs write them (``popart.SGD``, ``popart.DataFlow``); ``popdist_onnx.train``
-and ``popdist_onnx.Trainer`` are for programs that never used it.
+of PopART are here as programs write them (``popart.SGD``, ``popart.DataFlow``);
+``popdist_onnx.train`` and ``popdist_onnx.Trainer`` are for programs that never used it.
 """
 
 from __future__ import annotations

@@ -26,24 +26,26 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.cells import Array
     from popdist_onnx.types import SessionOptions
 
-_SAME = (
-    "cross_rank",
-    "cross_size",
-    "gloo_built",
-    "gloo_enabled",
-    "is_homogeneous",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "shutdown",
-    "size",
-    "Average",
-    "Sum",
+_SAME = frozenset(
+    {
+        "cross_rank",
+        "cross_size",
+        "gloo_built",
+        "gloo_enabled",
+        "is_homogeneous",
+        "is_initialized",
+        "local_rank",
+        "local_size",
+        "mpi_built",
+        "mpi_enabled",
+        "mpi_threads_supported",
+        "nccl_built",
+        "rank",
+        "shutdown",
+        "size",
+        "Average",
+        "Sum",
+    }
 )
 """What is Horovod's own."""
 
@@ -55,8 +57,8 @@ __all__ = [
     "broadcast",
     "broadcast_weights",
     "init",
-    *_SAME,
 ]
+__all__ += sorted(_SAME)
 
 
 def __getattr__(name: str) -> Any:

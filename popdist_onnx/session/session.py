@@ -242,6 +242,11 @@ class Session:
         engine.seed = int(seedValue)
         engine.micro_batches = 0
 
+    @property
+    def is_random(self) -> bool:
+        """Whether the model has random operators."""
+        return bool(len(self._require_prepared("is_random").masks))
+
     def getRNGState(self) -> list[int]:
         """The state of all random streams.
 

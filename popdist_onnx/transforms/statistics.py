@@ -20,15 +20,7 @@ class RunningStatistics(Pass):
 
     Needs: nothing. Leaves: for every BatchNormalization in training mode whose statistics are
     initializers, its second and third output as ``UpdatedVar___<statistic>``.
-
-    Args:
-        training: Whether nodes in inference mode are switched to training; a model exported for
-            inference is trained with the statistics of its batches that way, instead of with fixed
-            ones.
     """
-
-    def __init__(self, *, training: bool = False) -> None:
-        self.training = training
 
     def change(self, model: ir.Model) -> bool:
         """Renames the outputs.
@@ -42,11 +34,7 @@ class RunningStatistics(Pass):
         graph = model.graph
         found = False
         for node in graph:
-            if node.op_type != "BatchNormalization":
-                continue
-            if self.training and len(node.outputs) == 1:
-                _switch(graph, node)
-            if not node.attributes.get_int("training_mode", 0):
+            if node.op_type != "BatchNormalization" or not _trains(node):
                 continue
             for output, statistic in _statistics(node):
                 if statistic.name in graph.initializers and not _is_updated(graph, statistic):
@@ -57,18 +45,55 @@ class RunningStatistics(Pass):
         return found
 
 
-def running_statistics(model: ir.Model, *, training: bool = False) -> ir.Model:
+class TrainStatistics(Pass):
+    """Switches BatchNormalization from inference, with fixed statistics, to training.
+
+    Needs: nothing. Leaves: no node in inference mode in the main graph.
+    """
+
+    def change(self, model: ir.Model) -> bool:
+        """Replaces the nodes.
+
+        Args:
+            model: The model.
+
+        Returns:
+            Whether there was such a node.
+        """
+        nodes = [n for n in model.graph if n.op_type == "BatchNormalization" and not _trains(n)]
+        for node in nodes:
+            _switch(model.graph, node)
+        return bool(nodes)
+
+
+def running_statistics(model: ir.Model) -> ir.Model:
     """Makes the running mean and variance of batch normalisation state.
 
     Args:
         model: The model, changed in place.
-        training: Whether nodes in inference mode are switched to training.
 
     Returns:
         The model.
     """
-    RunningStatistics(training=training)(model)
+    RunningStatistics()(model)
     return model
+
+
+def train_statistics(model: ir.Model) -> ir.Model:
+    """Lets batch normalisation that was exported for inference use its batches' statistics.
+
+    Args:
+        model: The model, changed in place.
+
+    Returns:
+        The model.
+    """
+    TrainStatistics()(model)
+    return model
+
+
+def _trains(node: ir.Node) -> bool:
+    return bool(node.attributes.get_int("training_mode", 0))
 
 
 def _statistics(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:

@@ -1,0 +1,123 @@
+"""What a model is made of, in tables for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import TYPE_CHECKING
+
+from popdist_onnx.gradients import load_rules
+from popdist_onnx.gradients.registry import rule_of
+from popdist_onnx.graph import names
+from popdist_onnx.lowering.registry import LOWERINGS
+from popdist_onnx.transforms.accumulate import updaters
+from popdist_onnx.transforms.variables import variables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+_SHOWN = 3
+
+
+def training_summary(model: ir.Model) -> str:
+    """Describes a training graph.
+
+    Args:
+        model: The graph.
+
+    Returns:
+        A table of its parts and one of its weights.
+    """
+    parts = Counter(_part(node) for node in model.graph)
+    weights = list(variables(model.graph))
+    trained = updaters(model)
+    states = [n for n in model.graph.initializers if n.startswith(names.RESERVED)]
+    rows = [(part, str(count), "nodes") for part, count in parts.items()]
+    rows += [
+        ("weights", str(len(weights)), f"{_elements(weights):,} elements"),
+        ("trained", str(len(trained)), f"{_elements([w for w in weights if w.name in trained]):,}"),
+        ("optimizer state", str(len(states)), ", ".join(sorted({_kind(s) for s in states}))),
+    ]
+    per_weight = [
+        (str(w.name), _described(w), str(trained[str(w.name)].name) if w.name in trained else "-")
+        for w in weights
+    ]
+    return "\n".join(
+        (
+            table(("Part", "Number", ""), rows),
+            "",
+            table(("Weight", "Type and shape", "Gradient"), per_weight),
+        )
+    )
+
+
+def operator_report(model: ir.Model) -> tuple[str, bool]:
+    """Says which of a model's operators have a gradient rule.
+
+    Args:
+        model: The model.
+
+    Returns:
+        A table, and whether all of them have one or need none.
+    """
+    load_rules()
+    found: dict[tuple[str, str], list[ir.Node]] = {}
+    for node in model.graph:
+        found.setdefault((node.domain or "ai.onnx", node.op_type), []).append(node)
+    rows = []
+    for (domain, op_type), nodes in sorted(found.items()):
+        rule = rule_of(nodes[0])
+        if rule is None and op_type in LOWERINGS and domain == "ai.graphcore":
+            says = "yes, through the operators it is made of"
+        elif rule is None:
+            where = [str(node.name or node.outputs[0].name) for node in nodes[:_SHOWN]]
+            says = f"NO: {', '.join(where)}"
+        else:
+            says = "yes" if rule.function is not None else f"passes none: {rule.reason}"
+        rows.append((f"{domain}.{op_type}", str(len(nodes)), says))
+    text = table(("Operator", "Nodes", "Gradient"), rows)
+    return text, not any(row[2].startswith("NO") for row in rows)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligns columns.
+
+    Args:
+        head: The first line.
+        rows: The others.
+
+    Returns:
+        The lines.
+    """
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, ["-" * width for width in widths], *rows)
+    ]
+    return "\n".join(lines)
+
+
+def _part(node: ir.Node) -> str:
+    if node.op_type in {"GradCopyToHost", "GradCopyFromHost", "Sync"}:
+        return "exchange"
+    if node.metadata_props.get(names.PHASE) == "update":
+        return "update"
+    return node.metadata_props.get(names.PASS, "forward")
+
+
+def _elements(values: Sequence[ir.Value]) -> int:
+    shapes = [v.const_value.shape.numpy() for v in values if v.const_value is not None]
+    return sum(prod(int(d) for d in shape) for shape in shapes)
+
+
+def _described(value: ir.Value) -> str:
+    content = value.const_value
+    if content is None:
+        return "-"
+    return f"{content.dtype.name} {list(content.shape.numpy())}"
+
+
+def _kind(state: str) -> str:
+    return next(prefix for prefix in names.RESERVED if state.startswith(prefix)).rstrip("_")

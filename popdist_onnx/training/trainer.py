@@ -1,0 +1,280 @@
+"""`train` and `Trainer`: a model, a loss, an optimizer, arrays; everything else is looked after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from tqdm import tqdm
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.optimizers.sgd import SGD
+from popdist_onnx.session.devices import DeviceManager
+from popdist_onnx.session.inference import InferenceSession
+from popdist_onnx.session.step_io import PyStepIO
+from popdist_onnx.session.training import TrainingSession
+from popdist_onnx.session.weights import store
+from popdist_onnx.training.batches import Array, indices, sample_count, updates_of
+from popdist_onnx.training.job import current_job
+from popdist_onnx.training.model import LABELS, trainable, with_batch
+from popdist_onnx.types import AnchorReturnType, DataFlow, ReductionType, SessionOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from os import PathLike
+
+    from popdist_onnx.graph.load import Source
+    from popdist_onnx.optimizers.optimizer import Optimizer
+
+
+class Trainer:
+    """Trains an ONNX model on arrays.
+
+    Under poprun the model is trained by all replicas of all instances together, each with its part
+    of the data; under mpirun or horovodrun likewise, once the program has called
+    ``popdist_onnx.horovod.init()``. Gradients are means over the global batch.
+
+    Args:
+        model: The model: a file, its content, or a proto.
+        loss: ``"cross_entropy"`` (labels are class numbers) or ``"mse"`` of the model's first
+            output; or the id of a scalar tensor where the model computes its loss itself.
+        optimizer: How weights are updated; SGD with momentum 0.9 and learning rate 0.01 if None.
+        batch_size: Samples of a micro-batch.
+        accumulation: Micro-batches per weight update and replica.
+        seed: Of the order of samples and of random operators.
+
+    Raises:
+        popart_exception: The model, the loss or the optimizer cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: Source,
+        *,
+        loss: str = "cross_entropy",
+        optimizer: Optimizer | None = None,
+        batch_size: int = 32,
+        accumulation: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self._job = current_job()
+        self._model = with_batch(model, batch_size)
+        self._original = _copy(model)
+        self._batch = batch_size
+        self._accumulation = accumulation
+        self._seed = seed
+        self._epoch = 0
+        proto, self._loss = trainable(self._model, loss)
+        self._options = self._session_options()
+        self.session = TrainingSession(
+            proto.SerializeToString(),
+            DataFlow(1, {self._loss: AnchorReturnType("All")}),
+            self._loss,
+            optimizer or _default_optimizer(),
+            DeviceManager().createCpuDevice(),
+            userOptions=self._options,
+        )
+        self.session.prepareDevice()
+        if self.session.is_random:
+            self.session.setRandomSeed(seed)
+        if self._job.horovod is not None:
+            self.session.connect_horovod(self._job.horovod)
+        self.session.weightsFromHost()
+
+    def fit(
+        self,
+        inputs: Array | Mapping[str, Array],
+        labels: Array | None = None,
+        *,
+        epochs: int = 1,
+        shuffle: bool = True,
+    ) -> list[float]:
+        """Trains for some epochs; call it again to go on.
+
+        Args:
+            inputs: Samples, first dimension; with several inputs, arrays by id. Every process gets
+                the whole data set and takes its part.
+            labels: What the loss compares with; None where the model computes its loss itself.
+            epochs: Passes over the data.
+            shuffle: Whether the order is drawn anew for each.
+
+        Returns:
+            For each epoch the mean loss over all samples of the job.
+
+        Raises:
+            popart_exception: The data do not fit the model.
+        """
+        data = self._named(inputs, labels)
+        samples = sample_count(data)
+        size = self._batch * self._accumulation * self._job.total_replicas
+        updates = updates_of(samples, size)
+        anchors = self.session.initAnchorArrays()
+        history: list[float] = []
+        with tqdm(
+            total=epochs * updates,
+            unit="update",
+            desc="Training",
+            disable=None if self._job.first else True,
+        ) as bar:
+            for _ in range(epochs):
+                order = (self._seed, self._epoch) if shuffle else None
+                total = 0.0
+                for chosen in indices(
+                    samples,
+                    batch=self._batch,
+                    accumulation=self._accumulation,
+                    job=self._job,
+                    order=order,
+                ):
+                    step = {n: np.ascontiguousarray(a[chosen]) for n, a in data.items()}
+                    self.session.run(PyStepIO(step, anchors))
+                    total += float(anchors[self._loss].mean())
+                    bar.update()
+                self._epoch += 1
+                history.append(self._over_job(total / updates))
+                bar.set_postfix(epoch=self._epoch, loss=f"{history[-1]:.4f}")
+        return history
+
+    def predict(self, inputs: Array | Mapping[str, Array]) -> Array:
+        """Computes the model's first output as it is trained so far.
+
+        Args:
+            inputs: Samples, as for `fit`.
+
+        Returns:
+            The output for each sample.
+
+        Raises:
+            popart_exception: The data do not fit the model.
+        """
+        data = self._named(inputs, None)
+        samples = sample_count(data)
+        output = self._model.graph.output[0].name
+        proto = _copy(self._model)
+        store(proto, self._trained(proto))
+        session = InferenceSession(
+            proto.SerializeToString(),
+            DataFlow(1, {output: AnchorReturnType("All")}),
+            DeviceManager().createCpuDevice(),
+        )
+        session.prepareDevice()
+        anchors = session.initAnchorArrays()
+        parts = []
+        for start in range(0, samples, self._batch):
+            # The last batch is filled up by repeating its last sample.
+            chosen = np.minimum(np.arange(start, start + self._batch), samples - 1)
+            step = {name: np.ascontiguousarray(array[chosen]) for name, array in data.items()}
+            session.run(PyStepIO(step, anchors))
+            parts.append(anchors[output][: samples - start].copy())
+        return np.concatenate(parts)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the model with its trained weights, otherwise as it was given.
+
+        For a file that training can be resumed from exactly, see ``session.modelToHost``.
+
+        Args:
+            path: The file.
+        """
+        proto = _copy(self._original)
+        store(proto, self._trained(proto))
+        onnx.save(proto, path)
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """The model's weights as trained so far, by id."""
+        return self._trained(self._original)
+
+    def _trained(self, proto: onnx.ModelProto) -> dict[str, Array]:
+        self.session.weightsToHost()
+        fetched = self.session.fetched
+        return {t.name: fetched[t.name] for t in proto.graph.initializer if t.name in fetched}
+
+    def _named(self, inputs: Array | Mapping[str, Array], labels: Array | None) -> dict[str, Array]:
+        initializers = {tensor.name for tensor in self._model.graph.initializer}
+        wanted = [v.name for v in self._model.graph.input if v.name not in initializers]
+        if isinstance(inputs, np.ndarray):
+            if len(wanted) != 1:
+                raise popart_exception(
+                    "PD579",
+                    "the model has several inputs, but one array was given",
+                    accepted=f"arrays by id: {', '.join(wanted)}",
+                )
+            inputs = {wanted[0]: inputs}
+        data = {name: np.asarray(array) for name, array in inputs.items()}
+        if labels is not None:
+            data[LABELS] = np.asarray(labels)
+        known = {*wanted, LABELS} if labels is not None else set(wanted)
+        if set(data) != known:
+            raise popart_exception(
+                "PD579",
+                "the data are not those of the model's inputs",
+                value=sorted(data),
+                accepted=", ".join(sorted(known)),
+            )
+        return data
+
+    def _session_options(self) -> SessionOptions:
+        options = SessionOptions()
+        options.enableGradientAccumulation = self._accumulation > 1
+        options.accumulationFactor = self._accumulation
+        options.accumulationAndReplicationReductionType = ReductionType.Mean
+        options.enableReplicatedGraphs = self._job.local_replicas > 1
+        options.replicatedGraphCount = self._job.local_replicas
+        options.enableDistributedReplicatedGraphs = (
+            self._job.total_replicas > self._job.local_replicas
+        )
+        options.globalReplicationFactor = self._job.total_replicas
+        options.globalReplicaOffset = self._job.first_replica
+        options.hostAllReduce = self._job.horovod is not None
+        return options
+
+    def _over_job(self, loss: float) -> float:
+        if self._job.total_replicas == self._job.local_replicas:
+            return loss
+        from popdist_onnx import horovod
+
+        weighted = np.asarray([loss * self._job.local_replicas], np.float64)
+        total = horovod.allreduce(weighted, op=horovod.Sum, name="popdist_onnx.epoch_loss")
+        return float(total[0]) / self._job.total_replicas
+
+
+def train(
+    model: Source,
+    inputs: Array | Mapping[str, Array],
+    labels: Array | None = None,
+    *,
+    epochs: int = 1,
+    **settings: Any,
+) -> Trainer:
+    """Trains an ONNX model on arrays.
+
+    Args:
+        model: The model: a file, its content, or a proto.
+        inputs: Samples, first dimension; with several inputs, arrays by id.
+        labels: What the loss compares with; None where the model computes its loss itself.
+        epochs: Passes over the data.
+        **settings: Those of `Trainer`: ``loss``, ``optimizer``, ``batch_size``, ...
+
+    Returns:
+        The trainer, to save or to go on with.
+
+    Raises:
+        popart_exception: The model, the settings or the data cannot be used.
+    """
+    trainer = Trainer(model, **settings)
+    trainer.fit(inputs, labels, epochs=epochs)
+    return trainer
+
+
+def _default_optimizer() -> SGD:
+    return SGD({"defaultLearningRate": (0.01, False), "defaultMomentum": (0.9, True)})
+
+
+def _copy(source: Any) -> onnx.ModelProto:
+    from popdist_onnx.graph.load import read
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(read(source))
+    return proto
