@@ -8,6 +8,7 @@ raise, whether or not there is one, so that a program fails alike everywhere.
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,6 +25,8 @@ else:
     import poptorch as _poptorch
 
 __all__ = ["Options"]
+
+logger = logging.getLogger("popdist.torch")
 
 
 class BlockedCallError(PopdistError, RuntimeError):
@@ -65,6 +68,7 @@ class Options(_poptorch.Options):
     def __init__(self, ipus_per_replica: int | None = None) -> None:
         super().__init__()
         here = topology()
+        _warn_of_strangers(here, int(getattr(self.Distributed, "numProcesses", 1)))
         super().replicationFactor(here.num_local_replicas)
         self.Distributed.configureProcessId(*_process(here))
         if here.executable_cache_path is not None:
@@ -102,6 +106,17 @@ class Options(_poptorch.Options):
             total_replicas=here.num_total_replicas,
             process_id=process,
             num_processes=processes,
+        )
+
+
+def _warn_of_strangers(here: Topology, processes: int) -> None:
+    """Says so where mpirun started several processes that will know nothing of each other."""
+    if not here.launched and processes > 1:
+        logger.warning(
+            "mpirun started %d processes, but poprun did not: popdist.poptorch.Options() describes "
+            "each as a job of its own, so each trains alone. Start the job with poprun, or use "
+            "popdist_torch.Options() to train together under mpirun",
+            processes,
         )
 
 

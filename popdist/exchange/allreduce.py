@@ -17,6 +17,7 @@ import torch
 
 from popdist import backend
 from popdist.errors import BackendError
+from popdist.popdist_core import isPopdistEnvSet
 from popdist.witness import waiting
 
 if TYPE_CHECKING:
@@ -28,11 +29,15 @@ _WIRE_TYPES = {torch.bfloat16: torch.float32}
 """Element types that Horovod rejects, with those they travel as; sums are cast back."""
 
 
-def connect() -> Any | None:
+def connect(processes: int | None = None) -> Any | None:
     """Starts host communication and gives the torch binding of Horovod.
 
     The backend may have been started with another framework's binding, whose native library is
     another one; this one is then started beside it.
+
+    Args:
+        processes: How many processes the caller expects in a job that no launcher of popdist
+            describes, such as one of mpirun alone; None for a job of one instance there.
 
     Returns:
         The module ``horovod.torch``, initialised; None in a job of one instance.
@@ -41,10 +46,20 @@ def connect() -> Any | None:
         BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
     """
     backend.init()
-    if backend.current().num_instances == 1:
+    described = isPopdistEnvSet() or processes in (None, 1)
+    if described and backend.current().num_instances == 1:
         return None
-    binding = import_module("horovod.torch")
-    binding.init()
+    try:
+        binding = import_module("horovod.torch")
+        binding.init()
+    except (ImportError, AttributeError) as error:
+        raise BackendError(
+            "PD010",
+            "this job has several processes, and no usable Horovod for PyTorch is installed to "
+            "connect them",
+            value=str(error),
+            hint="python -m popdist.horovod_build",
+        ) from error
     return binding
 
 

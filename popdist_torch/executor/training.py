@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist import backend
 from popdist.exchange import connect
 from popdist_torch.errors import AgreementError, Error
 from popdist_torch.executor import agreement
@@ -178,14 +177,15 @@ class TrainingExecutor(Executor):
         return SharedGradients(trained, names, horovod, label)
 
     def _connected(self) -> Any:
-        horovod = connect()
-        here, job = self._options.placement, backend.current()
-        if (here.process_id, here.num_processes) != (job.instance_index, job.num_instances):
+        here = self._options.placement
+        horovod = connect(here.num_processes)
+        seen = (0, 1) if horovod is None else (horovod.rank(), horovod.size())
+        if (here.process_id, here.num_processes) != seen:
             raise AgreementError(
                 "PD304",
                 "the options describe another job than the one this process belongs to",
                 value=f"process {here.process_id} of {here.num_processes} in options.Distributed; "
-                f"instance {job.instance_index} of {job.num_instances} in the job",
+                f"instance {seen[0]} of {seen[1]} in the job",
                 hint="start the job with poprun and use popdist.poptorch.Options(), or call "
                 "options.Distributed.disable() to train alone",
             )

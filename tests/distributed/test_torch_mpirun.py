@@ -1,0 +1,103 @@
+"""Jobs of mpirun alone: plain options train together, as in the original, and say so otherwise."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import popdist.poptorch
+import popdist_torch as poptorch
+from tests.distributed.jobs import run_command
+
+MPIRUN = Path(sys.executable).with_name("mpirun")
+X, Y = torch.arange(24.0, dtype=torch.float64).view(8, 3) / 24, torch.ones(8, 2).double()
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x, y):
+        return nn.functional.mse_loss(self.layer(x), y)
+
+
+def trained(options, micro_batch=2):
+    model = Net().double()
+    training = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.1))
+    for x, y in poptorch.DataLoader(options, TensorDataset(X, Y), batch_size=micro_batch):
+        training(x, y)
+    return torch.cat([p.detach().ravel() for p in model.parameters()]).tolist()
+
+
+def attempts():
+    """Every way to set the options, one after the other on each rank."""
+    plain = poptorch.Options().randomSeed(1)
+    yield "plain", trained(plain)
+    yield "replicas", trained(poptorch.Options().randomSeed(1).replicationFactor(2), 1)
+    lonely = poptorch.Options().randomSeed(1)
+    lonely.Distributed.disable()
+    yield "alone", trained(lonely)
+    yield "popdist", trained(popdist.poptorch.Options().randomSeed(1))
+    other = poptorch.Options().randomSeed(1)
+    other.Distributed.configureProcessId(0, 3)
+    try:
+        trained(other)
+    except poptorch.Error as error:
+        yield "another job", str(error)
+
+
+def run_rank(folder):
+    rank = poptorch.Options().Distributed.processId
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(dict(attempts())))
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("answers")
+    program = f"from tests.distributed.test_torch_mpirun import run_rank; run_rank({str(folder)!r})"
+    # Root may run it, and both ranks may share a core.
+    command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable]
+    code, output = run_command([*command, "-c", program])
+    assert code == 0, output
+    ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return {kind: [rank[kind] for rank in ranks] for kind in ranks[0]} | {"output": output}
+
+
+def reference(batches):
+    torch.manual_seed(1)
+    model = Net().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for rows in batches:
+        optimizer.zero_grad()
+        model(X[rows], Y[rows]).backward()
+        optimizer.step()
+    return torch.cat([p.detach().ravel() for p in model.parameters()]).numpy()
+
+
+@pytest.mark.parametrize("kind", ["plain", "replicas"])
+def test_plain_options_train_together(answers, kind):
+    first, second = answers[kind]
+    assert first == second
+    # Rank 0 reads rows 0 to 3, rank 1 the others, two at a time.
+    assert abs(reference([[0, 1, 4, 5], [2, 3, 6, 7]]) - first).max() < 1e-14
+
+
+@pytest.mark.parametrize("kind", ["alone", "popdist"])
+def test_processes_that_are_to_be_alone_are(answers, kind):
+    expected = reference([[0, 1], [2, 3], [4, 5], [6, 7]])
+    for weights in answers[kind]:
+        assert abs(expected - weights).max() < 1e-14
+
+
+def test_training_alone_by_mistake_is_said(answers):
+    assert "each trains alone" in answers["output"]
+
+
+def test_options_of_another_job_are_an_error(answers):
+    for rank, text in enumerate(answers["another job"]):
+        assert f"process 0 of 3 in options.Distributed; instance {rank} of 2 in the job" in text
