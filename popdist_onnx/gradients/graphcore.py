@@ -107,6 +107,12 @@ def _group_normalization(at: At) -> list[Tensor | None]:
     n = (grouped(op, x, groups) - mean) * inverse
     h = grouped(op, at.g * channels(scale, x.rank), groups)
     edge = normalized_gradient(h, n, inverse, [2])
+    # The statistics are outputs of their own: d mean = 1/m, d inverse = -inverse^2 n / m.
+    if at.gradients[1] is not None:
+        edge += tape.Reshape(at.g_of(1), [-1, groups, 1]) / tape.count(n, [2])
+    if at.gradients[2] is not None:
+        flow = tape.Reshape(at.g_of(2), [-1, groups, 1]) * inverse * inverse
+        edge -= n * flow / tape.count(n, [2])
     return [
         ungrouped(op, edge, x, groups),
         over_channels(at.g * ungrouped(op, n, x, groups)) if at.wants(1) else None,
