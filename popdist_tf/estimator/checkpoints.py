@@ -39,11 +39,16 @@ class StartFromFirstRank(tf.compat.v1.train.SessionRunHook):  # type: ignore[mis
         session.run(self._copy)
 
 
+_SAVE, _STOP = 1, 2
+
+
 class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc]
-    """Saves on all workers in the same step, of which the chief's files are kept.
+    """Saves when the chief wants to, and ends the training of all workers together.
 
     Where a variable is reduced when it is read, as the moving averages of batch normalisation are,
-    saving it is a collective: a chief that saves alone waits for the others forever.
+    saving it is a collective: a chief that saves alone waits for the others forever. So all save
+    in the same step, and what the others wrote is thrown away. In any case they wait for the
+    chief's last checkpoint: their next training begins with it.
 
     Args:
         strategy: The strategy of the training.
@@ -51,6 +56,7 @@ class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc
         save_steps: Updates between checkpoints, or None.
         save_secs: Seconds between checkpoints, by the chief's clock, or None.
         scaffold: The session's scaffold, which holds the saver.
+        on_all: Whether saving is a collective.
     """
 
     def __init__(
@@ -61,15 +67,18 @@ class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc
         save_steps: int | None,
         save_secs: int | None,
         scaffold: Any,
+        on_all: bool,
     ) -> None:
         self._strategy = strategy
-        chief = strategy.extended.should_checkpoint
-        self._scratch = None if chief else tempfile.TemporaryDirectory()
+        self._chief = bool(strategy.extended.should_checkpoint)
+        self._saves = self._chief or on_all
+        self._scratch = None if self._chief else tempfile.TemporaryDirectory()
         folder = model_dir if self._scratch is None else self._scratch.name
         super().__init__(folder, save_steps=save_steps, save_secs=save_secs, scaffold=scaffold)
         self._wanted: Any = None
         self._decision: Any = None
         self._step = 0
+        self._stop = False
 
     def begin(self) -> None:
         """Adds the chief's decision to the graph."""
@@ -86,24 +95,38 @@ class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc
         self._step = int(session.run(self._global_step_tensor))
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks, with each step, whether the chief wants to save after it."""
+        """Asks, with each step, what the chief wants to do after it."""
         del run_context
-        due = self._scratch is None and self._timer.should_trigger_for_step(self._step + 1)
-        return tf.compat.v1.train.SessionRunArgs(self._decision, {self._wanted: int(due)})
+        wanted = 0
+        if self._chief and self._timer.should_trigger_for_step(self._step + 1):
+            wanted = _SAVE
+        if self._stop:
+            wanted = _STOP
+        return tf.compat.v1.train.SessionRunArgs(self._decision, {self._wanted: wanted})
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Saves where the chief wants to."""
+        """Does what the chief wants to do."""
         self._step += 1
-        if run_values.results:
+        if run_values.results == _SAVE:
             self._timer.update_last_triggered_step(self._step)
-            if self._save(run_context.session, self._step):
-                run_context.request_stop()
+            # A listener of the chief's, an evaluation say, may end the training; of all, then.
+            self._stop = bool(self._save(run_context.session, self._step))
+        elif run_values.results == _STOP:
+            run_context.request_stop()
 
     def end(self, session: Any) -> None:
-        """Saves once more, and forgets what the other workers wrote."""
+        """Saves once more, and waits until the chief has."""
         super().end(session)
+        session.run(self._decision)
         if self._scratch is not None:
             self._scratch.cleanup()
+
+    def _save(self, session: Any, step: int) -> Any:
+        if self._chief:
+            return super()._save(session, step)
+        if self._saves:
+            self._get_saver().save(session, self._save_path, global_step=step)
+        return False
 
 
 def reduces_when_read(variable: Any) -> bool:

@@ -229,8 +229,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         train_op = counted(estimator_spec.train_op, global_step_tensor, self._iterations)
         strategy = self._train_distribution
         saves = self.config.save_checkpoints_secs or self.config.save_checkpoints_steps
-        variables = tf.compat.v1.global_variables()
-        if strategy is not None and saves and any(map(reduces_when_read, variables)):
+        if saves and getattr(strategy, "num_replicas_in_sync", 1) > 1:
+            variables = tf.compat.v1.global_variables()
             worker_hooks.append(
                 SaveTogether(
                     strategy,
@@ -238,6 +238,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
                     save_steps=self.config.save_checkpoints_steps,
                     save_secs=self.config.save_checkpoints_secs,
                     scaffold=estimator_spec.scaffold,
+                    on_all=any(map(reduces_when_read, variables)),
                 )
             )
         return super()._train_with_estimator_spec(

@@ -1,0 +1,204 @@
+"""The Estimator on real ranks: equal variables, equal to one process, resumable by all."""
+
+import json
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.distributed.jobs import LAUNCHER, ROOT, run_command, run_job
+
+BATCH = 8
+STEPS = 6
+EXAMPLES = ROOT / "examples"
+
+
+def samples():
+    rng = np.random.default_rng(7)
+    images = rng.normal(size=(2 * STEPS * BATCH, 6, 6, 1)).astype(np.float32)
+    return images, rng.integers(0, 3, size=len(images)).astype(np.int32)
+
+
+def model(optimizer_name, batch_norm):
+    def model_fn(features, labels, mode, params):
+        import tensorflow.compat.v1 as tf
+
+        from popdist_tf import ipu
+
+        layers = [tf.keras.layers.Conv2D(2, 3, activation="tanh")]
+        if batch_norm:
+            layers.append(tf.keras.layers.BatchNormalization())
+        layers += [tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)]
+        network = tf.keras.Sequential(layers)
+        logits = network(features, training=mode == tf.estimator.ModeKeys.TRAIN)
+        loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+        if optimizer_name == "adam":
+            optimizer = tf.train.AdamOptimizer(0.01)
+        else:
+            optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+        gradients = optimizer.compute_gradients(loss, network.trainable_variables)
+
+        def apply(*reduced):
+            return optimizer.apply_gradients(zip(reduced, network.trainable_variables, strict=True))
+
+        assert params["batch_size"] in (BATCH, 2 * BATCH)
+        return ipu.ipu_estimator.IPUEstimatorSpec(
+            mode=mode,
+            loss=loss,
+            train_op=tf.identity(loss),
+            host_call=(apply, [gradient for gradient, _ in gradients]),
+        )
+
+    return model_fn
+
+
+def variables_after(estimator, input_fn, stops):
+    for max_steps in stops:
+        estimator.train(input_fn, max_steps=max_steps)
+    names = sorted(estimator.get_variable_names())
+    return {name: np.asarray(estimator.get_variable_value(name)) for name in names}
+
+
+def estimator_for(optimizer, batch_norm, strategy=None):
+    import tensorflow.compat.v1 as tf
+
+    from popdist_tf import ipu
+
+    tf.disable_v2_behavior()
+    config = ipu.ipu_run_config.RunConfig(
+        train_distribute=strategy, tf_random_seed=3, save_checkpoints_steps=2
+    )
+    return ipu.ipu_estimator.IPUEstimator(
+        model(optimizer, batch_norm), config=config, train_batch_size=2 * BATCH
+    )
+
+
+def estimators_in_job():
+    import tensorflow.compat.v1 as tf
+
+    from popdist_tf.ipu import horovod as hvd
+    from popdist_tf.ipu.horovod.ipu_horovod_strategy import IPUHorovodStrategy
+
+    hvd.init()
+    strategy = IPUHorovodStrategy(variables_on_host=True)
+
+    def input_fn(params, input_context):
+        assert params["batch_size"] == BATCH
+        assert input_context.num_input_pipelines == 2
+        assert input_context.input_pipeline_id == hvd.rank()
+        # This rank's half of every global batch.
+        arrays = [
+            array.reshape(STEPS, 2, BATCH, *array.shape[1:])[:, hvd.rank()] for array in samples()
+        ]
+        return tf.data.Dataset.from_tensor_slices(tuple(arrays)).repeat()
+
+    answers = {}
+    for case, (optimizer, batch_norm, stops) in {
+        "adam": ("adam", False, [STEPS]),
+        "momentum": ("momentum", False, [STEPS]),
+        "resumed": ("adam", True, [3, STEPS]),
+    }.items():
+        estimator = estimator_for(optimizer, batch_norm=batch_norm, strategy=strategy)
+        found = variables_after(estimator, input_fn, stops)
+        answers |= {f"{case}/{name}": value for name, value in found.items()}
+    return answers
+
+
+def estimators_alone():
+    import tensorflow.compat.v1 as tf
+
+    def input_fn(params):
+        dataset = tf.data.Dataset.from_tensor_slices(samples())
+        return dataset.batch(params["batch_size"], drop_remainder=True).repeat()
+
+    answers = {}
+    for optimizer in ("adam", "momentum"):
+        found = variables_after(estimator_for(optimizer, batch_norm=False), input_fn, [STEPS])
+        answers |= {f"{optimizer}/{name}": value for name, value in found.items()}
+    return answers
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return run_job(estimators_in_job)
+
+
+def test_ranks_have_equal_variables_slots_included(ranks):
+    assert any("Adam" in name for name in ranks[0])
+    assert any("Momentum" in name for name in ranks[0])
+    for name, value in ranks[0].items():
+        np.testing.assert_array_equal(value, ranks[1][name])
+
+
+def test_variables_are_those_of_one_process_on_the_global_batch(ranks):
+    (alone,) = run_job(estimators_alone, instances=1)
+    for name, value in alone.items():
+        np.testing.assert_allclose(ranks[0][name], value, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("case", ["adam", "resumed"])
+def test_checkpoints_are_labelled_with_the_updates_they_hold(ranks, case):
+    assert ranks[0][f"{case}/global_step"] == STEPS
+    np.testing.assert_allclose(ranks[0][f"{case}/beta1_power"], 0.9 ** (STEPS + 1), rtol=1e-6)
+
+
+def test_training_with_batch_norm_saves_on_all_ranks_and_resumes(ranks):
+    assert any("moving_mean" in name for name in ranks[0])
+
+
+def workers(output):
+    lines = sorted(line for line in output.splitlines() if line.startswith("worker "))
+    assert len(lines) == 2, output
+    return [line.partition(": ")[2] for line in lines]
+
+
+@pytest.mark.parametrize("launcher", ["poprun", "mpirun"])
+def test_the_horovod_example_trains_on_two_ranks(launcher, tmp_path):
+    start = (
+        [*LAUNCHER, "--num-instances=2"]
+        if launcher == "poprun"
+        else ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
+    )
+    program = [
+        sys.executable,
+        EXAMPLES / "tf_estimator_horovod.py",
+        f"--model-dir={tmp_path}/model",
+    ]
+    code, output = run_command([*start, *program])
+    assert code == 0, output
+    first, second = workers(output)
+    assert first == second
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def test_the_grpc_example_trains_with_two_workers_started_by_hand(tmp_path):
+    cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
+    program = [sys.executable, EXAMPLES / "tf_estimator_grpc.py", f"--model-dir={tmp_path}/model"]
+    script = "\n".join(
+        f"TF_CONFIG='{json.dumps({'cluster': cluster, 'task': {'type': 'worker', 'index': i}})}' "
+        f'{subprocess.list2cmdline(map(str, program))} & pids="$pids $!"'
+        for i in range(2)
+    )
+    code, output = run_command(
+        ["bash", "-c", f"{script}\nfor pid in $pids; do wait $pid || exit 1; done"]
+    )
+    assert code == 0, output
+    first, second = workers(output)
+    assert first == second
+
+
+def test_the_grpc_example_trains_under_poprun(tmp_path):
+    program = [sys.executable, EXAMPLES / "tf_estimator_grpc.py", f"--model-dir={tmp_path}/model"]
+    code, output = run_command([*LAUNCHER, "--num-instances=2", "--tf-config=yes", *program])
+    assert code == 0, output
+    first, second = workers(output)
+    assert first == second
