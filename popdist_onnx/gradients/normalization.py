@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from popdist_onnx.gradients.broadcasting import unbroadcast
 from popdist_onnx.gradients.registry import At, gradient
 
@@ -41,27 +43,45 @@ def _batch_fixed(at: At) -> list[Tensor | None]:
 
 
 def _batch_trained(at: At) -> list[Tensor | None]:
-    """The statistics are those of the batch."""
-    tape, x, g, rank = at.tape, at.x, at.g, at.x.rank
-    axes = [0, *range(2, rank)]
-    scale = at.input(1)
+    """The statistics are those of the batch.
+
+    The gradient of x is g A + x B + C with one A, B, C per channel, in three passes over memory.
+    """
+    tape, x, g = at.tape, at.x, at.g
+    mean, variance = _batch_statistics(at)
+    inverse = 1 / tape.Sqrt(variance + at.get("epsilon", 1e-5))
+    total = over_channels(g)
+    product = (over_channels(g * x) - mean * total) * inverse
+    edges: list[Tensor | None] = [None, product, total]
+    if at.wants(0):
+        count = tape.count(x, [0, *range(2, x.rank)])
+        a = at.input(1) * inverse
+        b = -(a * inverse * product) / count
+        c = -(a * total) / count - mean * b
+        edges[0] = _affine(g, a, c) + x * channels(b, x.rank)
+    return edges
+
+
+def _batch_statistics(at: At) -> tuple[Tensor, Tensor]:
+    """Mean and variance per channel; with momentum 0 the node itself gives them."""
+    tape, x = at.tape, at.x
+    if at.get("momentum", 0.9) == 0 and len(at.node.outputs) == 3:  # noqa: PLR2004 - all of them
+        return at.output(1), at.output(2)
+    axes = [0, *range(2, x.rank)]
     mean = tape.ReduceMean(x, axes, keepdims=1)
     centred = x - mean
-    variance = tape.ReduceMean(centred * centred, axes, keepdims=1)
-    inverse = 1 / tape.Sqrt(variance + at.get("epsilon", 1e-5))
-    # Sums per channel: of g, and of g times the normalized input.
-    total = tape.ReduceSum(g, axes, keepdims=1)
-    product = tape.ReduceSum(g * centred, axes, keepdims=1) * inverse
-    edges: list[Tensor | None] = [None, None, None]
-    if at.wants(0):
-        count = tape.count(x, axes)
-        factor = channels(scale, rank) * inverse
-        edges[0] = (g - (total / count + centred * (product * inverse / count))) * factor
-    if at.wants(1):
-        edges[1] = tape.Reshape(product, [-1])
-    if at.wants(2):
-        edges[2] = tape.Reshape(total, [-1])
-    return edges
+    variance = tape.ReduceMean(centred * centred, axes, keepdims=0)
+    return tape.Reshape(mean, [-1]), variance
+
+
+def _affine(tensor: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """A scale and a bias per channel: what BatchNormalization does with mean 0 and variance 1."""
+    tape, kind = tensor.tape, tensor.dtype.numpy()
+    length = (tensor.dims or (None, None))[1]
+    if not isinstance(length, int):
+        return tensor * channels(scale, tensor.rank) + channels(bias, tensor.rank)
+    zeros, ones = tape.constant(np.zeros(length, kind)), tape.constant(np.ones(length, kind))
+    return tape.BatchNormalization(tensor, scale, bias, zeros, ones, epsilon=0.0)
 
 
 def channels(vector: Tensor, rank: int) -> Tensor:

@@ -28,6 +28,23 @@ def newest_opset() -> int:
     return int(onnx.defs.onnx_opset_version())
 
 
+def has_wrong_function(node: ir.Node) -> bool:
+    """Whether the installed onnx defines a node by a function that is not what kernels do.
+
+    Until onnx 1.18 Attention of three dimensions takes heads and positions for each other.
+
+    Args:
+        node: The node.
+
+    Returns:
+        True where the function must not stand for the operator.
+    """
+    version = tuple(int(part) for part in onnx.__version__.split(".")[:2])
+    first = node.inputs[0] if node.inputs else None
+    flat = first is not None and first.shape is not None and len(first.shape) < 4  # noqa: PLR2004
+    return node.op_type == "Attention" and version < (1, 19) and flat
+
+
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs that a node holds in its attributes.
 

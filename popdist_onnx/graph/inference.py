@@ -115,7 +115,7 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
         if value is None or value.type is None:
             continue
         name = str(value.name)
-        types[name] = _type_proto(value)
+        types[name] = type_proto(value)
         array = constant(value)
         if array is not None and array.size <= _MOST_ELEMENTS:
             # Not onnx's own helper, which knows no bfloat16.
@@ -149,7 +149,18 @@ def _by_model(
     return {one.name: one.type for one in [*inferred.output, *inferred.value_info]}
 
 
-def _type_proto(value: ir.Value) -> onnx.TypeProto:
+def type_proto(value: ir.Value) -> onnx.TypeProto:
+    """A value's type and shape, as onnx wants them.
+
+    Args:
+        value: A value of known type.
+
+    Returns:
+        The proto.
+
+    Raises:
+        ValueError: The type is not known.
+    """
     if value.type is None:
         raise ValueError(f"the type of {value.name!r} is not known")
     if not isinstance(value.type, ir.TensorType):

@@ -134,7 +134,7 @@ def _require_opset(proto: onnx.ModelProto) -> int:
 
 
 def _annotate_dynamic(graph: ir.Graph, proto: onnx.ModelProto) -> None:
-    """Takes over what onnx infers of shapes that are calculated, such as those with a free batch."""
+    """Takes over what onnx infers of shapes that are calculated, as with a free batch."""
     skeleton = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     skeleton.graph.node.extend(proto.graph.node)
     skeleton.graph.input.extend(proto.graph.input)

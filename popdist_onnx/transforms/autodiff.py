@@ -13,9 +13,11 @@ from popdist_onnx.gradients.broadcasting import unbroadcast
 from popdist_onnx.gradients.registry import At, Edges, described, rule_of
 from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import FLOATING, captured
+from popdist_onnx.graph.fold import fold
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tape import Tape
 from popdist_onnx.graph.tensor import Tensor, dims
+from popdist_onnx.transforms.expand import expand
 from popdist_onnx.transforms.loss import loss_of
 from popdist_onnx.transforms.variables import variables
 
@@ -63,6 +65,11 @@ class Autodiff(Pass):
         graph, loss = model.graph, loss_of(model)
         wanted = _find(graph, self.wanted)
         paths = Paths(graph, [*variables(graph, self.frozen), *wanted], loss)
+        while expand(graph, paths.without_rule()):
+            fold(model)
+            loss = loss_of(model)
+            wanted = _find(graph, self.wanted)
+            paths = Paths(graph, [*variables(graph, self.frozen), *wanted], loss)
         paths.require_rules()
         found = _Backward(graph, paths, loss, set(wanted)).run()
         for name in self.outputs:
@@ -99,13 +106,21 @@ class Paths:
             and any(value in self.values for value in _flowing(node))
         ]
 
+    def without_rule(self) -> list[ir.Node]:
+        """The nodes on the way that have no rule.
+
+        Returns:
+            The nodes in graph order.
+        """
+        return [node for node in self.nodes if rule_of(node) is None]
+
     def require_rules(self) -> None:
         """Checks that every node on the way has a rule.
 
         Raises:
             popart_exception: Nodes have none; all of them are named.
         """
-        lost = [node for node in self.nodes if rule_of(node) is None]
+        lost = self.without_rule()
         if not lost:
             return
         lines = [f"{described(node)}" for node in lost[:_SHOWN]]

@@ -1,0 +1,101 @@
+"""Operators that ONNX defines as functions of others are written out, where they have no rule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx_ir as ir
+
+from popdist_onnx.graph.compat import has_wrong_function
+from popdist_onnx.graph.inference import type_proto
+from popdist_onnx.graph.tape import Tape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from popdist_onnx.graph.tensor import Tensor
+
+
+def expand(graph: ir.Graph, nodes: Collection[ir.Node]) -> int:
+    """Replaces nodes by the functions that ONNX defines them as.
+
+    Args:
+        graph: The main graph, with shapes; changed in place.
+        nodes: The nodes to replace, as far as they are functions.
+
+    Returns:
+        How many were.
+    """
+    tape, count = Tape(graph), 0
+    for node in nodes:
+        function = _function(node, tape.opset)
+        if function is not None:
+            with tape.at(node, f"{node.outputs[0].name}/", node.metadata_props):
+                tape.substitute(node, _inlined(tape, node, function))
+            count += 1
+    return count
+
+
+def _function(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
+    if node.domain or has_wrong_function(node) or not onnx.defs.has(node.op_type, opset, ""):
+        return None
+    # The stubs of onnx leave the functions of a schema out.
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
+    if schema.has_context_dependent_function:
+        types = [
+            b"" if value is None else type_proto(value).SerializeToString() for value in node.inputs
+        ]
+        serialized = ir.serde.serialize_node(node).SerializeToString()
+        return _newest(
+            schema.context_dependent_function_opset_versions,
+            opset,
+            lambda version: schema.get_context_dependent_function_with_opset_version(
+                version, serialized, types
+            ),
+        )
+    return _newest(schema.function_opset_versions, opset, schema.get_function_with_opset_version)
+
+
+def _newest(
+    versions: Sequence[int], opset: int, body: Callable[[int], bytes]
+) -> onnx.FunctionProto | None:
+    fitting = [version for version in versions if version <= opset]
+    written = body(max(fitting)) if fitting else b""
+    return onnx.FunctionProto.FromString(written) if written else None
+
+
+def _inlined(tape: Tape, node: ir.Node, function: onnx.FunctionProto) -> list[Tensor]:
+    values: dict[str, Tensor | None] = {"": None}
+    for name, value in zip(function.input, node.inputs, strict=False):
+        values[name] = None if value is None else tape.wrap(value)
+    settings = _settings(node, function)
+    for inner in function.node:
+        attributes = {
+            one.name: settings.get(one.ref_attr_name) if one.ref_attr_name else _value(one)
+            for one in inner.attribute
+        }
+        made = tape.custom(
+            inner.domain,
+            inner.op_type,
+            len(inner.output),
+            *(values.get(name) for name in inner.input),
+            **attributes,
+        )
+        values.update(zip(inner.output, made, strict=True))
+    outputs = [values[name] for name in function.output[: len(node.outputs)]]
+    return [one for one in outputs if one is not None]
+
+
+def _settings(node: ir.Node, function: onnx.FunctionProto) -> Mapping[str, object]:
+    defaults = {one.name: _value(one) for one in function.attribute_proto}
+    schema = onnx.defs.get_schema(node.op_type)
+    for name, attribute in schema.attributes.items():
+        if attribute.default_value.type:
+            defaults.setdefault(name, _value(attribute.default_value))
+    return defaults | {name: one.value for name, one in node.attributes.items()}
+
+
+def _value(attribute: onnx.AttributeProto) -> object:
+    value = ir.serde.deserialize_attribute(attribute)
+    return getattr(value, "value", None)
