@@ -123,7 +123,25 @@ def test_the_user_may_skip_the_look(hosts):
         [*LAUNCHER, f"--host={hosts.addresses[7]}", "--preflight=no",
          f"--mpi-global-args={hosts.mpirun_options(MPIRUN)}", "echo", "started"],
     )  # fmt: skip
-    assert (code, output) == (0, "started\n")
+    assert code == 0
+    assert output.endswith("started\n")  # Open MPI now and then warns about its own ssh
+
+
+def test_the_network_may_be_chosen_by_its_subnet(hosts):
+    options = f"--prefix {Path(MPIRUN).parents[1]} --mca plm_rsh_args '{hosts.ssh_options}'"
+    if (Path(MPIRUN).parent / "prterun").exists():
+        options = options.replace("--mca plm_rsh_args", "--prtemca plm_ssh_args")
+    code = (
+        "import torch, horovod.torch as hvd\nhvd.init()\n"
+        "print(hvd.allreduce(torch.tensor([1.0 + hvd.rank()]), op=hvd.Sum).item())"
+    )
+    status, output = run_command(
+        [*LAUNCHER, f"--host={hosts.addresses[0]},{hosts.addresses[7]}", "--preflight=no",
+         f"--host-subnet={hosts.network}.0/24", f"--mpi-global-args={options}",
+         sys.executable, "-c", code],
+    )  # fmt: skip
+    assert status == 0, output
+    assert output.endswith("3.0\n3.0\n")
 
 
 def test_a_key_is_distributed_by_ssh_copy_id(hosts, ssh, tmp_path, monkeypatch):
@@ -158,4 +176,5 @@ def test_the_environment_is_copied_where_it_is_missing(tmp_path):
         assert code == 2
         assert f"there is no Python at {home}/bin/python" in output
         code, output = run_command([*words, "--synchronise-python-venv=yes", *program])
-        assert (code, output) == (0, f"{home}\n")
+        assert code == 0
+        assert output.endswith(f"{home}\n")

@@ -69,9 +69,6 @@ def build_command(
     for one in instances:
         neighbours[one.host.name] = neighbours.get(one.host.name, 0) + 1
     nodes = {name: node for node, name in enumerate(neighbours)}
-    head = [mpirun.path, *job.global_args, "--bind-to", "none", *mpirun.dialect.oversubscribe]
-    if as_root:
-        head.append("--allow-run-as-root")
     start = (sys.executable, "-I", "-S", _START)
     contexts = []
     for one in instances:
@@ -93,7 +90,18 @@ def build_command(
         if kept := STANDARD & job.variables.sets(one.index):
             settings.append(f"keep={','.join(sorted(kept))}")
         contexts.append(Context(tuple(options), start, tuple(settings)))
-    return Command(tuple(head), tuple(contexts), job.program, environment)
+    return Command(_head(job, mpirun, as_root=as_root), tuple(contexts), job.program, environment)
+
+
+def _head(job: Job, mpirun: Mpirun, *, as_root: bool) -> tuple[str, ...]:
+    """The path of mpirun and its global options."""
+    head = [mpirun.path, *job.global_args]
+    if not any(word.lstrip("-").startswith("bind-to") for word in job.global_args):
+        head += ["--bind-to", "none"]  # guards bind, each by its own host's nodes
+    head += mpirun.dialect.oversubscribe
+    if as_root:
+        head.append("--allow-run-as-root")
+    return tuple(head)
 
 
 def _horovod(job: Job, one: Instance, run: Run, environ: Mapping[str, str]) -> dict[str, str]:

@@ -93,6 +93,15 @@ def test_users_arguments_come_first_globally_and_last_locally():
 
 
 @pytest.mark.parametrize(
+    "words", [("--bind-to", "core"), ("-bind-to", "core"), ("--bind-to-core",)]
+)
+def test_a_binding_of_the_users_own_is_mpiruns_business(words):
+    head = build(make_job(1, 1, global_args=words)).head
+    assert "none" not in head
+    assert head[1 : 1 + len(words)] == words
+
+
+@pytest.mark.parametrize(
     ("dialect", "words"),
     [(OPEN_MPI_4, ["--oversubscribe"]), (OPEN_MPI_5, ["--map-by", ":OVERSUBSCRIBE"])],
 )
