@@ -49,12 +49,15 @@ def time_commands(
     }
 
 
-def time_command(command: Sequence[str], env: Mapping[str, str]) -> float:
+def time_command(
+    command: Sequence[str], env: Mapping[str, str], timeout: float = _TIMEOUT
+) -> float:
     """Runs a command once.
 
     Args:
         command: Its argument list.
         env: Its whole environment.
+        timeout: Seconds after which it is killed.
 
     Returns:
         Seconds from its start to its end.
@@ -70,7 +73,7 @@ def time_command(command: Sequence[str], env: Mapping[str, str]) -> float:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=_TIMEOUT,
+            timeout=timeout,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
