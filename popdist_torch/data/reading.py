@@ -169,7 +169,8 @@ class Request:
             None,
             hint="call options.randomSeed(n) with the same n in every process",
         )
-        length, here = len(self.dataset), self.options.placement
+        length = len(self.dataset)
+        here = self.options.placement.in_groups(self.options.input_group_size)
         micro_batch, steps = self.batch_size or 1, self._steps()
         seed = self.options.random_seed if self.shuffle else None
         if woven:

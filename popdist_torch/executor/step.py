@@ -80,7 +80,7 @@ def train(
         for step in range(batching.accumulation):
             for replica in range(batching.replicas):
                 part = batching.part(iteration, step, replica)
-                last = part + 1 == (iteration + 1) * batching.accumulation * batching.replicas
+                last = (step, replica) == (batching.accumulation - 1, batching.replicas - 1)
                 with replicas.running(replica), torch.enable_grad():
                     with replicas.marked.forward_pass():
                         output, loss = _forward(replicas.model.module, arguments, part, batching)

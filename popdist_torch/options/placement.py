@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from popdist_torch.errors import OptionError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +24,26 @@ class Placement:
     total_replicas: int = 1
     process_id: int = 0
     num_processes: int = 1
+
+    def in_groups(self, size: int) -> Placement:
+        """The same, counting groups of replicas that read the same input.
+
+        Args:
+            size: Replicas of a group.
+
+        Returns:
+            The placement of groups.
+
+        Raises:
+            OptionError: Some process's replicas cannot be grouped like that.
+        """
+        counts = (self.first_replica, self.local_replicas, self.total_replicas)
+        if any(count % size for count in counts):
+            raise OptionError(
+                "PD300",
+                "inputReplicaGrouping needs a size that divides the replicas of every process",
+                value=f"groups of {size}; {self.local_replicas} of {self.total_replicas} replicas "
+                f"are here, from {self.first_replica} on",
+            )
+        first, local, total = (count // size for count in counts)
+        return replace(self, first_replica=first, local_replicas=local, total_replicas=total)

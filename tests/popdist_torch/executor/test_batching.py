@@ -65,3 +65,44 @@ def test_the_counts_come_from_the_options():
     options.Training.gradientAccumulation(3)
     assert Batching.of(options) == Batching(iterations=2, accumulation=3, replicas=4)
     assert Batching.of(options).parts == 24
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"), [("Consecutive", [0, 0, 1, 1]), ("Orthogonal", [0, 1, 0, 1])]
+)
+def test_replicas_of_a_group_read_the_same_rows(kind, rows):
+    options = poptorch.Options().replicationFactor(4)
+    options.inputReplicaGrouping(2, poptorch.CommGroupType[kind])
+    batching = Batching.of(options)
+    assert batching.parts == 2
+    assert [batching.part(0, 0, replica) for replica in range(4)] == rows
+    loader = poptorch.DataLoader(options.clone(), torch.arange(40), batch_size=3)
+    assert loader.combinedBatchSize == 6
+
+    class Double(torch.nn.Module):
+        def forward(self, x):
+            return 2 * x
+
+    doubled = poptorch.inferenceModel(Double(), options)(torch.arange(2))
+    assert doubled.tolist() == [2 * row for row in rows]
+    with pytest.raises(AssertionError, match="divides the replicas"):
+        Batching.of(poptorch.Options().inputReplicaGrouping(2))
+
+
+def test_grouped_replicas_train_on_the_mean_of_their_groups():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def forward(self, x):
+            return torch.nn.functional.mse_loss(self.layer(x), x[:, :1])
+
+    torch.manual_seed(0)
+    grouped, plain, x = Net().double(), Net().double(), torch.randn(12, 2).double()
+    plain.load_state_dict(grouped.state_dict())
+    for model, grouping in ((grouped, 2), (plain, 1)):
+        options = poptorch.Options().replicationFactor(2 * grouping).deviceIterations(3)
+        options.inputReplicaGrouping(grouping).Training.gradientAccumulation(2)
+        poptorch.trainingModel(model, options)(x)
+    assert torch.allclose(grouped.layer.weight, plain.layer.weight, rtol=0, atol=1e-15)
