@@ -83,13 +83,14 @@ class DataLoader(PositionedLoader):
             generator=kwargs.get("generator"),
             elsewhere=mode != DataLoaderMode.Sync,
         ).reading()
-        if reading.shared is not None:
-            options._data_facts.append(reading.shared)  # noqa: SLF001 - checked on the first step
         if isinstance(dataset, IterableDataset) and num_workers > 1:
             _warn_of_copies(num_workers, kwargs.get("worker_init_fn"))
         keep = num_workers > 0 if persistent_workers is None else persistent_workers
         workers = {"num_workers": num_workers, "persistent_workers": keep}
         super().__init__(dataset, reading, **workers, **kwargs)
+        if options.placement.num_processes > 1:
+            facts = options._data_facts  # noqa: SLF001 - checked on the model's first step
+            facts.append(reading.shared or f"{self._batches()} batches a process")
         self._accessor: AsynchronousDataAccessor | None = None
         if mode != DataLoaderMode.Sync:
             pieces = _pieces(reading, mode, rebatched_worker_size)
@@ -122,6 +123,12 @@ class DataLoader(PositionedLoader):
         """Ends the process that keeps batches ready, where there is one."""
         if self._accessor is not None:
             self._accessor.terminate()
+
+    def _batches(self) -> int | str:
+        try:
+            return len(self)
+        except TypeError:
+            return "an unknown number of"
 
     @property
     def combinedBatchSize(self) -> int | None:

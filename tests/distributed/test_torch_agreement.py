@@ -41,6 +41,10 @@ def differing(index):
     poptorch.DataLoader(options, TensorDataset(torch.zeros(100 + 10 * index)), batch_size=2)
     yield "data", options, model, optimizer
     options, model, optimizer = make()
+    own_part = TensorDataset(torch.zeros(4 + 2 * index))
+    poptorch.DataLoader(options, own_part, batch_size=2, auto_distributed_partitioning=False)
+    yield "own parts", options, model, optimizer
+    options, model, optimizer = make()
     if index == 0:  # what only one instance loads, for validation say, is its own business
         poptorch.DataLoader(options, TensorDataset(torch.zeros(50)), batch_size=2)
     yield "nothing", options, model, optimizer
@@ -77,6 +81,7 @@ def test_every_difference_is_named_on_every_instance():
     assert "optimizer group 0: lr: 0.1 on instance 0; 0.2 on instance 1" in first["learning rate"]
     assert "data set 0: 100 samples" in first["data"]
     assert "110 samples" in first["data"]
+    assert "2 batches a process on instance 0; 3 batches" in first["own parts"]
 
 
 def leave_early():
