@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from popdist_onnx.errors import NotOnHostError
+from popdist_onnx.graph.names import ORIGIN
 from popdist_onnx.lowering.registry import Operation, lowering
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def lstm(op: Operation) -> tuple[Tensor, Tensor]:
 
 @lowering("ShapedDropout")
 def shaped_dropout(op: Operation) -> Tensor:
-    """Dropout of a tensor of ones, which is broadcast over the input."""
+    """Dropout of a tensor of ones, which is broadcast over the input; it drops in training only."""
     tape = op.tape
     (x,) = op.inputs
     shape = op.numbers("shape")
@@ -104,8 +105,12 @@ def shaped_dropout(op: Operation) -> Tensor:
         )
     ratio = tape.constant(np.asarray(op.real("ratio", 0.5), np.float32))
     ones = tape.constant(np.ones(shape, x.dtype.numpy()))
-    training = tape.constant(np.asarray(True))  # noqa: FBT003 - an array's only element
-    return x * tape.many("Dropout", 2, ones, ratio, training)[0]
+    mask = tape.Dropout(ones, ratio)
+    dropout = mask.value.producer()
+    if dropout is not None:
+        # Like Dropout before opset 12, which has no mode: the kind of session decides.
+        dropout.metadata_props[ORIGIN] = "Dropout-10"
+    return x * mask
 
 
 @lowering("ReplicatedAllReduce")

@@ -51,7 +51,7 @@ class InferenceSession(Session):
             raise popart_exception(
                 "PD572", "Gradient Accumulation only available when training", value=name
             )
-        graph = inference_graph(proto)
+        graph = inference_graph(proto, options)
         kept = [str(value.name) for value in variables(graph.graph)]
         self._fixed = options.constantWeights
         super().__init__(

@@ -12,6 +12,8 @@ from popdist_onnx.gradients.registry import RULES
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.names import reserved_prefix
 from popdist_onnx.lowering.apply import lower
+from popdist_onnx.lowering.layers import require_one_replica
+from popdist_onnx.lowering.normalization import stride_groups
 from popdist_onnx.lowering.registry import DOMAIN
 from popdist_onnx.runtime.engine import Layout
 from popdist_onnx.transforms.accumulate import accumulate
@@ -90,7 +92,7 @@ def training_graph(
     """
     check_host_options(options, optimizer)
     check_loss_scaling_options(options)
-    model = load(proto)
+    model = _loaded(proto, options)
     load_rules()
     lower(model, keep={op_type for domain, op_type in RULES if domain == DOMAIN})
     random_inputs(model)
@@ -114,16 +116,25 @@ def training_graph(
     return model
 
 
-def inference_graph(proto: onnx.ModelProto) -> ir.Model:
+def inference_graph(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
     """Makes a graph that computes a model as it is.
 
     Args:
         proto: The model, with known input shapes.
+        options: The session's options.
 
     Returns:
         A graph of standard operators.
     """
-    return random_inputs(lower(load(proto)), training=False)
+    return random_inputs(lower(_loaded(proto, options)), training=False)
+
+
+def _loaded(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
+    model = load(proto)
+    require_one_replica(model.graph, options.getGlobalReplicationFactor())
+    if options.groupNormStridedChannelGrouping:
+        stride_groups(model.graph)
+    return model
 
 
 def read_with_shapes(source: Source, shapes: InputShapeInfo | None) -> onnx.ModelProto:

@@ -35,7 +35,7 @@ class HostOptions(Settings):
         False, "let gradients travel through a remote buffer; refused"
     )
     automaticLossScalingSettings: AutomaticLossScalingSettings = option(
-        AutomaticLossScalingSettings, "adapt the loss scale while training"
+        AutomaticLossScalingSettings, "adapt the loss scale while training; refused"
     )
     constantWeights: bool = option(True, "an inference session's weights never change")
     syntheticDataMode: SyntheticDataMode = option(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from popdist_onnx.errors import NotOnHostError, popart_exception
 from popdist_onnx.graph.load import load
 from popdist_onnx.lowering import lower
 from popdist_onnx.lowering.layers import require_one_replica
+from popdist_onnx.transforms.randomness import random_inputs
 from tests.popdist_onnx.graphcore import evaluate, run
 
 
@@ -99,12 +101,19 @@ def test_multiconv_refuses_what_conv_cannot():
 
 
 def test_shapeddropout_drops_whole_rows_and_scales_the_rest():
-    # The session replaces ONNX Runtime's own random numbers; here they show what is dropped.
-    x = np.ones((200, 3), np.float32)
-    found = evaluate("shapeddropout", [x], shape=[200, 1], ratio=0.25)
-    assert (found == found[:, :1]).all()
-    assert set(np.unique(found)) == {np.float32(0), np.float32(1 / 0.75)}
-    assert 0.1 < (found == 0).mean() < 0.45
+    builder = Builder()
+    x = builder.addInputTensor("FLOAT", [4, 3])
+    builder.addOutputTensor(builder.aiGraphcore.shapeddropout([x], shape=[4, 1], ratio=0.25))
+    model = random_inputs(lower(load(builder.getModelProto())), training=True)
+    values, kept = np.arange(12, dtype=np.float32).reshape(4, 3), np.array([[1], [0], [1], [0]])
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString())
+    (found,) = session.run(None, {x: values, "RandomMask___0": kept.astype(bool)})
+    np.testing.assert_allclose(found, values * kept / 0.75, rtol=1e-6)
+
+
+def test_shapeddropout_drops_nothing_in_inference():
+    x = np.ones((4, 3), np.float32)
+    np.testing.assert_array_equal(evaluate("shapeddropout", [x], shape=[4, 1]), x)
 
 
 def test_shapeddropout_refuses_a_shape_that_cannot_be_broadcast():
