@@ -41,6 +41,7 @@ EXTRAS = {
         "build>=1.2",
         "mpi4py>=4.0",
         "types-psutil",
+        "pyyaml",
     ],
 }
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})

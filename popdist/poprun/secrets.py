@@ -29,10 +29,11 @@ _PLAIN = re.compile(
 _VALUE = re.compile(
     r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{16,}"
     r"|sk-[A-Za-z0-9_-]{16,}|xox[abprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
-# A look behind keeps these two from starting anew at each letter of a long word.
-_ASSIGNMENT = re.compile(r"(?<![\w.-])(?P<name>[\w.-]+)=(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\"]+)")
+# A look behind keeps patterns from starting anew at each letter of a long word.
+_NAMED = re.compile(r"(?<![\w.-])([\w.-]+)=(?=\S)")
+_NAMED_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s'\"]+|\S+")
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@")
 _LONGEST_NAME = 200
 
@@ -60,9 +61,13 @@ def hide(text: str) -> str:
         The text without the values of assignments to names that say so, without keys of well-known
         forms, and without passwords in URLs.
     """
-    text = _ASSIGNMENT.sub(
-        lambda match: f"{match['name']}={HIDDEN}" if is_secret(match["name"]) else match[0], text
-    )
+    kept, end = [], 0
+    for match in _NAMED.finditer(text):
+        if match.start() >= end and is_secret(match[1]):
+            kept += [text[end : match.end()], HIDDEN]
+            value = _NAMED_VALUE.match(text, match.end())
+            end = value.end() if value else match.end()
+    text = "".join([*kept, text[end:]])
     return _URL.sub(rf"\g<head>:{HIDDEN}@", _VALUE.sub(HIDDEN, text))
 
 
@@ -75,9 +80,14 @@ def hide_assignment(text: str) -> str:
     Returns:
         The text, safe to show.
     """
-    name, equals, value = text.partition("=")
-    if equals and value and " " not in name and is_secret(name):
-        return f"{name}={HIDDEN}"
+    words = text.split("=", 2)
+    # In --env=NAME=VALUE the name stands behind an option's.
+    for count in range(1, len(words)):
+        name = words[count - 1]
+        if words[count] and " " not in name and is_secret(name):
+            return "=".join([*words[:count], HIDDEN])
+        if not name.startswith("-"):
+            break
     return hide(text)
 
 

@@ -33,8 +33,22 @@ def test_keys_of_known_forms_are_hidden_wherever_they_stand():
     assert hide("http://host:8080/x@y") == "http://host:8080/x@y"
 
 
+def test_a_variable_behind_an_option_is_hidden_with_all_its_words():
+    assert hide_assignment("--env=A_TOKEN=s3 cr=et") == f"--env=A_TOKEN={HIDDEN}"
+    assert hide_assignment("-x=A=b c") == "-x=A=b c"
+    assert hide("--env=A_TOKEN='s3 cret' B=1") == f"--env=A_TOKEN={HIDDEN} B=1"
+    assert hide("A_TOKEN=") == "A_TOKEN="
+
+
 def test_long_texts_take_no_more_than_their_length():
-    for text in ("x" * 10**6, "num" * 10**5 + "=1", "a.b-c=" * 10**5, "h://" * 10**5, "-" * 10**6):
+    for text in (
+        "x" * 10**6,
+        "num" * 10**5 + "=1",
+        "a.b-c=" * 10**5,
+        "eyJ-" * 10**5,
+        "h://" * 10**5,
+        "-" * 10**6,
+    ):
         assert hide_words([text, text])[0] == text
 
 
