@@ -10,6 +10,12 @@ import re
 import sys
 from pathlib import Path
 
+from operator_tables import (  # beside this script
+    gradients_table,
+    graphcore_table,
+    session_options_table,
+    stored_options_list,
+)
 from optimizer_tables import scalars_table, settings_table  # beside this script
 
 from popdist.contract import VARIABLES
@@ -40,6 +46,10 @@ PARTS = {
     "poprun-options": options_table,
     "environment": environment_table,
     "error-codes": codes_table,
+    "graphcore-operators": graphcore_table,
+    "onnx-gradients": gradients_table,
+    "session-options": session_options_table,
+    "stored-session-options": stored_options_list,
     "optimizer-settings": settings_table,
     "optimizer-scalars": scalars_table,
 }

@@ -1,4 +1,4 @@
-"""The programs in the pages about optimizers and passes run as they are printed."""
+"""The programs in the pages about builder, optimizers and passes run as they are printed."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from tests.distributed.jobs import ROOT
 
 
-@pytest.mark.parametrize("page", ["onnx-optimizers", "onnx-passes"])
+@pytest.mark.parametrize("page", ["onnx-builder", "onnx-optimizers", "onnx-passes"])
 def test_the_programs_run(page):
     text = (ROOT / "docs" / f"{page}.md").read_text()
     program = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
