@@ -38,6 +38,9 @@ def help_text() -> str:
         "Booleans take yes, no, true, false, on, off, 1 or 0. Both '--option value' and",
         "'--option=value' work, and a name may be cut as long as it stays unique. All that follows",
         "the program belongs to the program.",
+        "",
+        "poprun doctor looks at this machine; poprun partitions shows its partitions. Programs of",
+        "these names are started with 'poprun -- doctor'.",
     ]
     return "\n".join(lines)
 

@@ -19,7 +19,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "vipu-server-timeout",
         SECONDS,
-        "How long a request about a partition may take, in seconds",
+        "How long to wait for devices of a partition",
         _GROUP,
         default=10.0,
         shown_default="10",
@@ -37,8 +37,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "vipu-allocation",
         NAME,
-        "The allocation in which a partition is created",
+        "The devices of a new partition: gpus, cores (one per core) or cores-<n>",
         _GROUP,
+        shown_default="the GPUs, or the cores where there are none",
         excludes="vipu-cluster",
         since="3.0",
     ),
@@ -55,7 +56,7 @@ OPTIONS: tuple[Option, ...] = (
         BOOLEAN,
         "Reset the partition before the job",
         _GROUP,
-        shown_default="yes, except for reconfigurable partitions",
+        shown_default="no, as partitions of this machine are reconfigurable",
     ),
     Option(
         "remove-partition",
