@@ -75,12 +75,14 @@ def place_of(settings: Mapping[str, str], root: str = "/") -> Place:
     instances = int(settings.get("neighbours", "1"))
     cpus = usable_cpus(root)
     nodes = usable_nodes(cpus, root)
+    # Where a batch system grants a part of the processors without saying which, binding could only
+    # crowd those of another job.
     limits = [cpu_quota(root), int(settings["granted"]) if "granted" in settings else None]
     granted = min((limit for limit in limits if limit is not None), default=None)
     reserved = cpus.intersection(parse_list(settings.get("cpus", "")))
     if reserved:
         share = share_of_cpus(nodes, reserved)
-    elif settings.get("numa") == "1":
+    elif settings.get("numa") == "1" and int(settings.get("granted", len(cpus))) >= len(cpus):
         share = divide(nodes, int(settings.get("local", "0")), instances)
     else:
         share = share_of(nodes, instances)

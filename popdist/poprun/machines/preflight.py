@@ -15,6 +15,7 @@ from popdist.poprun.machines.cpus import Node, parse_list
 from popdist.poprun.machines.probe import MARK
 from popdist.poprun.machines.reasons import Reason, explain_answer, explain_ssh, unfit_hosts
 from popdist.poprun.machines.ssh import CONNECT_SECONDS
+from popdist.poprun.supervision.leash import load_leash
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,8 +86,12 @@ def ask_hosts(
     finally:
         for question in asked.values():
             question.close(mpirun)
-    ordered = [host for host in hosts if host in reasons and not is_here(host)]
-    return nodes, {host: reasons[host] for host in ordered}
+    ordered = [host for host in hosts if host in reasons]
+    return nodes, {
+        host: reasons[host]
+        for host in ordered
+        if reasons[host].kind == "unknown name" or not is_here(host)
+    }
 
 
 def is_here(host: str) -> bool:
@@ -139,6 +144,7 @@ class _Question:
                 stdout=writer,
                 stderr=writer,
                 start_new_session=True,
+                preexec_fn=load_leash(),  # noqa: PLW1509 - the launcher has no threads
             )
         except OSError as error:
             self._process = None

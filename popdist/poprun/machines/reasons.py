@@ -102,7 +102,7 @@ def explain_ssh(code: int | None, errors: str, python: str) -> Reason:
             return Reason(reason.kind, f"{reason.text} ({seen[-1]})", reason.remedy)
     if code is None:
         return Reason("timeout", "it did not answer in time", "see whether 'ssh {host} true' ends")
-    if code in _NOT_FOUND or "No such file or directory" in errors:
+    if code in _NOT_FOUND or (code != _SSH_FAILED and "No such file or directory" in errors):
         return Reason(
             "no python",
             f"there is no Python at {python} ({last})",

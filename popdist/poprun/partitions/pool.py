@@ -63,10 +63,20 @@ class Pool:
         self._lock = -1
 
     def __enter__(self) -> Self:
-        _make_private(self._folder)
-        _make_private(self.devices)
-        fd = os.open(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        if not lock_within(fd, fcntl.LOCK_EX, self._patience):
+        try:
+            _make_private(self._folder)
+            _make_private(self.devices)
+            fd = os.open(os.path.join(self._folder, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            locked = lock_within(fd, fcntl.LOCK_EX, self._patience)
+        except OSError as error:
+            raise LaunchError(
+                "PD133",
+                f"the files of the partitions cannot be used: {error.strerror}",
+                value=self._folder,
+                accepted="a folder that this user may write, on a file system with locks",
+                hint=f"name another with {FOLDER_VARIABLE}",
+            ) from None
+        if not locked:
             os.close(fd)
             raise LaunchError(
                 "PD131",
@@ -117,14 +127,25 @@ class Pool:
 
         Args:
             partition: The partition.
+
+        Raises:
+            LaunchError: It cannot be written.
         """
         path = self._path(partition.name)
         record = {**vars(partition), "owner": partition.owner and vars(partition.owner)}
-        with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump(record, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.new", path)
+        try:
+            with open(f"{path}.new", "w", encoding="utf-8") as file:
+                json.dump(record, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(f"{path}.new", path)
+        except OSError as error:
+            raise LaunchError(
+                "PD133",
+                f"partition {partition.name} cannot be written: {error.strerror}",
+                value=path,
+                hint=f"name another folder with {FOLDER_VARIABLE}",
+            ) from None
 
     def remove(self, name: str) -> None:
         """Removes a partition.

@@ -180,6 +180,14 @@ def test_reserved_processors_win(tmp_path, allow):
     assert (sorted(place.share.cpus), place.share.nodes, place.threads) == ([2, 3], (0,), 2)
 
 
+def test_a_part_of_the_processors_is_not_bound_as_nobody_says_which(tmp_path, allow):
+    root = make_tree(tmp_path, machine(2, 8))
+    allow(range(16))
+    settings = {"neighbours": "2", "local": "1", "numa": "1"}
+    assert place_of({**settings, "granted": "8"}, root).binds is False
+    assert place_of({**settings, "granted": "16"}, root).binds is True
+
+
 def test_a_thread_count_of_the_user_stays():
     environ = {"OMP_NUM_THREADS": "7"}
     place_of({"neighbours": "2", "numa": "0"}).enter(environ)

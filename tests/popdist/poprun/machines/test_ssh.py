@@ -52,6 +52,7 @@ def test_only_settings_of_ssh_count():
         (255, "ssh: connect to host h port 22: Connection timed out", "unreachable"),
         (255, "kex_exchange_identification: Connection closed by remote host", "unreachable"),
         (255, "something new", "ssh"),
+        (255, "ssh: No such file or directory", "ssh"),
         (255, "", "ssh"),
         (None, "", "timeout"),
         (127, "sh: 1: exec: /x/python: not found", "no python"),

@@ -244,6 +244,13 @@ def test_a_folder_that_others_may_write_is_refused():
         take(1)
 
 
+def test_a_folder_that_cannot_be_is_explained(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("POPDIST_STATE_DIR", str(tmp_path / "file" / "state"))
+    with pytest.raises(LaunchError, match="Not a directory"):
+        take(1)
+
+
 def test_partitions_are_listed_and_removed(capsys):
     take(2, removes=False).release()
     held = take(1, attributes={"num-ilds": "1"}, updates=True)
