@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from popdist_onnx.builder.annotation_keys import notes_of
+from popdist_onnx.builder.mismatches import require_fitting
 from popdist_onnx.builder.naming import Ids, debug_name
 from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.graph.inference import annotate
@@ -111,7 +112,7 @@ class Core:
             The outputs' ids.
 
         Raises:
-            ValueRangeError: An input does not exist, or an output's shape would be negative.
+            ValueRangeError: An input does not exist, or the operands do not fit each other.
             NotOnHostError: No host can run the operator.
         """
         if domain == DOMAIN:
@@ -130,7 +131,7 @@ class Core:
         )
         _describe_constant(node)
         annotate(node, self.onnx_opset)
-        _require_not_negative(node)
+        require_fitting(node, self.onnx_opset)
         self.graph.append(node)
         self._values.update(zip(ids, node.outputs, strict=True))
         return ids
@@ -142,15 +143,3 @@ def _describe_constant(node: ir.Node) -> None:
         content = node.attributes["value"].as_tensor()
         node.outputs[0].type = ir.TensorType(content.dtype)
         node.outputs[0].shape = ir.Shape(content.numpy().shape)
-
-
-def _require_not_negative(node: ir.Node) -> None:
-    for output in node.outputs:
-        dims = [] if output.shape is None else [one for one in output.shape if isinstance(one, int)]
-        if any(dim < 0 for dim in dims):
-            raise ValueRangeError(
-                "PD510",
-                f"{node.op_type} would make '{output.name}' with a negative dimension",
-                value=dims,
-                hint="look at the padding, kernel and slice arguments",
-            )

@@ -111,6 +111,19 @@ def test_shapes_below_zero_are_refused():
         builder.aiOnnx.maxpool([x], 1, [5, 5])
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [("matmul", ([2, 3], [4, 5])), ("add", ([2], [3]))],
+)
+def test_operands_that_do_not_fit_are_found_while_building(name, shapes):
+    builder = Builder()
+    ids = [builder.addInputTensor("FLOAT", shape) for shape in shapes]
+    with pytest.raises(popart_exception, match="do not fit each other") as error:
+        getattr(builder.aiOnnx, name)(ids)
+    assert str(tuple(shapes[0])) in str(error.value)
+    assert builder.getValueTensorIds() == []
+
+
 def test_a_branch_reads_the_graph_around_it():
     builder = Builder()
     condition = builder.addInputTensor("BOOL", [])
