@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import onnx
+import onnx.version
 import onnx_ir as ir
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def has_wrong_function(node: ir.Node) -> bool:
     Returns:
         True where the function must not stand for the operator.
     """
-    version = tuple(int(part) for part in onnx.__version__.split(".")[:2])
+    version = tuple(int(part) for part in onnx.version.version.split(".")[:2])
     first = node.inputs[0] if node.inputs else None
     flat = first is not None and first.shape is not None and len(first.shape) < 4  # noqa: PLR2004
     return node.op_type == "Attention" and version < (1, 19) and flat

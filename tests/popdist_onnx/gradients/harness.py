@@ -21,6 +21,24 @@ if TYPE_CHECKING:
 
 FLOATS = (np.float32, np.float64, np.float16)
 
+_RANDOM = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return _RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def positive(*shape: int) -> np.ndarray:
+    return (_RANDOM.random(shape) + 0.3).astype(np.float32)
+
+
+def within_one(*shape: int) -> np.ndarray:
+    return ((_RANDOM.random(shape) - 0.5) * 1.6).astype(np.float32)
+
+
+def integers(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
 
 @dataclass
 class Case:
