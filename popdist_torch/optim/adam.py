@@ -22,6 +22,7 @@ class _Clipping(Scaled):
     that is part of the gradient (`_decay_in_gradient`).
     """
 
+    acting = ("loss_scaling", "max_grad_norm")
     _decay_in_gradient = False
 
     def _set_extras(self, *args: Any, **kwargs: Any) -> None:

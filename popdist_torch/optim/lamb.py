@@ -43,6 +43,7 @@ class LAMB(Scaled):
         OptionValueError: A setting is out of its range.
     """
 
+    acting = ("loss_scaling", "bias_correction", "max_weight_norm")
     only_stored = MOMENT_TYPES
 
     def __init__(

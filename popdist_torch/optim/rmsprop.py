@@ -42,6 +42,7 @@ class RMSprop(Scaled, torch.optim.RMSprop):
             ``second_order_momentum_accum_type``.
     """
 
+    acting = ("loss_scaling", "use_tf_variant")
     only_stored = MOMENT_TYPES
 
     def __init__(

@@ -56,8 +56,11 @@ class Scaled(torch.optim.Optimizer):
         gradient_divisor: What an executor has divided the sum of all gradients by, beside the loss
             scaling; None where no executor runs the optimizer.
         variable_attrs: Which attributes may change once the model is compiled.
+        acting: Names of settings beyond torch's that act.
         only_stored: Names of settings that only an IPU obeys.
     """
+
+    acting: ClassVar[tuple[str, ...]] = ("loss_scaling",)
 
     only_stored: ClassVar[tuple[str, ...]] = ()
     loss_scaling: float
@@ -90,7 +93,8 @@ class Scaled(torch.optim.Optimizer):
             OptimizerError: A setting is not positive, or no type of accumulators.
             TypeError: There is no such setting.
         """
-        unknown = sorted(set(stored) - set(self.only_stored))
+        given_here = {*stored, *(("max_grad_norm",) if max_grad_norm is not None else ())}
+        unknown = sorted(given_here - {*self.acting, *self.only_stored})
         if unknown:
             raise TypeError(f"{type(self).__name__}() has no argument {unknown[0]!r}")
         scaling = 1.0 if loss_scaling is None else loss_scaling
@@ -109,7 +113,7 @@ class Scaled(torch.optim.Optimizer):
             if value is not None:
                 stored_only(f"{type(self).__name__}({name}=...)")
             setattr(self, name, value)
-        names = {"loss_scaling", "max_grad_norm", *self.only_stored, *self.defaults}
+        names = {*self.acting, *self.only_stored, *self.defaults}
         given: frozenset[str] = self.__dict__.pop("_given")
         self.variable_attrs = VariableAttributes({name: name not in given for name in names})
 

@@ -55,6 +55,7 @@ class SGD(Scaled, torch.optim.SGD):
             ``velocity_accum_type``.
     """
 
+    acting = ("loss_scaling", "max_grad_norm", "velocity_scaling", "use_combined_accum")
     only_stored = ("accum_type", "velocity_accum_type")
 
     def __init__(

@@ -220,6 +220,9 @@ def test_unknown_settings_and_types_are_errors():
         with pytest.raises(AssertionError, match=r"torch\.float16 or torch\.float32"):
             make(weights, lr=0.1, accum_type=torch.float64)
         assert make(weights, lr=0.1, accum_type=torch.half).accum_type == torch.half
+    for kind in (poptorch.optim.RMSprop, poptorch.optim.LAMB):
+        with pytest.raises(TypeError, match="no argument 'max_grad_norm'"):
+            kind(weights, max_grad_norm=1.0)
     with pytest.raises(ValueError, match="betas"):
         poptorch.optim.LAMB(weights, betas=(1.0, 0.9))
 
