@@ -17,6 +17,7 @@ from operator_tables import (  # beside this script
     stored_options_list,
 )
 from optimizer_tables import scalars_table, settings_table  # beside this script
+from torch_tables import PARTS as TORCH_PARTS  # beside this script
 
 from popdist.contract import VARIABLES
 from popdist.errors import CODES
@@ -52,6 +53,7 @@ PARTS = {
     "stored-session-options": stored_options_list,
     "optimizer-settings": settings_table,
     "optimizer-scalars": scalars_table,
+    **TORCH_PARTS,
 }
 
 
