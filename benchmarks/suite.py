@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import exchange, imports, launcher, planning
+from benchmarks import exchange, imports, launcher, onnx_updates, planning
 from benchmarks.harness import Benchmark
 
 SUITE = (
@@ -41,5 +41,11 @@ SUITE = (
         what="summing 4 KiB to 64 MiB over two ranks, against memcpy, MPI, Horovod and gloo",
         aims=(exchange.MEMCPY_AIM, exchange.HOROVOD_AIM),
         measure=exchange.measure,
+    ),
+    Benchmark(
+        name="onnx-updates",
+        what="updating the weights of a perceptron by ONNX Runtime, against torch.optim",
+        aims=(onnx_updates.UPDATE_AIM,),
+        measure=onnx_updates.measure,
     ),
 )

@@ -2,8 +2,8 @@
 
 An update such as Adam's is a dozen operations on each element. Node by node, every one of them
 reads and writes whole tensors from and to memory. The pass moves them into the body of a ``Scan``
-over blocks of some ten thousand elements; results are the same bit by bit. On one thread and a
-weight of 4 MiB, an update of Adam took half the time.
+over blocks of some ten thousand elements; results are the same bit by bit. ``python -m benchmarks
+--only onnx-updates`` shows what it saves: on one thread, Adam took 0.6 of the time, momentum 0.8.
 
 What the ``Scan`` writes are the same tensors in another shape, ``[blocks, length]``: who runs the
 graph lets it write into the state's memory as it lies. Weights whose elements do not divide into
@@ -36,8 +36,8 @@ _LEAST_ELEMENTS = 1 << 17
 _BLOCK = range(1 << 13, (1 << 15) + 1)
 """Lengths of a block: longer ones leave the cache, shorter ones cost more for the loop."""
 
-_LEAST_NODES = 5
-"""Shorter updates gain less than the loop costs."""
+_LEAST_NODES = 4
+"""Plain SGD's two gain a tenth only, and are better read as they are."""
 
 _ELEMENTWISE = frozenset(
     {"Abs", "Add", "Cast", "Div", "Max", "Min", "Mul", "Neg", "Pow", "Sqrt", "Sub", "Where"}
