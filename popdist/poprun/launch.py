@@ -102,7 +102,7 @@ class Launch:
             ) from None
 
     def _attempt(self, folder: JobFolder, timelines: str | None) -> Outcome:
-        job, token = self._job, os.urandom(16).hex()
+        job, token = self._job, os.urandom(8).hex()
         restart = len(self._attempts)
         command = self._build(
             Run(

@@ -50,6 +50,28 @@ def test_instances_are_divided_over_the_hosts(options):
     assert sorted(lines) == sorted(expected)
 
 
+def test_lines_stay_whole_when_instances_write_at_once(options):
+    code = (
+        "import os, sys\n"
+        "letter = '\\u6f22\\u00e9xy'[int(os.environ['POPDIST_INSTANCE_INDEX'])]\n"
+        "for size in range(0, 9000, 60):\n"
+        "    for stream in (sys.stdout, sys.stderr):\n"
+        "        data = (letter * size + '|').encode()\n"
+        "        stream.buffer.write(data[:size]); stream.flush()\n"
+        "        stream.buffer.write(data[size:] + b'\\n'); stream.flush()"
+    )
+    status, output = run_command([*LAUNCHER, *options, "-np", "4", *PYTHON, code])
+    assert status == 0, output[-2000:]
+    lines = [line for line in output.splitlines() if "sh: Warning: setpgid" not in line]
+    # Two streams of each instance, each in its own order.
+    for letter in "漢éxy":
+        own = [len(line) - 1 for line in lines if line == letter * (len(line) - 1) + "|"]
+        own = [size for size in own if size]
+        assert sorted(own) == sorted([*range(60, 9000, 60)] * 2)
+        assert [*dict.fromkeys(own)] == [*range(60, 9000, 60)]
+    assert len(lines) == 4 * 2 * 150
+
+
 def test_a_failure_is_named_with_its_host(options, hosts):
     code = (
         "import os, time\n"

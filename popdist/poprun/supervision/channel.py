@@ -2,8 +2,7 @@
 
 The pipe (a FIFO in the job's private folder) carries whole frames, so lines of different instances
 never mix, and it tells the guard at once when the launcher is gone. Where instances run on other
-hosts, lines go to the guard's own output for mpirun to carry, and records travel among them on
-standard error, marked by a secret of the job.
+hosts, frames travel as lines of a fixed length on standard error, marked by a secret of the job.
 """
 
 from __future__ import annotations
@@ -15,9 +14,6 @@ from popdist.poprun.supervision import frames
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-MARK = b"\x1e"
-"""Starts a record among the lines of standard error."""
 
 
 class PipeChannel:
@@ -37,20 +33,16 @@ class PipeChannel:
 
     def text(self, units: bytes, *, is_error: bool) -> None:
         """Sends complete units of output."""
-        if not units:
-            return
-        kind, more = (frames.ERR, frames.ERR_MORE) if is_error else (frames.OUT, frames.OUT_MORE)
-        for frame in frames.encode_text(self._index, kind, more, units):
-            self._write(frame)
+        if units:
+            self.record(frames.ERR if is_error else frames.OUT, units)
 
     def record(self, kind: int, payload: bytes) -> None:
-        """Sends a record of one of the kinds in `frames`."""
-        self._write(frames.encode(self._index, kind, payload))
-
-    def long_record(self, kind: int, more: int, payload: bytes) -> None:
-        """Sends a record of any length, the parts before its last one under another kind."""
-        for frame in frames.encode_text(self._index, kind, more, payload):
-            self._write(frame)
+        """Sends a record of one of the kinds in `frames`, of any length."""
+        try:
+            for frame in frames.encode_all(self._index, kind, payload):
+                os.write(self._fd, frame)
+        except BrokenPipeError:  # the launcher is gone; `liveness` says so too
+            pass
 
     def remove(self) -> str:
         """Removes the pipe, which the launcher no longer can; other guards may be quicker.
@@ -65,15 +57,9 @@ class PipeChannel:
             return ""
         return os.path.dirname(self._path)
 
-    def _write(self, frame: bytes) -> None:
-        try:
-            os.write(self._fd, frame)
-        except BrokenPipeError:  # the launcher is gone; `liveness` says so too
-            pass
-
 
 class StreamChannel:
-    """Lines on the guard's own output, records on its standard error.
+    """Frames as lines on the guard's standard error.
 
     Attributes:
         liveness: None; the guard watches its parent instead.
@@ -84,34 +70,24 @@ class StreamChannel:
     def __init__(self, index: int, token: str) -> None:
         self._index = index
         self._token = token.encode()
+        self._room = frames.line_room(self._token)
 
     def text(self, units: bytes, *, is_error: bool) -> None:
         """Sends complete units of output."""
-        _write_all(2 if is_error else 1, units)
+        if units:
+            self.record(frames.ERR if is_error else frames.OUT, units)
 
     def record(self, kind: int, payload: bytes) -> None:
-        """Sends a record of one of the kinds in `frames`."""
-        self._write(frames.encode(self._index, kind, payload))
-
-    def long_record(self, kind: int, more: int, payload: bytes) -> None:
-        """Sends a record of any length, the parts before its last one under another kind."""
-        for frame in frames.encode_text(self._index, kind, more, payload):
-            self._write(frame)
+        """Sends a record of one of the kinds in `frames`, of any length."""
+        try:
+            for frame in frames.encode_all(self._index, kind, payload, self._room):
+                os.write(2, frames.encode_line(frame, self._token))
+        except OSError:  # mpirun is gone; the guard sees it by its parent
+            pass
 
     def remove(self) -> str:
         """Removes nothing: mpirun's streams end with mpirun."""
         return ""
-
-    def _write(self, frame: bytes) -> None:
-        _write_all(2, MARK + self._token + frame.hex().encode() + b"\n")
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except OSError:  # mpirun is gone; the guard sees it by its parent
-        pass
 
 
 def open_channel(settings: Mapping[str, str]) -> PipeChannel | StreamChannel:

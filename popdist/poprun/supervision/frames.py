@@ -1,12 +1,14 @@
 """The records that guards send to the launcher: encoding and decoding, pure.
 
-A frame is ``index:uint32 kind:uint8 length:uint16`` and the payload, at most ``PIPE_BUF`` bytes
-together, so that frames of many guards that write to one pipe never mix (POSIX promises that such
-writes are atomic).
+A frame is ``index:uint32 kind:uint8 length:uint16`` and the payload. On a pipe it is at most
+``PIPE_BUF`` bytes long, so that frames of many guards that write to one pipe never mix (POSIX
+promises that such writes are atomic). On mpirun's streams it is a line of a fixed length, for the
+same end: see `encode_line`.
 """
 
 from __future__ import annotations
 
+import binascii
 import struct
 
 TYPE_CHECKING = False
@@ -16,10 +18,31 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct("=IBH")
 
 LARGEST_PAYLOAD = 4096 - _HEADER.size
-"""Bytes of a payload; PIPE_BUF is 4096 on Linux."""
+"""Bytes of a payload on a pipe; PIPE_BUF is 4096 on Linux."""
 
-STARTED, ENDED, OUT, ERR, OUT_MORE, ERR_MORE, NOTE, STACKS, STACKS_MORE = range(1, 10)
-"""Kinds of frames; those with MORE carry text that goes on in the next frame."""
+STARTED, ENDED, OUT, ERR, NOTE, STACKS = range(1, 7)
+"""Kinds of records."""
+
+MORE = 0x80
+"""Added to a kind where the record goes on in the next frame of its instance and kind."""
+
+LINE_SIZE = 256
+"""Bytes of a frame on mpirun's streams."""
+
+_MARK = b"\x1e"
+
+
+def line_room(token: bytes) -> int:
+    """Bytes of a payload in a line.
+
+    Args:
+        token: The secret that marks lines.
+
+    Returns:
+        How many there are room for.
+    """
+    letters = LINE_SIZE - len(_MARK) - len(token) - 1
+    return letters // 4 * 3 - _HEADER.size
 
 
 def encode(index: int, kind: int, payload: bytes) -> bytes:
@@ -36,22 +59,61 @@ def encode(index: int, kind: int, payload: bytes) -> bytes:
     return _HEADER.pack(index, kind, len(payload)) + payload
 
 
-def encode_text(index: int, kind: int, more: int, text: bytes) -> Iterator[bytes]:
-    """Frames for a text of any length.
+def encode_all(
+    index: int, kind: int, payload: bytes, largest: int = LARGEST_PAYLOAD
+) -> Iterator[bytes]:
+    """Frames for a record of any length.
 
     Args:
         index: The instance that speaks.
-        kind: Kind of the last frame.
-        more: Kind of the frames before it.
-        text: The bytes.
+        kind: One of this module's kinds.
+        payload: The bytes.
+        largest: Bytes of a payload.
 
     Yields:
         The frames in order.
     """
-    while len(text) > LARGEST_PAYLOAD:
-        yield encode(index, more, text[:LARGEST_PAYLOAD])
-        text = text[LARGEST_PAYLOAD:]
-    yield encode(index, kind, text)
+    while len(payload) > largest:
+        yield encode(index, kind | MORE, payload[:largest])
+        payload = payload[largest:]
+    yield encode(index, kind, payload)
+
+
+def encode_line(frame: bytes, token: bytes) -> bytes:
+    """A frame as a line of `LINE_SIZE` bytes.
+
+    mpirun passes on what its programs write in portions of at most 4096 bytes, which it takes from
+    wherever a line happens to be, and puts the portions of different programs side by side. Where
+    all that is written has a length that divides 4096, no portion can end inside a line.
+
+    Args:
+        frame: The frame.
+        token: The secret that marks the line.
+
+    Returns:
+        The line.
+    """
+    letters = binascii.b2a_base64(frame, newline=False)
+    return (_MARK + token + letters).ljust(LINE_SIZE - 1) + b"\n"
+
+
+def decode_line(line: bytes, token: bytes) -> tuple[bytes, bytes]:
+    """Separates a line into what is no frame and what is.
+
+    Args:
+        line: A line of mpirun's standard error.
+        token: The secret that marks frames.
+
+    Returns:
+        The text before the frame, and the frame; all of the line and nothing where there is none.
+    """
+    text, mark, letters = line.partition(_MARK + token)
+    if not mark:
+        return line, b""
+    try:
+        return text, binascii.a2b_base64(letters)
+    except binascii.Error:  # not ours after all
+        return line, b""
 
 
 class Decoder:
@@ -79,6 +141,34 @@ class Decoder:
             yield index, kind, buffer[position + _HEADER.size : end]
             position = end
         self._pending = buffer[position:]
+
+
+class Assembler:
+    """Joins the frames of long records."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, int], bytes] = {}
+
+    def add(self, index: int, kind: int, payload: bytes) -> bytes | None:
+        """Takes a frame.
+
+        Args:
+            index: The instance that speaks.
+            kind: The frame's kind.
+            payload: Its payload.
+
+        Returns:
+            The whole record's payload; None where it goes on.
+        """
+        if kind & MORE:
+            key = (index, kind & ~MORE)
+            self._held[key] = self._held.get(key, b"") + payload
+            return None
+        return self._held.pop((index, kind), b"") + payload
+
+    def rest(self, kind: int) -> list[bytes]:
+        """What is left of a kind of records that never ended."""
+        return [payload for (_, held), payload in self._held.items() if held == kind]
 
 
 def encode_fields(**fields: object) -> bytes:

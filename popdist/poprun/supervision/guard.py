@@ -221,7 +221,7 @@ class Guard:
     def _report_stacks(self) -> None:
         if self._stacks:
             text, self._stacks = self._stacks, ""
-            self._channel.long_record(frames.STACKS, frames.STACKS_MORE, text.encode())
+            self._channel.record(frames.STACKS, text.encode())
 
     def _patience(self, streams: list[Stream], drain_until: float) -> float | None:
         """Milliseconds to wait for the next event; None for as long as it takes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections import deque
 
 from popdist.poprun.supervision import frames
-from popdist.poprun.supervision.channel import MARK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
     from popdist.poprun.log import Log
     from popdist.poprun.supervision.outcome import InstanceRecord, Outcome
 
-_MORE = {
-    frames.OUT_MORE: frames.OUT,
-    frames.ERR_MORE: frames.ERR,
-    frames.STACKS_MORE: frames.STACKS,
-}
+_LARGEST_BACKLOG = 64 << 20
 _CHATTER = b"mpirun: Forwarding signal "
 """What Open MPI 4 says of signals that the launcher has it carry."""
 
@@ -56,13 +52,15 @@ class Relay:
         self.started: list[InstanceRecord] = []
         self._outcome = outcome
         self._log = log
-        self._mark = None if token is None else MARK + token.encode()
+        self._token = None if token is None else token.encode()
         self._on_word = on_word
         self._on_note = on_note
         self._before_output = before_output
         self._decoder = frames.Decoder()
-        self._held: dict[tuple[int, int], bytes] = {}
+        self._assembler = frames.Assembler()
         self._pending = b""
+        self._backlog: deque[bytes] = deque()
+        self._backlog_size = 0
 
     def on_pipe(self, data: bytes) -> None:
         """Takes bytes of the job's pipe."""
@@ -75,35 +73,58 @@ class Relay:
 
     def on_stderr(self, data: bytes) -> None:
         """Takes bytes of mpirun's standard error; none at its end."""
-        if self._mark is None:
+        if self._token is None:
             # Once a failure is known, mpirun's long abort text says less than our summary.
             if not self._outcome.is_over or self._log.verbosity:
                 self._show(2, data)
             return
+        self._backlog.append(data)
+        self._backlog_size += len(data)
+        while self._backlog_size > _LARGEST_BACKLOG:
+            self.work()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something was taken that has not been looked at."""
+        return bool(self._backlog)
+
+    def work(self) -> None:
+        """Looks at some of what was taken.
+
+        Reading comes first: an mpirun of generation 5 that has ended its programs ends as well, and
+        drops what nobody has read yet.
+        """
+        data = self._backlog.popleft()
+        self._backlog_size -= len(data)
         lines = (self._pending + data).splitlines(keepends=True)
-        self._pending = lines.pop() if data and lines and not lines[-1].endswith(b"\n") else b""
+        self._pending = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         for line in lines:
-            if line.startswith(_CHATTER):
-                continue
-            text, mark, record = line.partition(self._mark)
-            self._show(2, text + (b"\n" if mark and text else b""))
-            if mark:
-                for frame in frames.Decoder().feed(bytes.fromhex(record.decode())):
-                    self._on_frame(*frame)
+            self._on_line(line)
 
     def finish(self) -> None:
-        """Shows what was cut off in the middle of a long line."""
-        for (_, kind), text in self._held.items():
-            if kind != frames.STACKS:
-                self._show(1 if kind == frames.OUT else 2, text)
+        """Shows the rest."""
+        while self._backlog:
+            self.work()
+        self._on_line(self._pending)
+        for fd, kind in ((1, frames.OUT), (2, frames.ERR)):
+            for text in self._assembler.rest(kind):
+                self._show(fd, text)
+
+    def _on_line(self, line: bytes) -> None:
+        if self._token is None or line.startswith(_CHATTER):
+            return
+        text, frame = frames.decode_line(line, self._token)
+        self._show(2, text + (b"\n" if frame and text else b""))
+        for one in frames.Decoder().feed(frame):
+            self._on_frame(*one)
 
     def _on_frame(self, index: int, kind: int, payload: bytes) -> None:
         self._on_word(index)
-        if kind in _MORE:
-            key = (index, _MORE[kind])
-            self._held[key] = self._held.get(key, b"") + payload
-            return
-        payload = self._held.pop((index, kind), b"") + payload
+        whole = self._assembler.add(index, kind, payload)
+        if whole is not None:
+            self._on_record(index, kind, whole)
+
+    def _on_record(self, index: int, kind: int, payload: bytes) -> None:
         if kind == frames.OUT:
             self._show(1, payload)
         elif kind == frames.ERR:

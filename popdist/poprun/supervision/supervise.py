@@ -140,6 +140,7 @@ class Supervisor:
     def _start(self, command: Command, handlers: Handlers, folder: JobFolder) -> list[int]:
         out, out_end = os.pipe()
         err, err_end = os.pipe()
+        _widen(err)
         handlers[out], handlers[err] = self._relay.on_stdout, self._relay.on_stderr
         words = list(command.arguments)
         actions: list[tuple[Any, ...]] = [
@@ -171,7 +172,10 @@ class Supervisor:
             poll.register(fd, select.POLLIN)
         while not self._reap() or self._has_patience():
             self._watch_keyboard(poll)
-            for fd, _ in poll.poll(self._patience()):
+            events = poll.poll(0 if self._relay.has_work else self._patience())
+            if not events and self._relay.has_work:
+                self._relay.work()
+            for fd, _ in events:
                 if fd == wake:
                     os.read(wake, _READ_SIZE)
                 elif fd in handlers:
@@ -300,6 +304,16 @@ class Supervisor:
             # given to another process before they are gone.
             if one.began and process_start(one.pid) in (one.began, ""):
                 send_group(one.pid, signal.SIGKILL)
+
+
+def _widen(pipe: int) -> None:
+    """Lets a pipe hold as much as the system allows to everybody."""
+    import fcntl
+
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+    except (OSError, AttributeError):  # a limit of the system, or an older Python
+        pass
 
 
 def _read_once(fd: int, handler: Callable[[bytes], None]) -> bool:
