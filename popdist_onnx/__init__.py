@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _HOMES: dict[str, tuple[str, ...]] = {
-    "builder": ("Builder", "DebugContext"),
+    "builder": ("Builder", "DebugContext", "OperatorIdentifier", "getSupportedOperations"),
     "errors": (
         "OutOfMemoryException",
         "poplar_exception",
@@ -80,10 +80,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "DeviceSelectionCriterion",
         "DeviceType",
         "DeveloperSettings",
+        "ExchangeStrategy",
         "ExecutionPhaseSettings",
         "GradientTensorTrackingMethod",
         "GraphTransformer",
         "InitType",
+        "InputSettings",
         "InputShapeInfo",
         "Instrumentation",
         "IrSerializationFormat",
@@ -95,6 +97,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "RecomputeType",
         "ReductionType",
         "ReplicatedCollectivesSettings",
+        "ReplicatedStreamMode",
         "ReplicatedTensorSharding",
         "SGDAccumulatorAndMomentum",
         "ScatterReduction",

@@ -18,7 +18,7 @@ from popdist_onnx.builder.onnx_methods import ai_onnx
 from popdist_onnx.builder.queries import Queries
 from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
 from popdist_onnx.graph.load import read
-from popdist_onnx.types import DataType, TensorInfo
+from popdist_onnx.types import DataType, InputSettings, TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,7 +99,8 @@ class Builder(Annotations, Queries):
         """Adds an input that a program feeds.
 
         Args:
-            *arguments: A `TensorInfo`, or an element type and a shape; then perhaps a name.
+            *arguments: A `TensorInfo`, or an element type and a shape; then perhaps
+                `InputSettings`, and a name.
             debugContext: Its name; ``input`` without one.
             **old: ``debugPrefix``, an older name of ``debugContext``.
 
@@ -110,6 +111,8 @@ class Builder(Annotations, Queries):
             ArgumentError: The arguments are neither of these.
         """
         info, rest = _info(arguments)
+        # Settings have been checked when they were made, and change nothing here.
+        rest = tuple(one for one in rest if not isinstance(one, InputSettings))
         name = _named("addInputTensor", rest, debugContext, old) or "input"
         return self._add_input(name, info)
 

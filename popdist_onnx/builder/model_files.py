@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
 from popdist_onnx.builder.core import DEFAULT_OPSETS, Core
-from popdist_onnx.errors import ValueRangeError
+from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.lowering import DOMAIN
 
 if TYPE_CHECKING:
@@ -28,8 +29,18 @@ class ModelFiles(Core):
 
         Returns:
             A serialized ``onnx.ModelProto``.
+
+        Raises:
+            popart_exception: It would be larger than 2 GiB.
         """
-        return bytes(self.proto().SerializeToString())
+        try:
+            return bytes(self.proto().SerializeToString())
+        except (EncodeError, ValueError):
+            raise popart_exception(
+                "PD509",
+                "the model is larger than the 2 GiB that a serialized model can have",
+                hint="move weights to a file with saveInitializersExternally, then saveModelProto",
+            ) from None
 
     def saveModelProto(self, fn: str | PathLike[str]) -> None:
         """Writes the model to a file.

@@ -93,6 +93,8 @@ def _method(schema: OpSchema, version: int) -> Method:
             Parameter("equal_parts", Kind.INT, None, attribute_name="num_outputs", hidden=True)
         )
         prepare = _split_in_equal_parts
+    if schema.name.startswith("Reduce") and "axes" in schema.attributes:
+        prepare = _require_axes
     if schema.deprecated:
         prepare = _refuse_deprecated(schema.name, version)
     least, most = schema.min_output, schema.max_output
@@ -142,6 +144,18 @@ def _summary(schema: OpSchema) -> str:
 
 def _split_in_equal_parts(inputs: list[Any], bound: dict[str, Any]) -> None:
     bound["equal_parts"] = bound["num_outputs"] if len(inputs) == 1 else None
+
+
+def _require_axes(inputs: list[Any], bound: dict[str, Any]) -> None:
+    del inputs
+    axes = bound["axes"]
+    if axes is not None and not len(axes):
+        raise ValueRangeError(
+            "PD501",
+            "a reduction over no axes leaves its input alone in PopART, and sums all of it in ONNX",
+            value=axes,
+            hint="leave axes out to reduce over all, or the reduction out",
+        )
 
 
 def _refuse_deprecated(op_type: str, version: int) -> Any:

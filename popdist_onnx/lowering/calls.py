@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 from typing import TYPE_CHECKING
 
 from popdist_onnx.graph.compat import subgraphs
@@ -62,5 +63,11 @@ def _shared(op: Operation, value: ir.Value) -> ir.Value:
 def print_tensor(op: Operation) -> Tensor:
     """The input; graphs print nothing here, so say once what to do instead."""
     (x,) = op.inputs
-    logger.warning("printtensor of %s prints nothing here: anchor the tensor to see it", x.name)
+    _say_once(x.name)
     return op.tape.Identity(x)
+
+
+@cache
+def _say_once(name: str) -> None:
+    # Building and loading look at the operator several times.
+    logger.warning("printtensor of %s prints nothing here: anchor the tensor to see it", name)

@@ -32,6 +32,11 @@ from popdist_onnx.types.enums import (
     WeightDecayMode,
 )
 from popdist_onnx.types.graph_transformer import GraphTransformer
+from popdist_onnx.types.input_settings import (
+    ExchangeStrategy,
+    InputSettings,
+    ReplicatedStreamMode,
+)
 from popdist_onnx.types.input_shape_info import InputShapeInfo
 from popdist_onnx.types.logger import getLogger
 from popdist_onnx.types.option_groups import (
@@ -61,10 +66,12 @@ __all__ = [
     "DeviceConnectionType",
     "DeviceSelectionCriterion",
     "DeviceType",
+    "ExchangeStrategy",
     "ExecutionPhaseSettings",
     "GradientTensorTrackingMethod",
     "GraphTransformer",
     "InitType",
+    "InputSettings",
     "InputShapeInfo",
     "Instrumentation",
     "IrSerializationFormat",
@@ -76,6 +83,7 @@ __all__ = [
     "RecomputeType",
     "ReductionType",
     "ReplicatedCollectivesSettings",
+    "ReplicatedStreamMode",
     "ReplicatedTensorSharding",
     "SGDAccumulatorAndMomentum",
     "ScatterReduction",

@@ -5,8 +5,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from popdist_onnx.builder import Builder
+from popdist_onnx.builder import Builder, getSupportedOperations
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.types import ExchangeStrategy, InputSettings, ReplicatedStreamMode, TensorInfo
 from tests.popdist_onnx.graphcore import run
 
 
@@ -102,6 +103,24 @@ def test_weights_need_not_be_contiguous_and_may_be_scalars():
 def test_inputs_need_type_and_shape(arguments):
     with pytest.raises(popart_exception):
         Builder().addInputTensor(*arguments)
+
+
+def test_inputs_take_settings_that_a_host_can_follow():
+    builder = Builder()
+    settings = InputSettings(ReplicatedStreamMode.Replicate, ExchangeStrategy.JustInTime)
+    assert builder.addInputTensor(TensorInfo("FLOAT", [2]), settings, "x") == "x"
+    with pytest.raises(popart_exception, match="cannot be broadcast"):
+        InputSettings(ReplicatedStreamMode.Broadcast)
+    with pytest.raises(popart_exception, match="not a setting"):
+        InputSettings("fast")
+
+
+def test_supported_operations():
+    found = getSupportedOperations()
+    assert ("ai.onnx", "Softmax", 13) in found
+    assert ("ai.graphcore", "Nll", 1) in found
+    assert "Abort" not in {one.type for one in found}
+    assert {one.type for one in getSupportedOperations(includeInternal=True)} > {"GradCopyToHost"}
 
 
 def test_shapes_below_zero_are_refused():
