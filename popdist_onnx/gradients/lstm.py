@@ -129,8 +129,9 @@ def _cells(
         _: Tape, states: Sequence[Tensor], elements: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
         (cell,), (a_i, a_f, c) = states, elements
-        i = gate.value(a_i + p_i * cell)
-        f = 1 - i if coupled else gate.value(a_f + p_f * cell)
+        # The step's own tensors come first: they say where nodes go.
+        i = gate.value(a_i + cell * p_i)
+        f = 1 - i if coupled else gate.value(a_f + cell * p_f)
         following = f * cell + i * c
         return [following], [following]
 

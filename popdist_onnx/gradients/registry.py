@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import onnx_ir as ir
+
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.names import ORIGIN
+from popdist_onnx.graph.names import OPSET, ORIGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-
-    import onnx_ir as ir
 
     from popdist_onnx.graph.tape import Tape
     from popdist_onnx.graph.tensor import Tensor
@@ -268,7 +268,11 @@ def described(node: ir.Node) -> str:
     Returns:
         Its name, operator and opset, as they were in the file.
     """
-    opset = node.graph.opset_imports.get(node.domain) if node.graph is not None else None
+    graph = node.graph if isinstance(node.graph, ir.Graph) else None
+    opset: object = None
+    if graph is not None:
+        written = graph.meta.get(OPSET) if node.domain == "" else None
+        opset = written or graph.opset_imports.get(node.domain)
     kind = node.metadata_props.get(ORIGIN) or f"{node.op_type}-{opset or '?'}"
     domain = node.domain or "ai.onnx"
     return f"node {node.name or node.outputs[0].name!r} ({domain} {kind})"

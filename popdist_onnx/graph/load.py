@@ -15,6 +15,7 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import newest_opset
 from popdist_onnx.graph.fold import fold
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
+from popdist_onnx.graph.names import OPSET
 from popdist_onnx.graph.upgrade import OLDEST_OPSET, WORKING_OPSET, upgrade
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def load(source: Source) -> ir.Model:
     if proto.functions:
         proto = onnx.inliner.inline_local_functions(proto)
     model = ir.from_proto(proto)
+    model.graph.meta[OPSET] = opset
     _drop_initializer_inputs(model.graph)
     model.graph.sort()
     _annotate_dynamic(model.graph, proto)

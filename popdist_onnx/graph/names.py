@@ -104,6 +104,9 @@ LOSS = "popdist.loss"
 ORIGIN = "popdist.origin"
 """Metadata key of nodes: operator and opset they had in the file, where loading rewrote them."""
 
+OPSET = "popdist.opset"
+"""Key of a loaded graph's ``meta``: the opset of the file, for messages."""
+
 ROLE = "popdist.role"
 """Metadata key of nodes: what later passes find them by, for example ``loss-seed``."""
 

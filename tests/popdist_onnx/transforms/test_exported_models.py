@@ -13,7 +13,6 @@ from popdist_onnx.transforms.loss import add_cross_entropy
 from tests.popdist_onnx.gradients.harness import session
 from tests.popdist_onnx.torch_models import MODELS, batch, exported
 
-
 # torch's exporter knows triu since opset 14.
 CASES = [(name, opset) for name in MODELS for opset in (14 if name == "gpt2" else 11, 17)]
 
