@@ -23,6 +23,7 @@ from tests.popdist.poprun.plan.test_placement import job as make_job
 @pytest.fixture(autouse=True)
 def environ(tmp_path, monkeypatch):
     monkeypatch.setenv("POPDIST_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr("popdist.poprun.partitions.clusters._GPUS", "none")
     return os.environ
 
 
@@ -139,6 +140,27 @@ def test_an_existing_partition_is_checked_and_updated_only_if_allowed(now, neede
     assert len(held.devices) == needed.get("devices", 1)
     held.release()
     take(**needed).release()
+
+
+def test_an_update_that_does_not_help_is_taken_back():
+    held = take(2)
+    assert code_of(3, updates=True) == "PD131"
+    assert partitions() == {"P": 2}
+    held.release()
+
+
+def test_who_names_no_cluster_gets_the_one_that_is_in_use():
+    take(1, removes=False).release()
+    held = take(1, "Q", cluster=None)
+    assert names(held) == ["core1"]
+
+
+def test_secrets_on_a_command_line_are_not_noted(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["poprun", "-x", "API_TOKEN=hunter2", "train.py"])
+    held = take(1)
+    text = (Path(held.folder) / "core0").read_text()
+    assert "train.py" in text
+    assert "hunter2" not in text
 
 
 def test_a_partition_in_use_keeps_its_attributes():

@@ -1,0 +1,187 @@
+"""Makes and changes partitions to what a job needs, and checks what has become of them.
+
+The caller holds the pool's lock.
+"""
+
+from __future__ import annotations
+
+from popdist.errors import LaunchError
+from popdist.poprun.partitions.clusters import allowed_devices, find_cluster
+from popdist.poprun.partitions.holds import note_of
+from popdist.poprun.partitions.owners import this_process
+from popdist.poprun.partitions.pool import Partition
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from popdist.poprun.partitions.clusters import Cluster, Device
+    from popdist.poprun.partitions.pool import Pool
+    from popdist.poprun.partitions.request import Wish
+
+
+class BusyError(Exception):
+    """Devices are in use; the text says by whom. Time may help."""
+
+
+def create_partition(
+    pool: Pool, name: str, wish: Wish, partitions: Mapping[str, Partition]
+) -> tuple[Partition, Cluster]:
+    """Makes a partition of as many free devices as a job needs.
+
+    Args:
+        pool: The pool.
+        name: The partition's name.
+        wish: What the job wants.
+        partitions: All that there are.
+
+    Returns:
+        The partition and its cluster.
+
+    Raises:
+        BusyError: The devices are in other partitions.
+        LaunchError: There are not so many devices.
+    """
+    cluster = find_cluster(wish.cluster or _division(partitions))
+    free = _unassigned(cluster, partitions)
+    allowed = len(allowed_devices(cluster))
+    if allowed < wish.devices:
+        raise LaunchError(
+            "PD130",
+            f"the partition needs more devices than there are in {cluster.name}",
+            value=f"{wish.devices} devices (replicas x --ipus-per-replica), {allowed} there",
+            accepted=f"at most {allowed}",
+            hint="fewer replicas, --vipu-allocation=cores-<n> to divide the cores into more, or "
+            "--offline-mode=yes to leave devices alone",
+        )
+    if len(free) < wish.devices:
+        others = sorted({p.name for p in partitions.values() if p.cluster == cluster.name})
+        raise BusyError(
+            f"{len(free)} devices of {cluster.name} are in no partition, {wish.devices} are "
+            f"needed; the others are in {', '.join(others)}"
+        )
+    chosen = tuple(device.name for device in free[: wish.devices])
+    owner = this_process() if wish.removes else None
+    partition = Partition(name, cluster.name, chosen, owner, dict(wish.attributes))
+    pool.store(partition)
+    return partition, cluster
+
+
+def fit_partition(
+    pool: Pool,
+    known: Partition,
+    cluster: Cluster,
+    wish: Wish,
+    partitions: Mapping[str, Partition],
+) -> Partition:
+    """The existing partition as the job needs it, changed where the user allows it.
+
+    Args:
+        pool: The pool.
+        known: The partition.
+        cluster: Its cluster.
+        wish: What the job wants.
+        partitions: All that there are.
+
+    Returns:
+        The partition.
+
+    Raises:
+        BusyError: It could be changed if devices were free.
+        LaunchError: It is not what the job needs.
+    """
+    wrong = []
+    if wish.cluster is not None and find_cluster(wish.cluster).name != cluster.name:
+        raise _unlike(known.name, [f"it is of {cluster.name}, not of {wish.cluster}"], None)
+    if len(known.devices) < wish.devices:
+        wrong.append(f"it has {len(known.devices)} devices, the job needs {wish.devices}")
+    wrong += [
+        f"its {name} is {known.attributes.get(name, 'not set')}, not {value}"
+        for name, value in wish.attributes.items()
+        if known.attributes.get(name) != value
+    ]
+    if not wrong:
+        return known
+    if not wish.updates:
+        raise _unlike(known.name, wrong, "--update-partition=yes")
+    changes = {**known.attributes, **wish.attributes}
+    if changes != known.attributes and (used := pool.in_use(known)):
+        raise BusyError(f"{known.name} cannot be changed while {users_of(pool, used)}")
+    missing = max(0, wish.devices - len(known.devices))
+    free = _unassigned(cluster, partitions)[:missing]
+    if len(free) < missing:
+        raise BusyError(f"{known.name} needs {missing} more devices, and {len(free)} are in none")
+    devices = (*known.devices, *(device.name for device in free))
+    updated = Partition(known.name, known.cluster, devices, known.owner, changes)
+    pool.store(updated)
+    return updated
+
+
+def verify_partition(stored: Partition, cluster: Cluster, wish: Wish) -> list[Device]:
+    """Looks at the final state: what is stored is what was wanted, and its devices are there.
+
+    Args:
+        stored: The partition as it is stored.
+        cluster: Its cluster.
+        wish: What the job wants.
+
+    Returns:
+        The partition's devices.
+
+    Raises:
+        LaunchError: It is something else.
+    """
+    there = {device.name: device for device in cluster.devices}
+    lost = [name for name in stored.devices if name not in there]
+    wrong = [f"{', '.join(lost)} are not there any more"] if lost else []
+    if len(stored.devices) < wish.devices:
+        wrong.append(f"it has {len(stored.devices)} devices instead of {wish.devices}")
+    wrong += [
+        f"its {name} is not {value}"
+        for name, value in wish.attributes.items()
+        if stored.attributes.get(name) != value
+    ]
+    if wrong:
+        raise _unlike(stored.name, wrong, f"poprun partitions remove {stored.name}")
+    return [there[name] for name in stored.devices]
+
+
+def users_of(pool: Pool, names: Sequence[str]) -> str:
+    """Says who has devices.
+
+    Args:
+        pool: The pool.
+        names: The devices.
+
+    Returns:
+        A part of a sentence.
+    """
+    notes = sorted({note_of(pool.device_file(name)) for name in names} - {""})
+    return f"{', '.join(names)} are in use by {'; '.join(notes) or 'another launch'}"
+
+
+def _division(partitions: Mapping[str, Partition]) -> str | None:
+    """The cluster to choose for a user who names none: the cores as they are divided already."""
+    default = find_cluster(None)
+    same = [p.cluster for p in partitions.values() if p.cluster.partition("-")[0] == default.kind]
+    return same[0] if same else None
+
+
+def _unassigned(cluster: Cluster, partitions: Mapping[str, Partition]) -> list[Device]:
+    for other in partitions.values():
+        if other.cluster.partition("-")[0] == cluster.kind and other.cluster != cluster.name:
+            raise LaunchError(
+                "PD130",
+                f"partition {other.name} divides the {cluster.kind} of this machine in another way",
+                value=f"{cluster.name} wanted, {other.cluster} there",
+                accepted=f"{other.cluster} while that partition exists",
+                hint=f"--vipu-allocation={other.cluster}",
+            )
+    assigned = {name for partition in partitions.values() for name in partition.devices}
+    return [device for device in allowed_devices(cluster) if device.name not in assigned]
+
+
+def _unlike(name: str, wrong: Sequence[str], hint: str | None) -> LaunchError:
+    return LaunchError(
+        "PD133", f"partition {name} is not what the job needs", value="; ".join(wrong), hint=hint
+    )
