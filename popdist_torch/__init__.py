@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from popdist_torch import optim, options
+from popdist_torch import optim, options, profiling
 from popdist_torch.arguments import ICustomArgParser, registerCustomArgParser
 from popdist_torch.data import AsynchronousDataAccessor, DataLoader
 from popdist_torch.errors import Error, RecoverableError, UnrecoverableError
@@ -118,6 +118,7 @@ __all__ = [
     "nop",
     "optim",
     "options",
+    "profiling",
     "recomputationCheckpoint",
     "registerCustomArgParser",
     "removeBlocks",

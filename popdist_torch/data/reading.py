@@ -18,6 +18,7 @@ from popdist_torch.data.sampler import (
 )
 from popdist_torch.errors import DataError
 from popdist_torch.executor.batching import Batching
+from popdist_torch.options.checks import whole_number
 from popdist_torch.options.enums import DataPartition
 
 if TYPE_CHECKING:
@@ -98,7 +99,10 @@ class Request:
 
         Raises:
             DataError: The arguments contradict each other, or the data cannot be divided.
+            OptionError: The batch size is no positive number.
         """
+        if self.batch_size is not None:
+            whole_number("batch_size", self.batch_size, least=1)
         here, woven = self.options.placement, self.partition == DataPartition.Interleaved
         divide = self.automatic and (here.num_processes > 1 or woven)
         if self.batch_sampler is not None:

@@ -49,7 +49,6 @@ class TrainingOptions(OptionsDict):
         "enabled",
         "auto_loss_scaling",
         flag,
-        default=False,
     )
     setConvolutionDithering = Setting(
         "Whether convolutions are spread over tiles differently per weight.",

@@ -1,4 +1,5 @@
 import logging
+import sys
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, T
 import popdist.poptorch
 import popdist_torch as poptorch
 from popdist.environment import Topology
+from popdist_torch.data.processes import start_method
 
 
 def numbers(length):
@@ -184,3 +186,45 @@ def test_batching_can_be_off_in_one_process_only():
 def test_workers_live_on_between_epochs():
     assert poptorch.DataLoader(options(), numbers(4), num_workers=1).persistent_workers
     assert not poptorch.DataLoader(options(), numbers(4)).persistent_workers
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "2", True])
+def test_a_batch_has_a_positive_number_of_samples(size):
+    with pytest.raises(AssertionError, match="batch_size takes a whole number"):
+        poptorch.DataLoader(options(), numbers(4), batch_size=size)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ({"drop_last": False}, "whole global batches only"),
+        ({"batch_size": None, "drop_last": False}, "batch_size cannot be None"),
+        ({"sampler": range(4)}, "a sampler excludes"),
+        ({"shuffle": True}, "randomSeed"),
+    ],
+)
+def test_interleaving_has_the_rules_of_dividing(arguments, what):
+    partition = poptorch.DataPartition.Interleaved
+    with pytest.raises(AssertionError, match=what):
+        poptorch.DataLoader(options(), numbers(8), partition=partition, **arguments)
+
+
+def test_workers_come_from_a_server_where_a_live_job_spans_hosts(monkeypatch):
+    class Binding:
+        init = staticmethod(lambda: None)
+        is_initialized = staticmethod(lambda: True)
+        size = staticmethod(lambda: 4)
+        local_size = staticmethod(lambda: 4)
+
+    monkeypatch.setitem(sys.modules, "horovod.torch", Binding)
+    assert start_method() is None
+    monkeypatch.setattr(Binding, "local_size", staticmethod(lambda: 2))
+    assert start_method() == "forkserver"
+    loader = poptorch.DataLoader(options(), numbers(8), batch_size=4, num_workers=1)
+    assert epoch(loader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert loader.multiprocessing_context.get_start_method() == "forkserver"
+    own = poptorch.DataLoader(options(), numbers(8), num_workers=1, multiprocessing_context="fork")
+    assert len(epoch(own)) == 8
+    assert own.multiprocessing_context.get_start_method() == "fork"
+    monkeypatch.setattr(Binding, "is_initialized", staticmethod(lambda: False))
+    assert start_method() is None
