@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from popdist.horovod_build.facts import Compiler, Machine, Python
 from popdist.horovod_build.programs import answer
+from popdist.poprun.machines.cpus import cpu_quota
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +63,7 @@ def machine(build_folder: Path, root: Path = Path("/")) -> Machine:
         architecture=platform.machine(),
         libc=" ".join(platform.libc_ver()),
         cpu_flags=cpu_flags(_read(root / "proc/cpuinfo")),
-        cpus=min([len(os.sched_getaffinity(0)), *map(_group_cpus, groups)]),
+        cpus=min(len(os.sched_getaffinity(0)), cpu_quota(str(root)) or sys.maxsize),
         available_memory=min(
             [meminfo_available(_read(root / "proc/meminfo")), *(n for n in limits if n is not None)]
         ),
@@ -166,14 +167,6 @@ def _group_memory(group: Path) -> int | None:
             match = re.search(rf"^{cache} (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
             return max(0, int(allowed) - int(used) + (int(match.group(1)) if match else 0))
     return None
-
-
-def _group_cpus(group: Path) -> int:
-    """Processors that a group's quota amounts to, at least one."""
-    quota, _, period = _read(group / "cpu.max").strip().partition(" ")
-    if quota.isdecimal() and period.isdecimal():
-        return max(1, int(quota) // int(period))
-    return sys.maxsize
 
 
 def _existing(folder: Path) -> Path:

@@ -87,7 +87,7 @@ class Ready:
         from popdist.poprun.partitions.request import read_wish
         from popdist.poprun.partitions.reservation import reserve
 
-        wish = read_wish(job)
+        wish = read_wish(job, environ)
         if wish is None:
             return
         self._reservation = reserve(wish, environ, log)

@@ -20,6 +20,7 @@ from popdist.poprun.machines.cpus import (
 )
 from popdist.poprun.machines.preflight import ask_hosts
 from popdist.poprun.machines.ssh import ssh_words
+from popdist.poprun.partitions.clusters import find_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -63,6 +64,21 @@ def look_at_processors() -> Finding:
             facts=facts,
         )
     return Finding("processors", "ok", text, facts=facts)
+
+
+def look_at_devices() -> Finding:
+    """The devices that partitions are made of.
+
+    Returns:
+        The finding.
+    """
+    cluster = find_cluster(None)
+    text = f"{len(cluster.devices)} {cluster.kind}"
+    if cluster.kind == "cores":
+        text += ", which stand for devices, as there are no GPUs"
+    return Finding(
+        "devices of partitions", "ok", text, facts={"devices": [d.name for d in cluster.devices]}
+    )
 
 
 def look_at_memory() -> Finding:

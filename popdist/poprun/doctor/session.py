@@ -58,6 +58,7 @@ def look(hosts: Sequence[str], environ: Mapping[str, str], *, runs_jobs: bool) -
     yield from found.values()
     yield from shared_memory.look_at_shared_memory(mpirun, environ)
     yield machine.look_at_processors()
+    yield machine.look_at_devices()
     yield machine.look_at_memory()
     yield machine.look_at_limits()
     yield from machine.look_at_slurm(environ)

@@ -90,17 +90,31 @@ def find_cluster(name: str | None, root: str = "/") -> Cluster:
     )
 
 
-def allowed_devices(cluster: Cluster) -> tuple[Device, ...]:
-    """The devices that this process may use: those within its cpuset.
+def allowed_devices(cluster: Cluster, visible: str | None) -> tuple[Device, ...]:
+    """The devices that this process may use: cores within its cpuset, GPUs that it sees.
 
     Args:
         cluster: The cluster.
+        visible: What ``CUDA_VISIBLE_DEVICES`` says, as a batch system sets it: numbers or UUIDs;
+            None where it is not set.
 
     Returns:
         The devices.
     """
     mine = usable_cpus()
-    return tuple(device for device in cluster.devices if mine.issuperset(parse_list(device.cpus)))
+    return tuple(
+        device
+        for device in cluster.devices
+        if mine.issuperset(parse_list(device.cpus))
+        and (device.cpus or _is_visible(device, visible))
+    )
+
+
+def _is_visible(device: Device, visible: str | None) -> bool:
+    if visible is None:
+        return True
+    seen = [part.strip() for part in visible.split(",")]
+    return str(device.number) in seen or any(part and device.uuid.startswith(part) for part in seen)
 
 
 def _cores(root: str, number: int | None) -> Cluster:
@@ -142,11 +156,20 @@ def _gpus(root: str) -> tuple[Device, ...]:
             key, _, value = line.partition(":")
             facts[key.strip()] = value.strip()
         minor = natural(facts.get("Device Minor", ""))
-        if minor is not None and os.path.exists(os.path.join(root, f"dev/nvidia{minor}")):
+        if minor is not None and _can_open(os.path.join(root, f"dev/nvidia{minor}")):
             found.append((minor, facts.get("GPU UUID", "")))
     return tuple(
         Device(f"gpu{minor}", number, uuid=uuid) for number, (minor, uuid) in enumerate(found)
     )
+
+
+def _can_open(path: str) -> bool:
+    """A control group may forbid devices that are there to see."""
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError:
+        return False
+    return True
 
 
 def _read(path: str) -> str:

@@ -43,8 +43,8 @@ def create_partition(
         LaunchError: There are not so many devices.
     """
     cluster = find_cluster(wish.cluster or _division(partitions))
-    free = _unassigned(cluster, partitions)
-    allowed = len(allowed_devices(cluster))
+    free = _unassigned(cluster, wish, partitions)
+    allowed = len(allowed_devices(cluster, wish.visible))
     if allowed < wish.devices:
         raise LaunchError(
             "PD130",
@@ -108,7 +108,7 @@ def fit_partition(
     if changes != known.attributes and (used := pool.in_use(known)):
         raise BusyError(f"{known.name} cannot be changed while {users_of(pool, used)}")
     missing = max(0, wish.devices - len(known.devices))
-    free = _unassigned(cluster, partitions)[:missing]
+    free = _unassigned(cluster, wish, partitions)[:missing]
     if len(free) < missing:
         raise BusyError(f"{known.name} needs {missing} more devices, and {len(free)} are in none")
     devices = (*known.devices, *(device.name for device in free))
@@ -167,7 +167,7 @@ def _division(partitions: Mapping[str, Partition]) -> str | None:
     return same[0] if same else None
 
 
-def _unassigned(cluster: Cluster, partitions: Mapping[str, Partition]) -> list[Device]:
+def _unassigned(cluster: Cluster, wish: Wish, partitions: Mapping[str, Partition]) -> list[Device]:
     for other in partitions.values():
         if other.cluster.partition("-")[0] == cluster.kind and other.cluster != cluster.name:
             raise LaunchError(
@@ -178,7 +178,9 @@ def _unassigned(cluster: Cluster, partitions: Mapping[str, Partition]) -> list[D
                 hint=f"--vipu-allocation={other.cluster}",
             )
     assigned = {name for partition in partitions.values() for name in partition.devices}
-    return [device for device in allowed_devices(cluster) if device.name not in assigned]
+    return [
+        device for device in allowed_devices(cluster, wish.visible) if device.name not in assigned
+    ]
 
 
 def _unlike(name: str, wrong: Sequence[str], hint: str | None) -> LaunchError:

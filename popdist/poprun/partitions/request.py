@@ -35,6 +35,8 @@ class Wish(Record):
         updates: Whether an existing partition may be changed to fit.
         resets: Whether it is taken only as a whole, and freed of leftovers.
         removes: Whether a partition that this job creates ends with it.
+        visible: The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` has them; None for
+            all.
     """
 
     name: str | None
@@ -46,13 +48,15 @@ class Wish(Record):
     updates: bool = False
     resets: bool = False
     removes: bool = True
+    visible: str | None = None
 
 
-def read_wish(job: Job) -> Wish | None:
+def read_wish(job: Job, environ: Mapping[str, str]) -> Wish | None:
     """What a job wants of a partition.
 
     Args:
         job: The job.
+        environ: The launcher's environment.
 
     Returns:
         The wish; None where it wants none, or leaves devices alone.
@@ -104,4 +108,5 @@ def read_wish(job: Job) -> Wish | None:
         updates=asked.update_partition,
         resets=bool(asked.reset_partition),
         removes=asked.remove_partition,
+        visible=environ.get("CUDA_VISIBLE_DEVICES"),
     )

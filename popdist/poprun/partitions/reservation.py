@@ -147,7 +147,9 @@ def _name(wish: Wish, partitions: Mapping[str, Partition]) -> str:
 
 
 def _take(pool: Pool, partition: Partition, devices: Sequence[Device], wish: Wish) -> Reservation:
-    allowed = {device.name for device in allowed_devices(find_cluster(partition.cluster))}
+    allowed = {
+        device.name for device in allowed_devices(find_cluster(partition.cluster), wish.visible)
+    }
     free = [
         device
         for device in devices

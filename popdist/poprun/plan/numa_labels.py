@@ -31,12 +31,14 @@ def label_numa(
     for one in instances:
         counts[one.host.name] = counts.get(one.host.name, 0) + 1
     known = {name: nodes_of(name) for name in counts}
-    return tuple(
-        one.having(numa=_label(known[one.host.name], one, counts[one.host.name]))
+    labels = (
+        _label(known[one.host.name], one, counts[one.host.name])
         if job.binding.applies(counts[one.host.name])
-        else one
+        else ""
         for one in instances
     )
+    pairs = zip(instances, labels, strict=True)
+    return tuple(one.having(numa=label) if label else one for one, label in pairs)
 
 
 def _label(nodes: Sequence[Node], one: Instance, neighbours: int) -> str:

@@ -1,7 +1,5 @@
 """Which devices a machine has, on machines of several kinds."""
 
-import os
-
 import pytest
 
 from popdist.errors import LaunchError
@@ -68,5 +66,21 @@ def test_only_devices_within_the_cpuset_are_allowed(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "popdist.poprun.partitions.clusters.usable_cpus", lambda: frozenset([2, 3, 4, 6, 7])
     )
-    assert [device.name for device in allowed_devices(cluster)] == ["core1", "core3"]
-    assert os.sched_getaffinity(0)
+    assert [device.name for device in allowed_devices(cluster, None)] == ["core1", "core3"]
+    assert [device.name for device in allowed_devices(cluster, "0")] == ["core1", "core3"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, ["gpu0", "gpu3"]),
+        ("1", ["gpu3"]),
+        ("0, 1", ["gpu0", "gpu3"]),
+        ("GPU-b", ["gpu3"]),
+        ("", []),
+    ],
+)
+def test_only_gpus_that_this_process_sees_are_allowed(tmp_path, visible, names):
+    root = make_tree(tmp_path, [[0]], files=[*gpu(0, "GPU-aa"), *gpu(3, "GPU-bb")])
+    cluster = find_cluster("gpus", root)
+    assert [device.name for device in allowed_devices(cluster, visible)] == names

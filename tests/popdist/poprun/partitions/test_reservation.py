@@ -299,10 +299,10 @@ def asked(given, hosts=(), **partition):
 
 
 def test_jobs_without_partition_or_devices_wish_for_nothing():
-    assert read_wish(asked([])) is None
-    assert read_wish(asked(["vipu-server-timeout"], vipu_server_timeout=60.0)) is None
+    assert read_wish(asked([]), {}) is None
+    assert read_wish(asked(["vipu-server-timeout"], vipu_server_timeout=60.0), {}) is None
     offline = make_job(1, 1, offline=True, partition=Partition(vipu_server_host="10.1.2.3"))
-    assert read_wish(offline) is None
+    assert read_wish(offline, {}) is None
 
 
 def test_a_wish_is_what_the_options_say():
@@ -315,23 +315,24 @@ def test_a_wish_is_what_the_options_say():
             vipu_server_timeout=60.0,
             reset_partition=True,
             remove_partition=False,
-        )
+        ),
+        {"CUDA_VISIBLE_DEVICES": "1"},
     )
     assert found == Wish(
         name="P", cluster="cores-8", devices=8, attributes={"sync-type": "X"}, timeout=60.0,
-        resets=True, removes=False,
+        resets=True, removes=False, visible="1",
     )  # fmt: skip
 
 
 def test_servers_on_the_network_are_out_of_scope():
     for host in ("10.3.7.150", "vipu.example.org"):
         with pytest.raises(LaunchError) as caught:
-            read_wish(asked(["vipu-server-host"], vipu_server_host=host))
+            read_wish(asked(["vipu-server-host"], vipu_server_host=host), {})
         assert caught.value.code == "PD132"
     for host in ("localhost", "127.0.0.1", os.uname().nodename):
-        read_wish(asked(["vipu-server-host"], vipu_server_host=host))
+        read_wish(asked(["vipu-server-host"], vipu_server_host=host), {})
 
 
 def test_partitions_have_devices_of_this_machine_only():
     with pytest.raises(UsageError, match="this machine only"):
-        read_wish(asked(["vipu-partition"], hosts=(Host("elsewhere"),), vipu_partition="P"))
+        read_wish(asked(["vipu-partition"], hosts=(Host("elsewhere"),), vipu_partition="P"), {})
