@@ -23,8 +23,9 @@ _FOLD: dict[str, Callable[[float, float], float]] = {
     "Div": operator.truediv,
     "Pow": operator.pow,
     "Max": max,
-    "Min": min,
 }
+_NEUTRAL_RIGHT = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}
+_NEUTRAL_LEFT = {"Add": 0, "Mul": 1}
 
 
 class Coefficients:
@@ -89,14 +90,14 @@ class Coefficients:
         Returns:
             The result.
         """
-        if left.number is not None and right.number is not None:
-            return self.known(_FOLD[op_type](left.number, right.number))
         if op_type == "Mul" and (left.zero or right.zero):
             return self.known(0)
-        if right.number == {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1}.get(op_type):
+        if right.number is not None and right.number == _NEUTRAL_RIGHT.get(op_type):
             return left
-        if left.number == {"Add": 0, "Mul": 1}.get(op_type, math.nan):
+        if left.number is not None and left.number == _NEUTRAL_LEFT.get(op_type):
             return right
+        if left.number is not None and right.number is not None:
+            return self.known(_FOLD[op_type](left.number, right.number))
         return self.once(
             (op_type, left.key, right.key),
             lambda: self.tape.many(op_type, 1, left.operand(), right.operand())[0],
@@ -206,17 +207,6 @@ class Coefficient:
             The larger one.
         """
         return self.table.combine("Max", self, self._coefficient(other))
-
-    def smaller(self, other: Coefficient) -> Coefficient:
-        """The smaller of this and another one.
-
-        Args:
-            other: The other one.
-
-        Returns:
-            The smaller one.
-        """
-        return self.table.combine("Min", self, other)
 
     def _coefficient(self, other: Coefficient | float) -> Coefficient:
         return other if isinstance(other, Coefficient) else self.table.known(other)

@@ -147,6 +147,16 @@ def test_constant_numbers_are_no_inputs():
     assert inputs(SGD(MOMENTUM | {"lossScaling": (4.0, True)})) == {}
 
 
+def test_constant_numbers_have_their_published_names_too():
+    model = grow_updates(gradient_graph(WEIGHTS), SGD({"defaultLearningRate": (0.5, True)}))
+    (constant,) = (
+        node
+        for node in model.graph
+        if node.outputs[0].name == "scaledLearningRate0___default___FLOAT"
+    )
+    assert constant.attributes["value"].value.numpy() == 0.5
+
+
 def test_other_numbers_are_inputs_of_the_published_names():
     optimizer = SGD({"defaultLearningRate": (0.5, False), "defaultDampening": (0.5, True)})
     assert inputs(optimizer) == {"scaledLearningRate0___default___FLOAT": 0.25}
