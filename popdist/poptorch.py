@@ -97,8 +97,20 @@ class Options(_poptorch.Options):
 
     @property
     def placement(self) -> Placement:
-        """Which replicas of the job this instance runs, also where instances differ in number."""
+        """Which replicas of the job this instance runs, also where instances differ in number.
+
+        Raises:
+            BlockedCallError: The program has assigned another number of replicas.
+        """
         here = topology()
+        if self.replication_factor != here.num_local_replicas:
+            raise BlockedCallError(
+                "PD300",
+                "the options have another number of replicas than the launcher gave this instance",
+                value=f"replication_factor = {self.replication_factor}",
+                accepted=str(here.num_local_replicas),
+                hint="poprun decides this (--num-replicas, --num-instances)",
+            )
         process, processes = _process(here)
         return _poptorch.options.Placement(
             first_replica=here.replica_index_offset,

@@ -6,7 +6,20 @@ from popdist.errors import PopdistError
 
 
 class Error(PopdistError, RuntimeError):
-    """What PopTorch programs know as ``poptorch.Error``: the model cannot be run as asked."""
+    """What PopTorch programs know as ``poptorch.Error``: the model cannot be run as asked.
+
+    Attributes:
+        type: What kind of error PopTorch would call it.
+        location: Where it was found in compiled code; nowhere.
+    """
+
+    type = "popdist_torch_error"
+    location = ""
+
+    @property
+    def message(self) -> str:
+        """The error's text."""
+        return str(self)
 
 
 class RecoverableError(Error):

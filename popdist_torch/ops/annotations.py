@@ -16,7 +16,6 @@ from popdist_torch.options.enums import MultiConvPlanType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -25,7 +24,18 @@ Wrapped = TypeVar("Wrapped", bound="nn.Module | Callable[..., Any]")
 _MARK = "_popdist_block"
 
 
-class Block:
+class _Scope:
+    """A context that changes nothing."""
+
+    def __enter__(self) -> Self:
+        stored_only(type(self).__name__)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Ends."""
+
+
+class Block(_Scope):
     """A context whose operations belong to one block.
 
     Args:
@@ -37,17 +47,6 @@ class Block:
 
     def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
         self.user_id, self.ipu_id = _identity(user_id, ipu_id)
-
-    def __enter__(self) -> None:
-        stored_only("Block")
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Ends the block."""
 
     @staticmethod
     def start(user_id: str | None = None, ipu_id: int | None = None) -> None:
@@ -128,7 +127,7 @@ def removeBlocks(module: nn.Module) -> None:
             delattr(part, _MARK)
 
 
-class Attribute:
+class Attribute(_Scope):
     """A context whose operations carry attributes for an IPU's compiler.
 
     Args:
@@ -138,18 +137,6 @@ class Attribute:
     def __init__(self, **attributes: Any) -> None:
         if not attributes:
             raise OptionError("PD300", "Attribute takes attributes by name", accepted="name=value")
-        stored_only("Attribute")
-
-    def __enter__(self) -> None:
-        """Begins."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Ends."""
 
 
 @contextmanager
@@ -166,20 +153,8 @@ def NameScope(name: str) -> Iterator[None]:
         yield
 
 
-class MultiConv:
+class MultiConv(_Scope):
     """A context whose convolutions share an IPU; on a host each runs by itself."""
-
-    def __enter__(self) -> Self:
-        stored_only("MultiConv")
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Ends."""
 
     def availableMemoryProportions(self, value: float | Sequence[float]) -> Self:
         """Stores how much memory each convolution may use.

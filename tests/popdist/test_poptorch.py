@@ -99,6 +99,14 @@ def test_an_offline_job_never_attaches(launched):
     assert not options.exists("ipu_id")
 
 
+def test_replicas_that_were_assigned_past_the_launcher_are_noticed(launched):
+    launched(num_total_replicas=4, num_local_replicas=2, num_instances=2, instance_index=0)
+    options = popdist.poptorch.Options()
+    options.replication_factor = 4
+    with pytest.raises(RuntimeError, match="another number of replicas"):
+        popdist_torch.DataLoader(options, range(100))
+
+
 def test_the_launcher_says_where_compiled_programs_go(launched):
     launched(executable_cache_path="/cache")
     assert popdist.poptorch.Options().cachePath == "/cache"
