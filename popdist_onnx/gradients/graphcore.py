@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 
 from popdist_onnx.gradients.activations import gelu_tanh
+from popdist_onnx.gradients.losses import one_hot
 from popdist_onnx.gradients.normalization import channels, normalized_gradient, over_channels
 from popdist_onnx.gradients.registry import RULES, At, Edges, gradient, no_gradient
 from popdist_onnx.lowering.ctc import ctc_gradient
@@ -53,8 +53,10 @@ def _nll(at: At) -> Edges:
     if producer is not None and producer.op_type == source and _fusible(at, producer):
         probabilities = tape.Exp(scores) if logarithmic else scores
         (before,) = producer.inputs
-        return {before: (probabilities - _one_hot(at, index)) * share} if before else None
-    hot = _one_hot(at, index) * -share
+        return (
+            {before: (probabilities - one_hot(index, scores, axis=-1)) * share} if before else None
+        )
+    hot = one_hot(index, scores, axis=-1) * -share
     if logarithmic:
         return hot
     return hot / tape.Max(scores, _SMALLEST.get(scores.dtype, 1e-10))
@@ -63,14 +65,6 @@ def _nll(at: At) -> Edges:
 def _fusible(at: At, producer: ir.Node) -> bool:
     last = producer.attributes.get_int("axis", -1) % at.x.rank == at.x.rank - 1
     return last and at.x.value not in at.kept
-
-
-def _one_hot(at: At, index: Tensor) -> Tensor:
-    classes = (at.x.dims or (None,))[-1]
-    tape = at.tape
-    depth = tape.ints(classes) if isinstance(classes, int) else tape.Shape(at.x, start=-1)
-    values = tape.constant(np.asarray([0, 1], at.x.dtype.numpy()))
-    return tape.OneHot(index, depth, values, axis=-1)
 
 
 def _rows(at: At) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx_ir as ir
 
 from popdist_onnx.gradients.registry import At, gradient
 
@@ -12,6 +13,60 @@ if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tensor
 
 _INT64 = 7
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """A half-precision tensor in float32, as ONNX Runtime's kernels only add those up.
+
+    Args:
+        tensor: The tensor.
+
+    Returns:
+        The same in a type that scattering can add.
+    """
+    return tensor.tape.Cast(tensor, to=wide_type(tensor)) if tensor.dtype in _HALF else tensor
+
+
+def wide_type(tensor: Tensor) -> ir.DataType:
+    """The type that `wide` gives.
+
+    Args:
+        tensor: The tensor.
+
+    Returns:
+        Its type, or float32 for half precision.
+    """
+    return ir.DataType.FLOAT if tensor.dtype in _HALF else tensor.dtype
+
+
+def narrow(tensor: Tensor, like: Tensor) -> Tensor:
+    """Undoes `wide`.
+
+    Args:
+        tensor: A tensor in the type that `wide` gave.
+        like: A tensor of the type that is wanted.
+
+    Returns:
+        The tensor in that type.
+    """
+    return tensor.tape.Cast(tensor, to=like.dtype.value) if like.dtype in _HALF else tensor
+
+
+def scattered(at: At, indices: Tensor, axis: int) -> Tensor:
+    """The node's gradient, added up where indices of one axis say.
+
+    Args:
+        at: The node.
+        indices: The indices.
+        axis: Their axis.
+
+    Returns:
+        The gradient of the node's first input.
+    """
+    zeros = at.tape.zeros(at.x, wide_type(at.x))
+    added = at.tape.ScatterElements(zeros, indices, wide(at.g), axis=axis, reduction="add")
+    return narrow(added, at.x)
 
 
 @gradient("Gather", inputs=(0,))
@@ -27,11 +82,12 @@ def _gather(at: At) -> Tensor:
         order = [*range(axis, axis + count), *range(axis), *range(axis + count, g.rank)]
         g = tape.Transpose(g, perm=order)
     rest = [one for place, one in enumerate(at.x.dims or ()) if place != axis]
-    rows = tape.Reshape(indices, [-1, 1])
     if count != 1:
         g = tape.Reshape(g, _lengths(at, [-1, *rest], axis))
-    zeros = tape.zeros(at.x) if axis == 0 else _front_zeros(at, axis)
-    total = tape.ScatterND(zeros, _nonnegative(at, rows, at.x, axis), g, reduction="add")
+    rows = tape.Reshape(indices, [-1, 1])
+    if rows.dtype.value != _INT64:
+        rows = tape.Cast(rows, to=_INT64)
+    total = narrow(tape.ScatterND(_front_zeros(at, axis), rows, wide(g), reduction="add"), at.x)
     if axis == 0:
         return total
     return tape.Transpose(total, perm=[*range(1, axis + 1), 0, *range(axis + 1, at.x.rank)])
@@ -62,34 +118,19 @@ def _lengths(at: At, wanted: list[int | str | None], axis: int) -> Tensor:
 
 
 def _front_zeros(at: At, axis: int) -> Tensor:
+    """Zeros of the input's shape with one axis moved to the front."""
     order = [axis, *(one for one in range(at.x.rank) if one != axis)]
     if at.x.static:
         shape = at.tape.ints(*(at.x.shape[one] for one in order))
     else:
         shape = at.tape.Gather(at.tape.Shape(at.x), order)
-    zero = np.zeros(1, at.x.dtype.numpy())
-    return at.tape.ConstantOfShape(shape, value=_tensor(zero))
-
-
-def _tensor(array: np.ndarray[tuple[int], np.dtype[np.float32]]) -> object:
-    import onnx_ir as ir
-
-    return ir.Tensor(array)
-
-
-def _nonnegative(at: At, indices: Tensor, of: Tensor, axis: int) -> Tensor:
-    """ScatterND takes int64 and knows negative indices, but only some of its kernels do."""
-    del of, axis
-    if indices.dtype.value == _INT64:
-        return indices
-    return at.tape.Cast(indices, to=_INT64)
+    zero = np.zeros(1, wide_type(at.x).numpy())
+    return at.tape.ConstantOfShape(shape, value=ir.Tensor(zero))
 
 
 @gradient("GatherElements", inputs=(0,))
 def _gather_elements(at: At) -> Tensor:
-    return at.tape.ScatterElements(
-        at.tape.zeros(at.x), at.input(1), at.g, axis=at.get("axis", 0), reduction="add"
-    )
+    return scattered(at, at.input(1), at.get("axis", 0))
 
 
 @gradient("GatherND", inputs=(0,))
@@ -103,7 +144,8 @@ def _gather_nd(at: At) -> Tensor:
         lead = np.indices(indices.shape[:-1])[:batches]
         grid = tape.constant(np.moveaxis(lead, 0, -1).astype(np.int64))
         indices = tape.Concat(grid, indices, axis=-1)
-    return tape.ScatterND(tape.zeros(at.x), indices, at.g, reduction="add")
+    zeros = tape.zeros(at.x, wide_type(at.x))
+    return narrow(tape.ScatterND(zeros, indices, wide(at.g), reduction="add"), at.x)
 
 
 @gradient("ScatterElements", inputs=(0, 2))
@@ -133,9 +175,7 @@ def _scatter_nd(at: At) -> list[Tensor | None]:
 
 @gradient("TopK", inputs=(0,))
 def _top_k(at: At) -> Tensor:
-    return at.tape.ScatterElements(
-        at.tape.zeros(at.x), at.output(1), at.g, axis=at.get("axis", -1), reduction="add"
-    )
+    return scattered(at, at.output(1), at.get("axis", -1))
 
 
 @gradient("Compress", inputs=(0,))

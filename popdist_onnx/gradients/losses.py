@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.tensor import Tensor
 
-_INT64 = 7
+_FLOAT, _INT64 = 1, 7
 
 
 @gradient("SoftmaxCrossEntropyLoss", inputs=(0,))
@@ -53,19 +53,32 @@ def _has_output(at: At, index: int) -> bool:
 
 
 def _one_hot(at: At, scores: Tensor) -> Tensor:
-    classes = (scores.dims or (None, None))[1]
-    depth = (
-        at.tape.ints(classes)
-        if isinstance(classes, int)
-        else at.tape.Gather(at.tape.Shape(scores), [1])
-    )
-    values = at.tape.constant(np.asarray([0, 1], scores.dtype.numpy()))
-    return at.tape.OneHot(_labels(at), depth, values, axis=1)
+    return one_hot(at.input(1), scores, axis=1)
 
 
-def _labels(at: At) -> Tensor:
-    labels = at.input(1)
-    return labels if labels.dtype.value == _INT64 else at.tape.Cast(labels, to=_INT64)
+def one_hot(labels: Tensor, scores: Tensor, axis: int) -> Tensor:
+    """One at each label's class, zero elsewhere; labels out of range give zeros only.
+
+    Args:
+        labels: Class numbers of any whole-number type.
+        scores: What has one element per class.
+        axis: The axis of classes.
+
+    Returns:
+        A tensor of the scores' shape and type.
+    """
+    tape = scores.tape
+    classes = (scores.dims or ())[axis]
+    depth = tape.ints(classes) if isinstance(classes, int) else _length(scores, axis)
+    # ONNX Runtime has this kernel for int64 labels and float32 values.
+    index = labels if labels.dtype.value == _INT64 else tape.Cast(labels, to=_INT64)
+    made = tape.OneHot(index, depth, tape.constant(np.asarray([0, 1], np.float32)), axis=axis)
+    return made if scores.dtype.value == _FLOAT else tape.Cast(made, to=scores.dtype.value)
+
+
+def _length(tensor: Tensor, axis: int) -> Tensor:
+    axis %= tensor.rank
+    return tensor.tape.Shape(tensor, start=axis, end=axis + 1)
 
 
 def _share(at: At, scores: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from popdist_onnx.gradients.indexing import narrow, wide, wide_type
 from popdist_onnx.gradients.reductions import spread
 from popdist_onnx.gradients.registry import At, gradient
 from popdist_onnx.gradients.windows import Windows, spatial
@@ -61,13 +62,13 @@ def _max_pool(at: At) -> Tensor:
         )
     )
     filled = tape.ScatterElements(
-        tape.Reshape(tape.zeros(x), [-1]),
+        tape.Reshape(tape.zeros(x, wide_type(x)), [-1]),
         tape.Reshape(at.output(1), [-1]),
-        tape.Reshape(g, [-1]),
+        tape.Reshape(wide(g), [-1]),
         axis=0,
         reduction="add" if overlap else None,
     )
-    return tape.Reshape(filled, tape.lengths(x))
+    return tape.Reshape(narrow(filled, x), tape.lengths(x))
 
 
 @gradient("AveragePool")

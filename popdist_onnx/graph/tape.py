@@ -327,29 +327,31 @@ class Tape:
                 replace_uses(self.graph, old, kept.value)
         self.graph.remove(node, safe=True)
 
-    def zeros(self, like: Tensor) -> Tensor:
-        """Zeros of a tensor's shape and type.
+    def zeros(self, like: Tensor, dtype: ir.DataType | None = None) -> Tensor:
+        """Zeros of a tensor's shape.
 
         Args:
             like: The tensor.
+            dtype: Their type; None takes the tensor's.
 
         Returns:
             The zeros; a small node, the runtime makes the content.
         """
-        return self.fill(like, 0)
+        return self.fill(like, 0, dtype)
 
-    def fill(self, like: Tensor, number: float) -> Tensor:
-        """One number in a tensor's shape and type.
+    def fill(self, like: Tensor, number: float, dtype: ir.DataType | None = None) -> Tensor:
+        """One number in a tensor's shape.
 
         Args:
             like: The tensor.
             number: The number.
+            dtype: Its type; None takes the tensor's.
 
         Returns:
             The filled tensor.
         """
         shape = self.ints(*like.shape) if like.static else self.Shape(like)
-        content = ir.Tensor(np.asarray([number]).astype(like.dtype.numpy()))
+        content = ir.Tensor(np.asarray([number]).astype((dtype or like.dtype).numpy()))
         return self.ConstantOfShape(shape, value=content)
 
     def lengths(self, tensor: Tensor) -> Tensor:
