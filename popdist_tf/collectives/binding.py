@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from popdist.errors import BackendError
@@ -28,6 +29,16 @@ def binding() -> Any:
             hint="python -m popdist.horovod_build",
         ) from None
     return horovod
+
+
+def binding_is_initialised() -> bool:
+    """Whether the program has initialised Horovod; does not import it.
+
+    Returns:
+        True after ``init`` and before ``shutdown``.
+    """
+    horovod = sys.modules.get("horovod.tensorflow")
+    return horovod is not None and bool(horovod.is_initialized())
 
 
 def initialised_collectives() -> HostCollectives:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from popdist_tf.collectives.carriers import carrier
 from popdist_tf.collectives.gate import gated
+from popdist_tf.collectives.gradient import with_gradient
 from popdist_tf.collectives.naming import collective_name
 
 if TYPE_CHECKING:
@@ -102,15 +103,13 @@ class HostCollectives:
         if self.horovod is None:
             return tf.identity(tensor)
 
-        # The gate has no gradient of its own, and names of gradient ops must be ours as well.
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def exchange(source: Any) -> tuple[Any, Callable[[Any], Any]]:
-            def gradient(upstream: Any) -> Any:
-                return self._run(f"{kind}_gradient", upstream, backward)
+        def exchange(source: Any) -> Any:
+            return self._run(kind, source, forward)
 
-            return self._run(kind, source, forward), gradient
+        def gradient(upstream: Any) -> Any:
+            return self._run(f"{kind}_gradient", upstream, backward)
 
-        return exchange(tf.convert_to_tensor(tensor))
+        return with_gradient(exchange, gradient, tf.convert_to_tensor(tensor))
 
     @staticmethod
     def _run(kind: str, tensor: Any, operation: Callable[[Any, str | None], Any]) -> Any:

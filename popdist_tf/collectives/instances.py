@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import tensorflow as tf
 
 import popdist
 from popdist import backend
+from popdist_tf.collectives.binding import binding_is_initialised, initialised_collectives
 from popdist_tf.collectives.host import HostCollectives
-from popdist_tf.errors import CollectiveError
+from popdist_tf.errors import CollectiveError, StrategyError
 
 
 def job_collectives() -> HostCollectives:
-    """The collectives of this PopDist job; starts host communication where it is not started.
+    """The collectives of this job; starts host communication where it is not started.
+
+    A program that has initialised Horovod itself, under mpirun or horovodrun alone, is taken at its
+    word: the instances are Horovod's ranks.
 
     Returns:
         The collectives.
+
+    Raises:
+        StrategyError: mpirun alone started several processes, and Horovod is not initialised.
     """
+    if not popdist.isPopdistEnvSet():
+        if binding_is_initialised():
+            return initialised_collectives()
+        started = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
+        if started > 1:
+            raise StrategyError(
+                "PD411",
+                f"mpirun started {started} processes that know nothing of each other yet: each "
+                "would train alone",
+                hint="start the job with poprun, or call popdist_tf.ipu.horovod.init() first",
+            )
     popdist.init()
     here = backend.current()
     return HostCollectives(here.horovod, here.num_instances, here.instance_index)

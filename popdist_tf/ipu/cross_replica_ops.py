@@ -1,0 +1,9 @@
+"""``ipu.cross_replica_ops``: the same as ``ipu.ops.cross_replica_ops``."""
+
+from popdist_tf.loops.cross_replica import (
+    assume_equal_across_replicas,
+    cross_replica_mean,
+    cross_replica_sum,
+)
+
+__all__ = ["assume_equal_across_replicas", "cross_replica_mean", "cross_replica_sum"]

@@ -1,0 +1,1 @@
+"""Loops, queues and scopes of programs that compile whole training loops."""

@@ -1,0 +1,132 @@
+"""`loops`: bodies that run several times in one call into TensorFlow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from popdist_tf.errors import StrategyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def repeat(
+    n: int,
+    body: Callable[..., Any],
+    inputs: Any = None,
+    infeed_queue: Any = None,
+    use_while_v1: bool = True,
+) -> Any:
+    """Runs a body a number of times.
+
+    Args:
+        n: How often.
+        body: Called with the loop's values, then with an element of the queue (a tuple's parts as
+            further arguments, a dict as keywords). Returns the new values; operations among them
+            run in each iteration.
+        inputs: The first values.
+        infeed_queue: Where elements come from.
+        use_while_v1: Accepted as published, without effect on a host.
+
+    Returns:
+        The last values; an operation where there are none.
+
+    Raises:
+        StrategyError: This instance has several replicas.
+    """
+    return while_loop(
+        lambda *_: tf.constant(value=True), body, inputs, infeed_queue, n, use_while_v1
+    )
+
+
+def while_loop(
+    condition: Callable[..., Any],
+    body: Callable[..., Any],
+    inputs: Any = None,
+    infeed_queue: Any = None,
+    maximum_iterations: int | None = None,
+    use_while_v1: bool = True,
+) -> Any:
+    """Runs a body while a condition holds.
+
+    Args:
+        condition: Called with the loop's values; returns a boolean scalar.
+        body: As for `repeat`.
+        inputs: The first values.
+        infeed_queue: Where elements come from.
+        maximum_iterations: The most iterations; None for any number.
+        use_while_v1: Accepted as published, without effect on a host.
+
+    Returns:
+        The last values; an operation where there are none.
+
+    Raises:
+        StrategyError: This instance has several replicas.
+        ValueError: The body returned another number of values than it was given.
+    """
+    del use_while_v1
+    _refuse_local_replicas()
+    first = [] if inputs is None else [tf.convert_to_tensor(value) for value in _as_list(inputs)]
+
+    def holds(index: Any, *values: Any) -> Any:
+        wanted = tf.convert_to_tensor(condition(*values))
+        return wanted if maximum_iterations is None else wanted & (index < maximum_iterations)
+
+    def once(index: Any, *values: Any) -> list[Any]:
+        arguments, keywords = _dequeued(infeed_queue)
+        results = _as_list(body(*values, *arguments, **keywords))
+        operations = [result for result in results if isinstance(result, tf.Operation)]
+        tensors = [result for result in results if not isinstance(result, tf.Operation)]
+        if len(tensors) != len(values):
+            raise ValueError(
+                f"the body of a loop takes {len(values)} values and returned {len(tensors)}: "
+                "every value that goes in must come out again"
+            )
+        with tf.control_dependencies([*operations, *tensors]):
+            return [index + 1, *(tf.identity(tensor) for tensor in tensors)]
+
+    # One iteration at a time: a collective may not start again before it has ended.
+    last = tf.compat.v1.while_loop(
+        holds, once, [tf.constant(0), *first], parallel_iterations=1, back_prop=False
+    )
+    values = last[1:] if first else []
+    if values:
+        return values if len(values) > 1 else values[0]
+    return _ended(last)
+
+
+def _refuse_local_replicas() -> None:
+    """Refuses loops in programs of several local replicas.
+
+    TensorFlow builds these replicas in threads that meet wherever they reduce, and cannot let them
+    meet inside of a loop.
+    """
+    replicas = getattr(tf.distribute.get_strategy().extended, "replicas_per_step", 1)
+    if replicas > 1:
+        raise StrategyError(
+            "PD412",
+            f"a compiled loop cannot run {replicas} replicas in one instance on a host",
+            hint="give every replica an instance of its own: poprun --num-instances N "
+            "--num-replicas N",
+        )
+
+
+def _ended(last: Any) -> Any:
+    return tf.group(last[0] if isinstance(last, (list, tuple)) else last)
+
+
+def _dequeued(queue: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if queue is None:
+        return (), {}
+    element = queue.dequeue()
+    if isinstance(element, dict):
+        return (), element
+    return (tuple(element), {}) if isinstance(element, (list, tuple)) else ((element,), {})
+
+
+def _as_list(values: Any) -> list[Any]:
+    if values is None:
+        return []
+    return list(values) if isinstance(values, (list, tuple)) else [values]
