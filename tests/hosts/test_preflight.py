@@ -144,6 +144,17 @@ def test_the_network_may_be_chosen_by_its_subnet(hosts):
     assert output.endswith("3.0\n3.0\n")
 
 
+def test_the_doctor_looks_at_hosts_too(hosts):
+    code, output = run_command(
+        [*LAUNCHER, "doctor", "--no-job", f"--host={hosts.addresses[0]},{hosts.addresses[2]}"],
+        env={"OMPI_MCA_plm_rsh_args": hosts.ssh_options},
+    )
+    assert code == 1
+    assert f"     ok  host {hosts.addresses[0]}: same Python, popdist and Open MPI" in output
+    assert f"PROBLEM  host {hosts.addresses[2]}: it denies access" in output
+    assert f"  1. host {hosts.addresses[2]}: ssh-copy-id {hosts.addresses[2]}" in output
+
+
 def test_a_key_is_distributed_by_ssh_copy_id(hosts, ssh, tmp_path, monkeypatch):
     # Entering the password needs a person; what ssh-copy-id then does is done here.
     copy = tmp_path / "ssh-copy-id"

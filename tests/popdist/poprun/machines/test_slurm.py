@@ -1,10 +1,12 @@
 """What is taken from a Slurm allocation, with environments as Slurm 22.05 writes them."""
 
+from contextlib import suppress
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popdist.errors import LaunchError
+from popdist.errors import LaunchError, PopdistError
 from popdist.poprun.command.parser import parse
 from popdist.poprun.machines.hosts import Host
 from popdist.poprun.machines.slurm import read_allocation, take_hosts, unused_tasks
@@ -129,3 +131,25 @@ def test_no_host_gets_more_than_its_slots(slots, data):
     taken = {host.name: host.slots for host in take_hosts(read_allocation(environ), (), instances)}
     assert sum(taken.values()) == instances
     assert all(count <= slots[int(name[1:]) - 1] for name, count in taken.items())
+
+
+NAMES = [
+    "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE",
+    "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK", "SLURM_STEP_ID",
+    "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_OVERCOMMIT",
+]  # fmt: skip
+VALUES = st.one_of(
+    st.text(max_size=8),
+    st.from_regex(r"[0-9]{1,7}(\(x[0-9]{1,7}\))?(,[0-9]{1,3})?", fullmatch=True),
+    st.from_regex(r"[a-z]{1,2}(\[[0-9]-[0-9]\])?(,[a-z])?", fullmatch=True),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(NAMES), VALUES), st.integers(1, 99))
+def test_whatever_stands_in_the_variables_ends_in_a_job_or_in_an_explanation(environ, instances):
+    with suppress(PopdistError):
+        allocation = read_allocation(environ)
+        if allocation is not None:
+            taken = take_hosts(allocation, (), instances)
+            assert sum(host.slots for host in taken) == instances
