@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
 from popdist_onnx.builder.core import DEFAULT_OPSETS, Core
 from popdist_onnx.errors import ValueRangeError, popart_exception
@@ -31,16 +30,9 @@ class ModelFiles(Core):
             A serialized ``onnx.ModelProto``.
 
         Raises:
-            popart_exception: It would be larger than 2 GiB.
+            popart_exception: Its weights are larger than 2 GiB.
         """
-        try:
-            return bytes(self.proto().SerializeToString())
-        except (EncodeError, ValueError):
-            raise popart_exception(
-                "PD509",
-                "the model is larger than the 2 GiB that a serialized model can have",
-                hint="move weights to a file with saveInitializersExternally, then saveModelProto",
-            ) from None
+        return bytes(self.proto().SerializeToString())
 
     def saveModelProto(self, fn: str | PathLike[str]) -> None:
         """Writes the model to a file.
@@ -97,7 +89,11 @@ class ModelFiles(Core):
 
         Returns:
             The message, independent of this builder.
+
+        Raises:
+            popart_exception: Its weights are larger than 2 GiB.
         """
+        self._require_readable()
         opset = self.onnx_opset
         self.graph.opset_imports.clear()
         self.graph.opset_imports.update({"": opset, DOMAIN: self._opsets.get(DOMAIN, 1)})
@@ -109,6 +105,23 @@ class ModelFiles(Core):
         )
         proto: onnx.ModelProto = ir.to_proto(model)
         return proto
+
+    def _require_readable(self) -> None:
+        contents = [value.const_value for value in self.graph.initializers.values()]
+        inside = [
+            one for one in contents if one is not None and not isinstance(one, ir.ExternalTensor)
+        ]
+        if (size := sum(one.nbytes for one in inside)) >= _MOST_BYTES:
+            raise popart_exception(
+                "PD509",
+                "the weights are larger than the 2 GiB that a serialized model can have",
+                value=f"{size} bytes",
+                hint="move weights to a file with saveInitializersExternally, then saveModelProto",
+            )
+
+
+_MOST_BYTES = 1 << 31
+"""What readers of serialized models take, by the design of protobuf."""
 
 
 def _ir_version(opset: int) -> int:

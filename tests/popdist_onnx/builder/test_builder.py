@@ -80,6 +80,15 @@ def test_initializers_move_to_a_file_of_their_own(tmp_path):
         builder.saveInitializersExternally([x], tmp_path / "other.bin")
 
 
+def test_models_that_no_one_could_read_are_refused():
+    builder = Builder()
+    for _ in range(3):
+        # Pages that nothing touches take no memory.
+        builder.addInitializedInputTensor(np.zeros(200_000_000, np.float32))
+    with pytest.raises(popart_exception, match="larger than the 2 GiB"):
+        builder.getModelProto()
+
+
 @pytest.mark.parametrize(
     "content", [3.0, [1.0], np.array(["a"]), np.array([object()]), np.zeros(2, "datetime64[s]")]
 )
