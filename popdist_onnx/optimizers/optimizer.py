@@ -197,6 +197,28 @@ class Optimizer:
 FLOAT_TYPES = (DataType.UNDEFINED, DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16)
 
 
+def require_optimizer(given: object) -> Optimizer:
+    """Refuses what is no optimizer of this adapter.
+
+    Args:
+        given: What a program gave as optimizer.
+
+    Returns:
+        The same.
+
+    Raises:
+        OptimizerSettingError: It is something else.
+    """
+    if not isinstance(given, Optimizer):
+        raise OptimizerSettingError(
+            "PD540",
+            "this is no optimizer of the ONNX adapter",
+            value=given,
+            accepted="an object of popdist_onnx.SGD, ConstSGD, Adam or Adaptive",
+        )
+    return given
+
+
 def state_type(name: str, given: DataType | str) -> DataType:
     """Reads the element type that a state is kept in.
 

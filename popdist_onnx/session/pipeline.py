@@ -15,6 +15,7 @@ from popdist_onnx.lowering.apply import lower
 from popdist_onnx.lowering.layers import require_one_replica
 from popdist_onnx.lowering.normalization import stride_groups
 from popdist_onnx.lowering.registry import DOMAIN
+from popdist_onnx.optimizers.optimizer import require_optimizer
 from popdist_onnx.runtime.engine import Layout
 from popdist_onnx.transforms.accumulate import accumulate
 from popdist_onnx.transforms.autodiff import autodiff
@@ -90,7 +91,7 @@ def training_graph(
     Raises:
         popart_exception: Something in the model or the options cannot be done.
     """
-    check_host_options(options, optimizer)
+    check_host_options(options, require_optimizer(optimizer))
     check_loss_scaling_options(options)
     model = _loaded(proto, options)
     load_rules()

@@ -18,6 +18,7 @@ from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tape import Tape
 from popdist_onnx.optimizers.errors import UpdateError
 from popdist_onnx.optimizers.feeds import scalar_feed
+from popdist_onnx.optimizers.optimizer import require_optimizer
 from popdist_onnx.optimizers.scalars import LOSS_SCALING_INPUT
 from popdist_onnx.optimizers.updates import write_update
 from popdist_onnx.optimizers.weight_update import Numbers, compute_type
@@ -61,7 +62,7 @@ class GrowUpdates(Pass):
         accumulation: int = 1,
         replicas: int = 1,
     ) -> None:
-        self.optimizer = optimizer
+        self.optimizer = require_optimizer(optimizer)
         mean = reduction is ReductionType.Mean
         self.divisor = accumulation if mean else 1
         self.replicas = replicas if mean else 1

@@ -9,7 +9,8 @@ from popdist_onnx.graph.load import load, save
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.adaptive import Adaptive
 from popdist_onnx.optimizers.clip_norm import ClipNormSettings
-from popdist_onnx.optimizers.errors import UpdateError
+from popdist_onnx.optimizers.errors import OptimizerSettingError, UpdateError
+from popdist_onnx.optimizers.replacement import check_replacement
 from popdist_onnx.optimizers.sgd import SGD
 from popdist_onnx.transforms.optimizer import grow_updates, scalar_inputs
 from popdist_onnx.types import (
@@ -297,3 +298,11 @@ def test_a_mean_divides_what_updates_read():
     )
     (rate,) = scalar_inputs(model, SGD(settings)).values()
     assert rate == pytest.approx(0.5 / (2 * 5))
+
+
+@pytest.mark.parametrize("given", [None, "SGD", SGD])
+def test_something_else_is_no_optimizer(given):
+    with pytest.raises(OptimizerSettingError, match="no optimizer of the ONNX adapter"):
+        grow_updates(gradient_graph(WEIGHTS), given)
+    with pytest.raises(OptimizerSettingError, match="no optimizer of the ONNX adapter"):
+        check_replacement(SGD({}), given)
