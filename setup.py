@@ -63,6 +63,6 @@ setup(
     # Configuration files of the launcher; later Pythons have a TOML reader of their own.
     install_requires=['tomli>=2; python_version < "3.11"'],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["poprun = popdist.poprun.cli:main"]},
+    entry_points={"console_scripts": ["poprun = popdist.poprun.cli:run"]},
     zip_safe=False,
 )

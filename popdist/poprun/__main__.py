@@ -1,5 +1,5 @@
 """``python -m popdist.poprun``, the same as the ``poprun`` command."""
 
-from popdist.poprun.cli import main
+from popdist.poprun.cli import run
 
-raise SystemExit(main())
+run()

@@ -11,6 +11,7 @@ from popdist.poprun.log import Log, say, show
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
     from popdist.poprun.command.parser import CommandLine
     from popdist.poprun.plan.command import Command
@@ -28,6 +29,19 @@ SUBCOMMANDS = {
 }
 """What a first word means instead of a program; ``poprun -- doctor`` starts the program."""
 _ANSWERED = {"help", "version", "completion"}
+
+
+def run() -> NoReturn:
+    """The command: runs the launcher, and ends with its exit code.
+
+    Taking the interpreter down in order would cost milliseconds, and nothing is left to be done.
+    """
+    code = main()
+    try:
+        sys.stdout.flush()
+    except OSError:  # its reader has gone away
+        pass
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -87,7 +87,7 @@ def _option(key: str, path: str) -> Option:
         raise _wrong(path, f"'{key}' cannot be set in a file", value=key)
     import difflib
 
-    close = difflib.get_close_matches(name, [*BY_NAME, PROGRAM], n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, [*BY_NAME, PROGRAM], n=1, cutoff=0.6)
     raise _wrong(
         path,
         f"'{key}' is no option",

@@ -101,7 +101,7 @@ def _by_prefix(name: str) -> Option:
 def _unknown(name: str) -> UsageError:
     import difflib
 
-    close = difflib.get_close_matches(name, [f"--{known}" for known in BY_NAME], n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, [f"--{known}" for known in BY_NAME], n=1, cutoff=0.6)
     return UsageError(
         "PD100",
         "there is no such option",
