@@ -42,7 +42,7 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
             Plain values. Read ahead by data workers does not count.
         """
         position = self._position
-        if self._waiting and self.generator is not None:
+        if self._waiting and position.random is None and self.generator is not None:
             position = Position(position.epoch, position.batch, self.generator.get_state())
         return position.state_dict(self._reading.data)
 

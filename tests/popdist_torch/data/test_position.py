@@ -145,3 +145,13 @@ def test_reading_on_leaves_the_programs_generator_alone():
     before = torch.get_rng_state()
     next(iter(resumed))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_loaded_position_is_the_position_at_once():
+    generator = torch.Generator().manual_seed(8)
+    straight = loader(batch_size=3, shuffle=True, generator=generator)
+    next(iter(straight))
+    saved = straight.state_dict()
+    resumed = loader(batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(1))
+    resumed.load_state_dict(saved)
+    assert resumed.state_dict() == saved

@@ -1,5 +1,6 @@
 import copy
 import logging
+import pickle
 
 import pytest
 import torch
@@ -199,6 +200,14 @@ def test_equal_options_have_equal_values_everywhere():
     assert other != poptorch.Options()
     assert other.clone() == other
     assert other != 1
+
+
+def test_options_travel_to_other_processes():
+    options = poptorch.Options().setExecutionStrategy(poptorch.ShardedExecution("a", "b"))
+    options.Training.gradientAccumulation(3)
+    twin = pickle.loads(pickle.dumps(options))  # noqa: S301 - our own
+    assert twin == options
+    assert twin.deviceIterations(2) != options
 
 
 def test_a_period_without_every_n_is_ignored_aloud(caplog):
