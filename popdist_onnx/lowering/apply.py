@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from popdist_onnx.errors import NotOnHostError
+from popdist_onnx.errors import NotOnHostError, popart_exception
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import inference
 from popdist_onnx.graph.tape import Tape
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 OPSET = 18
 """The oldest ``ai.onnx`` opset that lowerings write."""
+
+_OF_TRAINING = ("GradCopyToHost", "GradCopyFromHost")
+"""Operators that the runtime carries out between sessions."""
 
 
 def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
@@ -39,6 +43,7 @@ def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
     Raises:
         NotOnHostError: The model has an operator that no host can run.
         ValueRangeError: An operator's operands do not fit each other.
+        popart_exception: There is no such operator, or it needs a shape that is not known.
     """
     _lower_graph(model.graph, model.opset_imports.get("", OPSET), frozenset(keep), "")
     return model
@@ -57,6 +62,14 @@ def _lower_graph(graph: ir.Graph, opset: int, keep: frozenset[str], scope: str) 
         refuse(node.op_type)
         if node.op_type in LOWERINGS:
             _lower_node(tape, node, scope)
+        elif node.op_type not in _OF_TRAINING:
+            close = difflib.get_close_matches(node.op_type, LOWERINGS, n=1)
+            raise popart_exception(
+                "PD511",
+                f"ai.graphcore has no operator {node.op_type} that a host can run",
+                value=node.name or [output.name for output in node.outputs],
+                hint=f"did you mean {close[0]}?" if close else None,
+            )
     # A lowering may have brought in the nodes of a called graph.
     if any(node.op_type == "Call" for node in nodes):
         _lower_graph(graph, opset, keep, scope)
@@ -69,7 +82,17 @@ def _lower_node(tape: Tape, node: ir.Node, scope: str) -> None:
 
 
 def _written(tape: Tape, node: ir.Node) -> list[Tensor]:
-    results = LOWERINGS[node.op_type](Operation(tape, node))
+    try:
+        results = LOWERINGS[node.op_type](Operation(tape, node))
+    except popart_exception:
+        raise
+    except ValueError as unknown:
+        # What tensors say when they are asked for a type or a shape that they do not know.
+        raise popart_exception(
+            "PD511",
+            f"{node.op_type} of '{node.outputs[0].name}' cannot be lowered: {unknown}",
+            hint="give the model's inputs fixed shapes, for example with InputShapeInfo",
+        ) from None
     return [results] if isinstance(results, Tensor) else list(results)
 
 
