@@ -7,6 +7,7 @@ from enum import Enum
 
 from popdist_onnx.builder.graphcore_methods import METHODS
 from popdist_onnx.gradients import load_rules
+from popdist_onnx.gradients.precision import WITHOUT_FLOAT16, WITHOUT_FLOAT64
 from popdist_onnx.gradients.registry import RULES, Rule
 from popdist_onnx.lowering import DOMAIN
 from popdist_onnx.lowering.refused import REFUSED
@@ -38,16 +39,31 @@ def _graphcore_gradient(op_type: str) -> str:
 
 
 def gradients_table() -> str:
-    """The operators of ``ai.onnx`` with a gradient rule."""
+    """The operators of ``ai.onnx``: which have a gradient, in what, and in which types."""
     load_rules()
     rules = {op_type: rule for (domain, op_type), rule in sorted(RULES.items()) if not domain}
-    with_gradient = [f"`{name}`" for name, rule in rules.items() if rule.function is not None]
-    rows = ["| Operators | Gradient |", "|---|---|", f"| {', '.join(with_gradient)} | yes |"]
+    rows = ["| Operator | Gradient | float16 | float64 |", "|---|---|---|---|"]
     rows += [
-        f"| {', '.join(f'`{name}`' for name in names)} | none: {reason} |"
+        f"| `{name}` | {_flows(rule)} | {_types(name, WITHOUT_FLOAT16)} "
+        f"| {_types(name, WITHOUT_FLOAT64)} |"
+        for name, rule in rules.items()
+        if rule.function is not None
+    ]
+    rows += [
+        f"| {', '.join(f'`{name}`' for name in names)} | none: {reason} | - | - |"
         for reason, names in _by_reason(rules).items()
     ]
     return "\n".join(rows)
+
+
+def _flows(rule: Rule) -> str:
+    if rule.inputs is None:
+        return "all inputs"
+    return "input " + ", ".join(str(index) for index in sorted(rule.inputs))
+
+
+def _types(name: str, without: frozenset[str]) -> str:
+    return "no kernel" if name in without else "yes"
 
 
 def _by_reason(rules: dict[str, Rule]) -> dict[str, list[str]]:

@@ -71,6 +71,11 @@ def _thresholded_relu(at: At) -> Tensor:
     return at.g * step(at, at.x > at.get("alpha", 1.0))
 
 
+@gradient("Shrink")
+def _shrink(at: At) -> Tensor:
+    return at.g * step(at, at.tape.Abs(at.x) > at.get("lambd", 0.5))
+
+
 @gradient("Elu")
 def _elu(at: At) -> Tensor:
     one = at.tape.scalar(1, at.x.dtype)

@@ -45,6 +45,7 @@ CASES = [
     ),
     Case("ThresholdedRelu", [normal(3, 4)], lambda x: torch.where(x > 0.5, x, 0), {"alpha": 0.5}),
     Case("Elu", [normal(3, 4)], lambda x: functional.elu(x, 0.7), {"alpha": 0.7}),
+    Case("Shrink", [normal(3, 4)], lambda x: functional.hardshrink(x, 0.4), {"lambd": 0.4}),
     Case("Selu", [normal(3, 4)], functional.selu),
     Case("Celu", [normal(3, 4)], lambda x: functional.celu(x, 0.7), {"alpha": 0.7}),
     Case("HardSigmoid", [normal(3, 4) * 4], lambda x: torch.clamp(0.2 * x + 0.5, 0, 1)),

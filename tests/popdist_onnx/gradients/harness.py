@@ -91,7 +91,8 @@ def model_of(case: Case, dtype: type = np.float32) -> tuple[onnx.ModelProto, dic
         if array.dtype not in FLOATS:
             initializers.append(numpy_helper.from_array(array, names[-1]))
         elif index in case.constants:
-            tensor = numpy_helper.from_array(array.astype(dtype))
+            kept = case.op_type in {"Resize", "Upsample"}
+            tensor = numpy_helper.from_array(array if kept else array.astype(dtype))
             nodes.append(helper.make_node("Constant", [], [names[-1]], value=tensor))
         else:
             feeds[names[-1]] = array.astype(dtype)
