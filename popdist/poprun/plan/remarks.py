@@ -42,7 +42,7 @@ def remarks(job: Job, user: int) -> list[str]:
     """
     found = ["running as root, and so are the instances"] if user == 0 else []
     found += [
-        f"--{option.name} is noted, and has no effect on a host: it is about IPUs and their links"
+        f"--{option.name} is noted, and has no effect on hosts, which have no IPUs and no V-IPU"
         for option in OPTIONS
         if option.ipu_only and option.name in job.given
     ]

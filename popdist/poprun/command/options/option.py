@@ -27,7 +27,8 @@ class Option(Record):
         typed_only: Whether it means something on a command line only, and neither in a file nor
             in the environment.
         excludes: The name of an option that it cannot stand beside.
-        ipu_only: Whether it is about links between IPUs, and so without effect on a host.
+        ipu_only: Whether it is about IPUs, their links or their server, and so without effect on a
+            host.
         since: The SDK that introduced it, or "popdist" for ours.
     """
 

@@ -15,7 +15,14 @@ OPTIONS: tuple[Option, ...] = (
         _GROUP,
         default="localhost",
     ),
-    Option("vipu-server-port", PORT, "The port number of the V-IPU server", _GROUP, default=8090),
+    Option(
+        "vipu-server-port",
+        PORT,
+        "The port number of the V-IPU server",
+        _GROUP,
+        default=8090,
+        ipu_only=True,
+    ),
     Option(
         "vipu-server-timeout",
         SECONDS,
