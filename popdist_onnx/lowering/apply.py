@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from popdist_onnx.errors import NotOnHostError, popart_exception
+from popdist_onnx.errors import NotOnHostError, popart_exception, popart_internal_exception
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import inference
+from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tape import Tape
 from popdist_onnx.graph.tensor import Tensor, constant
 from popdist_onnx.lowering.refused import REFUSED
@@ -27,11 +28,78 @@ _OF_TRAINING = ("GradCopyToHost", "GradCopyFromHost")
 """Operators that the runtime carries out between sessions."""
 
 
-def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
+class Lower(Pass):
     """Rewrites the operators of ``ai.graphcore`` into ``ai.onnx``; names of values stay.
 
-    Precondition: the model uses opset 18 or newer. Postcondition: no operator of ``ai.graphcore``
-    with a lowering is left, apart from those to be kept.
+    Needs: opset 18 or newer. Leaves: no operator of ``ai.graphcore``, apart from those to be kept
+    and the gradient copies, which the runtime carries out between sessions.
+
+    Args:
+        keep: Operators to leave alone, for example because autodiff has rules for them.
+    """
+
+    def __init__(self, keep: Collection[str] = ()) -> None:
+        self.keep = frozenset({*keep, *_OF_TRAINING})
+
+    def requires(self, model: ir.Model) -> None:
+        """Checks the opset.
+
+        Args:
+            model: The model.
+
+        Raises:
+            popart_internal_exception: It is older than what lowerings write.
+        """
+        if (opset := model.opset_imports.get("", 0)) < OPSET:
+            raise popart_internal_exception(
+                "PD511", "Lower was given a model of an older opset", value=opset, accepted="18 on"
+            )
+
+    def change(self, model: ir.Model) -> bool:
+        """Rewrites the operators.
+
+        Args:
+            model: The model.
+
+        Returns:
+            Whether there were any.
+        """
+        return self._lower(model.graph, model.opset_imports[""], "")
+
+    def ensures(self, model: ir.Model) -> None:
+        """Checks that the graph is sound, and nothing is left to lower.
+
+        Args:
+            model: The model.
+
+        Raises:
+            popart_internal_exception: Something is.
+        """
+        super().ensures(model)
+        if left := [node.op_type for node in model.graph.all_nodes() if self._concerns(node)]:
+            raise popart_internal_exception("PD511", "Lower left operators", value=left)
+
+    def _concerns(self, node: ir.Node) -> bool:
+        return node.domain == DOMAIN and node.op_type not in self.keep
+
+    def _lower(self, graph: ir.Graph, opset: int, scope: str) -> bool:
+        changed = False
+        for node in list(graph):
+            # A called graph is lowered where it is written out.
+            for inner in subgraphs(node) if node.domain != DOMAIN else ():
+                changed |= self._lower(inner, opset, f"{node.outputs[0].name}/")
+        tape = Tape(graph, opset=opset)
+        # Calls bring in the nodes of the graphs that they call.
+        while nodes := [node for node in graph if self._concerns(node)]:
+            changed = True
+            for node in nodes:
+                _require_lowering(node)
+                _lower_node(tape, node, scope)
+        return changed
+
+
+def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
+    """Rewrites the operators of ``ai.graphcore`` into ``ai.onnx``; see `Lower`.
 
     Args:
         model: The model, changed in place.
@@ -45,34 +113,21 @@ def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
         ValueRangeError: An operator's operands do not fit each other.
         popart_exception: There is no such operator, or it needs a shape that is not known.
     """
-    _lower_graph(model.graph, model.opset_imports.get("", OPSET), frozenset(keep), "")
+    Lower(keep)(model)
     return model
 
 
-def _lower_graph(graph: ir.Graph, opset: int, keep: frozenset[str], scope: str) -> None:
-    for node in list(graph):
-        for inner in subgraphs(node):
-            if node.domain != DOMAIN:
-                _lower_graph(inner, opset, keep, f"{node.outputs[0].name}/")
-    nodes = [node for node in graph if node.domain == DOMAIN and node.op_type not in keep]
-    if not nodes:
+def _require_lowering(node: ir.Node) -> None:
+    refuse(node.op_type)
+    if node.op_type in LOWERINGS:
         return
-    tape = Tape(graph, opset=opset)
-    for node in nodes:
-        refuse(node.op_type)
-        if node.op_type in LOWERINGS:
-            _lower_node(tape, node, scope)
-        elif node.op_type not in _OF_TRAINING:
-            close = difflib.get_close_matches(node.op_type, LOWERINGS, n=1)
-            raise popart_exception(
-                "PD511",
-                f"ai.graphcore has no operator {node.op_type} that a host can run",
-                value=node.name or [output.name for output in node.outputs],
-                hint=f"did you mean {close[0]}?" if close else None,
-            )
-    # A lowering may have brought in the nodes of a called graph.
-    if any(node.op_type == "Call" for node in nodes):
-        _lower_graph(graph, opset, keep, scope)
+    close = difflib.get_close_matches(node.op_type, LOWERINGS, n=1)
+    raise popart_exception(
+        "PD511",
+        f"ai.graphcore has no operator {node.op_type} that a host can run",
+        value=node.name or [output.name for output in node.outputs],
+        hint=f"did you mean {close[0]}?" if close else None,
+    )
 
 
 def _lower_node(tape: Tape, node: ir.Node, scope: str) -> None:
