@@ -49,7 +49,7 @@ _SAME = frozenset(
 )
 """What is Horovod's own."""
 
-__all__ = [
+__all__ = [  # noqa: PLE0604 - Horovod's own names are strings, listed once above
     "DistributedOptimizer",
     "DistributedTrainingSession",
     "allgather",
@@ -57,8 +57,8 @@ __all__ = [
     "broadcast",
     "broadcast_weights",
     "init",
+    *_SAME,
 ]
-__all__ += sorted(_SAME)
 
 
 def __getattr__(name: str) -> Any:

@@ -111,9 +111,9 @@ def training_graph(
         accumulation=how.accumulation,
         replicas=options.getGlobalReplicationFactor(),
     )
+    lower(model)
     if options.hostAllReduce or shared_by_collectives(options):
         insert_host_allreduce(model)
-    lower(model)
     return model
 
 

@@ -164,7 +164,7 @@ def clip_like_popart(model, largest):
     gradients = [p.grad for p in model.parameters()]
     norm = torch.sqrt(sum((g**2).sum() for g in gradients))
     for gradient in gradients:
-        gradient *= largest / max(norm.item(), largest)
+        gradient.mul_(largest / max(norm.item(), largest))
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)

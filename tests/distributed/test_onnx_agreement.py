@@ -1,0 +1,132 @@
+"""Real jobs whose instances differ: an error that says where, on all of them, and never a hang."""
+
+import numpy as np
+import torch
+
+import popdist
+import popdist.popart
+import popdist_onnx as popart
+import popdist_onnx.horovod as hvd
+from popdist.errors import BackendError
+from tests.distributed.jobs import run_job
+from tests.popdist_onnx import networks
+
+MICRO_BATCH = 3
+
+
+def session(*, seed=0, dtype=np.float64, lr=0.1, accumulation=1, name="training"):
+    options = popart.SessionOptions()
+    options.hostAllReduce = True
+    options.enableGradientAccumulation = accumulation > 1
+    options.accumulationFactor = accumulation
+    optimizer = popart.SGD({"defaultLearningRate": (lr, False)})
+    made = popart.TrainingSession(
+        networks.perceptron(MICRO_BATCH, seed=seed, dtype=dtype),
+        popart.DataFlow(1, ["loss"]),
+        "loss",
+        optimizer,
+        popdist.popart.getDevice(),
+        userOptions=options,
+        name=name,
+    )
+    made.prepareDevice()
+    return made, optimizer, options
+
+
+def step(made, accumulation=1, dtype=np.float64):
+    x, target = networks.batches(1, accumulation, MICRO_BATCH, dtype=dtype)
+    made.run(popart.PyStepIO({"x": x, "target": target}, made.initAnchorArrays()))
+
+
+def attempts():
+    hvd.init()
+    index = hvd.rank()
+    seen = {}
+    for name, settings in {
+        "weights": {"seed": index},
+        "types": {"dtype": [np.float64, np.float32][index]},
+        "learning rate": {"lr": 0.1 * (1 + index)},
+        "accumulation": {"accumulation": 1 + index},
+    }.items():
+        made, optimizer, options = session(**settings, name=name)
+        hvd.DistributedOptimizer(optimizer, made, options).insert_host_allreduce()
+        made.weightsFromHost()
+        try:
+            step(made, settings.get("accumulation", 1), settings.get("dtype", np.float64))
+        except popart.popart_exception as error:
+            seen[name] = str(error)
+        else:
+            seen[name] = "trained"
+    made, optimizer, options = session(seed=index, name="broadcast")
+    hvd.DistributedOptimizer(optimizer, made, options).insert_host_allreduce()
+    hvd.broadcast_weights(made, root_rank=1)
+    made.weightsFromHost()
+    step(made)
+    made.weightsToHost()
+    return {**seen, "weight": made.fetched["w1"]}
+
+
+def test_every_difference_is_named_on_every_instance_before_the_first_exchange():
+    first, second = run_job(attempts)
+    weight = first.pop("weight"), second.pop("weight")
+    assert first == second
+    assert all("[PD568]" in text for text in first.values())
+    assert "values of w1" in first["weights"]
+    assert "broadcast_weights(session)" in first["weights"]
+    assert "DOUBLE [5, 8], number 2 on instance 0; FLOAT [5, 8]" in first["types"]
+    assert "optimizer: " in first["learning rate"]
+    assert "accumulation: 1 on instance 0; 2 on instance 1" in first["accumulation"]
+    # Once broadcast, both train from the weights of the root.
+    np.testing.assert_array_equal(*weight)
+    assert np.abs(weight[0] - networks.weights(1)["w1"]).max() < 0.5
+
+
+def sum_and_average():
+    hvd.init()
+    found = {}
+    for name in ("Sum", "Average"):
+        made, optimizer, options = session(name=name)
+        op = getattr(hvd, name)
+        hvd.DistributedOptimizer(optimizer, made, options, op=op).insert_host_allreduce()
+        made.weightsFromHost()
+        x, target = networks.batches(2, MICRO_BATCH)
+        mine = {"x": x[hvd.rank()], "target": target[hvd.rank()]}
+        made.run(popart.PyStepIO(mine, made.initAnchorArrays()))
+        made.weightsToHost()
+        found[name] = made.fetched["w1"]
+    found["metric"] = hvd.allreduce(np.asarray([float(hvd.rank())]))
+    found["gathered"] = hvd.allgather(np.asarray([[hvd.rank()]]))
+    return found
+
+
+def test_sum_and_average_are_of_the_gradients_of_both():
+    first, second = run_job(sum_and_average)
+    start = networks.weights()["w1"]
+    for name in ("Sum", "Average"):
+        np.testing.assert_array_equal(first[name], second[name])
+    np.testing.assert_allclose(first["Sum"] - start, 2 * (first["Average"] - start), atol=1e-14)
+    model = networks.TorchPerceptron()
+    x, target = map(torch.from_numpy, networks.batches(2, MICRO_BATCH))
+    (model(x[0], target[0]) + model(x[1], target[1])).backward()
+    np.testing.assert_allclose(first["Sum"], start - 0.1 * model.w1.grad.numpy(), atol=1e-14)
+    np.testing.assert_array_equal(first["metric"], [0.5])
+    np.testing.assert_array_equal(first["gathered"], [[0], [1]])
+
+
+def leave_early():
+    hvd.init()
+    made, optimizer, options = session()
+    hvd.DistributedOptimizer(optimizer, made, options).insert_host_allreduce()
+    made.weightsFromHost()
+    try:
+        for _ in range(1 if hvd.rank() == 1 else 3):
+            step(made)
+    except BackendError as error:
+        return {"seen": str(error)}
+    return {"seen": "trained"}
+
+
+def test_an_instance_that_stops_early_is_noticed_by_the_others():
+    first, second = run_job(leave_early)
+    assert second == {"seen": "trained"}
+    assert "[PD021]" in first["seen"]

@@ -1,0 +1,246 @@
+"""What cannot work says why, and loses nothing."""
+
+import numpy as np
+import onnx
+import pytest
+
+import popdist_onnx as popart
+from tests.popdist_onnx import networks
+
+MICRO_BATCH = 4
+CPU = popart.DeviceManager().createCpuDevice()
+
+
+def make(model=None, loss="loss", anchors=("loss",), device=CPU, optimizer=None, shapes=None, **o):
+    options = popart.SessionOptions()
+    for name, value in o.items():
+        setattr(options, name, value)
+    return popart.TrainingSession(
+        model or networks.perceptron(MICRO_BATCH),
+        popart.DataFlow(2, list(anchors)),
+        loss,
+        optimizer or popart.SGD({"defaultLearningRate": (0.1, False)}),
+        device,
+        inputShapeInfo=shapes,
+        userOptions=options,
+    )
+
+
+def ready(**o):
+    made = make(**o)
+    made.prepareDevice()
+    made.weightsFromHost()
+    return made
+
+
+def data():
+    x, target = networks.batches(2, MICRO_BATCH)
+    return {"x": x, "target": target}
+
+
+def step(inputs, outputs=None, **o):
+    made = ready(**o)
+    made.run(popart.PyStepIO(inputs, made.initAnchorArrays() if outputs is None else outputs))
+
+
+def refused(text):
+    return pytest.raises(popart.popart_exception, match=text)
+
+
+def test_a_missing_loss():
+    with refused("Could not find loss tensor 'los'"):
+        make(loss="los")
+
+
+def test_a_loss_that_is_no_scalar():
+    with refused("Loss tensor, 'hidden', must be a scalar tensor"):
+        make(loss="hidden")
+
+
+def test_an_unknown_anchor_names_what_is_close():
+    with refused("Anchor tensor `hiden' not in Ir Tensors.*\n.*\n.*did you mean hidden"):
+        make(anchors=["hiden"])
+
+
+def test_no_device():
+    with refused("Must pass a valid deviceInfo"):
+        make(device=None)
+
+
+def test_an_offline_device_compiles_but_does_not_run():
+    made = ready(device=popart.DeviceManager().createOfflineIPUDevice())
+    with refused("Cannot run a session on an offline device"):
+        made.run(popart.PyStepIO(data(), made.initAnchorArrays()))
+
+
+def test_running_before_preparing_and_before_loading():
+    made = make()
+    with refused("prepareDevice must be called before run"):
+        made.run(popart.PyStepIO(data(), {}))
+    made.prepareDevice()
+    with refused("Must call weightsFromHost before run as the model has initializers"):
+        made.run(popart.PyStepIO(data(), made.initAnchorArrays()))
+
+
+def test_a_missing_input():
+    with refused("No tensor target provided in PyStepIO's inputs"):
+        step({"x": data()["x"]})
+
+
+def test_an_input_that_the_model_does_not_have():
+    with refused("y2 was provided as an input to PyStepIO, but is no input"):
+        step({**data(), "y2": np.zeros(3)})
+
+
+def test_a_missing_output():
+    with refused("No tensor loss provided in PyStepIO's outputs"):
+        step(data(), {})
+
+
+def test_wrong_counts():
+    with refused(r"input elements for Tensor x. Expected 40, but received 20\."):
+        step({**data(), "x": data()["x"][:1]})
+    with refused(r"output elements for Tensor loss. Expected 2, but received 3\."):
+        step(data(), {"loss": np.zeros(3)})
+
+
+def test_wrong_types():
+    with refused("Type discrepancy for tensor x: expected float64, but the array holds float32"):
+        step({**data(), "x": data()["x"].astype(np.float32)})
+    with refused("Type discrepancy for tensor loss"):
+        step(data(), {"loss": np.zeros(2, np.float32)})
+
+
+def test_arrays_that_are_not_contiguous():
+    with refused("x is not c-contiguous"):
+        popart.PyStepIO({"x": np.zeros((4, 4)).T[:, :2]}, {})
+    with pytest.raises(TypeError, match="no numpy array"):
+        popart.PyStepIO({"x": [1.0]}, {})
+
+
+def test_an_open_shape_and_shapes_that_contradict():
+    model = onnx.load_from_string(networks.perceptron(MICRO_BATCH))
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    with refused("the shape of input x is not known"):
+        make(model.SerializeToString())
+    shapes = popart.InputShapeInfo()
+    shapes.add("x", popart.TensorInfo("DOUBLE", [MICRO_BATCH, networks.FEATURES]))
+    shapes.add("target", popart.TensorInfo("DOUBLE", [MICRO_BATCH, networks.OUTPUTS]))
+    make(model.SerializeToString(), shapes=shapes).prepareDevice()
+    shapes.add("x", popart.TensorInfo("DOUBLE", [MICRO_BATCH, 7]))
+    with refused("InputShapeInfo contradicts the model's input x"):
+        make(model.SerializeToString(), shapes=shapes)
+    other = popart.InputShapeInfo()
+    other.add("nothing", popart.TensorInfo("FLOAT", [1]))
+    with refused("has tensor nothing, which is no input"):
+        make(shapes=other)
+
+
+def test_a_weight_of_whole_numbers_cannot_be_trained():
+    """It is left alone where no gradient flows; where nothing else is left, that is said."""
+    info = popart.TensorInfo("FLOAT", [2])
+    builder = popart.Builder()
+    x = builder.addInputTensor(info)
+    w = builder.addInitializedInputTensor(np.ones(2, np.int32))
+    product = builder.aiOnnx.mul([x, builder.aiOnnx.cast([w], "FLOAT")])
+    loss = builder.aiGraphcore.identityloss([product])
+    with refused("no weight of the model has a gradient"):
+        make(builder.getModelProto(), loss=loss, anchors=[loss])
+
+
+def test_arrays_that_fit_no_weight():
+    made = make()
+    with refused("the array for weight w1 does not fit"):
+        made.writeWeights(popart.PyWeightsIO({"w1": np.zeros(3)}))
+    made.prepareDevice()
+    made.weightsFromHost()
+    made.weightsToHost()
+    with refused("the array for weight w1 does not fit"):
+        made.readWeights(popart.PyWeightsIO({"w1": np.zeros((5, 8), np.float32)}))
+
+
+def test_gradients_that_nobody_sums():
+    with refused("nothing is connected there"):
+        step(data(), hostAllReduce=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"hostWeightUpdate": True}, "Host weight update can't be enabled without hostAllReduce"),
+        (
+            {"hostAllReduce": True, "mergeVarUpdate": popart.MergeVarUpdateType.All},
+            "hostAllReduce does not work with MergeVarUpdates",
+        ),
+        ({"enableGradientAccumulation": True, "accumulationFactor": 0}, "accumulationFactor"),
+        (
+            {"enableDistributedReplicatedGraphs": True, "globalReplicationFactor": 4},
+            "replicas in other processes, but there are none",
+        ),
+    ],
+)
+def test_options_that_contradict(options, text):
+    with refused(text):
+        make(**options).prepareDevice()
+
+
+def test_streams_that_do_not_exist():
+    made = ready(hostAllReduce=True)
+    with refused("there is no stream 'gradientStore__x'"):
+        made.connectStreamToCallback("gradientStore__x", print, 0)
+    with refused("has no such index"):
+        made.connectStreamToCallback(made.getHostReduceStreamIds()[0], print, 1)
+    with refused("the session has no streams"):
+        ready().connectStreamToCallback("gradientStore__w1", print, 0)
+
+
+def test_numbers_that_are_not_finite_name_the_first_tensor():
+    bad = data()
+    bad["x"][1, 2, 0] = np.inf
+    with refused("Tensor x is not finite: it came into the step like that"):
+        step(bad, enableFloatingPointChecks=True)
+    huge = data()
+    huge["target"][:] = 1e200
+    with refused(r"Tensor squares is not finite: the first one, made by Mul"):
+        step(huge, enableFloatingPointChecks=True)
+    step(data(), enableFloatingPointChecks=True)
+    step(huge)  # without the option a step runs through
+
+
+def test_a_failed_step_leaves_the_weights_alone():
+    made = ready(enableFloatingPointChecks=True)
+    huge = data()
+    huge["target"][0] = 1e200
+    with refused("is not finite"):
+        made.run(popart.PyStepIO(huge, made.initAnchorArrays()))
+    made.weightsToHost()
+    found = {"w1": np.empty((5, 8))}
+    made.readWeights(popart.PyWeightsIO(found))
+    np.testing.assert_array_equal(found["w1"], networks.weights()["w1"])
+
+
+def test_an_inference_session_keeps_its_constant_weights():
+    model = networks.perceptron(MICRO_BATCH)
+    made = popart.InferenceSession(model, popart.DataFlow(1, ["y"]), CPU)
+    with refused("Cannot call resetHostWeights when constantWeights is set"):
+        made.resetHostWeights(model)
+
+
+def test_nothing_to_compute():
+    made = popart.InferenceSession(networks.perceptron(MICRO_BATCH), popart.DataFlow(1, ["x"]), CPU)
+    with refused("All operations in the main graph were pruned, nothing to compute"):
+        made.prepareDevice()
+
+
+def test_devices():
+    manager = popart.DeviceManager()
+    assert manager.acquireAvailableDevice(4).numIpus == 4
+    with refused("must be a power of two"):
+        manager.acquireAvailableDevice(3)
+    with refused("connection type Never"):
+        manager.acquireAvailableDevice(1, connectionType=popart.DeviceConnectionType.Never)
+    with manager.createIpuModelDevice({"numIPUs": 2, "tilesPerIPU": 8}) as device:
+        assert (device.numIpus, device.tilesPerIPU, device.isAttached) == (2, 8, True)
+    assert not device.isAttached
