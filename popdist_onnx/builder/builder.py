@@ -14,7 +14,7 @@ from popdist_onnx.builder.core import DEFAULT_OPSETS
 from popdist_onnx.builder.graphcore_methods import ai_graphcore
 from popdist_onnx.builder.model_files import as_tensor
 from popdist_onnx.builder.naming import debug_name, require_unreserved
-from popdist_onnx.builder.onnx_methods import ai_onnx
+from popdist_onnx.builder.onnx_methods import OLDEST_OPSET, ai_onnx, newest_opset
 from popdist_onnx.builder.queries import Queries
 from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
 from popdist_onnx.graph.load import read
@@ -84,6 +84,10 @@ class Builder(Annotations, Queries):
     def aiGraphcoreOpset1(self) -> OperatorSet:
         """PopART's own operators."""
         return self.aiGraphcore
+
+    def __dir__(self) -> list[str]:
+        versions = range(OLDEST_OPSET, newest_opset() + 1)
+        return [*super().__dir__(), *(f"aiOnnxOpset{version}" for version in versions)]
 
     def __getattr__(self, name: str) -> Any:
         # Called for missing attributes only.

@@ -12,6 +12,7 @@ from popdist_onnx.builder.methods import operators
 from popdist_onnx.builder.onnx_methods import ai_onnx
 from popdist_onnx.errors import NotOnHostError, popart_exception
 from popdist_onnx.types import DataType
+from tests.popdist_onnx.graphcore import run
 
 NEWEST = onnx.defs.onnx_opset_version()
 OPSETS = range(6, NEWEST + 1)
@@ -160,8 +161,7 @@ def test_split_into_equal_parts_since_opset_18(version):
     assert [builder.getTensorShape(one) for one in parts] == [[3], [2]]
 
 
-@pytest.mark.parametrize("version", [one for one in OPSETS if 7 <= one <= 23])
-def test_models_of_every_opset_run_as_they_are(version):
+def network(version):
     builder = Builder(opsets={"ai.onnx": version})
     x = builder.addInputTensor("FLOAT", [1, 1, 4, 4])
     w = builder.addInitializedInputTensor(np.ones((2, 1, 2, 2), np.float32))
@@ -173,9 +173,24 @@ def test_models_of_every_opset_run_as_they_are(version):
     eye, zero = (ops.constant(one.astype(np.float32)) for one in (np.eye(2), np.zeros(2)))
     y = ops.softmax([ops.gemm([y, eye, zero])], axis=1)
     builder.addOutputTensor(y)
-    proto = onnx.load_from_string(builder.getModelProto())
+    return builder.getModelProto(), {x: np.ones((1, 1, 4, 4), np.float32)}
+
+
+@pytest.mark.parametrize("version", [one for one in OPSETS if 7 <= one <= 23])
+def test_models_of_every_opset_run_as_they_are(version):
+    model, feeds = network(version)
+    proto = onnx.load_from_string(model)
     # Before opset 9 the schema of Constant knows no whole numbers, which the shape is made of.
     onnx.checker.check_model(proto, full_check=version >= 9)
-    session = ort.InferenceSession(builder.getModelProto(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {x: np.ones((1, 1, 4, 4), np.float32)})
-    np.testing.assert_allclose(found, [[0.5, 0.5]])
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feeds)[0], [[0.5, 0.5]])
+
+
+@pytest.mark.parametrize("version", [one for one in OPSETS if one <= 23])
+def test_models_of_every_opset_run_once_they_are_loaded(version):
+    np.testing.assert_allclose(run(*network(version))[0], [[0.5, 0.5]])
+
+
+def test_opsets_are_offered_for_completion():
+    assert {"aiOnnx", "aiOnnxOpset6", f"aiOnnxOpset{NEWEST}"} <= set(dir(Builder()))
+    assert "softmax" in dir(Builder().aiOnnx)
