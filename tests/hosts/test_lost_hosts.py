@@ -1,4 +1,4 @@
-"""Hosts that vanish while a job runs: it ends in bounded time, and nothing of it is left anywhere."""
+"""Hosts that vanish while a job runs: it ends in bounded time, and nothing of it is left."""
 
 import signal
 import time
@@ -8,9 +8,7 @@ import pytest
 from tests.distributed.endings import Job
 from tests.hosts.network import Hosts, missing
 
-pytestmark = pytest.mark.skipif(
-    bool(missing()), reason=f"LOST HOSTS ARE NOT TESTED: {missing()}"
-)
+pytestmark = pytest.mark.skipif(bool(missing()), reason=f"LOST HOSTS ARE NOT TESTED: {missing()}")
 
 # Trains for ever over real Horovod, and says when it has begun.
 TRAINING = """

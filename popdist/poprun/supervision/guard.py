@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _DRAIN_SECONDS = 0.3
 _PROMPT_SECONDS = 0.1
+_LINGER_SECONDS = 2.0  # less than the launcher grants mpirun
 _LOOK_SECONDS = 0.5  # where the kernel does not tell of the end of processes
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, END_SOFTLY)
 KILL_NOW = signal.SIGQUIT
@@ -83,6 +84,8 @@ class Guard:
         self._launcher_lost = False
         self._pid = 0
         self._may_have_ended = False
+        self._is_over = False
+        self._may_leave = False
         self._witness = Witness()
         self._heartbeat = Heartbeat(float(settings.get("heartbeat", "0")), mpirun)
 
@@ -119,7 +122,9 @@ class Guard:
         for stream in (out, err):
             stream.close(self._channel)
         self._report_stacks()
+        self._is_over = True
         self._channel.record(frames.ENDED, ended + b"\n\n" + err.tail)
+        self._linger()
         if self._launcher_lost:
             return 0  # nobody asks any more, and after a failure mpirun would take a second to end
         return status if status >= 0 else 128 - status
@@ -144,8 +149,8 @@ class Guard:
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         for number in self._passed:
             signal.signal(number, self._on_signal)
-        for number in (END_AT_ONCE, KILL_NOW):
-            signal.signal(number, lambda *_: self._kill_group())
+        signal.signal(KILL_NOW, lambda *_: self._kill_group())
+        signal.signal(END_AT_ONCE, self._on_end_at_once)
 
     def _watch(self, streams: list[Stream]) -> int:
         """Relays until the program has ended and its output is drained."""
@@ -254,6 +259,30 @@ class Guard:
         if ends:
             send_group(self._pid, signal.SIGCONT)  # a stopped program must wake up to end
             self._kill_at = monotonic() + self._grace
+
+    def _on_end_at_once(self, _number: int, _frame: object) -> None:
+        self._may_leave = self._is_over
+        self._kill_group()
+
+    def _linger(self) -> None:
+        """Stays until the launcher has heard everything, where it takes the way through mpirun.
+
+        An mpirun whose last program has ended drops what is still on its way, and one of whose
+        programs has failed ends the others with no more than a second's grace.
+        """
+        if self._channel.liveness is not None or self._orphaned:
+            return
+        poll = select.poll()
+        for fd in (self._wake, watchable(self._front), watchable(self._mpirun)):
+            if fd is not None:
+                poll.register(fd, select.POLLIN)
+        until = monotonic() + self._grace + _LINGER_SECONDS
+        while not self._may_leave and monotonic() < until:
+            events = [fd for fd, _ in poll.poll(_LOOK_SECONDS * 1000)]
+            if self._wake in events:
+                self._drain_wakes()
+            if any(fd != self._wake for fd in events):
+                return
 
     def _on_program_end(self) -> bool:
         self._may_have_ended = True

@@ -72,6 +72,7 @@ class Supervisor:
         self._mpirun = 0
         self._kill_at: float | None = None
         self._report_until = 0.0
+        self._released = False
         self._is_local = job.is_local
         self._last_word = job.limits.grace_period + _MPIRUNS_LAST_WORD
         self._keyboard: Keyboard | None = None
@@ -178,12 +179,11 @@ class Supervisor:
             for fd, _ in events:
                 if fd == wake:
                     os.read(wake, _READ_SIZE)
-                elif fd in handlers:
-                    if not _read_once(fd, handlers[fd]):
-                        poll.unregister(fd)
-                elif self._keyboard is not None:
+                elif fd not in handlers:
                     poll.unregister(fd)
-                    self._keyboard.read() if fd == 0 else self._keyboard.write()
+                    self._serve_keyboard(fd)
+                elif not _read_once(fd, handlers[fd]):
+                    poll.unregister(fd)
             self._react()
         for fd, handler in handlers.items():
             while select.select([fd], [], [], 0)[0] and _read_once(fd, handler):
@@ -201,6 +201,10 @@ class Supervisor:
             poll.register(keyboard.waits_for, select.POLLOUT)
         elif keyboard.may_read():
             poll.register(0, select.POLLIN)
+
+    def _serve_keyboard(self, fd: int) -> None:
+        if self._keyboard is not None:
+            self._keyboard.read() if fd == 0 else self._keyboard.write()
 
     def _patience(self) -> float | None:
         """Milliseconds until something has to be done; None for when something happens."""
@@ -237,12 +241,13 @@ class Supervisor:
         ending = self._watch.judge(now)
         if ending is not None:
             self._end(ending)
-        if self._kill_at is None and not outcome.forced:
-            # mpirun ends by itself after a failure and after the last instance; if it should not,
-            # the job must not hang.
-            ended = sum(one.ended for one in outcome.instances.values())
-            if outcome.first_failure is not None or ended == self._job.num_instances:
-                self._kill_at = now + self._last_word
+        if not self._is_local:
+            self._conduct()
+        # mpirun ends by itself after a failure and after the last instance; if it should not, the
+        # job must not hang.
+        may_end = outcome.first_failure is not None or self._all_have_ended()
+        if may_end and self._kill_at is None and not outcome.forced:
+            self._kill_at = now + self._last_word
         if self._kill_at is not None and now >= self._kill_at:
             outcome.forced = True
             self._kill_at = None
@@ -251,6 +256,18 @@ class Supervisor:
             self._signal_guards(outcome.running(), KILL_NOW)
             self._report_until = now + _GUARDS_LAST_WORD
         self._status.show(outcome, now)
+
+    def _conduct(self) -> None:
+        """Does on other hosts what mpirun would do with less patience."""
+        if self._outcome.first_failure is not None and self._kill_at is None:
+            self._ask_to_end()
+        if self._all_have_ended() and not self._released:
+            self._released = True
+            send(self._mpirun, END_AT_ONCE)  # there is nothing to end, so guards may leave
+
+    def _all_have_ended(self) -> bool:
+        ended = sum(one.ended for one in self._outcome.instances.values())
+        return ended == self._job.num_instances
 
     def _on_user(self, number: int, _frame: FrameType | None) -> None:
         self._signal_guards(self._outcome.running(), number)
