@@ -70,7 +70,17 @@ def config_text(line: CommandLine) -> str:
         if HIDDEN in hide_words(line.program):
             raise _secret(line.program)
         lines.append(f"{PROGRAM} = [{', '.join(map(_quoted, line.program))}]")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *_left_out(line), ""])
+
+
+def _left_out(line: CommandLine) -> list[str]:
+    """Says which values a reader of the file has to provide."""
+    texts = line.values["env"]
+    return [
+        f"# The value of {text.partition('=')[0]} looks like a secret: export it before using this."
+        for text in (texts if isinstance(texts, tuple) else ())
+        if HIDDEN in hide_assignment(text)
+    ]
 
 
 def _toml(option: Option, value: object) -> str:
