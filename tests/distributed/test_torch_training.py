@@ -38,9 +38,10 @@ class Net(nn.Module):
         self.last = nn.Linear(8, 4)
         self.idle = nn.Linear(2, 2) if "idle" in parts else nn.Identity()
         self.loss = nn.CrossEntropyLoss()
+        self.mark = poptorch.recomputationCheckpoint if "marked" in parts else lambda x: x
 
     def forward(self, x, y):
-        hidden = torch.tanh(self.norm(self.first(x)))
+        hidden = torch.tanh(self.norm(self.mark(self.first(x))))
         scores = self.last(self.drop(hidden))
         return scores, self.loss(scores, y)
 
@@ -53,8 +54,20 @@ CASES = {
     "sum over accumulation": {"accumulation": 2, "iterations": 2, "reduction": "sum"},
     "dropout": {"parts": ["dropout"], "accumulation": 2},
     "batchnorm": {"parts": ["batchnorm"], "accumulation": 2, "iterations": 2},
+    "recomputation": {"parts": ["marked", "dropout"], "accumulation": 2, "iterations": 2},
     "idle parameters": {"parts": ["idle"], "weight_decay": 0.1},
     "adamw": {"optimizer": "AdamW", "accumulation": 2},
+    "lamb": {"optimizer": "LAMB", "accumulation": 2},
+    "tensorflow's rmsprop": {
+        "optimizer": "RMSprop",
+        "settings": {"momentum": 0.9, "use_tf_variant": True, "loss_scaling": 64.0},
+    },
+    "clipped adam": {"optimizer": "Adam", "settings": {"max_grad_norm": 0.05}, "accumulation": 2},
+    "popart's descent": {
+        "optimizer": "SGD",
+        "settings": {"momentum": 0.9, "dampening": 0.3, "max_grad_norm": 0.05},
+        "iterations": 2,
+    },
     "single precision": {"dtype": "float32", "accumulation": 2, "iterations": 2},
     "bfloat16": {"dtype": "bfloat16"},
 }
@@ -63,8 +76,10 @@ CASES = {
 def build(case, seed=SEED):
     torch.manual_seed(seed)
     model = Net(case.get("parts", ())).to(getattr(torch, case.get("dtype", "float64")))
-    kind = getattr(torch.optim, case.get("optimizer", "SGD"))
-    extra = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    # Formulas of popdist's own optimizers have tests apart; here they run in one process as well.
+    ours = "settings" in case or case.get("optimizer") == "LAMB"
+    kind = getattr(poptorch.optim if ours else torch.optim, case.get("optimizer", "SGD"))
+    extra = {"momentum": 0.9} if kind is torch.optim.SGD else case.get("settings", {})
     decay = case.get("weight_decay", 0.01)
     return model, functools.partial(kind, lr=0.05, weight_decay=decay, **extra)
 

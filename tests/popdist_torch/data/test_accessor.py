@@ -143,6 +143,46 @@ def test_any_nesting_travels(ended):
         ]
 
 
+class Noting(Dataset):
+    """Leaves a line in a file for every sample that is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        with self.path.open("a") as notes:
+            notes.write(f"{index}\n")
+        return torch.tensor(index)
+
+    def wait_for(self, count):
+        deadline = time.monotonic() + 30
+        while (read := self.path.read_text().count("\n")) < count:
+            assert time.monotonic() < deadline, f"{read} of {count} samples were read"
+            time.sleep(0.02)
+
+
+def test_reading_goes_ahead_before_and_between_iterations(tmp_path, ended):
+    data = Noting(tmp_path / "notes")
+    one = ended(loader(dataset=data, batch_size=1, async_options={"early_preload": True}, **ASYNC))
+    data.wait_for(3 * 2)  # the buffer's three batches, before anything was asked for
+    assert len(list(one)) == 4
+    data.wait_for(8 + 3 * 2)  # the next epoch's first batches
+
+
+def test_reading_waits_where_it_is_told_to(tmp_path, ended):
+    data = Noting(tmp_path / "notes")
+    options = {"load_indefinitely": False, "buffer_size": 9}
+    one = ended(loader(dataset=data, batch_size=1, async_options=options, **ASYNC))
+    assert data.path.read_text().count("\n") == 2  # the first batch only
+    assert len(list(one)) == 4
+    assert data.path.read_text().count("\n") == 8
+    assert len(list(one)) == 4
+    assert data.path.read_text().count("\n") == 16
+
+
 class Failing(Dataset):
     def __init__(self, at, how):
         self.at, self.how = at, how
