@@ -12,6 +12,7 @@ from popdist_onnx.lowering.registry import Operation, lowering
 if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tensor
 
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _REDUCTIONS = {"Sum": "add", "Max": "max", "Min": "min"}
 
 
@@ -24,6 +25,11 @@ def scatter_reduce(op: Operation) -> Tensor:
     tape = op.tape
     values, indices = op.inputs[:2]
     start = op.optional(2)
+    dtype = values.dtype
+    if dtype in _HALF:
+        # ONNX Runtime's kernel combines no half-precision numbers; sums are better for it, too.
+        values = tape.Cast(values, to=ir.DataType.FLOAT)
+        start = None if start is None else tape.Cast(start, to=ir.DataType.FLOAT)
     rank = values.rank
     axis = op.number("axis", -1)
     if not -rank <= axis < rank:
@@ -39,14 +45,13 @@ def scatter_reduce(op: Operation) -> Tensor:
     def scatter(base: Tensor, updates: Tensor, how: str) -> Tensor:
         return tape.ScatterElements(base, indices, updates, axis=axis, reduction=how)
 
-    zeros = _filled(op, shape, 0, values.dtype)
-    if start is not None:
-        return scatter(start, values, _REDUCTIONS[name])
-    if name == "Sum":
-        return scatter(zeros, values, "add")
-    # Zero is no neutral element of a maximum: begin with values that arrive.
-    begun = scatter(zeros, values, "none")
-    return scatter(begun, values, _REDUCTIONS[name])
+    if start is None:
+        start = _filled(op, shape, 0, values.dtype)
+        if name != "Sum":
+            # Zero is no neutral element of a maximum: begin with values that arrive.
+            start = scatter(start, values, "none")
+    result = scatter(start, values, _REDUCTIONS[name])
+    return tape.Cast(result, to=dtype) if dtype in _HALF else result
 
 
 def _indices(op: Operation, values: Tensor, indices: Tensor, axis: int) -> Tensor:
