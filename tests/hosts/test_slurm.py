@@ -97,7 +97,7 @@ def test_contradictions_are_refused(slurm, options, command, text):
 
 def test_idle_tasks_are_mentioned(slurm):
     code, out, errors = slurm.allocate(["-n2"], [*LAUNCHER, "-np", "1", "echo", "hello"])
-    assert (code, out) == (0, "hello\n")
+    assert (code, out) == (0, "hello\n"), errors
     assert errors.startswith("poprun: note: 1 of the 2 tasks")
 
 

@@ -55,7 +55,8 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
         The allocation; None outside of one.
 
     Raises:
-        LaunchError: The variables are not understood, or ``srun`` has started several launchers.
+        LaunchError: The variables are not understood, ``srun`` has started several launchers, or
+            the allocation has several components.
     """
     job = environ.get("SLURM_JOB_ID", "")
     nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
@@ -69,6 +70,14 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
             value=f"SLURM_STEP_NUM_TASKS={step_tasks}",
             accepted="poprun itself, started once in the allocation",
             hint="call poprun without srun, or with srun --ntasks=1",
+        )
+    if (_number(environ, "SLURM_HET_SIZE") or 1) > 1:
+        raise LaunchError(
+            "PD121",
+            "poprun cannot use an allocation of several components (a heterogeneous job)",
+            value=f"SLURM_HET_SIZE={environ['SLURM_HET_SIZE']}",
+            accepted="an allocation of one component",
+            hint="ask for hosts of one kind, without ':' between options of sbatch or salloc",
         )
     names = [host.name for host in parse_hosts(nodes)]
     cpus = _per_node(environ, "SLURM_JOB_CPUS_PER_NODE", len(names))

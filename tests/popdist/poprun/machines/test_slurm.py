@@ -100,6 +100,7 @@ def test_instances_are_placed_in_the_allocation(environ, options, expected):
             [],
             ["srun starts poprun 4 times", "without srun"],
         ),
+        ({**TASKS, "SLURM_HET_SIZE": "2"}, [], ["heterogeneous", "SLURM_HET_SIZE=2"]),
         ({**TASKS, "SLURM_TASKS_PER_NODE": "2(x9)"}, [], ["SLURM_TASKS_PER_NODE", "2(x9)"]),
         ({**TASKS, "SLURM_TASKS_PER_NODE": "2"}, [], ["3 nodes"]),
         ({**TASKS, "SLURM_NTASKS": "many"}, [], ["SLURM_NTASKS", "many"]),
