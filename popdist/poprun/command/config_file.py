@@ -57,10 +57,13 @@ def read_config(path: str) -> tuple[Source, tuple[str, ...]]:
 
 
 def _load(path: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    try:
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+    except ModuleNotFoundError:  # popdist runs from a checkout, without what it requires
+        raise _wrong(path, "this Python has no reader for TOML", hint="pip install tomli") from None
     try:
         if os.path.isdir(path):
             raise OSError("it is a directory")  # noqa: TRY301 - as open() says it, without a number
