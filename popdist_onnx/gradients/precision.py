@@ -1,8 +1,8 @@
 """Which element types ONNX Runtime's CPU kernels train in, by operator.
 
-Float32 always works. Float16 works where a kernel exists or where the runtime casts to float32
-around one, which it does for all but the operators below. Of bfloat16 it has hardly any kernels, and
-it does not cast: cast to float32 around the operators, or train in float32.
+Float32 always works. Float16 works where a kernel exists, or where the runtime casts to float32
+around one, which it does for all but the operators below. Of bfloat16 it has hardly any kernels,
+and it does not cast: cast to float32 around the operators, or train in float32.
 """
 
 from __future__ import annotations

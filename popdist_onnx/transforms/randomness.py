@@ -114,8 +114,8 @@ def _dropout(source: _Source) -> Sequence[Tensor]:
     x = tape.wrap(_given(node, 0))
     ratio = _ratio(node)
     if ratio == 0.0 or not _drops(source):
-        kept = tape.Identity(x)
-        return [kept, tape.Cast(tape.fill(x, 1), to=ir.DataType.BOOL.value)][: len(node.outputs)]
+        all_kept = [] if len(node.outputs) == 1 else [tape.fill(x, 1, ir.DataType.BOOL)]
+        return [tape.Identity(x), *all_kept]
     keep = 1.0 - ratio
     settings = {RANDOM: "bernoulli", f"{RANDOM}.keep": keep}
     mask = source.draw(x.value, ir.DataType.BOOL, settings)

@@ -1,0 +1,146 @@
+"""Reading models into the form that passes work on."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.compat import newest_opset
+from popdist_onnx.graph.load import load, save
+from popdist_onnx.graph.names import ORIGIN
+from popdist_onnx.graph.tensor import constant, dims
+from tests.popdist_onnx.gradients.harness import session
+
+X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+
+
+def parsed(text: str, opset: int = 18, **weights: np.ndarray) -> onnx.ModelProto:
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in weights.items()
+    )
+    return proto
+
+
+# Forms of old opsets, each with what it says in the newest.
+OLD = [
+    (7, "y = BatchNormalization(x, w, w, w, w)"),
+    (9, "y = Softmax<axis=1>(x)"),
+    (9, "y = LogSoftmax<axis=2>(x)"),
+    (12, "y = Hardmax<axis=1>(x)"),
+    (11, "t = Unsqueeze<axes=[0]>(x) y = Squeeze<axes=[0]>(t)"),
+    (12, "y = ReduceSum<axes=[1], keepdims=0>(x)"),
+    (17, "y = ReduceMax<axes=[0, 2]>(x)"),
+    (9, "y, i = TopK<k=2>(x)"),
+    (11, "y, z = Split<axis=2, split=[1, 3]>(x)"),
+    (17, "y, z = Split<axis=2>(x)"),
+    (9, "y = Slice<starts=[1], ends=[3], axes=[2]>(x)"),
+    (10, "y = Pad<pads=[0, 1, 0, 0, 0, 2], value=1.5>(x)"),
+    (6, "y = Clip<min=2.0, max=9.0>(x)"),
+    (7, "y = Upsample<scales=[1.0, 2.0, 1.0]>(x)"),
+    (10, "y = Dropout<ratio=0.3>(x)"),
+    (9, 'y = Upsample<mode="nearest">(x, s)'),
+    (10, 'y = Resize<mode="linear">(x, s)'),
+]
+
+
+@pytest.mark.parametrize(("opset", "node"), OLD, ids=lambda value: str(value)[:24])
+def test_old_forms_mean_the_same_at_the_working_opset(opset, node):
+    proto = parsed(
+        f"g (float[2,3,4] x) => (y) {{ {node} }}",
+        opset,
+        w=np.array([1, 2, 3], np.float32),
+        v=np.array([1, 2, 3, 4], np.float32),
+        s=np.array([1, 2, 1], np.float32),
+    )
+    model = load(proto)
+    written = save(model)
+    onnx.checker.check_model(written, full_check=True)
+    assert model.graph.opset_imports[""] == 18
+    assert all(dims(value) is not None for made in model.graph for value in made.outputs)
+    old, new = (session(one).run(["y"], {"x": X})[0] for one in (proto, written))
+    np.testing.assert_array_equal(old, new)
+
+
+# ONNX Runtime begins at opset 7.
+OLDEST = [
+    ("y = Add<broadcast=1, axis=1>(x, w)", lambda x, w, _: x + w[:, None]),
+    ("y = Mul<broadcast=1>(x, v)", lambda x, _, v: x * v),
+    ("y = PRelu(x, w)", lambda x, w, _: np.where(x > 0, x, x * w[:, None])),
+    ("y = Dropout<is_test=1>(x)", lambda x, *_: x),
+]
+
+
+@pytest.mark.parametrize(("node", "expected"), OLDEST, ids=lambda value: str(value)[:14])
+def test_forms_of_opset_6(node, expected):
+    w, v = np.array([1, 2, 3], np.float32), np.array([1, 2, 3, 4], np.float32)
+    model = load(parsed(f"g (float[2,3,4] x) => (y) {{ {node} }}", 6, w=w, v=v))
+    x = X - 11
+    np.testing.assert_array_equal(session(model).run(["y"], {"x": x})[0], expected(x, w, v))
+
+
+def test_rewritten_nodes_remember_what_they_were():
+    model = load(parsed("g (float[2,3,4] x) => (y) { y = Softmax(x) }", 9))
+    assert {node.metadata_props.get(ORIGIN) for node in model.graph} >= {"Softmax-9"}
+
+
+def test_what_depends_on_shapes_only_becomes_a_constant():
+    model = load(
+        parsed(
+            "g (float[2,3,4] x) => (y) { s = Shape(x) i = Constant<value_ints=[0]>()"
+            " b = Gather(s, i) m = Constant<value_ints=[-1]>() t = Concat<axis=0>(b, m)"
+            " y = Reshape(x, t) }"
+        )
+    )
+    (reshape,) = [node for node in model.graph if node.op_type == "Reshape"]
+    assert constant(reshape.inputs[1]).tolist() == [2, -1]
+    assert dims(reshape.outputs[0]) == (2, 12)
+    assert {node.op_type for node in model.graph} == {"Constant", "Reshape"}
+
+
+def test_weights_are_never_folded():
+    weight = np.ones((2, 2), np.float32)
+    model = load(parsed("g (float[2,2] x) => (y) { t = Transpose(w) y = Add(x, t) }", w=weight))
+    assert [node.op_type for node in model.graph] == ["Transpose", "Add"]
+    assert list(model.graph.initializers) == ["w"]
+
+
+def test_initializers_are_no_inputs():
+    proto = parsed("g (float[2] x, float[2] w) => (y) { y = Add(x, w) }", w=np.ones(2, np.float32))
+    assert [value.name for value in load(proto).graph.inputs] == ["x"]
+
+
+def test_functions_are_written_out():
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18, "local" : 1]>'
+        " g (float[2] x) => (float[2] y) { y = local.twice(x) }"
+        ' <domain: "local", opset_import: ["" : 18]> twice (a) => (b) { b = Add(a, a) }'
+    )
+    assert [node.op_type for node in load(proto).graph] == ["Add"]
+
+
+@pytest.mark.parametrize("opset", [5, newest_opset() + 1])
+def test_opsets_out_of_range_are_refused(opset):
+    proto = parsed("g (float[2] x) => (float[2] y) { y = Relu(x) }", 18)
+    proto.opset_import[0].version = opset
+    with pytest.raises(popart_exception, match="opset is not supported") as raised:
+        load(proto)
+    assert raised.value.value == opset
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(popart_exception, match="no such model file"):
+        load(tmp_path / "nothing.onnx")
+    for content in (b"", b"no protobuf at all"):
+        with pytest.raises(popart_exception, match="model"):
+            load(content)
+
+
+def test_a_model_can_be_saved_and_read_again(tmp_path):
+    model = load(parsed("g (float[2] x) => (y) { y = Add(x, w) }", w=np.ones(2, np.float32)))
+    path = tmp_path / "model.onnx"
+    save(model, path)
+    assert save(load(path)) == save(load(path.read_bytes()))
