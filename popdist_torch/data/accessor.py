@@ -17,7 +17,7 @@ from popdist_torch.data.processes import communicating
 from popdist_torch.data.ring import Ring
 from popdist_torch.data.worker import Job, main
 from popdist_torch.errors import DataError, Error
-from popdist_torch.options.checks import flag, whole_number
+from popdist_torch.options.checks import flag, member, whole_number
 from popdist_torch.options.enums import SharingStrategy
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class AsynchronousDataAccessor:
 
 
 def _start(job: Job, strategy: SharingStrategy) -> tuple[Connection, BaseProcess]:
-    method = _START_METHODS[SharingStrategy(strategy)]
+    method = _START_METHODS[member("sharing_strategy", strategy, SharingStrategy)]
     if method == "fork" and communicating():
         logger.warning(
             "a data process is forked from a process whose host communication is live, which not "

@@ -11,7 +11,7 @@ from popdist_torch.data.accessor import AsynchronousDataAccessor
 from popdist_torch.data.positioned import PositionedLoader
 from popdist_torch.data.reading import Reading, Request, require
 from popdist_torch.options import DataLoaderMode, DataPartition, Options
-from popdist_torch.options.checks import whole_number
+from popdist_torch.options.checks import member, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -68,6 +68,8 @@ class DataLoader(PositionedLoader):
         **kwargs: Any,
     ) -> None:
         require(isinstance(options, Options), "options must be a poptorch.Options", options)
+        member("mode", mode, DataLoaderMode)
+        member("partition", partition, DataPartition)
         options._freeze()  # noqa: SLF001 - what freezing is for
         self._options = options
         reading = Request(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,17 +69,22 @@ def flag(name: str, value: object) -> bool:
     return value
 
 
-def text(_name: str, value: object) -> str:
+def text(name: str, value: object) -> str:
     """A name or a path.
 
     Args:
-        _name: The option as the program spells it.
+        name: The option as the program spells it.
         value: What the program gave.
 
     Returns:
         The value as text.
+
+    Raises:
+        OptionError: It is neither.
     """
-    return str(value)
+    if not isinstance(value, str | os.PathLike):
+        raise OptionError("PD300", f"{name} takes text", value=value, accepted="a name or a path")
+    return str(os.fspath(value))
 
 
 def member(name: str, value: object, kind: type[Member]) -> Member:

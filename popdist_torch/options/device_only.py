@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from popdist_torch.errors import OptionError
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def _proportions(name: str, proportions: Any) -> dict[str, float]:
-    for device, fraction in dict(proportions).items():
+    if not isinstance(proportions, Mapping):
+        raise OptionError("PD300", f"{name} takes fractions by device", value=proportions)
+    for device, fraction in proportions.items():
         if not str(device).startswith("IPU") or not isinstance(fraction, int | float):
             raise OptionError(
                 "PD300",
@@ -97,7 +100,7 @@ class DeviceOnlyOptions(OptionsDict):
         "The folder for profiles; None for the present one.",
         "profile_dir",
         "profile_dir",
-        lambda _name, folder: "." if folder is None else str(folder),
+        lambda name, folder: "." if folder is None else text(name, folder),
         default=None,
     )
     sourceLocationExcludes = Setting(

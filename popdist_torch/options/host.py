@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING
 
 import torch
 
 from popdist_torch.errors import OptionError
-from popdist_torch.options.checks import at_least, flag, member, names, one_of, whole_number
+from popdist_torch.options.checks import (
+    at_least,
+    flag,
+    member,
+    names,
+    one_of,
+    text,
+    whole_number,
+)
 from popdist_torch.options.enums import CommGroupType, ConnectionType, OutputMode
 from popdist_torch.options.popart import SYNTHETIC_DATA, PopartOptions
 from popdist_torch.options.settings import Setting, with_effect
@@ -61,7 +68,7 @@ class HostOptions(OptionsDict):
         "The folder for compiled programs; None for no caching.",
         "path",
         "cachePath",
-        lambda _name, path: os.fspath(path),
+        text,
         effect="where compiled models are kept, for models that are compiled",
         clears=True,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from popdist_torch.errors import OptionError
 from popdist_torch.options.effects import stored_only
 from popdist_torch.options.settings import with_effect, without_effect
 from popdist_torch.options.storage import OptionsDict
@@ -11,6 +12,8 @@ from popdist_torch.options.storage import OptionsDict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
+_PAIR = 2
 
 SYNTHETIC_DATA = "syntheticDataMode"
 """The one session option with a meaning on a host: 0 for real data, else generated data."""
@@ -39,9 +42,16 @@ class PopartOptions(OptionsDict):
 
         Returns:
             These options.
+
+        Raises:
+            OptionError: Not a name and a value.
         """
         if name_and_value:
             self._require_unfrozen()
+            if len(name_and_value) != _PAIR:
+                raise OptionError(
+                    "PD300", "_Popart.set takes a name and a value", value=name_and_value
+                )
             name, value = name_and_value
             if name != SYNTHETIC_DATA:
                 stored_only(f"_Popart.{name}")

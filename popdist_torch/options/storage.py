@@ -205,7 +205,7 @@ class OptionsDict:
     __hash__ = None  # type: ignore[assignment]  # equal options can be changed to differ
 
     def __repr__(self) -> str:
-        lines = [f"{key}: {_shown(self._values[key])}" for key in self._values]
+        lines = [f"{key}: {shown(self._values[key])}" for key in self._values]
         return f"{type(self).__name__}(" + "".join(f"\n    {line}" for line in lines) + ")"
 
     def _freeze(self) -> None:
@@ -238,5 +238,13 @@ def _plain(value: object) -> Any:
     return value if kept else repr(value)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """How a value is printed.
+
+    Args:
+        value: The value.
+
+    Returns:
+        A member of an enumeration by its name, anything else as it prints itself.
+    """
     return f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else repr(value)

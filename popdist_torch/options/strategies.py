@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from popdist_torch.errors import OptionError
 from popdist_torch.options.checks import flag, member, whole_number
 from popdist_torch.options.enums import AutoStage, Liveness
+from popdist_torch.options.storage import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -134,7 +135,10 @@ class ExecutionStrategy:
     _parts: Sequence[object] = ()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(str, self._parts))})"
+        parts = [
+            f"AutoStage.{p.name}" if isinstance(p, AutoStage) else repr(p) for p in self._parts
+        ]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)

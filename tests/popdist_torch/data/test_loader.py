@@ -188,6 +188,12 @@ def test_workers_live_on_between_epochs():
     assert not poptorch.DataLoader(options(), numbers(4)).persistent_workers
 
 
+@pytest.mark.parametrize("wrong", [{"mode": "Async"}, {"partition": "interleaved"}])
+def test_modes_are_members_of_their_enumerations(wrong):
+    with pytest.raises(ValueError, match="takes a member of"):
+        poptorch.DataLoader(options(), numbers(4), **wrong)
+
+
 @pytest.mark.parametrize("size", [0, -1, 2.5, "2", True])
 def test_a_batch_has_a_positive_number_of_samples(size):
     with pytest.raises(AssertionError, match="batch_size takes a whole number"):

@@ -202,6 +202,26 @@ def test_equal_options_have_equal_values_everywhere():
     assert other != 1
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda o: o.logDir(None),
+        lambda o: o.modelName(3),
+        lambda o: o.enableExecutableCaching(3),
+        lambda o: o.enableProfiling(3),
+        lambda o: o.setAvailableMemoryProportion(3),
+        lambda o: o.setAvailableMemoryProportion({"IPU0": "a lot"}),
+        lambda o: o.updatableNamedBuffers("buffer"),
+        lambda o: o.TensorLocations.setWeightLocation("chip"),
+        lambda o: o._Popart.set("name"),
+        lambda o: o._Popart.set("name", 1, 2),
+    ],
+)
+def test_values_that_make_no_sense_are_errors_with_a_code(call):
+    with pytest.raises(AssertionError, match="PD300"):
+        call(poptorch.Options())
+
+
 def test_options_travel_to_other_processes():
     options = poptorch.Options().setExecutionStrategy(poptorch.ShardedExecution("a", "b"))
     options.Training.gradientAccumulation(3)

@@ -12,6 +12,7 @@ def test_a_pipeline_is_made_of_stages_or_makes_its_own():
     assert pipeline.stage("e").ipu(0).blocks == ["d", "e"]
     assert repr(pipeline.stage("a")) == "Stage('a', 'b').ipu(1)"
     assert repr(pipeline).endswith("Stage('c'), Stage('d', 'e').ipu(0))")
+    assert repr(PipelinedExecution()) == "PipelinedExecution(AutoStage.SameAsIpu)"
     assert PipelinedExecution() == PipelinedExecution(AutoStage.SameAsIpu)
     assert PipelinedExecution() != PipelinedExecution(AutoStage.AutoIncrement)
     with pytest.raises(AssertionError, match="no stage has such a block"):
