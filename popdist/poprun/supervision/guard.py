@@ -19,7 +19,6 @@ import select
 from time import monotonic
 
 from popdist.poprun.guard_words import read_words
-from popdist.poprun.supervision import frames
 from popdist.poprun.supervision.channel import open_channel
 from popdist.poprun.supervision.front import (
     END_AT_ONCE,
@@ -28,17 +27,17 @@ from popdist.poprun.supervision.front import (
     run_behind_a_front,
 )
 from popdist.poprun.supervision.heartbeat import Heartbeat
-from popdist.poprun.supervision.memory import OomEvidence
 from popdist.poprun.supervision.processes import process_start, send_group, watchable
 from popdist.poprun.supervision.program import start_program
 from popdist.poprun.supervision.reaper import reap
+from popdist.poprun.supervision.reporter import Reporter
 from popdist.poprun.supervision.stacks import Witness
 from popdist.poprun.supervision.stall import StallWatch
 from popdist.poprun.supervision.stream import Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from popdist.poprun.supervision.channel import PipeChannel, StreamChannel
 
@@ -99,7 +98,7 @@ class Guard:
             Its exit code; 128 + the number of the signal that killed it; 0 where the launcher is
             gone.
         """
-        evidence, began = OomEvidence(), monotonic()
+        self._report = Reporter(self._channel)
         program = start_program(
             self._settings,
             self._program,
@@ -112,35 +111,26 @@ class Guard:
         self._stall = StallWatch(float(self._settings.get("stall", "0")), self._pid, self._witness)
         out = Stream(program.out, "stdout", self._settings)
         err = Stream(program.err, "stderr", self._settings)
-        self._channel.record(
-            frames.STARTED,
-            frames.encode_fields(pid=self._pid, guard=os.getpid(), began=process_start(self._pid)),
-        )
+        self._report.started(self._pid)
         status = self._watch([out, err])
         self._kill_group()
-        ended = self._collect(status, evidence, monotonic() - began)
         for stream in (out, err):
             stream.close(self._channel)
-        self._report_stacks()
+        self._report.stacks(self._stacks)
         self._is_over = True
-        self._channel.record(frames.ENDED, ended + b"\n\n" + err.tail)
+        self._report.ended(
+            self._pid,
+            status,
+            self._peak_memory,
+            err.tail,
+            lost=self._orphaned,
+            asked=self._was_asked,
+            speaks=bool(self._witness.position()[0]),
+        )
         self._linger()
         if self._launcher_lost:
             return 0  # nobody asks any more, and after a failure mpirun would take a second to end
         return status if status >= 0 else 128 - status
-
-    def _collect(self, status: int, evidence: OomEvidence, seconds: float) -> bytes:
-        """What is reported of the program's end."""
-        return frames.encode_fields(
-            code=max(status, 0),
-            signal=max(0, -status),
-            lost=self._orphaned,
-            asked=int(self._was_asked),
-            seconds=f"{seconds:.3f}",
-            memory=self._peak_memory,
-            oom=evidence.about(self._pid) if -status == signal.SIGKILL else "",
-            speaks=int(bool(self._witness.position()[0])),
-        )
 
     def _hear_signals(self) -> None:
         self._wake, wake_end = os.pipe()
@@ -174,7 +164,7 @@ class Guard:
                 if status is not None:
                     drain_until = monotonic() + _DRAIN_SECONDS
                     if status and not (self._orphaned or self._was_asked):
-                        self._note([{"what": "failed", "status": str(status)}])
+                        self._report.notes([{"what": "failed", "status": str(status)}])
         return status
 
     def _register(self, poll: select.poll, streams: list[Stream]) -> dict[int, Callable[[], bool]]:
@@ -211,22 +201,14 @@ class Guard:
         if self._kill_at is not None and monotonic() >= self._kill_at:
             self._kill_at = None
             self._kill_group()
-        self._report_stacks()
-        self._note(self._stall.look())
-        self._note(self._stall.hear(streams[1].tail))
+        text, self._stacks = self._stacks, ""
+        self._report.stacks(text)
+        self._report.notes(self._stall.look())
+        self._report.notes(self._stall.hear(streams[1].tail))
         if self._heartbeat.is_due():
-            self._note([{"what": "alive"}])
+            self._report.notes([{"what": "alive"}])
             if self._heartbeat.has_lost_its_way():
                 self._abandon("the other hosts could not be reached")
-
-    def _note(self, notes: Iterable[Mapping[str, str]]) -> None:
-        for note in notes:
-            self._channel.record(frames.NOTE, frames.encode_fields(**note))
-
-    def _report_stacks(self) -> None:
-        if self._stacks:
-            text, self._stacks = self._stacks, ""
-            self._channel.record(frames.STACKS, text.encode())
 
     def _patience(self, streams: list[Stream], drain_until: float) -> float | None:
         """Milliseconds to wait for the next event; None for as long as it takes."""

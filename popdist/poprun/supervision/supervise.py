@@ -1,4 +1,4 @@
-"""Runs a command under supervision: the only module that starts, signals and kills."""
+"""Runs a command under supervision: starts it, hears it out, and leaves nothing of it behind."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import time
 from time import monotonic
 
 from popdist.poprun.supervision import leash
-from popdist.poprun.supervision.front import END_AT_ONCE, END_SOFTLY
-from popdist.poprun.supervision.guard import KILL_NOW
+from popdist.poprun.supervision.conduct import GUARDS_LAST_WORD, Conductor
 from popdist.poprun.supervision.keyboard import Keyboard
 from popdist.poprun.supervision.outcome import Outcome
 from popdist.poprun.supervision.processes import process_start, send, send_group
@@ -20,8 +19,7 @@ from popdist.poprun.supervision.watch import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import FrameType
+    from collections.abc import Callable
     from typing import Any
 
     from popdist.poprun.log import Log
@@ -30,15 +28,11 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.placement import Instance
     from popdist.poprun.seeing.status import Status
     from popdist.poprun.supervision.folder import JobFolder
-    from popdist.poprun.supervision.outcome import Ending, InstanceRecord
 
     Handlers = dict[int, Callable[[bytes], None]]
 
 _READ_SIZE = 1 << 16
-_GUARDS_LAST_WORD = 1.0
-_MPIRUNS_LAST_WORD = 3.0  # it takes up to two seconds to clean up after a program that was killed
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_BY_MPIRUN = {signal.SIGTERM: END_SOFTLY, KILL_NOW: END_AT_ONCE}
 _FROM_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 
 
@@ -70,11 +64,7 @@ class Supervisor:
         self._status = status
         self._outcome = Outcome()
         self._mpirun = 0
-        self._kill_at: float | None = None
-        self._report_until = 0.0
-        self._released = False
         self._is_local = job.is_local
-        self._last_word = job.limits.grace_period + _MPIRUNS_LAST_WORD
         self._keyboard: Keyboard | None = None
         self._watch = Watch(
             job.limits,
@@ -84,6 +74,7 @@ class Supervisor:
             is_local=job.is_local,
             tell=log.remark,
         )
+        self._conductor = Conductor(job, self._outcome, self._watch)
 
     def run(self, command: Command, folder: JobFolder, token: str) -> Outcome:
         """Starts mpirun and stays until nothing of the job is left.
@@ -109,10 +100,12 @@ class Supervisor:
         os.set_blocking(wake_end, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         previous: dict[int, Any] = {
-            number: signal.signal(number, self._on_interrupt) for number in _INTERRUPTS
+            number: signal.signal(number, self._conductor.on_interrupt) for number in _INTERRUPTS
         }
         previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
-        previous |= {number: signal.signal(number, self._on_user) for number in self._signals}
+        previous |= {
+            number: signal.signal(number, self._conductor.on_user) for number in self._signals
+        }
         opened = [wake, wake_end]
         began = monotonic()
         self._outcome.began_at = time.time()
@@ -164,6 +157,7 @@ class Supervisor:
         )
         os.close(out_end)
         os.close(err_end)
+        self._conductor.mpirun = self._mpirun
         self._log.info(f"Waiting for mpirun (PID {self._mpirun})")
         return [out, err]
 
@@ -171,9 +165,9 @@ class Supervisor:
         poll = select.poll()
         for fd in (*handlers, wake):
             poll.register(fd, select.POLLIN)
-        while not self._reap() or self._has_patience():
+        while not self._reap() or self._conductor.has_patience(monotonic()):
             self._watch_keyboard(poll)
-            events = poll.poll(0 if self._relay.has_work else self._patience())
+            events = poll.poll(self._patience())
             if not events and self._relay.has_work:
                 self._relay.work()
             for fd, _ in events:
@@ -184,7 +178,8 @@ class Supervisor:
                     self._serve_keyboard(fd)
                 elif not _read_once(fd, handlers[fd]):
                     poll.unregister(fd)
-            self._react()
+            self._conductor.react(self._relay)
+            self._status.show(self._outcome, monotonic())
         for fd, handler in handlers.items():
             while select.select([fd], [], [], 0)[0] and _read_once(fd, handler):
                 pass
@@ -208,15 +203,12 @@ class Supervisor:
 
     def _patience(self) -> float | None:
         """Milliseconds until something has to be done; None for when something happens."""
+        if self._relay.has_work:
+            return 0
         now = monotonic()
-        waits = [moment - now for moment in (self._kill_at, self._report_until) if moment]
-        waits += [wait for wait in (self._watch.wait(now), self._status.wait(now)) if wait]
-        return max(0.0, min(waits)) * 1000 if waits else None
-
-    def _has_patience(self) -> bool:
-        """Whether programs on this machine that were asked to end may take longer than mpirun."""
-        waits = self._kill_at is not None or monotonic() < self._report_until
-        return self._is_local and waits and self._outcome.is_over and bool(self._outcome.running())
+        waits = (self._conductor.wait(now), self._watch.wait(now), self._status.wait(now))
+        known = [wait for wait in waits if wait is not None]
+        return max(0.0, min(known)) * 1000 if known else None
 
     def _reap(self) -> bool:
         if self._outcome.mpirun_code is not None:
@@ -229,82 +221,6 @@ class Supervisor:
         self._log.info(f"mpirun (PID {self._mpirun}) terminated with exit code {code}")
         return True
 
-    def _react(self) -> None:
-        """Draws the consequences of what has become known."""
-        outcome = self._outcome
-        if outcome.interrupted or outcome.ending:  # it came while these were on their way
-            self._signal_guards(self._relay.started, signal.SIGTERM)
-        self._relay.started.clear()
-        if self._relay.closed and not outcome.interrupted:
-            self._interrupt(signal.SIGPIPE)
-        now = monotonic()
-        ending = self._watch.judge(now)
-        if ending is not None:
-            self._end(ending)
-        if not self._is_local:
-            self._conduct()
-        # mpirun ends by itself after a failure and after the last instance; if it should not, the
-        # job must not hang.
-        may_end = outcome.first_failure is not None or self._all_have_ended()
-        if may_end and self._kill_at is None and not outcome.forced:
-            self._kill_at = now + self._last_word
-        if self._kill_at is not None and now >= self._kill_at:
-            outcome.forced = True
-            self._kill_at = None
-            if outcome.mpirun_code is None:
-                send(self._mpirun, signal.SIGKILL)  # guards see its end and kill their programs
-            self._signal_guards(outcome.running(), KILL_NOW)
-            self._report_until = now + _GUARDS_LAST_WORD
-        self._status.show(outcome, now)
-
-    def _conduct(self) -> None:
-        """Does on other hosts what mpirun would do with less patience."""
-        if self._outcome.first_failure is not None and self._kill_at is None:
-            self._ask_to_end()
-        if self._all_have_ended() and not self._released:
-            self._released = True
-            send(self._mpirun, END_AT_ONCE)  # there is nothing to end, so guards may leave
-
-    def _all_have_ended(self) -> bool:
-        ended = sum(one.ended for one in self._outcome.instances.values())
-        return ended == self._job.num_instances
-
-    def _on_user(self, number: int, _frame: FrameType | None) -> None:
-        self._signal_guards(self._outcome.running(), number)
-
-    def _on_interrupt(self, number: int, _frame: FrameType | None) -> None:
-        if not self._outcome.interrupted:
-            self._interrupt(number)
-            return
-        self._signal_guards(self._outcome.running(), KILL_NOW)
-        self._kill_at = monotonic() + _MPIRUNS_LAST_WORD
-
-    def _interrupt(self, number: int) -> None:
-        self._outcome.interrupted = number
-        self._ask_to_end()
-
-    def _end(self, ending: Ending) -> None:
-        self._outcome.ending = ending
-        self._log.info(ending.text)
-        self._ask_to_end()
-        if ending.kind == "host":  # nobody is left there who could be asked
-            self._kill_at = monotonic() + _GUARDS_LAST_WORD
-
-    def _ask_to_end(self) -> None:
-        self._kill_at = monotonic() + self._last_word
-        self._signal_guards(self._outcome.running(), signal.SIGTERM)
-        # Before guards have started mpirun is all there is; it ends what it has started.
-        if not self._outcome.instances:
-            send(self._mpirun, signal.SIGTERM)
-
-    def _signal_guards(self, instances: Iterable[InstanceRecord], number: int) -> None:
-        guards = [one.guard for one in instances]
-        if guards and not self._is_local:
-            send(self._mpirun, _BY_MPIRUN.get(number, number))
-        elif self._is_local:
-            for guard in guards:
-                send(guard, number)
-
     def _sweep(self) -> None:
         """Makes sure that nothing of the job outlives it, whatever has happened to the guards."""
         if self._mpirun and self._outcome.mpirun_code is None:
@@ -312,7 +228,7 @@ class Supervisor:
             os.waitpid(self._mpirun, 0)
         if not self._is_local:
             return
-        until = monotonic() + _GUARDS_LAST_WORD
+        until = monotonic() + GUARDS_LAST_WORD
         silent = self._outcome.running()
         while monotonic() < until and any(process_start(one.guard) for one in silent):
             select.select([], [], [], 0.02)

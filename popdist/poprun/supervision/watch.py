@@ -95,6 +95,8 @@ class Watch:
 
     def wait(self, now: float) -> float | None:
         """Seconds until the job should be looked at again; None for when something happens."""
+        if self._outcome.is_over:
+            return None
         moments = [self._deadline]
         if self._stalled_at is not None:
             moments.append(self._stalled_at + _GATHER_SECONDS)
