@@ -135,10 +135,7 @@ class ExecutionStrategy:
     _parts: Sequence[object] = ()
 
     def __repr__(self) -> str:
-        parts = [
-            f"AutoStage.{p.name}" if isinstance(p, AutoStage) else repr(p) for p in self._parts
-        ]
-        return f"{type(self).__name__}({', '.join(parts)})"
+        return f"{type(self).__name__}({', '.join(map(shown, self._parts))})"
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
