@@ -8,7 +8,7 @@ from time import monotonic
 
 from popdist.errors import LaunchError
 from popdist.poprun.log import say
-from popdist.poprun.plan.command import into_file, needs_file
+from popdist.poprun.plan.command import check_lengths, into_file, needs_file
 from popdist.poprun.plan.run import Run
 from popdist.poprun.seeing.colors import RED, painted, wants_color
 from popdist.poprun.seeing.report import failure_report
@@ -117,11 +117,13 @@ class Launch:
             )
         )
         self._mpirun = command.head[0]
-        if needs_file(command, os.sysconf("SC_ARG_MAX")):
+        room = os.sysconf("SC_ARG_MAX")
+        if needs_file(command, room):
             contexts = os.path.join(folder.path, "contexts")
             command, text = into_file(command, contexts)
             with open(contexts, "x", encoding="ascii") as file:
                 file.write(text)
+        check_lengths(command, room)
         if job.verbosity:
             from popdist.poprun.secrets import hide_words
 

@@ -19,6 +19,8 @@ _LONGEST_LINE = 4096
 """Open MPI 4 cuts lines of 16 KiB into two."""
 
 _POINTER = 8
+_LONGEST_WORD = 1 << 17
+"""Linux starts nothing with a longer word (32 pages), however much room there is for all."""
 
 
 class Context(Record):
@@ -83,6 +85,38 @@ def needs_file(command: Command, room: int) -> bool:
         True where it would take more than a quarter of the room.
     """
     return command.size > room // 4
+
+
+def check_lengths(command: Command, room: int) -> None:
+    """Checks that the kernel can start the command.
+
+    Args:
+        command: The command.
+        room: Bytes that the kernel grants for arguments and environment together.
+
+    Raises:
+        LaunchError: A word, a variable, or all of them together are too long.
+    """
+    words = [*command.arguments, *(f"{k}={v}" for k, v in command.environment.items())]
+    sizes = [len(os.fsencode(word)) + 1 for word in words]
+    if max(sizes) > _LONGEST_WORD:
+        longest = words[sizes.index(max(sizes))]
+        raise LaunchError(
+            "PD105",
+            "an argument or a variable is longer than the kernel accepts",
+            value=f"{longest[:60]}... ({max(sizes)} bytes)",
+            accepted=f"at most {_LONGEST_WORD} bytes each",
+            hint="write it to a file, and name that",
+        )
+    total = sum(sizes) + _POINTER * len(sizes)
+    if total > room:
+        raise LaunchError(
+            "PD105",
+            "arguments and environment together are longer than the kernel accepts",
+            value=f"{total} bytes",
+            accepted=f"at most {room} bytes",
+            hint="ulimit -s 65536, or a smaller environment",
+        )
 
 
 def into_file(command: Command, path: str) -> tuple[Command, str]:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from popdist.errors import LaunchError
 from popdist.poprun.guard_words import packed_program, packed_word, plain_words, read_words
-from popdist.poprun.plan.command import Command, Context, into_file, needs_file
+from popdist.poprun.plan.command import Command, Context, check_lengths, into_file, needs_file
 
 START = ("/opt/python", "-I", "-S", "/opt/popdist/guard_start.py")
 WORDS = st.lists(
@@ -47,6 +47,20 @@ def test_short_commands_stay_on_the_command_line():
     assert needs_file(command(10_000), 2_000_000)
     assert needs_file(command(2, ("x" * 300_000,)), 2_000_000)
     assert command().arguments.count(":") == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (command(1, ("echo", "é" * 70_000)), "an argument or a variable is longer"),
+        (command(1, ("echo", *["x" * 100_000] * 30)), "together are longer"),
+    ],
+)
+def test_what_the_kernel_would_refuse(made, what):
+    with pytest.raises(LaunchError, match=what) as caught:
+        check_lengths(made, 2_000_000)
+    assert len(str(caught.value)) < 1000
+    check_lengths(command(), 2_000_000)
 
 
 def test_a_file_has_one_short_harmless_line_per_instance():
