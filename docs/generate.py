@@ -22,6 +22,7 @@ from torch_tables import PARTS as TORCH_PARTS  # beside this script
 from popdist.contract import VARIABLES
 from popdist.errors import CODES
 from popdist.poprun.command.help import options_table
+from popdist.poprun.seeing.result import FIELDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -43,10 +44,18 @@ def codes_table() -> str:
     return "\n".join(rows)
 
 
+def result_table() -> str:
+    """The fields of the launcher's result."""
+    rows = ["| Field | Holds | Meaning |", "|---|---|---|"]
+    rows += [f"| `{field.path}` | {field.kind} | {field.meaning} |" for field in FIELDS]
+    return "\n".join(rows)
+
+
 PARTS = {
     "poprun-options": options_table,
     "environment": environment_table,
     "error-codes": codes_table,
+    "result-fields": result_table,
     "graphcore-operators": graphcore_table,
     "onnx-gradients": gradients_table,
     "session-options": session_options_table,
