@@ -42,7 +42,7 @@ def inference(domain: str, *op_types: str) -> Callable[[Inference], Inference]:
     return register
 
 
-@inference("", "GroupNormalization")
+@inference("", "GroupNormalization", "MeanVarianceNormalization")
 def _like_first(node: ir.Node) -> Sequence[Info]:
     """What onnx itself does not infer, its function body being too general."""
     (first, *_) = node.inputs
