@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import exchange, imports, launcher, onnx_updates, planning
+from benchmarks import exchange, imports, launcher, onnx_training, onnx_updates, planning
 from benchmarks.harness import Benchmark
 
 SUITE = (
@@ -47,5 +47,11 @@ SUITE = (
         what="updating the weights of a perceptron by ONNX Runtime, against torch.optim",
         aims=(onnx_updates.UPDATE_AIM,),
         measure=onnx_updates.measure,
+    ),
+    Benchmark(
+        name="onnx",
+        what="training steps of ONNX graphs, their memory and compilation, against torch eager",
+        aims=onnx_training.AIMS,
+        measure=onnx_training.measure,
     ),
 )

@@ -1,0 +1,216 @@
+"""The networks, in torch, and their ONNX files. A step's loss is cross entropy over ten classes."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx
+import torch
+from onnx import helper
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CLASSES = 10
+
+
+class Residual(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+        super().__init__()
+        self.main = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's output."""
+        return torch.relu(self.main(x) + self.shortcut(x))
+
+
+class Bottleneck(nn.Module):
+    """A block of ResNet-50."""
+
+    def __init__(self, inputs: int, width: int, stride: int = 1) -> None:
+        super().__init__()
+        outputs = 4 * width
+        self.main = nn.Sequential(
+            nn.Conv2d(inputs, width, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's output."""
+        return torch.relu(self.main(x) + self.shortcut(x))
+
+
+class Encoder(nn.Module):
+    """A layer of a transformer encoder, normalised first."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.project = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's output for [batch, length, width]."""
+        batch, length, width = x.shape
+        normed = self.norms[0](x)
+        split = (batch, length, self.heads, width // self.heads)
+        query, key, value = (
+            layer(normed).reshape(split).transpose(1, 2) for layer in self.project[:3]
+        )
+        scores = query @ key.transpose(-1, -2) / (width // self.heads) ** 0.5
+        mixed = (torch.softmax(scores, -1) @ value).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.project[3](mixed)
+        fed: torch.Tensor = self.feed(self.norms[1](x))
+        return x + fed
+
+
+class Transformer(nn.Module):
+    """Four encoder layers over embedded tokens."""
+
+    def __init__(self, tokens: int = 1000, width: int = 128, length: int = 64) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(tokens, width)
+        self.position = nn.Parameter(torch.randn(length, width) * 0.02)
+        self.layers = nn.Sequential(*(Encoder(width, 4) for _ in range(4)), nn.LayerNorm(width))
+        self.scores = nn.Linear(width, CLASSES)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Scores for [batch, length] of tokens."""
+        hidden = self.layers(self.embedding(tokens) + self.position)
+        scores: torch.Tensor = self.scores(hidden.mean(1))
+        return scores
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network with the data of one step.
+
+    Attributes:
+        make: Makes the network.
+        data: Makes the inputs.
+    """
+
+    make: Callable[[], nn.Module]
+    data: Callable[[], torch.Tensor]
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, CLASSES)
+    )
+
+
+def _small_resnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, 1, 1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        Residual(16, 16),
+        Residual(16, 32, 2),
+        Residual(32, 32),
+        Residual(32, 64, 2),
+        Residual(64, 64),
+        nn.AvgPool2d(8),
+        nn.Flatten(),
+        nn.Linear(64, CLASSES),
+    )
+
+
+def _resnet50() -> nn.Module:
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+    ]
+    inputs = 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for index in range(blocks):
+            layers.append(Bottleneck(inputs, width, stride if index == 0 else 1))
+            inputs = 4 * width
+    return nn.Sequential(*layers, nn.AvgPool2d(7), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+MODELS = {
+    "mlp": Model(_mlp, lambda: torch.randn(64, 784)),
+    "resnet": Model(_small_resnet, lambda: torch.randn(32, 3, 32, 32)),
+    "transformer": Model(Transformer, lambda: torch.randint(0, 1000, (16, 64))),
+    "resnet50": Model(_resnet50, lambda: torch.randn(4, 3, 224, 224)),
+}
+
+
+def build(name: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Makes a network and its data, the same in every process.
+
+    Args:
+        name: A key of `MODELS`.
+
+    Returns:
+        The network, its input, and class numbers.
+    """
+    torch.manual_seed(0)
+    network = MODELS[name].make()
+    inputs = MODELS[name].data()
+    return network, inputs, torch.randint(0, CLASSES, (len(inputs),))
+
+
+def export(name: str, path: Path) -> None:
+    """Writes a network with its loss to an ONNX file.
+
+    Args:
+        name: A key of `MODELS`.
+        path: The file; its inputs are ``x`` and ``labels``, its loss is ``loss``.
+    """
+    network, inputs, labels = build(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            network,
+            (inputs,),
+            path,
+            input_names=["x"],
+            output_names=["scores"],
+            # Exported for inference, equal weights would become one and batch norms be folded.
+            training=torch.onnx.TrainingMode.TRAINING,
+            do_constant_folding=False,
+            dynamo=False,
+        )
+    model = onnx.load(path)
+    model.graph.input.append(
+        helper.make_tensor_value_info("labels", onnx.TensorProto.INT64, [len(labels)])
+    )
+    model.graph.node.append(
+        helper.make_node("SoftmaxCrossEntropyLoss", ["scores", "labels"], ["loss"])
+    )
+    onnx.save(model, path)
