@@ -7,6 +7,7 @@ import sys
 from time import monotonic, sleep
 
 from popdist.errors import LaunchError
+from popdist.poprun.log import say
 from popdist.poprun.partitions.clusters import Device, allowed_devices, find_cluster
 from popdist.poprun.partitions.fitting import (
     BusyError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _BETWEEN_TRIES_S = 0.05
 _LOCK_PATIENCE_S = 10.0
+_SILENCE_S = 1.0
 _NOTED = 200
 
 
@@ -87,7 +89,7 @@ def reserve(wish: Wish, environ: Mapping[str, str], log: Log) -> Reservation:
     pool = Pool(environ, max(wish.timeout, _LOCK_PATIENCE_S))
     until = monotonic() + wish.timeout
     attempts = wish.attempts
-    waited = False
+    told, tell_at = False, monotonic() + _SILENCE_S
     while True:
         try:
             with pool:
@@ -95,9 +97,9 @@ def reserve(wish: Wish, environ: Mapping[str, str], log: Log) -> Reservation:
         except BusyError as busy:
             if monotonic() >= until:
                 raise _in_use(wish, str(busy)) from None
-            if not waited:
-                log.info(f"Waiting for devices: {busy}")
-                waited = True
+            if not told and monotonic() >= tell_at:
+                say(f"poprun: waiting for devices, {wish.timeout:g} s at most: {busy}")
+                told = True
         except LaunchError as error:
             attempts -= 1
             if error.code != "PD133" or attempts < 1:

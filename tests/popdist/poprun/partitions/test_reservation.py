@@ -11,6 +11,7 @@ from popdist.errors import LaunchError, UsageError
 from popdist.poprun.log import Log
 from popdist.poprun.machines.hosts import Host
 from popdist.poprun.partitions import listing
+from popdist.poprun.partitions.fitting import verify_partition
 from popdist.poprun.partitions.holds import keep
 from popdist.poprun.partitions.pool import Pool
 from popdist.poprun.partitions.request import Wish, read_wish
@@ -188,6 +189,21 @@ def test_waiting_ends_when_a_device_comes_free():
     assert other.stdout.readline() == b"core0\n"
     assert names(take(1, timeout=30.0)) == ["core0"]
     other.communicate()
+
+
+def test_a_partition_that_is_not_ready_is_tried_again(monkeypatch):
+    tries = []
+
+    def verify(stored, cluster, wanted):
+        tries.append(stored.name)
+        if len(tries) < 3:
+            raise LaunchError("PD133", "not yet")
+        return verify_partition(stored, cluster, wanted)
+
+    monkeypatch.setattr("popdist.poprun.partitions.reservation.verify_partition", verify)
+    assert code_of(1, attempts=2) == "PD133"
+    assert partitions() == {}
+    assert names(take(1, attempts=2)) == ["core0"]
 
 
 def test_the_message_names_who_has_the_devices():
