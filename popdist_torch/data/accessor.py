@@ -53,6 +53,10 @@ class AsynchronousDataAccessor:
         sharing_strategy: How the process starts: ``ForkServer``; ``Fork``; for the other two a
             fresh interpreter.
         rebatched_size: Rows that batches are joined to; None leaves them as they are.
+        keep_rest: Whether an incomplete last batch comes too, where batches are joined.
+
+    Attributes:
+        joins: Whether batches are joined.
 
     Raises:
         Error: The process did not start, or the data set has no batch; its first one is read here.
@@ -95,6 +99,7 @@ class AsynchronousDataAccessor:
         # Whether an iteration takes up what is being read; otherwise it asks for a new epoch.
         self._going = job.early_preload
         self._indefinitely = job.load_indefinitely
+        self.joins = rebatched_size is not None
         self._fresh = True
         self._resume: Mapping[str, Any] | None = None
 

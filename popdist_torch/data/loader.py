@@ -117,6 +117,13 @@ class DataLoader(PositionedLoader):
         Raises:
             DataError: It is a position of another loader.
         """
+        joined = self._accessor is not None and self._accessor.joins
+        require(
+            not joined or self._reading.sampler is not None or state.get("batch") in (0, None),
+            "a loader that joins what an IterableDataset gives can only start over",
+            state.get("batch"),
+            hint="use DataLoaderMode.Async or Sync to go on within an epoch",
+        )
         super().load_state_dict(state)
         if self._accessor is not None:
             self._accessor.start_from(self.state_dict())
@@ -149,12 +156,7 @@ def _pieces(reading: Reading, mode: DataLoaderMode, rows: int | None) -> Reading
         require(rows is None, "rebatched_worker_size is for AsyncRebatched", rows)
         return None
     combined = reading.batch_size
-    require(
-        combined is not None and reading.sampler is not None,
-        "AsyncRebatched needs a batch_size, and a data set with indices",
-        combined,
-        hint="use DataLoaderMode.Async",
-    )
+    require(combined is not None, "AsyncRebatched needs a batch_size", combined, hint="use Async")
     size = whole_number("rebatched_worker_size", rows or combined, least=1)
     require(
         size <= (combined or 0),

@@ -238,6 +238,27 @@ def test_batches_keep_the_shape_of_the_first(second, ended):
         list(batches)
 
 
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(LENGTH))
+
+
+def test_streams_are_joined_too(ended):
+    one = ended(loader(dataset=Stream(), drop_last=False, **REBATCHED))
+    for _ in range(2):
+        assert [len(b) for b in one] == [6] * 6 + [5]
+    next(iter(one))
+    with pytest.raises(AssertionError, match="can only start over"):
+        one.load_state_dict(one.state_dict())
+    other = ended(loader(dataset=Stream(), drop_last=False, **ASYNC))
+    seen = [values(b) for b in other]
+    batches = iter(other)
+    next(batches), next(batches)
+    resumed = ended(loader(dataset=Stream(), drop_last=False, **ASYNC))
+    resumed.load_state_dict(other.state_dict())
+    assert [values(b) for b in resumed] == seen[2:]
+
+
 def test_what_cannot_be_sent_says_so():
     with pytest.raises(AssertionError, match="cannot be sent"):
         AsynchronousDataAccessor([lambda: 1])
@@ -252,7 +273,7 @@ def test_what_cannot_be_sent_says_so():
         ({**ASYNC, "rebatched_worker_size": 2}, "is for AsyncRebatched"),
         ({**ASYNC, "async_options": {"rebatched_size": 2}}, "cannot hold rebatched_size"),
         ({**ASYNC, "async_options": {"buffer_size": 0}}, "buffer_size"),
-        ({**REBATCHED, "dataset": Empty()}, "a data set with indices"),
+        ({**REBATCHED, "batch_size": None, "drop_last": False}, "needs a batch_size"),
     ],
 )
 def test_wrong_arguments_are_errors(arguments, what):
