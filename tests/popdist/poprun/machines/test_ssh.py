@@ -105,3 +105,18 @@ def test_mpirun_asks_nothing_either_and_uses_the_wanted_network(dialect):
     own = make_job(2, 2, (Host("a"),), global_args=("--mca", "plm_rsh_args", "-v"))
     assert network_variables(own, dialect, {}) == {}
     assert network_variables(make_job(2, 2), dialect, {}) == {}
+
+
+@pytest.mark.parametrize("text", ["10.1.0.0/16", "eth0", "10.1.0.0/16,ib0.8001", "enp3s0f0,lo"])
+def test_networks_are_subnets_or_interfaces(text):
+    job = make_job(2, 2, (Host("a"),), reach=Reach(host_subnet=text))
+    assert text in network_variables(job, OPEN_MPI_4, {}).values()
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "10.1.0.0", "10.1.0/16", "10.1.0.0/33", "300.1.0.0/8", "a b", "-x", "e" * 16]
+)
+def test_other_networks_are_refused(text):
+    job = make_job(2, 2, (Host("a"),), reach=Reach(host_subnet=text))
+    with pytest.raises(UsageError, match="no list of networks"):
+        network_variables(job, OPEN_MPI_4, {})
