@@ -17,7 +17,7 @@ from popdist_tf.estimator.model_dir import shared_model_dir
 from popdist_tf.estimator.run_config import RunConfig
 from popdist_tf.estimator.signature import accepts
 from popdist_tf.estimator.spec import to_estimator_spec
-from popdist_tf.estimator.updates import counted, untouched_global_step
+from popdist_tf.estimator.updates import StopAfterUpdates, counted, untouched_global_step
 from popdist_tf.estimator.worker import RankContext
 from popdist_tf.strategies.extended import HorovodExtended
 
@@ -170,6 +170,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
     def _convert_train_steps_to_hooks(self, steps: int | None, max_steps: int | None) -> Any:
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             self._check_multiple(name, value)
+        if self._iterations > 1 and (steps or max_steps):
+            return [StopAfterUpdates(steps, max_steps)]
         return super()._convert_train_steps_to_hooks(steps, max_steps)
 
     def _convert_eval_steps_to_hooks(self, steps: int | None) -> Any:

@@ -52,6 +52,19 @@ def counted(train_op: Any, global_step: Any, updates: int) -> Any:
         return tf.group(global_step.assign_add(updates))
 
 
+class StopAfterUpdates(tf.compat.v1.train.StopAtStepHook):  # type: ignore[misc]
+    """Ends the training after a number of updates, where each call makes several.
+
+    TensorFlow's own hook expects the step to grow by one, and would let one call too many happen.
+    """
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Ends the training where enough is done."""
+        del run_values
+        if run_context.session.run(self._global_step_tensor) >= self._last_step:
+            run_context.request_stop()
+
+
 def _writers(graph: Any) -> int:
     step = tf.compat.v1.train.get_global_step(graph)
     handles = {

@@ -1,0 +1,187 @@
+"""What estimators refuse, before anything runs."""
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
+from popdist_tf.estimator.batch_size import local_batch_size
+from popdist_tf.ipu.config import IPUConfig
+from popdist_tf.ipu.ipu_estimator import IPUEstimator, IPUEstimatorSpec
+from popdist_tf.ipu.ipu_pipeline_estimator import IPUPipelineEstimator
+from popdist_tf.ipu.ipu_run_config import IPURunConfig, RunConfig
+
+TRAIN, EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
+
+
+def options(devices):
+    config = IPUConfig()
+    config.auto_select_ipus = devices
+    return config
+
+
+def test_the_defaults_of_a_run():
+    run = RunConfig().ipu_run_config
+    assert run == IPURunConfig()
+    assert (run.iterations_per_loop, run.num_replicas, run.num_shards) == (1, 1, 1)
+    assert RunConfig(master="grpc://x").master == "grpc://x"
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"num_replicas": 2}, EstimatorValueError, "configuration requires more than one device"),
+        ({"ipu_options": {}}, EstimatorTypeError, "no configuration"),
+        ({"ipu_options": options(1), "ordinal": 1}, EstimatorValueError, "ordinal"),
+        (
+            {"ipu_options": options(3), "num_replicas": 2, "num_shards": 2},
+            EstimatorValueError,
+            r"configured with 4 devices \(2 num_replicas times 2 num_shards\)",
+        ),
+        ({"iterations_per_loop": 0}, EstimatorValueError, "must be positive"),
+    ],
+)
+def test_devices_that_do_not_fit_are_refused(settings, error, text):
+    with pytest.raises(error, match=text):
+        IPURunConfig(**settings)
+
+
+@pytest.mark.parametrize("name", ["host_call", "eval_metrics"])
+def test_pairs_of_function_and_tensors_are_checked(name):
+    for value, error in (
+        ([len, []], EstimatorTypeError),
+        ((len,), EstimatorValueError),
+        ((1, []), EstimatorTypeError),
+        ((len, "x"), EstimatorTypeError),
+    ):
+        with pytest.raises(error, match=name):
+            IPUEstimatorSpec(TRAIN, **{name: value})
+
+
+def model(**spec):
+    def model_fn(features, labels, mode):
+        weight = tf.get_variable("weight", initializer=1.0)
+        loss = tf.reduce_mean((features * weight - labels) ** 2)
+        made = {name: value(loss, weight) for name, value in spec.items()}
+        return IPUEstimatorSpec(mode, **{"loss": loss, "train_op": tf.identity(loss), **made})
+
+    return model_fn
+
+
+def ones():
+    return tf.data.Dataset.from_tensors(([1.0], [2.0])).repeat()
+
+
+def step(loss, weight):
+    return tf.train.GradientDescentOptimizer(0.1).minimize(loss, var_list=[weight])
+
+
+def counting(loss, weight):
+    optimizer = tf.train.GradientDescentOptimizer(0.1)
+    return optimizer.minimize(loss, tf.train.get_global_step(), var_list=[weight])
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "text"),
+    [
+        ({"loss": lambda *_: None}, EstimatorValueError, "`loss` is needed"),
+        ({"train_op": lambda *_: None}, EstimatorValueError, "`train_op` is needed"),
+        ({"train_op": counting}, EstimatorValueError, "Illegal increment of the `global_step`"),
+        (
+            {"host_call": lambda *_: (lambda: 5, [])},
+            EstimatorTypeError,
+            "`host_call` return value must be Operation or Tensor",
+        ),
+    ],
+)
+def test_what_a_model_function_returns_is_checked(spec, error, text, tmp_path):
+    with pytest.raises(error, match=text):
+        IPUEstimator(model(**spec), model_dir=str(tmp_path)).train(ones, steps=1)
+
+
+def test_a_loop_of_several_updates_counts_them_all(tmp_path):
+    config = RunConfig(IPURunConfig(iterations_per_loop=3))
+    looped = IPUEstimator(model(train_op=step), model_dir=f"{tmp_path}/looped", config=config)
+    single = IPUEstimator(model(train_op=step), model_dir=f"{tmp_path}/single")
+    for estimator in (looped, single):
+        estimator.train(ones, steps=6)
+    names = ("global_step", "weight")
+    assert [looped.get_variable_value(name) for name in names] == [
+        single.get_variable_value(name) for name in names
+    ]
+    with pytest.raises(EstimatorValueError, match="multiple of iterations_per_loop"):
+        looped.train(ones, steps=4)
+
+
+def test_evaluation_and_prediction(tmp_path):
+    def model_fn(features, labels, mode):
+        weight = tf.get_variable("weight", initializer=3.0)
+        predictions = features * weight
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            return IPUEstimatorSpec(mode, predictions={"y": predictions})
+        loss = tf.reduce_mean(tf.abs(predictions - labels))
+        metrics = (lambda y: {"mean": tf.metrics.mean(y)}, [predictions])
+        return IPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
+
+    estimator = IPUEstimator(model_fn, model_dir=str(tmp_path))
+    found = estimator.evaluate(lambda: tf.data.Dataset.from_tensors(([1.0, 2.0], [0.0, 0.0])))
+    assert found["loss"] == found["mean"] == 4.5
+    found = estimator.predict(
+        lambda: tf.data.Dataset.from_tensors([1.0, 2.0]).repeat(), num_predictions=3
+    )
+    assert [one["y"] for one in found] == [3, 6, 3]
+
+
+@pytest.mark.parametrize("metrics", [{}, {"eval_metric_ops": {}, "eval_metrics": (dict, [])}])
+def test_an_evaluation_needs_one_kind_of_metrics(metrics, tmp_path):
+    spec = {name: (lambda *_, value=value: value) for name, value in metrics.items()}
+    with pytest.raises(EstimatorValueError, match="exactly one of"):
+        IPUEstimator(model(**spec), model_dir=str(tmp_path)).evaluate(ones, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"config": tf.estimator.RunConfig()}, EstimatorValueError, "IPU RunConfig"),
+        ({"params": [1]}, EstimatorTypeError, "must be a dict"),
+        ({"params": {"input_fn": 1}}, EstimatorValueError, "reserved"),
+        (
+            {"params": {"batch_size": 1}, "train_batch_size": 1},
+            EstimatorValueError,
+            "given twice",
+        ),
+        (
+            {"config": RunConfig(IPURunConfig(num_replicas=2, ipu_options=options(2)))},
+            EstimatorUnsupportedError,
+            "poprun --num-replicas 2",
+        ),
+    ],
+)
+def test_arguments_of_the_estimator_are_checked(settings, error, text):
+    with pytest.raises(error, match=text):
+        IPUEstimator(model(), **settings)
+
+
+def test_input_functions_are_checked(tmp_path):
+    with pytest.raises(EstimatorValueError, match=r"must return a `tf.data.Dataset`"):
+        IPUEstimator(model(), model_dir=str(tmp_path)).train(lambda: ([1.0], [2.0]), steps=1)
+    sized = IPUEstimator(model(), model_dir=str(tmp_path), train_batch_size=2)
+    with pytest.raises(EstimatorValueError, match=r"params\['batch_size'\]"):
+        sized.train(ones, steps=1)
+
+    def unlabelled(features, mode):
+        raise AssertionError((features, mode))
+
+    with pytest.raises(EstimatorValueError, match="does not take labels"):
+        IPUEstimator(unlabelled, model_dir=str(tmp_path)).train(ones, steps=1)
+
+
+def test_a_batch_is_divided_equally_or_not_at_all():
+    assert local_batch_size("train_batch_size", 12, 2, 3) == 2
+    for size in (0, 5, 13):
+        with pytest.raises(EstimatorValueError, match="a multiple of 6"):
+            local_batch_size("train_batch_size", size, 2, 3)
+
+
+def test_pipelines_are_refused_with_what_to_do_instead():
+    with pytest.raises(NotImplementedError, match="use IPUEstimator"):
+        IPUPipelineEstimator(model())
