@@ -1,0 +1,83 @@
+"""A training loop in the style of TensorFlow 1: one compiled loop, queues in and out."""
+
+import numpy as np
+
+from tests.distributed.jobs import run_job
+
+BATCH = 4
+STEPS = 5
+CALLS = 2
+
+
+def samples():
+    rng = np.random.default_rng(5)
+    images = rng.normal(size=(CALLS * STEPS, 2 * BATCH, 4)).astype(np.float32)
+    return images, rng.integers(0, 3, size=images.shape[:2]).astype(np.int32)
+
+
+def loop():
+    import tensorflow.compat.v1 as tf
+
+    import popdist
+    import popdist.tensorflow
+    from popdist_tf import ipu
+    from popdist_tf.ipu.horovod import popdist_strategy
+
+    tf.disable_v2_behavior()
+    config = ipu.config.IPUConfig()
+    popdist.tensorflow.set_ipu_config(config, ipus_per_replica=1)
+    config.configure_ipu_system()
+    strategy = popdist_strategy.PopDistStrategy()
+    instances, instance = popdist.getNumInstances(), popdist.getInstanceIndex()
+    share = [
+        array.reshape(CALLS * STEPS, instances, -1, *array.shape[2:])[:, instance]
+        for array in samples()
+    ]
+    with strategy.scope():
+        infeed = ipu.ipu_infeed_queue.IPUInfeedQueue(
+            tf.data.Dataset.from_tensor_slices(tuple(share))
+        )
+        outfeed = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+        optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+
+        def body(_, images, labels):
+            normal = ipu.ops.normalization_ops.group_norm(images, groups=2)
+            logits = tf.layers.dense(tf.layers.dense(normal, 6, tf.tanh), 3)
+            loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+            # Gradients are summed over the replicas, so each counts its share of the mean.
+            train = optimizer.minimize(loss / strategy.num_replicas_in_sync)
+            mean = ipu.ops.cross_replica_ops.cross_replica_mean(loss)
+            return mean, train, outfeed.enqueue(mean)
+
+        def network():
+            return ipu.loops.repeat(STEPS, body, [tf.constant(0.0)], infeed_queue=infeed)
+
+        def device_code():
+            tf.set_random_seed(1)
+            with ipu.scopes.ipu_scope("/device:IPU:0"):
+                return ipu.ipu_compiler.compile(network)
+
+        (last,) = strategy.experimental_run_v2(device_code)
+        reduced = strategy.reduce(tf.distribute.ReduceOp.MEAN, last, axis=None)
+        losses = outfeed.dequeue()
+        ipu.utils.move_variable_initialization_to_cpu()
+        with tf.Session() as session:
+            session.run(infeed.initializer)
+            session.run(tf.global_variables_initializer())
+            answers = {"losses": [], "last": []}
+            for _ in range(CALLS):
+                answers["last"].append(session.run(reduced))
+                answers["losses"].append(session.run(losses))
+            values = session.run({v.name: v.read_value() for v in tf.global_variables()})
+    return {**{k: np.asarray(v) for k, v in answers.items()}, **values}
+
+
+def test_a_compiled_loop_trains_like_one_process_on_the_global_batch():
+    first, second = run_job(loop)
+    (alone,) = run_job(loop, instances=1)
+    assert first["losses"].shape == (CALLS, STEPS)
+    np.testing.assert_array_equal(first["last"], first["losses"][:, -1])
+    assert any("Momentum" in name for name in alone)
+    for name, expected in alone.items():
+        np.testing.assert_array_equal(first[name], second[name])
+        np.testing.assert_allclose(first[name], expected, rtol=2e-5, atol=2e-6)
