@@ -1,8 +1,8 @@
 """The words that a guard is started with: written by the launcher, read by the guard.
 
 On mpirun's command line they stand as they are. A file of application contexts knows neither
-blanks nor quotes, and long lines break it; there, settings stand in one packed word, and the
-program, which is the same for all, travels in the environment.
+blanks nor quotes, and long lines break it; there, what differs between instances stands in one
+packed word, and what is the same for all, the program too, travels in the environment.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _PACKED = "packed="
 _PROGRAM = "POPRUN_PROGRAM_"
+_SHARED = "POPRUN_SHARED_"
+_HARMLESS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+@-^")
 _CHUNK = 100_000  # the kernel takes 128 KiB for one variable
 
 
@@ -62,18 +64,21 @@ def packed_word(settings: Iterable[str]) -> str:
     return _PACKED + _pack(settings)
 
 
-def packed_program(program: Sequence[str]) -> dict[str, str]:
-    """The program as variables of the environment.
+def packed_variables(shared: Sequence[str], program: Sequence[str]) -> dict[str, str]:
+    """What is the same for all instances, as variables of the environment.
 
     Args:
+        shared: Settings, ``name=value`` each.
         program: The program and its arguments.
 
     Returns:
         Names, in order, with values of harmless characters.
     """
-    text = _pack(program)
-    chunks = range(0, len(text), _CHUNK)
-    return {f"{_PROGRAM}{at // _CHUNK}": text[at : at + _CHUNK] for at in chunks}
+    return {
+        f"{prefix}{at // _CHUNK}": text[at : at + _CHUNK]
+        for prefix, text in ((_SHARED, _pack(shared)), (_PROGRAM, _pack(program)))
+        for at in range(0, len(text), _CHUNK)
+    }
 
 
 def read_words(
@@ -89,20 +94,28 @@ def read_words(
         The settings, and the program with its arguments.
     """
     if arguments[0].startswith(_PACKED):
-        packed = ""
-        while (name := f"{_PROGRAM}{len(packed) // _CHUNK}") in environ:
-            packed += environ.pop(name)
-        settings = _unpack(arguments[0][len(_PACKED) :])
-        return dict(word.split("=", 1) for word in settings), _unpack(packed)
+        settings = [*_take(_SHARED, environ), *_unpack(arguments[0][len(_PACKED) :])]
+        return dict(word.split("=", 1) for word in settings), _take(_PROGRAM, environ)
     end = arguments.index("--")
     plain = dict(word.split("=", 1) for word in arguments[:end])
     colon = plain.get("colon")
     return plain, [":" if word == colon else word for word in arguments[end + 1 :]]
 
 
+def _take(prefix: str, environ: MutableMapping[str, str]) -> list[str]:
+    text = ""
+    while (name := f"{prefix}{len(text) // _CHUNK}") in environ:
+        text += environ.pop(name)
+    return _unpack(text)
+
+
 def _pack(words: Iterable[str]) -> str:
-    return b"\0".join(os.fsencode(word) for word in words).hex()
+    """Ends each word with a null byte, and writes what is not harmless as %xx."""
+    data = b"".join(os.fsencode(word) + b"\0" for word in words)
+    return "".join(chr(byte) if byte in _HARMLESS else f"%{byte:02x}" for byte in data)
 
 
 def _unpack(text: str) -> list[str]:
-    return [os.fsdecode(word) for word in bytes.fromhex(text).split(b"\0")]
+    first, *rest = text.encode().split(b"%")
+    data = first + b"".join(bytes([int(part[:2], 16)]) + part[2:] for part in rest)
+    return [os.fsdecode(word) for word in data.split(b"\0")[:-1]]

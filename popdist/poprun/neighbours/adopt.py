@@ -33,6 +33,9 @@ def adopt(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> Non
             (this host's number among those of the job), ``keep`` (names that the user has set,
             separated by commas) and ``set.<NAME>``.
     """
+    environ.update(
+        {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}
+    )
     index = settings["index"]
     standard = {
         "RANK": index,
@@ -47,9 +50,6 @@ def adopt(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> Non
             f'{{"cluster": {{"worker": [{workers}]}}, '
             f'"task": {{"type": "worker", "index": {index}}}}}'
         )
-    environ.update(
-        {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}
-    )
     kept = settings.get("keep", "").split(",")
     for name, value in standard.items():
         if name not in kept and value is not None:

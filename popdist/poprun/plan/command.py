@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from popdist.errors import LaunchError
-from popdist.poprun.guard_words import packed_program, packed_word, plain_words
+from popdist.poprun.guard_words import packed_variables, packed_word, plain_words
 from popdist.poprun.neighbours.adopt import SET
 from popdist.poprun.record import Record
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 # What may stand in a file of contexts, whatever Open MPI reads it; words are cut at blanks.
 _HARMLESS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+@%-^")
-_LONGEST_LINE = 4096
-"""Open MPI 4 cuts lines of 16 KiB into two."""
+_LONGEST_LINE = 1020
+"""Open MPI 5 ends without a word at a line of 1 KiB, and Open MPI 4 cuts one of 16 KiB into two."""
 
 _POINTER = 8
 _LONGEST_WORD = 1 << 17
@@ -132,17 +132,19 @@ def into_file(command: Command, path: str) -> tuple[Command, str]:
     Raises:
         LaunchError: A word cannot stand in such a file.
     """
-    program = packed_program(command.program)
-    forwarded = tuple(word for name in program for word in ("-x", name))
+    settled = [_settle(context) for context in command.contexts]
+    shared = set(settled[0][1]).intersection(*(settings for _, settings in settled[1:]))
+    variables = packed_variables(sorted(shared), command.program)
+    forwarded = tuple(word for name in variables for word in ("-x", name))
     lines = []
-    for context in command.contexts:
-        options, settings = _settle(context)
+    for context, (options, settings) in zip(command.contexts, settled, strict=True):
         words = (*options, *forwarded, *context.start)
-        line = " ".join((*words, packed_word(settings)))
+        own = packed_word(word for word in settings if word not in shared)
+        line = " ".join((*words, own))
         if not all(map(_is_harmless, words)) or len(line) > _LONGEST_LINE:
             raise _refused(words)
         lines.append(line)
-    environment = {**command.environment, **program}
+    environment = {**command.environment, **variables}
     return (
         Command((*command.head, "--app", path), (), (), environment),
         "\n".join([*lines, ""]),
@@ -150,11 +152,11 @@ def into_file(command: Command, path: str) -> tuple[Command, str]:
 
 
 def _settle(context: Context) -> tuple[list[str], list[str]]:
-    """Moves values that mpirun could not read in a file to the guard's settings."""
+    """Makes settings of the variables that have a value, which a file could not hold or not all."""
     options: list[str] = []
     settings = list(context.settings)
     for word in context.options:
-        if options and options[-1] == "-x" and not _is_harmless(word):
+        if options and options[-1] == "-x" and "=" in word:
             options.pop()
             settings.append(SET + word)
         else:

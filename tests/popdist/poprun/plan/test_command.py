@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popdist.errors import LaunchError
-from popdist.poprun.guard_words import packed_program, packed_word, plain_words, read_words
+from popdist.poprun.guard_words import packed_variables, packed_word, plain_words, read_words
 from popdist.poprun.plan.command import Command, Context, check_lengths, into_file, needs_file
 
 START = ("/opt/python", "-I", "-S", "/opt/popdist/guard_start.py")
@@ -29,14 +29,14 @@ def test_a_guard_reads_what_was_written_in_either_form(settings, program):
     expected = dict(word.split("=", 1) for word in words)
     found, read = read_words(plain_words(words, program), {})
     assert ({k: v for k, v in found.items() if k != "colon"}, read) == (expected, program)
-    environ = {**packed_program(program), "OTHER": "1"}
-    assert read_words([packed_word(words)], environ) == (expected, program)
+    environ = {**packed_variables(words[1:], program), "OTHER": "1"}
+    assert read_words([packed_word(words[:1])], environ) == (expected, program)
     assert environ == {"OTHER": "1"}
 
 
 def test_a_long_program_takes_several_variables():
     program = ["x" * 200_000, "\udcff", ":"]
-    variables = packed_program(program)
+    variables = packed_variables(["a=b"], program)
     assert len(variables) > 3
     assert all(len(value) <= 100_000 for value in variables.values())
     assert read_words([packed_word(["index=0"])], dict(variables))[1] == program
@@ -68,8 +68,24 @@ def test_a_file_has_one_short_harmless_line_per_instance():
     assert made.arguments == ("/opt/mpirun", "--bind-to", "none", "--app", "/tmp/f/contexts")
     lines = text.splitlines()
     assert len(lines) == 3
-    assert lines[0].startswith("-np 1 -x POPRUN_PROGRAM_0 /opt/python -I -S /opt/popdist/guard")
-    assert set(made.environment) == {"A", "POPRUN_PROGRAM_0"}
+    assert lines[0] == (
+        "-np 1 -x POPRUN_SHARED_0 -x POPRUN_PROGRAM_0 /opt/python -I -S /opt/popdist/guard_start.py"
+        " packed="
+    )
+    assert set(made.environment) == {"A", "POPRUN_SHARED_0", "POPRUN_PROGRAM_0"}
+
+
+def test_what_differs_stands_in_the_file_and_what_does_not_is_told_once():
+    contexts = tuple(
+        Context(("-np", "1", "-x", f"I={i}", "-x", "ALL=x y"), START, (f"index={i}", "show=1"))
+        for i in range(3)
+    )
+    made, text = into_file(Command(("/opt/mpirun",), contexts, ("true",), {}), "/f")
+    for index, line in enumerate(text.splitlines()):
+        assert "x%20y" not in line
+        settings, program = read_words([line.split()[-1]], dict(made.environment))
+        assert settings == {"index": str(index), "set.I": str(index), "show": "1", "set.ALL": "x y"}
+        assert program == ["true"]
 
 
 def test_a_value_that_a_file_cannot_hold_becomes_a_setting():
