@@ -14,47 +14,43 @@ from tests.popdist_torch import reference
 LENGTH, MICRO_BATCH = 53, 2
 
 
-def read(workers, mode):
+def read(ways):
     # Data processes start while MPI is up, as in a program that calls popdist.init() first.
     popdist.init()
-    options = popdist.poptorch.Options().randomSeed(4)
-    data = TensorDataset(torch.arange(LENGTH))
-    loader = poptorch.DataLoader(
-        options,
-        data,
-        batch_size=MICRO_BATCH,
-        shuffle=True,
-        num_workers=workers,
-        mode=poptorch.DataLoaderMode[mode],
-    )
-    answer = {
-        f"epoch {epoch}": np.stack([batch[0].numpy() for batch in loader]) for epoch in range(2)
-    }
-    loader.terminate()
+    answer = {}
+    for mode, workers in ways:
+        loader = poptorch.DataLoader(
+            popdist.poptorch.Options().randomSeed(4),
+            TensorDataset(torch.arange(LENGTH)),
+            batch_size=MICRO_BATCH,
+            shuffle=True,
+            num_workers=workers,
+            mode=poptorch.DataLoaderMode[mode],
+        )
+        for epoch in range(2):
+            batches = np.stack([batch[0].numpy() for batch in loader])
+            answer[f"{mode}, epoch {epoch}"] = batches
+        loader.terminate()
     return answer
 
 
 @pytest.mark.parametrize(
-    ("instances", "replicas", "workers", "mode"),
-    [
-        (2, 4, 1, "Sync"),
-        (2, 3, 0, "Sync"),
-        (2, 4, 0, "Async"),
-        (2, 3, 1, "AsyncRebatched"),
-    ],
+    ("instances", "replicas", "ways"),
+    [(2, 4, [("Sync", 1), ("Async", 0)]), (2, 3, [("Sync", 0), ("AsyncRebatched", 1)])],
 )
-def test_instances_share_the_data_by_replicas(instances, replicas, workers, mode):
-    answers = run_job(read, instances=instances, replicas=replicas, workers=workers, mode=mode)
+def test_instances_share_the_data_by_replicas(instances, replicas, ways):
+    answers = run_job(read, instances=instances, replicas=replicas, ways=ways)
     updates = LENGTH // (MICRO_BATCH * replicas)
-    orders = []
-    for epoch in ("epoch 0", "epoch 1"):
-        batches = [answer[epoch] for answer in answers]
-        local = [replicas // instances + (i < replicas % instances) for i in range(instances)]
-        assert [b.shape for b in batches] == [(updates, MICRO_BATCH * n) for n in local]
-        order = np.concatenate([b.ravel() for b in batches])
-        assert len(set(order)) == len(order) == updates * MICRO_BATCH * replicas
-        orders.append(order)
-    assert orders[0].tolist() != orders[1].tolist()
+    for mode, _ in ways:
+        orders = []
+        for epoch in range(2):
+            batches = [answer[f"{mode}, epoch {epoch}"] for answer in answers]
+            local = [replicas // instances + (i < replicas % instances) for i in range(instances)]
+            assert [b.shape for b in batches] == [(updates, MICRO_BATCH * n) for n in local]
+            order = np.concatenate([b.ravel() for b in batches])
+            assert len(set(order)) == len(order) == updates * MICRO_BATCH * replicas
+            orders.append(order)
+        assert orders[0].tolist() != orders[1].tolist()
 
 
 def train_interleaved(accumulation=2, own=None):
