@@ -52,6 +52,9 @@ CODES: dict[str, str] = {
     "PD304": "the instances disagree about the model or the data",
     "PD305": "a wrapped model was used in a way its state does not allow",
     "PD306": "an optimizer cannot be used",
+    "PD307": "a checkpoint cannot be written, read or used",
+    "PD308": "a plain loop uses the distributed optimizer in a way that cannot be right",
+    "PD309": "a loss is infinite or not a number",
     # ONNX adapter (popdist_onnx): types, builder, lowering.
     "PD500": "an operator was given an unknown tensor, or the wrong number of them",
     "PD501": "an argument of a builder method is unknown, missing or malformed",

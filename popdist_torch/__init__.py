@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from popdist_torch import optim, options, profiling
 from popdist_torch.arguments import ICustomArgParser, registerCustomArgParser
+from popdist_torch.checkpoint import Checkpoint
 from popdist_torch.data import AsynchronousDataAccessor, DataLoader
 from popdist_torch.errors import Error, RecoverableError, UnrecoverableError
 from popdist_torch.executor.executor import Executor as PoplarExecutor
@@ -72,6 +73,7 @@ __all__ = [
     "BeginBlock",
     "Block",
     "BlockFunction",
+    "Checkpoint",
     "CommGroupType",
     "ConnectionType",
     "DataLoader",

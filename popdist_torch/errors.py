@@ -84,3 +84,15 @@ class AgreementError(Error):
 
 class OptimizerError(PopdistError, AssertionError):
     """An optimizer cannot drive this model."""
+
+
+class CheckpointError(Error):
+    """A checkpoint cannot be written, read or used."""
+
+
+class PlainLoopError(Error):
+    """The thin path for plain loops was used in a way that cannot be right."""
+
+
+class NotFiniteError(Error):
+    """A loss is infinite or not a number, and the program asked to stop there."""

@@ -10,10 +10,11 @@ import torch
 
 from popdist_torch.errors import Error, OfflineError
 from popdist_torch.executor import device as devices
-from popdist_torch.executor import inputs
+from popdist_torch.executor import inputs, replica_state
 from popdist_torch.executor.batching import Batching
+from popdist_torch.executor.latency import Latencies
 from popdist_torch.executor.outputs import Outputs
-from popdist_torch.executor.replicas import RandomStreams
+from popdist_torch.executor.replicas import RandomStreams, random_words, restore_words
 from popdist_torch.executor.step import Replicas
 from popdist_torch.executor.weights import DeviceModel
 from popdist_torch.ops.recomputation import MarkedLayers
@@ -55,6 +56,8 @@ class Executor(ABC):
         self._signature: inputs.Signature | None = None
         self._replicas: Replicas | None = None
         self._attached = False
+        self._loaded_replicas: list[replica_state.Row] = []
+        self._latencies = Latencies()
 
     @property
     def model(self) -> nn.Module:
@@ -112,19 +115,23 @@ class Executor(ABC):
             )
         if self._replicas is None:
             self._compile(args, kwargs)
-        replicas, arguments = self._require_compiled(), self._collect(args, kwargs)
-        if not self._attached:
-            self.attachToDevice()
-        outputs = Outputs(
-            self._options.output_mode,
-            self._options.output_return_period,
-            self._batching,
-            self._shared,
-        )
-        with wrapped_call():
-            self._run(replicas, arguments, outputs)
-        replicas.model.buffers.require_unchanged(broadcast=self._options.broadcast_buffers)
-        return outputs.joined()
+        with self._latencies.total.timed():
+            replicas = self._require_compiled()
+            with self._latencies.inputs.timed():
+                arguments = self._collect(args, kwargs)
+            if not self._attached:
+                self.attachToDevice()
+            outputs = Outputs(
+                self._options.output_mode,
+                self._options.output_return_period,
+                self._batching,
+                self._shared,
+            )
+            with self._latencies.compute.timed(), wrapped_call():
+                self._run(replicas, arguments, outputs)
+            replicas.model.buffers.require_unchanged(broadcast=self._options.broadcast_buffers)
+            with self._latencies.outputs.timed():
+                return outputs.joined()
 
     def isCompiled(self) -> bool:
         """Whether the model is ready to run.
@@ -213,6 +220,74 @@ class Executor(ABC):
             self.copyWeightsToDevice()
         return result
 
+    def replica_state(self) -> list[dict[str, Any]]:
+        """What each local replica has of its own: its random stream and its buffers.
+
+        Returns:
+            One dictionary of plain values a replica; none before the first call.
+        """
+        if self._replicas is None:
+            return list(self._loaded_replicas)
+        return replica_state.rows(self._replicas, self._options.placement)
+
+    def load_replica_state(self, rows: list[dict[str, Any]]) -> None:
+        """Brings the local replicas to states of `replica_state`, at once or on the first call.
+
+        Args:
+            rows: Those of all replicas of the job.
+
+        Raises:
+            CheckpointError: They are of a job of another number of replicas.
+        """
+        self._loaded_replicas = replica_state.of_this_process(rows, self._options.placement)
+        if self._replicas is not None:
+            replica_state.restore(self._replicas, self._loaded_replicas)
+
+    @property
+    def rng_state(self) -> list[int]:
+        """The seed, then the positions of all local replicas' random streams, as numbers.
+
+        Raises:
+            Error: The model is not compiled.
+        """
+        return random_words(self._seed(), self._require_compiled().streams)
+
+    @rng_state.setter
+    def rng_state(self, state: list[int]) -> None:
+        restore_words(state, self._require_compiled().streams)
+
+    def getLatency(self) -> tuple[float, float, float]:
+        """How long calls take.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.total.summary()
+
+    def getComputeLatency(self) -> tuple[float, float, float]:
+        """How long passes, exchange and updates of a call take.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.compute.summary()
+
+    def getHostIpuLatency(self) -> tuple[float, float, float]:
+        """How long a call's arguments take to the device.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.inputs.summary()
+
+    def getIpuHostLatency(self) -> tuple[float, float, float]:
+        """How long a call's outputs take to the program.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.outputs.summary()
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -231,6 +306,7 @@ class Executor(ABC):
         indices = range(here.first_replica, here.first_replica + here.local_replicas)
         streams = RandomStreams(self._seed(), indices, device)
         self._replicas = Replicas(model, streams, MarkedLayers(model.module))
+        replica_state.restore(self._replicas, self._loaded_replicas)
         self._shared = model.storages()
         self._signature = arguments.signature
         # The copy is fresh, so there is nothing to bring until somebody detaches.

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist.exchange import Exchange, Item, allocate, plan, views
+from popdist_torch.executor.instance_sum import InstanceSum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_USED = "used by any replica"
 
 
 class Gradients:
@@ -21,9 +19,13 @@ class Gradients:
 
     Args:
         parameters: What is trained, in the order of the model.
+
+    Attributes:
+        waited: Seconds spent waiting for other instances since the object was made.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self.waited = 0.0
         self._parameters = list(parameters)
 
     def begin(self) -> None:
@@ -31,15 +33,16 @@ class Gradients:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def backward(self, loss: torch.Tensor, seed: float, *, last: bool) -> None:
+    def backward(self, loss: torch.Tensor, seed: float, *, replica: int, last: bool) -> None:
         """Adds the gradients of one replica's micro-batch.
 
         Args:
             loss: The loss, of any shape; the sum of its elements is differentiated.
             seed: Factor of the gradients.
+            replica: Local index of the replica.
             last: Whether no other backward pass of this process follows in this update.
         """
-        del last
+        del replica, last
         torch.autograd.backward(loss, torch.full_like(loss, seed))
 
     def end(self, factor: float) -> None:
@@ -54,16 +57,14 @@ class Gradients:
 
     def release(self) -> None:
         """Leaves the parameters without gradients."""
-        self.begin()
+        Gradients.begin(self)
 
 
 class SharedGradients(Gradients):
     """Gradients summed over all instances of the job.
 
     In the last backward pass, a hook moves each gradient into the exchange's flat buffer as soon as
-    it is complete; full slices leave while the pass goes on. A small vector travels along that
-    counts who had a gradient at all, so that a parameter unused by every replica of the job stays
-    without one, as it would in one process.
+    it is complete; full slices leave while the pass goes on.
 
     Args:
         parameters: What is trained, in the order of the model.
@@ -77,19 +78,7 @@ class SharedGradients(Gradients):
     ) -> None:
         # Backward passes complete the last layer's gradients first.
         super().__init__(list(reversed(parameters)))
-        items = [
-            Item(name, p.numel(), str(p.dtype).removeprefix("torch."), p.element_size())
-            for name, p in zip(reversed(names), self._parameters, strict=True)
-        ]
-        # Of the most common type, so that it usually travels in the last slice of the gradients.
-        items.append(Item(_USED, len(items), "float32", 4))
-        layout = plan(items)
-        device = self._parameters[0].device
-        self._arenas = allocate(layout, device=device)
-        shapes = [tuple(p.shape) for p in self._parameters] + [(len(self._parameters),)]
-        *self._views, self._used = views(layout, self._arenas, shapes)
-        self._exchange = Exchange(layout, self._arenas, horovod, name=label)
-        self._collected: set[int] = set()
+        self._sum = InstanceSum(self._parameters, list(reversed(names)), horovod, label)
         self._last = False
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i))  # type: ignore[no-untyped-call]
@@ -99,20 +88,19 @@ class SharedGradients(Gradients):
     def begin(self) -> None:
         """Starts an update without gradients."""
         super().begin()
-        self._exchange.begin()
-        self._collected.clear()
-        self._used.zero_()
+        self._sum.begin()
 
-    def backward(self, loss: torch.Tensor, seed: float, *, last: bool) -> None:
+    def backward(self, loss: torch.Tensor, seed: float, *, replica: int, last: bool) -> None:
         """Adds the gradients of one replica's micro-batch; sends them off if they are the last.
 
         Args:
             loss: The loss, of any shape; the sum of its elements is differentiated.
             seed: Factor of the gradients.
+            replica: Local index of the replica.
             last: Whether no other backward pass of this process follows in this update.
         """
         self._last = last
-        super().backward(loss, seed, last=last)
+        super().backward(loss, seed, replica=replica, last=last)
         self._last = False
 
     def end(self, factor: float) -> None:
@@ -121,35 +109,19 @@ class SharedGradients(Gradients):
         Args:
             factor: What to multiply them with.
         """
-        for index in range(len(self._parameters)):
-            if index not in self._collected:
-                self._collect(index)
-        self._exchange.ready(len(self._parameters))
-        self._exchange.finish()
-        used = self._used.tolist()
-        for parameter, view, count in zip(self._parameters, self._views, used, strict=True):
-            parameter.grad = view if count else None
+        self._sum.finish()
+        self.waited = self._sum.waited
         super().end(factor)
 
     def release(self) -> None:
         """Leaves the parameters without gradients and hooks."""
-        Gradients.begin(self)
+        super().release()
         for hook in self._hooks:
             hook.remove()
 
     def _hook(self, index: int) -> Any:
         def collect(_parameter: torch.Tensor) -> None:
             if self._last:
-                self._collect(index)
+                self._sum.collect(index)
 
         return collect
-
-    def _collect(self, index: int) -> None:
-        gradient = self._parameters[index].grad
-        if gradient is None:
-            self._views[index].zero_()
-        else:
-            self._views[index].copy_(gradient.to_dense() if gradient.is_sparse else gradient)
-            self._used[index] = 1
-        self._collected.add(index)
-        self._exchange.ready(index)

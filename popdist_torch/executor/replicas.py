@@ -105,6 +105,42 @@ class RandomStreams:
             torch.cuda.set_rng_state(states[1], self.device)
 
 
+def random_words(seed: int, streams: RandomStreams) -> list[int]:
+    """The positions of random streams as numbers.
+
+    Args:
+        seed: The program's seed.
+        streams: The streams.
+
+    Returns:
+        The seed, then the bytes of every stream's state.
+    """
+    return [seed, *(byte for stream in streams.state for part in stream for byte in part.tolist())]
+
+
+def restore_words(words: Sequence[int], streams: RandomStreams) -> None:
+    """Puts random streams where others stood.
+
+    Args:
+        words: What `random_words` returned.
+        streams: The streams to move.
+
+    Raises:
+        Error: They are those of another number of replicas.
+    """
+    sizes = [[part.numel() for part in stream] for stream in streams.state]
+    flat = torch.tensor(words[1:], dtype=torch.uint8)
+    if flat.numel() != sum(map(sum, sizes)):
+        raise Error(
+            "PD305",
+            "rng_state is of another number of replicas",
+            value=f"{len(words)} numbers",
+            accepted=f"{1 + sum(map(sum, sizes))}",
+        )
+    rest = iter(torch.split(flat, [size for stream in sizes for size in stream]))
+    streams.state = [tuple(next(rest).clone() for _ in stream) for stream in sizes]
+
+
 class ReplicaBuffers:
     """One set of buffers per local replica; a module uses one set at a time.
 
@@ -168,6 +204,30 @@ class ReplicaBuffers:
                     value=f"buffer {name!r} of {type(part).__name__}",
                     hint="options.broadcastBuffers(False) lets every replica keep its own",
                 )
+
+    def state(self, replica: int) -> list[Buffers]:
+        """Copies of one replica's buffers.
+
+        Args:
+            replica: Local index of the replica.
+
+        Returns:
+            Tensors by name, for every part of the module that has buffers.
+        """
+        return [_copied(buffers) for buffers in self._sets[replica]]
+
+    def load(self, replica: int, state: Sequence[Buffers]) -> None:
+        """Gives one replica the buffers that `state` returned.
+
+        Args:
+            replica: Local index of the replica.
+            state: They.
+        """
+        for buffers, loaded in zip(self._sets[replica], state, strict=True):
+            for name, value in loaded.items():
+                present = buffers.get(name)
+                target = value if present is None else present
+                buffers[name] = None if value is None else value.clone().to(target.device)
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """All buffers of all replicas.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from popdist_torch.executor.batching import Batching
+    from popdist_torch.executor.finite import LossGuard
     from popdist_torch.executor.gradients import Gradients
     from popdist_torch.executor.inputs import Arguments
     from popdist_torch.executor.outputs import Outputs
@@ -61,6 +62,7 @@ def train(
     outputs: Outputs,
     *,
     divisor: int,
+    guard: LossGuard | None = None,
 ) -> None:
     """Runs the weight updates of one training call.
 
@@ -72,6 +74,7 @@ def train(
         optimizer: What updates the weights.
         outputs: Collects what the model returns.
         divisor: What the sum of all gradients is divided by.
+        guard: Watches the losses, where the program asked for it.
     """
     # Dividing in the seed of the backward pass saves a pass over all gradients.
     seed = optimizer.loss_scaling / divisor
@@ -84,9 +87,13 @@ def train(
                 with replicas.running(replica), torch.enable_grad():
                     with replicas.marked.forward_pass():
                         output, loss = _forward(replicas.model.module, arguments, part, batching)
-                    gradients.backward(loss, seed, last=last)
+                    gradients.backward(loss, seed, replica=replica, last=last)
+                if guard is not None:
+                    guard.watch(loss, step, replica)
                 outputs.add(output, iteration, step, replica)
         gradients.end(1 / optimizer.loss_scaling)
+        if guard is not None:
+            guard.require_finite(iteration)
         optimizer.update()
 
 

@@ -10,14 +10,16 @@ from popdist.exchange import connect
 from popdist_torch.errors import AgreementError, Error
 from popdist_torch.executor import agreement
 from popdist_torch.executor.executor import Executor
+from popdist_torch.executor.finite import LossGuard
 from popdist_torch.executor.gradients import Gradients, SharedGradients
 from popdist_torch.executor.host_access import unwrap, wrap
+from popdist_torch.executor.ordered import OrderedGradients
 from popdist_torch.executor.step import train
 from popdist_torch.optim.device import DeviceOptimizer
 from popdist_torch.options import Options, OutputMode, ReductionType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import nn
 
@@ -35,6 +37,8 @@ class TrainingExecutor(Executor):
         optimizer: What updates the weights; SGD with a learning rate of 0.01 by default.
         check_agreement: Whether the first call checks that all instances are about to train the
             same thing.
+        placement_invariant: Whether gradients are added up in one order in every layout.
+        stop_at_bad_loss: Whether a loss that is infinite or not a number is an error.
 
     Raises:
         Error: The module is wrapped for training already.
@@ -47,13 +51,45 @@ class TrainingExecutor(Executor):
         optimizer: torch.optim.Optimizer | None,
         *,
         check_agreement: bool,
+        placement_invariant: bool = False,
+        stop_at_bad_loss: bool = False,
     ) -> None:
         super().__init__(model, options, OutputMode.Final)
+        self._placement_invariant = placement_invariant
+        self._stop_at_bad_loss = stop_at_bad_loss
+        self._guard: LossGuard | None = None
         self._optimizer = optimizer or torch.optim.SGD(self._user_model.parameters(), lr=0.01)
         self._check_agreement = check_agreement
         self._link = wrap(self._user_model)
         self._device_optimizer: DeviceOptimizer | None = None
         self._gradients: Gradients | None = None
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The program's optimizer."""
+        return self._optimizer
+
+    def load_optimizer_state(self, load: Callable[[], None]) -> None:
+        """Loads the state of the program's optimizer, into the one that updates too.
+
+        Args:
+            load: Changes the program's optimizer.
+        """
+        compiled = self._device_optimizer is not None
+        if self._device_optimizer is not None:
+            self._device_optimizer.release()
+        load()
+        if compiled:
+            pairs = self._require_compiled().model.pairs
+            self._device_optimizer = DeviceOptimizer(self._optimizer, pairs, self._divisor())
+
+    def getExchangeLatency(self) -> float:
+        """How long updates waited for other instances; an addition to PopTorch.
+
+        Returns:
+            Seconds, all updates together: what of the communication was not hidden.
+        """
+        return 0.0 if self._gradients is None else self._gradients.waited
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Takes an optimizer's hyper-parameters, from the next call on.
@@ -146,6 +182,7 @@ class TrainingExecutor(Executor):
             self._device_optimizer,
             outputs,
             divisor=self._divisor(),
+            guard=self._guard,
         )
         self._link.outdated(replicas.model.to_host)
 
@@ -163,17 +200,25 @@ class TrainingExecutor(Executor):
                 "the optimizer has no parameter that requires gradients",
                 hint="build it from model.parameters(), before parameters are frozen",
             )
-        if self._options.placement.num_processes == 1:
-            return Gradients(trained)
-        horovod = self._connected()
-        if self._check_agreement:
+        here = self._options.placement
+        horovod = self._connected() if here.num_processes > 1 else None
+        if horovod is not None and self._check_agreement:
             agreement.require(
                 agreement.facts(replicas.model.module, self._options, self._optimizer), horovod
             )
+        label = f"popdist gradients of {type(self._user_model).__name__}"
+        if self._stop_at_bad_loss:
+            self._guard = LossGuard(here, horovod, label)
+        if self._placement_invariant:
+            counts = [here.local_replicas]
+            if horovod is not None:
+                counts = horovod.allgather(torch.tensor(counts), name=f"{label}.replicas").tolist()
+            return OrderedGradients(trained, counts, here.process_id, horovod, label)
+        if horovod is None:
+            return Gradients(trained)
         model = replicas.model
         name_of = dict(zip((id(d) for _, d in model.pairs), model.names, strict=True))
         names = [name_of[id(parameter)] for parameter in trained]
-        label = f"popdist gradients of {type(self._user_model).__name__}"
         return SharedGradients(trained, names, horovod, label)
 
     def _connected(self) -> Any:
@@ -203,6 +248,8 @@ def trainingModel(
     optimizer: torch.optim.Optimizer | None = None,
     *,
     check_agreement: bool = True,
+    placement_invariant: bool = False,
+    stop_at_bad_loss: bool = False,
 ) -> TrainingExecutor:
     """Wraps a module for training.
 
@@ -214,6 +261,11 @@ def trainingModel(
             SGD with a learning rate of 0.01 by default.
         check_agreement: Whether the first call checks that all instances are about to train the
             same thing (options, optimizer, data, every weight); costs one pass over the weights.
+        placement_invariant: Whether the same global batches give the same weights, bit for bit,
+            however replicas are spread over instances. Every replica's gradients are then kept
+            apart until they are added up in one order, and exchanged after the backward pass.
+        stop_at_bad_loss: Whether all instances stop with an error that says where, before the
+            update, when a loss of any replica is infinite or not a number.
 
     Returns:
         An executor that takes combined batches.
@@ -221,4 +273,11 @@ def trainingModel(
     Raises:
         Error: The module is wrapped for training already.
     """
-    return TrainingExecutor(model, options, optimizer, check_agreement=check_agreement)
+    return TrainingExecutor(
+        model,
+        options,
+        optimizer,
+        check_agreement=check_agreement,
+        placement_invariant=placement_invariant,
+        stop_at_bad_loss=stop_at_bad_loss,
+    )

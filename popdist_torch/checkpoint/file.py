@@ -1,0 +1,127 @@
+"""One file that is either the old one or the new one, whenever the power goes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from popdist_torch.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(path: Path, content: Any) -> None:
+    """Replaces a file.
+
+    The new content is complete on the disk before it takes the file's name, so a process that is
+    killed at any moment leaves a whole file.
+
+    Args:
+        path: The file.
+        content: Tensors and plain values, nested.
+
+    Raises:
+        CheckpointError: It cannot be written; the file is as it was.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished.open("wb") as stream:
+            torch.save(content, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        unfinished.replace(path)
+        _sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise CheckpointError(
+            "PD307",
+            f"the checkpoint {path} cannot be written; an earlier one is as it was",
+            value=str(error),
+            hint="give a folder that exists, may be written to and has room",
+        ) from error
+
+
+def read(path: Path) -> Any:
+    """Reads what `write` wrote; nothing in the file is executed.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        CheckpointError: It is not there, damaged, or holds something else.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
+        raise CheckpointError(
+            "PD307",
+            f"the checkpoint {path} cannot be read",
+            value=_reason(error),
+            accepted="a file that Checkpoint.save wrote",
+        ) from error
+
+
+def packed(content: Any, name: str) -> bytes:
+    """A state as bytes, checked to be one that can be read again.
+
+    Args:
+        content: Tensors and plain values, nested.
+        name: Whose state it is, for the message.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        CheckpointError: It holds something that is neither a tensor nor a plain value.
+    """
+    stream = io.BytesIO()
+    try:
+        torch.save(content, stream)
+        unpacked(stream.getvalue())
+    except (pickle.PickleError, AttributeError, TypeError) as error:
+        raise CheckpointError(
+            "PD307",
+            f"the state of {name} cannot be kept in a checkpoint",
+            value=_reason(error),
+            accepted="tensors, numbers, text, and lists, tuples and dictionaries of them",
+        ) from error
+    return stream.getvalue()
+
+
+def unpacked(content: bytes) -> Any:
+    """Reads what `packed` made.
+
+    Args:
+        content: The bytes.
+
+    Returns:
+        The state.
+    """
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def _reason(error: Exception) -> str:
+    """The line of torch's advice that says what was wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if "Unsupported" in line]
+    return [*named, *lines, type(error).__name__][0]
+
+
+def _sync_folder(folder: Path) -> None:
+    # The new name is on the disk only once the folder is.
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

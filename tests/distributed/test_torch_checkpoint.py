@@ -1,0 +1,140 @@
+"""Jobs that are killed without warning go on from their checkpoint with the very same numbers."""
+
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import popdist
+import popdist.poptorch
+import popdist_torch as poptorch
+from tests.distributed.jobs import JobFailedError, run_job
+from tests.popdist_torch import reference
+
+EPOCHS = 3
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.4), nn.Linear(8, 4)
+        )
+
+    def forward(self, x, y):
+        return nn.functional.cross_entropy(self.layers(x), y)
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(path, instance=None, moment=None, call=None):
+    """Trains on random data, and saves after every other call; one instance may be killed.
+
+    With `moment` "saving" it dies while the file is written, with a number so many seconds after
+    call `call`, whatever it is doing then.
+    """
+    popdist.init()
+    random.seed(popdist.getInstanceIndex())
+    np.random.seed(popdist.getInstanceIndex())  # noqa: NPY002 - what programs use
+    options = popdist.poptorch.Options().randomSeed(3).deviceIterations(2)
+    options.Training.gradientAccumulation(2)
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(100, 5, generator=generator), torch.randint(0, 4, (100,))
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    training = poptorch.trainingModel(model, options, optimizer)
+    loader = poptorch.DataLoader(options, TensorDataset(x, y), batch_size=2, shuffle=True)
+    saved = poptorch.Checkpoint(path, model=training, loader=loader, scheduler=scheduler)
+    values = saved.load() or {"epoch": 0, "calls": 0}
+    if values["calls"]:
+        training.setOptimizer(optimizer)
+    started, calls, losses = values["calls"], values["calls"], []
+    for epoch in range(values["epoch"], EPOCHS):
+        for images, labels in loader:
+            # The host draws too, from all of its streams.
+            factor = random.random() * np.random.rand()  # noqa: S311, NPY002 - as above
+            noisy = images + factor * torch.randn_like(images)
+            losses.append(training(noisy, labels).mean().item())
+            calls += 1
+            mine = popdist.getInstanceIndex() == instance
+            if mine and calls == call and moment != "saving":
+                threading.Timer(moment, die).start()
+            if calls % 2 == 0:
+                if mine and calls == call:
+                    os.fsync = lambda _descriptor: die()
+                saved.save(epoch=epoch, calls=calls)
+        scheduler.step()
+        training.setOptimizer(optimizer)
+    return {
+        "weights": reference.flat(model),
+        "statistics": np.stack(
+            [
+                np.concatenate(
+                    [b.double().reshape(-1).numpy() for s in row["buffers"] for b in s.values()]
+                )
+                for row in training.replica_state()
+            ]
+        ),
+        "losses": losses,
+        "started": started,
+    }
+
+
+def test_a_job_that_is_killed_twice_goes_on_bit_for_bit(tmp_path):
+    uninterrupted = run_job(train, replicas=4, path=str(tmp_path / "whole.pt"))
+    path = str(tmp_path / "folder" / "run.pt")
+    # The file of call 4 is whole; that of call 6 never gets its name.
+    with pytest.raises(JobFailedError):
+        run_job(train, replicas=4, path=path, instance=0, moment="saving", call=6)
+    with pytest.raises(JobFailedError):
+        run_job(train, replicas=4, path=path, instance=1, moment=0.001, call=7)
+    resumed = run_job(train, replicas=4, path=path)
+    for whole, rest in zip(uninterrupted, resumed, strict=True):
+        assert rest["started"] in (4, 6, 8)
+        assert rest["losses"] == whole["losses"][rest["started"] :]
+        np.testing.assert_array_equal(rest["weights"], whole["weights"])
+        np.testing.assert_array_equal(rest["statistics"], whole["statistics"])
+
+
+def refuse(path):
+    """Instance 0 cannot write; a damaged file; a file of other things: seen by everybody."""
+    popdist.init()
+    seen = {}
+
+    def attempt(name, function):
+        try:
+            function()
+        except poptorch.Error as error:
+            seen[name] = str(error)
+
+    model = nn.Linear(2, 2)
+    attempt("no folder", lambda: poptorch.Checkpoint("/proc/none/run.pt", model=model).save())
+    saved = poptorch.Checkpoint(path, model=model)
+    saved.save(best=0.5)
+    seen["values"] = saved.load()
+    attempt("other things", lambda: poptorch.Checkpoint(path, net=model).load())
+    popdist.synchronize()
+    if popdist.getInstanceIndex() == 0:
+        with Path(path).open("r+b") as stream:
+            stream.truncate(200)
+    attempt("damaged", saved.load)
+    return seen
+
+
+def test_trouble_with_the_file_is_an_error_on_all_instances(tmp_path):
+    first, second = run_job(refuse, path=str(tmp_path / "run.pt"))
+    assert first["values"] == second["values"] == {"best": 0.5}
+    for answer in (first, second):
+        assert "cannot be written" in answer["no folder"]
+        assert "holds other things" in answer["other things"]
+        assert "cannot be read" in answer["damaged"]
