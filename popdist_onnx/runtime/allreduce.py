@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.runtime.stages import MOST_BUCKETS
+from popdist_onnx.runtime.wiring import LEAST_BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +50,7 @@ class Allreduce:
             Item(copy.gradient, int(np.prod(spec.shape or ())), _torch_name(spec), _bytes(spec))
             for copy, spec in gradients
         ]
-        layout = plan(items)
+        layout = plan(items, slice_bytes=_slice_bytes(sum(i.elements * i.itemsize for i in items)))
         self._arenas = allocate(layout)
         self._facts: Callable[[], Mapping[str, str]] | None = facts
         self._horovod = horovod
@@ -124,6 +126,13 @@ def digest(array: Array) -> str:
     """
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return hashlib.blake2b(flat.data, digest_size=8).hexdigest()
+
+
+def _slice_bytes(total: int) -> int:
+    """Slices small enough for the first to leave long before the last gradient is complete."""
+    from popdist.exchange import DEFAULT_SLICE_BYTES
+
+    return max(LEAST_BUCKET, min(DEFAULT_SLICE_BYTES, total // MOST_BUCKETS))
 
 
 def _torch_name(spec: Spec) -> str:

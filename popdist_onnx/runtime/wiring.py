@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from popdist_onnx.runtime.reading import HostCopy, Reading, Spec
 
-LEAST_BUCKET = 4 << 20
-"""Bytes of gradients below which a stage of their own does not pay."""
+LEAST_BUCKET = 1 << 20
+"""Bytes of gradients below which a stage of their own does not pay: they travel in 10 ms even over
+1 Gbit/s."""
 
 
 @dataclass(frozen=True)
