@@ -16,6 +16,7 @@ from popdist_onnx.graph.compat import newest_opset
 from popdist_onnx.graph.fold import fold
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.names import OPSET
+from popdist_onnx.graph.untie import untie
 from popdist_onnx.graph.upgrade import OLDEST_OPSET, WORKING_OPSET, upgrade
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def load(source: Source) -> ir.Model:
 
 
 def read(source: Source) -> onnx.ModelProto:
-    """Reads a model as it is.
+    """Reads a model; see `popdist_onnx.graph.untie` for the one thing that is changed.
 
     Args:
         source: As for `load`.
@@ -73,9 +74,9 @@ def read(source: Source) -> onnx.ModelProto:
         popart_exception: There is no such file, or it holds no model.
     """
     if isinstance(source, ir.Model):
-        return ir.to_proto(source)
+        return untie(ir.to_proto(source))
     if isinstance(source, onnx.ModelProto):
-        return source
+        return untie(source)
     try:
         if isinstance(source, bytes):
             proto = onnx.load_from_string(source)
@@ -102,7 +103,7 @@ def read(source: Source) -> onnx.ModelProto:
             value="bytes" if isinstance(source, bytes) else str(source),
             accepted="an ONNX model (a serialized ModelProto)",
         )
-    return proto
+    return untie(proto)
 
 
 def save(model: ir.Model, path: str | PathLike[str] | None = None) -> onnx.ModelProto:

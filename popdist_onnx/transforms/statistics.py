@@ -8,22 +8,28 @@ import onnx_ir as ir
 
 from popdist_onnx.graph import names
 from popdist_onnx.graph.passes import Pass
+from popdist_onnx.graph.tape import Tape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from popdist_onnx.graph.tensor import Tensor
 
 _MEAN, _VARIANCE = 3, 4
+
+_MOMENTUM = 0.9
+"""What a node without the attribute means."""
 
 
 class RunningStatistics(Pass):
     """Makes the running mean and variance of training nodes state.
 
-    Needs: nothing. Leaves: for every BatchNormalization in training mode whose statistics are
-    initializers, its second and third output as ``UpdatedVar___<statistic>``.
+    Needs: nothing. Leaves: every BatchNormalization in training mode gives the statistics of the
+    batch itself (momentum 0), which its gradient reads; running statistics that are initializers
+    become ``UpdatedVar___<statistic>`` = momentum * running + (1 - momentum) * batch. The variance
+    is the biased one, as ONNX has it (torch keeps the unbiased one).
     """
 
     def change(self, model: ir.Model) -> bool:
-        """Renames the outputs.
+        """Rewrites the nodes.
 
         Args:
             model: The model.
@@ -31,18 +37,12 @@ class RunningStatistics(Pass):
         Returns:
             Whether there was such a node.
         """
-        graph = model.graph
-        found = False
-        for node in graph:
-            if node.op_type != "BatchNormalization" or not _trains(node):
-                continue
-            for output, statistic in _statistics(node):
-                if statistic.name in graph.initializers and not _is_updated(graph, statistic):
-                    output.name = names.updated(str(statistic.name))
-                    output.type, output.shape = statistic.type, statistic.shape
-                    graph.outputs.append(output)
-                    found = True
-        return found
+        nodes = [node for node in model.graph if _moves(node)]
+        tape = Tape(model.graph)
+        for node in nodes:
+            with tape.at(node, f"{node.outputs[0].name}/", node.metadata_props):
+                tape.substitute(node, _separated(tape, node))
+        return bool(nodes)
 
 
 class TrainStatistics(Pass):
@@ -96,16 +96,37 @@ def _trains(node: ir.Node) -> bool:
     return bool(node.attributes.get_int("training_mode", 0))
 
 
-def _statistics(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:
-    for index, output in ((_MEAN, 1), (_VARIANCE, 2)):
-        value = node.inputs[index]
-        if value is not None and len(node.outputs) > output:
-            yield node.outputs[output], value
+def _moves(node: ir.Node) -> bool:
+    batch_norm = node.op_type == "BatchNormalization" and node.domain == ""
+    return batch_norm and _trains(node) and node.attributes.get_float("momentum", _MOMENTUM) != 0
 
 
-def _is_updated(graph: ir.Graph, statistic: ir.Value) -> bool:
-    wanted = names.updated(str(statistic.name))
-    return any(value.name == wanted for value in graph.outputs)
+def _separated(tape: Tape, node: ir.Node) -> list[Tensor]:
+    momentum = node.attributes.get_float("momentum", _MOMENTUM)
+    settings = {name: one.value for name, one in node.attributes.items()} | {"momentum": 0.0}
+    x, scale, bias, *_ = (tape.wrap(value) for value in node.inputs if value is not None)
+    # With momentum 0 what ran before does not count. ONNX Runtime's kernel may write the new
+    # statistics over the old ones it is given: these must be nobody's.
+    unused = (scale - scale, bias - bias)
+    y, *batch = tape.many("BatchNormalization", 3, x, scale, bias, *unused, **settings)
+    outputs = [y]
+    for index, statistic in zip((_MEAN, _VARIANCE), batch, strict=True):
+        running = node.inputs[index]
+        assert running is not None  # noqa: S101 - the operator has five inputs
+        moved = tape.wrap(running) * momentum + statistic * (1 - momentum)
+        outputs.append(_as_state(tape, running, moved))
+    return outputs[: len(node.outputs)]
+
+
+def _as_state(tape: Tape, running: ir.Value, moved: Tensor) -> Tensor:
+    """Names the next value; a statistic that several nodes share keeps the first one's."""
+    graph, wanted = tape.graph, names.updated(str(running.name))
+    taken = any(value.name == wanted for value in graph.outputs)
+    if running.name not in graph.initializers or taken:
+        return moved
+    named = tape.rename(moved, wanted)
+    graph.outputs.append(named.value)
+    return named
 
 
 def _switch(graph: ir.Graph, node: ir.Node) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import popdist_onnx
+from popdist_onnx.graph.untie import untie
 from popdist_onnx.training.batches import indices
 from popdist_onnx.training.job import Job
 
@@ -91,6 +92,8 @@ def test_what_is_saved_is_the_given_model_with_other_weights(tmp_path):
     trainer = popdist_onnx.train(given, x, y, epochs=8, optimizer=sgd(), batch_size=BATCH)
     trainer.save(tmp_path / "trained.onnx")
     before, after = onnx.load_from_string(given), onnx.load(tmp_path / "trained.onnx")
+    # What the exporter wrote once because it began with equal content is several weights again.
+    before = untie(before)
     assert list(before.graph.node) == list(after.graph.node)
     assert [t.name for t in before.graph.initializer] == [t.name for t in after.graph.initializer]
     (alone,) = onnxruntime.InferenceSession(tmp_path / "trained.onnx").run(None, {"x": x[:5]})

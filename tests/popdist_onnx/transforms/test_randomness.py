@@ -12,7 +12,7 @@ from popdist_onnx.graph.load import load
 from popdist_onnx.transforms.autodiff import autodiff
 from popdist_onnx.transforms.loss import add_sum
 from popdist_onnx.transforms.randomness import random_inputs
-from popdist_onnx.transforms.running_statistics import running_statistics
+from popdist_onnx.transforms.statistics import running_statistics
 from tests.popdist_onnx.gradients.harness import normal, session
 
 
