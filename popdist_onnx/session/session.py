@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.load import save
 from popdist_onnx.runtime.engine import Engine, Layout
 from popdist_onnx.runtime.execution import Execution, default_threads
 from popdist_onnx.session.anchors import StepPort, array_shape, elements
 from popdist_onnx.session.devices import DeviceInfo, require
 from popdist_onnx.session.progress import bar
+from popdist_onnx.session.reports import Reports
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.weights import HostTensors, PyWeightsIO
 from popdist_onnx.types import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("popdist.onnx")
 
 
-class Session:
+class Session(Reports):
     """A model with its data flow, on a device.
 
     Args:
@@ -324,10 +324,6 @@ class Session:
                 "PD576", f"no tensor '{id}' of known shape in this session", value=id
             )
         return TensorInfo(DataType.from_onnx(int(spec.dtype)), spec.shape)
-
-    def getIr(self) -> onnx.ModelProto:
-        """The graph that runs, as an ONNX model."""
-        return save(self._reading.model)
 
     def _prepared(self, _engine: Engine) -> None:
         """Completes `prepareDevice`."""

@@ -7,6 +7,7 @@ import torch
 import popdist
 import popdist.popart
 import popdist_onnx as popart
+import popdist_onnx.horovod as hvd
 from tests.distributed.jobs import run_job
 from tests.popdist_onnx import networks
 
@@ -57,7 +58,7 @@ CASES = {
     "momentum": {"optimizer": "momentum", "accumulation": 2},
     "adam": {"optimizer": "adam"},
     "adam over accumulation": {"optimizer": "adam", "accumulation": 2},
-    "rmsprop": {"optimizer": "rmsprop"},
+    "rmsprop": {"optimizer": "rmsprop", "kind": "distributed"},
     "clipped": {"optimizer": "sgd", "clip": 0.05, "accumulation": 2},
     "dropout": {"model": {"dropout": 0.5}, "accumulation": 2},
     "batchnorm": {"model": {"batchnorm": True}, "accumulation": 2},
@@ -87,7 +88,10 @@ def make_session(case, options, **kwargs):
     ]
     anchors = {"loss": popart.AnchorReturnType("All")}
     dtype = np.dtype(case.get("dtype", "float64"))
-    return popart.TrainingSession(
+    kind = popart.TrainingSession
+    if case.get("kind") == "distributed" and options.enableDistributedReplicatedGraphs:
+        kind = hvd.DistributedTrainingSession
+    return kind(
         networks.perceptron(MICRO_BATCH, dtype=dtype, **case.get("model", {})),
         popart.DataFlow(BATCHES, anchors),
         "loss",

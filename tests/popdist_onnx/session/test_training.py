@@ -325,3 +325,14 @@ def test_data_can_come_from_callbacks():
     session().run(io)
     np.testing.assert_array_equal(out, run(session(), x, target)["loss"])
     assert calls == ["wrote loss", "used x", "used target"] * 2
+
+
+def test_reports_say_what_runs():
+    made = session()
+    assert " ai.onnx.Gemm" in made.getSummaryReport()
+    graph = onnx.load_from_string(made.getSerializedGraph()).graph
+    assert "UpdatedVar___w1" in {value.name for value in graph.output}
+    assert "UpdatedVar___w1" in made._serializeIr(popart.IrSerializationFormat.JSON)
+    assert made.getInfo("hidden") == popart.TensorInfo("DOUBLE", [MICRO_BATCH, networks.HIDDEN])
+    with pytest.raises(popart.popart_exception, match="getReport cannot be expressed for a host"):
+        made.getReport()
