@@ -18,7 +18,7 @@ import sys
 
 from popdist.errors import UsageError
 from popdist.poprun.command.options import BY_NAME
-from popdist.poprun.command.parser import Source
+from popdist.poprun.command.source import Source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from popdist.errors import UsageError
 from popdist.poprun.command.options import BY_NAME, OPTIONS
 from popdist.poprun.command.options.kinds import FLAG
 from popdist.poprun.command.options.option import PREFIX
+from popdist.poprun.command.source import Source
 from popdist.poprun.command.words import read_words
 from popdist.poprun.record import Record
 
@@ -14,27 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from popdist.poprun.command.options.option import Option
-    from popdist.poprun.command.words import Given
 
 _ANSWERS = ("help", "version", "completion")
-
-
-class Source(Record):
-    """One place that sets options.
-
-    Attributes:
-        name: What it is, in words.
-        given: The values it gives.
-        names: What sets an option there, where that is not the source itself.
-    """
-
-    name: str
-    given: Given
-    names: Mapping[str, str] = {}
-
-    def origin(self, option: str) -> str:
-        """What a value of an option comes from, in words."""
-        return self.names.get(option, self.name)
 
 
 class CommandLine(Record):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from popdist.errors import UsageError
 from popdist.poprun.command.options import OPTIONS
 from popdist.poprun.command.options.option import PREFIX
-from popdist.poprun.command.parser import Source
+from popdist.poprun.command.source import Source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

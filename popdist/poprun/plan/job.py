@@ -11,7 +11,7 @@ from popdist.poprun.command.mpi_arguments import (
     split_words,
     take_output_options,
 )
-from popdist.poprun.plan.links import check_domains
+from popdist.poprun.plan.domains import check_domains
 from popdist.poprun.plan.program import find_program
 from popdist.poprun.plan.requests import Binding, Display, Limits, Partition, Reach
 from popdist.poprun.plan.variables import Variables, read_variables, take_variables

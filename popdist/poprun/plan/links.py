@@ -1,8 +1,6 @@
-"""Link domains: groups of instances whose devices are linked with each other. Pure."""
+"""What programs are told of the links between devices. Pure."""
 
 from __future__ import annotations
-
-from popdist.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,26 +12,6 @@ TARGET_OPTIONS = "POPLAR_TARGET_OPTIONS"
 """The published variable that tells programs about links; all of its values are texts."""
 
 _SAYS_SOMETHING = {"num-ilds", "ipu-link-routing-type", "gw-link-routing-type", "sync-type"}
-
-
-def check_domains(num_ilds: int, num_instances: int) -> None:
-    """Checks that instances can be divided over the link domains.
-
-    Args:
-        num_ilds: The link domains.
-        num_instances: The instances.
-
-    Raises:
-        UsageError: They cannot: an instance lies within one domain, and domains are alike.
-    """
-    if num_instances % num_ilds:
-        raise UsageError(
-            "PD101",
-            "the instances cannot be divided evenly over the link domains",
-            value=f"--num-ilds {num_ilds} --num-instances {num_instances}",
-            accepted="a multiple of --num-ilds as --num-instances",
-            hint=f"--num-instances {num_ilds * -(-num_instances // num_ilds)}",
-        )
 
 
 def target_options(job: Job, environ: Mapping[str, str]) -> str | None:
