@@ -106,14 +106,26 @@ class Job:
         Returns:
             They.
         """
+        return self.from_one(content, 0)
+
+    def from_one(self, content: bytes, root: int) -> bytes:
+        """One instance's bytes; all must call it.
+
+        Args:
+            content: They, on that instance; not looked at on the others.
+            root: Its index.
+
+        Returns:
+            They.
+        """
         if self.horovod is None:
             return content
-        size = self.horovod.broadcast(torch.tensor([len(content)]), 0, name="popdist.state.size")
-        first = self.index == 0
-        whole = _tensor(content) if first else torch.empty(int(size), dtype=torch.uint8)
+        size = self.horovod.broadcast(torch.tensor([len(content)]), root, name="popdist.state.size")
+        here = self.index == root
+        whole = _tensor(content) if here else torch.empty(int(size), dtype=torch.uint8)
         for piece in torch.split(whole, _PIECE):
-            self.horovod.broadcast_(piece, 0, name="popdist.state.piece")
-        return content if first else whole.numpy().tobytes()
+            self.horovod.broadcast_(piece, root, name="popdist.state.piece")
+        return content if here else whole.numpy().tobytes()
 
 
 def _tensor(content: bytes) -> torch.Tensor:

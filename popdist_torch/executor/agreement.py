@@ -12,7 +12,7 @@ from popdist.exchange.agreement import ABSENT
 from popdist_torch.errors import AgreementError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from torch import nn
 
@@ -40,8 +40,23 @@ def facts(module: nn.Module, options: Options, optimizer: torch.optim.Optimizer)
             options.Training.accumulation_and_replication_reduction_type.name
         ),
         "replicas of the job": str(options.placement.total_replicas),
-        "optimizer": type(optimizer).__name__,
+        **optimizer_facts(optimizer),
     }
+    for index, fact in enumerate(options._data_facts):  # noqa: SLF001 - left by the loaders
+        stated[_data(index)] = fact
+    return stated | parameter_facts(module.named_parameters())
+
+
+def optimizer_facts(optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """States what an optimizer is.
+
+    Args:
+        optimizer: The optimizer.
+
+    Returns:
+        Names with values: its type, and the settings of its groups.
+    """
+    stated = {"optimizer": type(optimizer).__name__}
     for index, group in enumerate(optimizer.param_groups):
         stated |= {
             f"optimizer group {index}: {key}": str(value)
@@ -49,9 +64,20 @@ def facts(module: nn.Module, options: Options, optimizer: torch.optim.Optimizer)
             if isinstance(value, int | float | tuple | str)
         }
         stated[f"optimizer group {index}: parameters"] = str(len(group["params"]))
-    for index, fact in enumerate(options._data_facts):  # noqa: SLF001 - left by the loaders
-        stated[_data(index)] = fact
-    for name, parameter in module.named_parameters():
+    return stated
+
+
+def parameter_facts(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
+    """States what parameters are.
+
+    Args:
+        named: Names with parameters.
+
+    Returns:
+        Names with values: type and shape of every parameter, and a digest of its values.
+    """
+    stated = {}
+    for name, parameter in named:
         stated[f"parameter {name}"] = f"{parameter.dtype} {list(parameter.shape)}"
         stated[f"values of {name}"] = _digest(parameter)
     return stated
@@ -97,6 +123,6 @@ def _hint(found: list[Disagreement]) -> str:
     if all(row.name.startswith("values of ") for row in found):
         return (
             "first weights are not shared by themselves: call options.randomSeed(n) before the "
-            "model is built, or horovod.torch.broadcast_parameters(model.state_dict(), root_rank=0)"
+            "model is built, or popdist_torch.horovod.broadcast_parameters(model) after it is"
         )
     return "build the same model, options, optimizer and data set on every instance"

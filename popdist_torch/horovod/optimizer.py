@@ -1,0 +1,255 @@
+"""``DistributedOptimizer``: sums gradients while backward passes run. Step 6 of Horovod's six.
+
+The optimizer that is given is not built anew, as Horovod does: it keeps its class's constructor
+out of play, its state, its hooks and its schedulers. Its ``step`` stays its own, too; the sums are
+waited for in a hook before it, which torch calls once per step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from popdist_torch.errors import PlainLoopError
+from popdist_torch.horovod.passes import Passes
+from popdist_torch.horovod.world import connected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_serials = itertools.count()  # rounds of several optimizers may overlap, so their names must differ
+
+
+class Distributed:
+    """What `DistributedOptimizer` adds to an optimizer."""
+
+    _popdist_passes: Passes | None
+    _popdist_waits: bool
+
+    def synchronize(self) -> None:
+        """Waits for the sums of all gradients; ``step`` does so unless it is told otherwise.
+
+        Call it before anything that looks at gradients, such as clipping or unscaling.
+        """
+        if self._popdist_passes is not None:
+            self._popdist_passes.synchronize()
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Lets ``step`` take gradients as they are, after `synchronize`.
+
+        Yields:
+            Nothing.
+        """
+        self._popdist_waits = False
+        try:
+            yield
+        finally:
+            self._popdist_waits = True
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Sets how many backward passes are added up before gradients are exchanged.
+
+        Args:
+            passes: The number.
+        """
+        if self._popdist_passes is not None:
+            self._popdist_passes.per_step = passes
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Resets the gradients.
+
+        Args:
+            set_to_none: As in torch.
+
+        Raises:
+            PlainLoopError: Gradients are being exchanged; they would come back.
+        """
+        if self._popdist_passes is not None:
+            self._popdist_passes.require_idle()
+        super().zero_grad(set_to_none)  # type: ignore[misc]  # the optimizer's own
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = None,
+    backward_passes_per_step: int = 1,
+    op: Any = None,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: Any = None,
+    *,
+    check_parameters: bool = True,
+) -> torch.optim.Optimizer:
+    """Makes an optimizer's steps use the gradients of all processes.
+
+    Gradients travel in flat buffers, in slices that leave as soon as a backward pass has completed
+    them. Those of ``backward_passes_per_step`` passes are added up, not averaged, as in Horovod.
+    bfloat16 travels as float32.
+
+    Args:
+        optimizer: Any optimizer of torch but LBFGS; it is changed in place.
+        named_parameters: ``model.named_parameters()``, for messages.
+        compression: ``Compression.none`` or ``Compression.fp16`` of Horovod.
+        backward_passes_per_step: Backward passes per step.
+        op: Horovod's ``Average`` (the default) or ``Sum``.
+        gradient_predivide_factor: With ``Average``, divides gradients before they are added up and
+            multiplies the sum with it.
+        num_groups: Accepted; flat buffers need no groups.
+        groups: As above.
+        sparse_as_dense: Whether sparse gradients may become dense; they are an error otherwise.
+        process_set: None or the set of all processes.
+        check_parameters: Whether the first step checks that all processes have the same optimizer
+            and the same parameters: names, shapes, types and values.
+
+    Returns:
+        The optimizer that was given, with ``synchronize``, ``skip_synchronize`` and
+        ``set_backward_passes_per_step``.
+
+    Raises:
+        PlainLoopError: Something is asked for that would train wrongly, or is not offered.
+    """
+    del num_groups, groups
+    _require_supported(optimizer, op, process_set, backward_passes_per_step)
+    wire = _wire(compression)
+    kind = type(optimizer)
+    if not issubclass(kind, Distributed):
+        optimizer.__class__ = type(
+            kind.__name__, (Distributed, kind), {"__module__": kind.__module__}
+        )
+    else:
+        raise PlainLoopError("PD308", "the optimizer is distributed already", value=kind.__name__)
+    horovod = connected()
+    passes = None
+    if horovod is not None:
+        average = op is None or op == horovod.Average
+        before, after = (1.0, 1.0)
+        if average:
+            before, after = (
+                1 / gradient_predivide_factor,
+                gradient_predivide_factor / horovod.size(),
+            )
+        passes = Passes(
+            optimizer,
+            named(optimizer, named_parameters),
+            horovod,
+            per_step=backward_passes_per_step,
+            factors=(before, after),
+            wire=wire,
+            dense=sparse_as_dense,
+            check=check_parameters,
+            label=f"popdist gradients of {kind.__name__} {next(_serials)}",
+        )
+    optimizer.__dict__.update(_popdist_passes=passes, _popdist_waits=True)
+    optimizer.register_step_pre_hook(_before_step)
+    if passes is not None:
+        optimizer.register_step_post_hook(lambda *_: passes.stepped())
+    return optimizer
+
+
+def named(
+    optimizer: torch.optim.Optimizer, given: Iterable[tuple[str, torch.Tensor]] | None
+) -> dict[str, torch.Tensor]:
+    """The trained parameters of an optimizer by name.
+
+    Args:
+        optimizer: The optimizer.
+        given: Names that the program gives; None to number them.
+
+    Returns:
+        Those that require gradients, in the order of the optimizer's groups.
+
+    Raises:
+        PlainLoopError: Names are missing, or given twice.
+    """
+    trained = [
+        (f"parameter {index} of group {number}", parameter)
+        for number, group in enumerate(optimizer.param_groups)
+        for index, parameter in enumerate(group["params"])
+        if parameter.requires_grad
+    ]
+    if given is None:
+        return dict(trained)
+    pairs = list(given)
+    names = [name for name, _ in pairs]
+    twice = (
+        sorted({name for name in names if names.count(name) > 1})
+        if len(set(names)) < len(names)
+        else []
+    )
+    by_identity = {id(parameter): name for name, parameter in pairs}
+    missing = [spelled for spelled, parameter in trained if id(parameter) not in by_identity]
+    if twice or missing:
+        raise PlainLoopError(
+            "PD308",
+            "named_parameters must name every parameter of the optimizer once",
+            value=f"named twice: {twice}" if twice else f"not named: {missing}",
+            accepted="model.named_parameters() of the model that the optimizer was built from",
+        )
+    return {by_identity[id(parameter)]: parameter for _, parameter in trained}
+
+
+def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Waits for the sums before the update; with a closure, after the closure's own passes."""
+    if not optimizer._popdist_waits:  # noqa: SLF001 - set above
+        return None
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if closure is None:
+        optimizer.synchronize()
+        return None
+
+    def synchronized() -> Any:
+        result = closure()
+        optimizer.synchronize()
+        return result
+
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": synchronized}
+    return (args[0], synchronized, *args[2:]), kwargs
+
+
+def _wire(compression: Any) -> torch.dtype | None:
+    name = getattr(compression, "__name__", "NoneCompressor")
+    if compression is not None and name not in ("NoneCompressor", "FP16Compressor"):
+        raise PlainLoopError(
+            "PD308",
+            "gradients cannot be compressed like this",
+            value=name,
+            accepted="Compression.none or Compression.fp16",
+        )
+    return torch.float16 if name == "FP16Compressor" else None
+
+
+def _require_supported(
+    optimizer: torch.optim.Optimizer, op: Any, process_set: Any, passes: int
+) -> None:
+    horovod = connected()
+    everyone = process_set is None or getattr(process_set, "process_set_id", None) == 0
+    known = op is None or horovod is None or op in (horovod.Average, horovod.Sum)
+    for wrong, what, value, accepted in (
+        (
+            isinstance(optimizer, torch.optim.LBFGS),
+            "LBFGS decides by each process's own loss, so that processes would part",
+            "LBFGS",
+            "any other optimizer of torch",
+        ),
+        (not known, "gradients cannot be reduced like this", op, "Average or Sum"),
+        (not everyone, "only all processes can train together", process_set, "process_set=None"),
+        (passes < 1, "a step needs a backward pass", passes, "backward_passes_per_step >= 1"),
+    ):
+        if wrong:
+            raise PlainLoopError(
+                "PD308",
+                what,
+                value=value,
+                accepted=accepted,
+                hint="horovod.torch.DistributedOptimizer beside this one offers what this does not"
+                if value in (op, process_set) and value is not None
+                else None,
+            )

@@ -1,0 +1,126 @@
+"""One state for all processes of a plain loop: step 5 of Horovod's six; and averages of metrics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from popdist.exchange import disagreements
+from popdist_torch.checkpoint import file
+from popdist_torch.checkpoint.job import Job
+from popdist_torch.checkpoint.parts import load_optimizer
+from popdist_torch.errors import AgreementError, PlainLoopError
+from popdist_torch.horovod.world import connected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    Named = Mapping[str, Any] | Iterable[tuple[str, Any]]
+
+_PIECE = 64 << 20
+"""Bytes that travel at once."""
+
+
+def broadcast_parameters(params: nn.Module | Named, root_rank: int = 0) -> None:
+    """Gives all processes the tensors of one of them, in place.
+
+    Any element type travels, bfloat16 and bool too, because bytes do.
+
+    Args:
+        params: A module (its parameters and buffers), a ``state_dict()``, or pairs of name and
+            tensor; also an iterator such as ``model.named_parameters()``.
+        root_rank: The process whose values are taken.
+
+    Raises:
+        AgreementError: The processes have other names, shapes or types; raised on all of them.
+        PlainLoopError: Something is no tensor.
+    """
+    horovod = connected()
+    if horovod is None:
+        return
+    if isinstance(params, nn.Module):
+        params = params.state_dict()
+    pairs = list(params.items() if hasattr(params, "items") else params)
+    _require_same({name: _described(name, value) for name, value in pairs}, horovod)
+    handles = []
+    waiting = []
+    for name, value in pairs:
+        tensor = value.detach()
+        flat = tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
+        for index, piece in enumerate(torch.split(flat, _PIECE)):
+            label = f"popdist parameter {name}.{index}"
+            handles.append(horovod.broadcast_async_(piece, root_rank, name=label))
+        waiting.append((tensor, flat))
+    for handle in handles:
+        horovod.synchronize(handle)
+    for tensor, flat in waiting:
+        tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
+    """Gives all processes the state and the hyper-parameters of one process's optimizer.
+
+    Args:
+        optimizer: The optimizer.
+        root_rank: The process whose state is taken.
+
+    Raises:
+        CheckpointError: The state holds something that is neither a tensor nor a plain value.
+    """
+    horovod = connected()
+    if horovod is None:
+        return
+    job = Job(int(horovod.rank()), int(horovod.size()), horovod)
+    mine = file.packed(optimizer.state_dict(), "the optimizer") if job.index == root_rank else b""
+    state = file.unpacked(job.from_one(mine, root_rank))
+    if job.index != root_rank:
+        load_optimizer(optimizer, state)
+
+
+def average_metrics(metrics: Mapping[str, float], weight: float = 1.0) -> dict[str, float]:
+    """Averages numbers over all processes; all of them must call it.
+
+    Args:
+        metrics: Numbers by name; the same names everywhere.
+        weight: How much this process's numbers count, such as its number of samples.
+
+    Returns:
+        The averages, the same on every process.
+
+    Raises:
+        AgreementError: The processes have other names; raised on all of them.
+        PlainLoopError: The weights of all processes are zero.
+    """
+    horovod = connected()
+    values = {name: float(value) for name, value in metrics.items()}
+    total = torch.tensor([*(v * weight for v in values.values()), weight], dtype=torch.float64)
+    if horovod is not None:
+        _require_same({f"metric {index}": name for index, name in enumerate(values)}, horovod)
+        total = horovod.allreduce(total, op=horovod.Sum, name="popdist metrics")
+    if not total[-1]:
+        raise PlainLoopError("PD308", "metrics of no weight have no average", value=weight)
+    return dict(zip(values, (total[:-1] / total[-1]).tolist(), strict=True))
+
+
+def _described(name: str, value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        raise PlainLoopError(
+            "PD308",
+            f"{name} cannot be broadcast",
+            value=type(value).__name__,
+            accepted="tensors; broadcast_object sends anything else",
+        )
+    return f"{value.dtype} {list(value.shape)}"
+
+
+def _require_same(stated: dict[str, str], horovod: Any) -> None:
+    found = disagreements(stated, horovod)
+    if found:
+        raise AgreementError(
+            "PD304",
+            "the processes are about to share different things:\n    "
+            + "\n    ".join(map(str, found[:8])),
+            hint="build the same model in every process",
+        )

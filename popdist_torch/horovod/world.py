@@ -1,0 +1,108 @@
+"""Who and where this process is in a job of plain loops: steps 1 and 3 of Horovod's six."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from popdist import backend
+from popdist.popdist_core import getDeviceId, isPopdistEnvSet
+from popdist_torch.errors import PlainLoopError
+
+
+def init() -> None:
+    """Starts the real Horovod; safe to call again.
+
+    The job may have been started by poprun, by mpirun or by nobody. A process alone may do without
+    an installed Horovod.
+
+    Raises:
+        BackendError: No usable Horovod is installed, or it sees another job than poprun started.
+    """
+    backend.init()
+    horovod = _installed()
+    if horovod is not None:
+        horovod.init()
+
+
+def connected() -> Any | None:
+    """The module ``horovod.torch``, where several processes train together.
+
+    Returns:
+        The initialised module; None in a job of one process.
+
+    Raises:
+        PlainLoopError: `init` was not called.
+    """
+    horovod = _installed()
+    if horovod is not None and not horovod.is_initialized():
+        raise PlainLoopError(
+            "PD308", "Horovod has not been started", hint="call popdist_torch.horovod.init() first"
+        )
+    return None if horovod is None or horovod.size() == 1 else horovod
+
+
+def rank() -> int:
+    """Index of this process in the job.
+
+    Returns:
+        The index, from 0.
+    """
+    horovod = connected()
+    return 0 if horovod is None else int(horovod.rank())
+
+
+def size() -> int:
+    """Number of processes of the job.
+
+    Returns:
+        The number.
+    """
+    horovod = connected()
+    return 1 if horovod is None else int(horovod.size())
+
+
+def local_rank() -> int:
+    """Index of this process among those on its host.
+
+    Returns:
+        The index, from 0.
+    """
+    horovod = connected()
+    return 0 if horovod is None else int(horovod.local_rank())
+
+
+def local_size() -> int:
+    """Number of the job's processes on this host.
+
+    Returns:
+        The number.
+    """
+    horovod = connected()
+    return 1 if horovod is None else int(horovod.local_size())
+
+
+def pin_device() -> torch.device:
+    """Gives this process a device of its own, and makes it torch's current one.
+
+    Returns:
+        The GPU that poprun assigned, or that of the local rank; the CPU where there is no GPU.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        return torch.device("cpu")
+    wanted = getDeviceId() if isPopdistEnvSet() else local_rank()
+    device = torch.device("cuda", wanted % count)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _installed() -> Any | None:
+    try:
+        horovod = import_module("horovod.torch")
+    except ImportError:
+        return None
+    # Without its native extension the module lacks most of its names.
+    return horovod if hasattr(horovod, "init") else None
