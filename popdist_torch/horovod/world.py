@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 
@@ -11,12 +12,16 @@ from popdist import backend
 from popdist.popdist_core import getDeviceId, isPopdistEnvSet
 from popdist_torch.errors import PlainLoopError
 
+_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE", "HOROVOD_SIZE")
+"""Variables of which mpirun (Open MPI, PRRTE, MPICH) and horovodrun set one."""
+
 
 def init() -> None:
     """Starts the real Horovod; safe to call again.
 
-    The job may have been started by poprun, by mpirun or by nobody. A process alone may do without
-    an installed Horovod.
+    The job may have been started by poprun, mpirun or horovodrun. In a process that nobody launched
+    Horovod is not started, as its MPI need not be able to; it is rank 0 of 1, and of Horovod's own
+    functions only those are at hand that need no other process.
 
     Raises:
         BackendError: No usable Horovod is installed, or it sees another job than poprun started.
@@ -100,6 +105,8 @@ def pin_device() -> torch.device:
 
 
 def _installed() -> Any | None:
+    if not any(name in os.environ for name in _LAUNCHERS):
+        return None
     try:
         horovod = import_module("horovod.torch")
     except ImportError:
