@@ -43,14 +43,14 @@ class JobFolder:
 
     def remove(self) -> None:
         """Removes the folder and all that is in it."""
-        for pipe in (self.pipe, self.keyboard):
-            if pipe is not None:
-                os.unlink(pipe)
         try:
+            for pipe in (self.pipe, self.keyboard):
+                if pipe is not None:
+                    os.unlink(pipe)
             if os.path.isdir(self.session):
                 os.rmdir(self.session)
             os.rmdir(self.path)
-        except OSError:  # a killed mpirun has not cleaned up
+        except OSError:  # a killed mpirun has not cleaned up, or a guard was quicker
             _remove_tree(self.path)
         os.close(self._lock)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from popdist.poprun.record import Record
 from popdist.poprun.supervision.blame import root_cause
 
+_KILLED = 137
+
 
 class InstanceRecord:
     """What is known of an instance's process.
@@ -84,6 +86,7 @@ class Outcome:
         ending: Why the launcher ended the job, or None.
         mpirun_code: mpirun's exit code; negative for the signal that ended it; None while it runs.
         interrupted: The signal that ended the job from outside, or 0.
+        guard_died: Whether a guard of this machine has gone without a word.
         forced: Whether patience ran out and mpirun was killed.
         unwritten: Bytes of output that could not be written.
         began_at: When it was started, in seconds since the epoch.
@@ -97,6 +100,7 @@ class Outcome:
         self.ending: Ending | None = None
         self.mpirun_code: int | None = None
         self.interrupted = 0
+        self.guard_died = False
         self.forced = False
         self.unwritten = 0
         self.began_at = 0.0
@@ -126,4 +130,6 @@ class Outcome:
         if one is not None:
             return 128 + one.signal if one.signal else one.code
         code = self.mpirun_code or 0
+        if code > 0 and self.guard_died:
+            return _KILLED  # mpirun's own code depends on whom it hears of first
         return 128 - code if code < 0 else code

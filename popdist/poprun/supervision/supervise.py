@@ -11,6 +11,7 @@ from time import monotonic
 
 from popdist.poprun.supervision import leash
 from popdist.poprun.supervision.conduct import GUARDS_LAST_WORD, Conductor
+from popdist.poprun.supervision.guard import KILL_NOW
 from popdist.poprun.supervision.keyboard import Keyboard
 from popdist.poprun.supervision.outcome import Outcome
 from popdist.poprun.supervision.processes import process_start, send, send_group
@@ -228,8 +229,11 @@ class Supervisor:
             os.waitpid(self._mpirun, 0)
         if not self._is_local:
             return
+        for one in self._outcome.running():
+            send(one.guard, KILL_NOW)
         until = monotonic() + GUARDS_LAST_WORD
         silent = self._outcome.running()
+        self._outcome.guard_died = any(not process_start(one.guard) for one in silent)
         while monotonic() < until and any(process_start(one.guard) for one in silent):
             select.select([], [], [], 0.02)
         for one in silent:
