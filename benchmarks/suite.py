@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from benchmarks import exchange, imports, launcher, onnx_training, onnx_updates, planning
+from benchmarks import (
+    exchange,
+    imports,
+    launcher,
+    onnx_training,
+    onnx_updates,
+    planning,
+    torch_steps,
+)
 from benchmarks.harness import Benchmark
 
 SUITE = (
@@ -53,5 +61,11 @@ SUITE = (
         what="training steps of ONNX graphs, their memory and compilation, against torch eager",
         aims=onnx_training.AIMS,
         measure=onnx_training.measure,
+    ),
+    Benchmark(
+        name="torch",
+        what="training steps of PyTorch models on two ranks and on one, against DDP and Horovod",
+        aims=torch_steps.AIMS,
+        measure=torch_steps.measure,
     ),
 )

@@ -1,0 +1,75 @@
+"""The ways to train a model: each is a function that takes one step on given data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Step = Callable[[], None]
+
+_SEED = 1
+
+
+def plain(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+    """Plain torch, with nothing exchanged: what computing alone takes."""
+    model, optimizer = _built(workload)
+    return model, _loop(model, optimizer, data)
+
+
+def ddp(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+    """DistributedDataParallel over gloo, as it comes."""
+    model, optimizer = _built(workload)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    return model, _loop(wrapped, optimizer, data)
+
+
+def horovod(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+    """Horovod's own DistributedOptimizer, as it comes."""
+    import horovod.torch as hvd
+
+    model, optimizer = _built(workload)
+    wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    return model, _loop(model, wrapped, data)
+
+
+def popdist_loop(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+    """popdist_torch.horovod in the same loop."""
+    import popdist_torch.horovod as hvd
+
+    model, optimizer = _built(workload)
+    wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    return model, _loop(model, wrapped, data)
+
+
+def popdist_model(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+    """popdist_torch.trainingModel."""
+    import popdist.poptorch
+    import popdist_torch as poptorch
+
+    model, optimizer = _built(workload)
+    options = popdist.poptorch.Options().randomSeed(_SEED)
+    training = poptorch.trainingModel(model, options, optimizer)
+
+    def step() -> None:
+        training(*data)
+
+    return model, step
+
+
+def _built(workload: Any) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(_SEED)
+    model = workload.make()
+    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+def _loop(model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: Any) -> Step:
+    def step() -> None:
+        optimizer.zero_grad()
+        model(*data).backward()
+        optimizer.step()
+
+    return step

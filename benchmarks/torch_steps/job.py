@@ -1,0 +1,88 @@
+"""The program of one rank: all contenders in the same processes, taking turns."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks.sampling import interleave
+from benchmarks.torch_steps import contenders
+from benchmarks.torch_steps.models import WORKLOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WARM_UP = 2
+
+
+def measure(*, workload: str, kind: str, repetitions: int, store: str) -> list[Any]:
+    """Times steps of one model.
+
+    Args:
+        workload: A key of ``WORKLOADS``.
+        kind: ``popdist`` or ``horovod``: which of them stands beside plain torch and DDP.
+        repetitions: Samples of each contender in each window of time.
+        store: A file for gloo that does not exist.
+
+    Returns:
+        The seconds by contender, before Horovod is started and with it.
+
+    Raises:
+        RuntimeError: Contenders ended with unequal weights; the speed of wrong results is of no
+            interest.
+    """
+    from mpi4py import MPI
+
+    torch.set_num_threads(1)
+    world = MPI.COMM_WORLD
+    chosen = WORKLOADS[workload]
+    data = chosen.data(world.rank)
+    makers: dict[str, Callable[[Any, Any], Any]] = {"plain torch": contenders.plain}
+    if world.size > 1:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=world.rank, world_size=world.size
+        )
+        makers["DDP"] = contenders.ddp
+    made = {name: make(chosen, data) for name, make in makers.items()}
+    before = _sampled(world, made, repetitions)
+    started: dict[str, Callable[[Any, Any], Any]] = {
+        "popdist model": contenders.popdist_model,
+        "popdist loop": contenders.popdist_loop,
+    }
+    if kind == "horovod":
+        started = {"Horovod": contenders.horovod}
+    _start(kind)
+    made |= {name: make(chosen, data) for name, make in started.items()}
+    during = _sampled(world, made, repetitions)
+    return [before, during]
+
+
+def _start(kind: str) -> None:
+    if kind == "horovod":
+        import horovod.torch as hvd
+    else:
+        import popdist_torch.horovod as hvd
+    hvd.init()
+
+
+def _sampled(world: Any, made: dict[str, Any], repetitions: int) -> dict[str, list[float]]:
+    samplers = {name: _sampler(world, step) for name, (_, step) in made.items()}
+    interleave(samplers, _WARM_UP)
+    seconds = interleave(samplers, repetitions)
+    for name, (model, _) in made.items():
+        first = next(iter(model.parameters())).detach().clone().numpy()
+        if name != "plain torch" and (world.bcast(first) != first).any():
+            raise RuntimeError(f"{name} left the ranks with unequal weights")
+    return seconds
+
+
+def _sampler(world: Any, step: Callable[[], None]) -> Callable[[], float]:
+    def sample() -> float:
+        world.Barrier()
+        started = time.perf_counter()
+        step()
+        return time.perf_counter() - started
+
+    return sample
