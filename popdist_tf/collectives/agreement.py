@@ -8,6 +8,7 @@ step, the digests differ, and all of them learn who is where, instead of waiting
 from __future__ import annotations
 
 import hashlib
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +18,17 @@ from tensorflow.python.eager import context
 from popdist_tf.errors import AgreementError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from popdist_tf.collectives.host import HostCollectives
 
 _SHOWN = 200
+_NAMED = 5
+_DROPPED = -1
+DIVERGENCE_HINT = (
+    "broadcast values that one instance alone has loaded or set "
+    "(popdist_tf.keras.broadcast_variables), or load them on all instances"
+)
 
 
 def agree(collectives: HostCollectives, statement: str) -> None:
@@ -50,11 +59,40 @@ def agree(collectives: HostCollectives, statement: str) -> None:
         )
 
 
-def _differ(
-    collectives: HostCollectives, digest: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> bool:
-    rows = _gather(collectives, digest)
-    return bool((rows != rows[0]).any())
+def agree_on_weights(
+    collectives: HostCollectives, weights: Sequence[tuple[str, Any]], when: str
+) -> None:
+    """Checks that every rank holds the same weights, bit for bit; every rank must call it.
+
+    Only digests travel.
+
+    Args:
+        collectives: The job's collectives.
+        weights: Names and values of the variables, in the same order on every rank; None for the
+            value of one that this rank has dropped, which may happen at another time than there.
+        when: At which point, in words.
+
+    Raises:
+        AgreementError: Weights differ; raised on all ranks, and names those that do.
+    """
+    if collectives.horovod is None:
+        return
+    agree(collectives, f"{len(weights)} weights {when}")
+    digests = _gather(collectives, np.array([_digest(value) for _, value in weights], np.int64))
+    held = (digests != _DROPPED).all(axis=0)
+    differ = held & (digests != digests[0]).any(axis=0)
+    if differ.any():
+        names = [name for (name, _), one in zip(weights, differ, strict=True) if one]
+        raise AgreementError(
+            "PD413",
+            f"the instances hold different weights {when}: they would train different models",
+            value=f"{len(names)} of {len(weights)} variables differ: {', '.join(names[:_NAMED])}",
+            hint=DIVERGENCE_HINT,
+        )
+
+
+def _digest(value: Any) -> int:
+    return _DROPPED if value is None else zlib.crc32(np.ascontiguousarray(value).data)
 
 
 def _gather(collectives: HostCollectives, row: Any) -> Any:

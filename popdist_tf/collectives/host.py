@@ -15,6 +15,7 @@ from popdist_tf.collectives.carriers import carrier
 from popdist_tf.collectives.gate import gated
 from popdist_tf.collectives.gradient import with_gradient
 from popdist_tf.collectives.naming import collective_name
+from popdist_tf.collectives.xla import refuse_xla
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,11 +84,27 @@ class HostCollectives:
         if self.horovod is None:
             return tf.identity(tensor)
         horovod = self.horovod
+        refuse_xla("allgather")
         with tf.device("CPU:0"):
             value, restore = carrier(tf.convert_to_tensor(tensor), reduces=False)
             name = collective_name("allgather")
             answer = horovod.allgather(gated(value), name=name, ignore_name_scope=True)
             return restore(gated(answer))
+
+    def sum_by_name(self, tensor: Any, name: str) -> Any:
+        """Sums a tensor that instances may hand in from different places of their graphs.
+
+        Args:
+            tensor: Of a dtype that Horovod knows.
+            name: By which the instances' calls find each other.
+
+        Returns:
+            The sum.
+        """
+        if self.horovod is None:
+            return tf.identity(tensor)
+        with tf.device("CPU:0"):
+            return gated(self._sum(gated(tensor), name))
 
     def _sum(self, value: Any, name: str | None) -> Any:
         assert self.horovod is not None  # noqa: S101 - `_call` has answered a job of one
@@ -113,6 +130,7 @@ class HostCollectives:
 
     @staticmethod
     def _run(kind: str, tensor: Any, operation: Callable[[Any, str | None], Any]) -> Any:
+        refuse_xla(kind)
         # Beside a GPU, TensorFlow might otherwise place Horovod's kernel (and the copies) there.
         with tf.device("CPU:0"):
             value, restore = carrier(tensor, reduces=not kind.startswith("broadcast"))

@@ -1,1 +1,38 @@
-"""What Keras needs to train, evaluate and predict under the strategies."""
+"""Horovod-style training with Keras: the same names as ``horovod.tensorflow.keras``.
+
+For programs of six steps: `init`, a local batch size from `size`, devices by `local_rank`, data by
+`rank`, `callbacks.BroadcastGlobalVariablesCallback` and `DistributedOptimizer`. It works alike with
+Keras 2 and with Keras 3, where Horovod's own wrapper no longer reduces anything.
+"""
+
+from popdist_tf.collectives.basics import (
+    Average,
+    Sum,
+    init,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from popdist_tf.collectives.published import allgather, allreduce, broadcast
+from popdist_tf.keras import callbacks
+from popdist_tf.keras.broadcasting import broadcast_variables
+from popdist_tf.keras.optimizer import DistributedOptimizer
+
+__all__ = [
+    "Average",
+    "DistributedOptimizer",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_variables",
+    "callbacks",
+    "init",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+]

@@ -7,6 +7,7 @@ where ours are not called.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -18,7 +19,7 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
-from popdist_tf.collectives.agreement import agree
+from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.strategies import variables
 from popdist_tf.strategies.cross_device import (
     HostCrossDeviceOps,
@@ -26,6 +27,7 @@ from popdist_tf.strategies.cross_device import (
     is_mirrored,
     is_per_replica,
 )
+from popdist_tf.strategies.ends import with_agreed_end
 from popdist_tf.strategies.placement import device_code, on_device
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         self._variable_device = variable_device
         self._reduce_on_device = reduce_on_device
         self._has_run = False
+        self._data_sets = 0
+        self._weights: list[tuple[str, weakref.ref[Any]]] = []
         self._host_ops = HostCrossDeviceOps(collectives)
         super().__init__(strategy, devices=list(devices), cross_device_ops=self._host_ops)
         # A local replica without an element ends the data for all of them, as the original has it;
@@ -147,7 +151,15 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         return from_root
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        return variables.create_variable(self, self._variable_device, next_creator, kwargs)
+        trained = kwargs.get("trainable") is not False
+        created = variables.create_variable(self, self._variable_device, next_creator, kwargs)
+        if trained and is_mirrored(created):
+            self._weights.append((created.name, weakref.ref(created)))
+        return created
+
+    def _weights_now(self) -> list[tuple[str, Any]]:
+        held = [(name, reference()) for name, reference in self._weights]
+        return [(name, None if weight is None else weight.numpy()) for name, weight in held]
 
     # Running.
 
@@ -233,6 +245,11 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         size = int(tf.data.experimental.cardinality(dataset)) if tf.executing_eagerly() else None
         agree(self._collectives, f"a data set of {size} batches")
+        if size is not None and self._reduce_on_device:
+            agree_on_weights(self._collectives, self._weights_now(), "before this data set")
+        if size == tf.data.UNKNOWN_CARDINALITY and self._collectives.horovod is not None:
+            self._data_sets += 1
+            dataset = with_agreed_end(dataset, self._collectives, self._data_sets)
         if len(self._devices) == 1:
             return dataset
         return self._distribute_datasets_from_function(lambda _: dataset, options)

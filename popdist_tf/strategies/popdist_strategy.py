@@ -7,8 +7,8 @@ from typing import Any
 import popdist
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.devices.local import replica_devices
-from popdist_tf.keras.epochs import count_replica_steps
 from popdist_tf.strategies.base import HostStrategy
+from popdist_tf.strategies.epochs import count_replica_steps
 from popdist_tf.strategies.extended import HorovodExtended
 
 

@@ -1,0 +1,180 @@
+"""An optimizer that reduces gradients over the instances before every update.
+
+Horovod's own wrapper overrides methods that Keras 3 no longer calls, and then every rank trains
+alone without a word. This one sits in the method that every update goes through.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from popdist_tf.collectives.agreement import agree
+from popdist_tf.collectives.basics import Average, Sum
+from popdist_tf.collectives.instances import job_collectives
+from popdist_tf.errors import StrategyError
+from popdist_tf.keras.guard import DivergenceGuard
+from popdist_tf.versions import update_method, variable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_REDUCTION = "_popdist_reduction"
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: Any,
+    name: str | None = None,
+    sparse_as_dense: bool = False,
+    op: Any = None,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+) -> Any:
+    """Makes an optimizer reduce its gradients over all instances before every update.
+
+    The instances have to start from equal weights, see
+    `callbacks.BroadcastGlobalVariablesCallback`; before the second update this is checked.
+
+    Args:
+        optimizer: An optimizer of Keras. It is changed in place, keeps its state, and is saved and
+            loaded as what it was; so wrap it again after loading.
+        name: Accepted as Horovod has it.
+        sparse_as_dense: Whether gradients of embeddings travel as dense tensors.
+        op: `Average` (the default) or `Sum`.
+        backward_passes_per_step: 1. Keras 3 accumulates by itself (``gradient_accumulation_steps``
+            of its optimizers).
+        average_aggregated_gradients: Accepted as Horovod has it; without effect on a single pass.
+
+    Returns:
+        The same optimizer.
+
+    Raises:
+        StrategyError: The optimizer reduces already, or an option is not available.
+    """
+    del name, average_aggregated_gradients
+    kind = type(optimizer)
+    method = update_method()
+    op = Average if op is None else op
+    _check(optimizer, method, op, backward_passes_per_step)
+    reduction = _Reduction(op == Average, sparse_as_dense)
+
+    def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        known = self._trainable_variables if trainable_variables is None else trainable_variables
+        return kind.apply(self, reduction.reduced(list(grads), list(known)), trainable_variables)
+
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        gradients = reduction.reduced([gradient for gradient, _ in pairs], variables)
+        return kind.apply_gradients(
+            self, list(zip(gradients, variables, strict=True)), *args, **kwargs
+        )
+
+    overridden = apply if method == "apply" else apply_gradients
+    # Under the original's name and module, Keras writes the original into files.
+    namespace = {method: overridden, _REDUCTION: reduction, "__module__": kind.__module__}
+    optimizer.__class__ = type(kind.__name__, (kind,), namespace)
+    return optimizer
+
+
+def _check(optimizer: Any, method: str, op: Any, passes: int) -> None:
+    if not isinstance(optimizer, tf.keras.optimizers.Optimizer) or not hasattr(optimizer, method):
+        raise StrategyError(
+            "PD412",
+            "this is no optimizer of Keras",
+            value=type(optimizer),
+            accepted="an instance of tf.keras.optimizers.Optimizer",
+        )
+    if hasattr(optimizer, _REDUCTION) or "horovod" in type(optimizer).__module__:
+        raise StrategyError(
+            "PD412",
+            "this optimizer reduces its gradients already",
+            value=type(optimizer).__name__,
+            hint="wrap an optimizer once",
+        )
+    if op not in (Average, Sum):
+        raise StrategyError(
+            "PD412", "this reduction is not supported", value=op, accepted="Average or Sum"
+        )
+    if passes != 1:
+        raise StrategyError(
+            "PD412",
+            "gradients cannot be accumulated over several passes here",
+            value=f"backward_passes_per_step={passes}",
+            accepted="1",
+            hint="with Keras 3, create the optimizer with gradient_accumulation_steps",
+        )
+
+
+class _Reduction:
+    """Reduces the gradients of one optimizer.
+
+    Args:
+        averages: Whether sums are divided by the number of instances.
+        sparse_as_dense: Whether IndexedSlices travel as dense tensors.
+    """
+
+    def __init__(self, averages: bool, sparse_as_dense: bool) -> None:
+        self._collectives = job_collectives()
+        self._averages = averages
+        self._sparse_as_dense = sparse_as_dense
+        self._guard = DivergenceGuard(self._collectives)
+        self._has_run = False
+
+    def reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """The gradients over all instances.
+
+        Args:
+            gradients: Tensors, IndexedSlices or None.
+            variables: What they are gradients of.
+
+        Returns:
+            As many reduced gradients.
+        """
+        _refuse_strategies()
+        _refuse_branches()
+        if self._collectives.horovod is None:
+            return gradients
+        if not self._has_run:
+            # Once: a later call may be a retrace on one instance alone.
+            self._has_run = True
+            shapes = [
+                f"{variable_name(variable).split('/')[-1]}{tuple(variable.shape)}"
+                + (" without gradient" if gradient is None else "")
+                for gradient, variable in zip(gradients, variables, strict=True)
+            ]
+            agree(self._collectives, f"an update of {len(shapes)} weights: {', '.join(shapes)}")
+        self._guard.before_update(variables)
+        return [None if gradient is None else self._reduce(gradient) for gradient in gradients]
+
+    def _reduce(self, gradient: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices) and not self._sparse_as_dense:
+            values = self._collectives.allgather(gradient.values)
+            indices = self._collectives.allgather(gradient.indices)
+            return tf.IndexedSlices(self._scaled(values), indices, gradient.dense_shape)
+        return self._scaled(self._collectives.allreduce(tf.convert_to_tensor(gradient)))
+
+    def _scaled(self, total: Any) -> Any:
+        return total / self._collectives.size if self._averages else total
+
+
+def _refuse_strategies() -> None:
+    if tf.distribute.has_strategy():
+        raise StrategyError(
+            "PD412",
+            "DistributedOptimizer cannot be used under a strategy, which reduces already",
+            value=type(tf.distribute.get_strategy()).__name__,
+            hint="leave the wrapper away under PopDistStrategy",
+        )
+
+
+def _refuse_branches() -> None:
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if type(graph).__name__ == "CondBranchFuncGraph":
+        raise StrategyError(
+            "PD412",
+            "an update under a condition may be made on one instance alone, which would wait for "
+            "the others forever",
+            hint="wrap the outer optimizer: DistributedOptimizer(LossScaleOptimizer(...))",
+        )

@@ -1,0 +1,98 @@
+"""What differs between the versions of Keras that TensorFlow comes with: 2.15, and 3."""
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MARK = "_popdist_corrects_steps"
+
+
+def keras_is_3() -> bool:
+    """Whether ``tf.keras`` is Keras 3.
+
+    Returns:
+        False for Keras 2, which TensorFlow had up to 2.15 (and has with ``TF_USE_LEGACY_KERAS``).
+    """
+    # By what it can do: not all of these modules state a version.
+    return hasattr(tf.keras.optimizers.Optimizer, "apply")
+
+
+def update_method() -> str:
+    """The method of optimizers that every update goes through, with gradients not yet clipped.
+
+    Returns:
+        Its name.
+    """
+    return "apply" if keras_is_3() else "apply_gradients"
+
+
+def tensorflow_variable(variable: Any) -> Any:
+    """The variable of TensorFlow inside one of Keras.
+
+    Args:
+        variable: A variable of Keras 3, or of TensorFlow.
+
+    Returns:
+        The variable of TensorFlow.
+    """
+    return variable.value if keras_is_3() and not isinstance(variable, tf.Variable) else variable
+
+
+def variable_name(variable: Any) -> str:
+    """What a variable is called, with its layer.
+
+    Args:
+        variable: A variable of Keras 3, or of TensorFlow.
+
+    Returns:
+        Its name.
+    """
+    return str(getattr(variable, "path", variable.name))
+
+
+def correct_epoch_steps(corrected: Callable[[int], int]) -> None:
+    """Makes Keras correct the number of steps that it infers for an epoch; safe to call again.
+
+    A number of steps that the user states is left alone.
+
+    Args:
+        corrected: From the number of batches in the data to the number of steps.
+    """
+    if keras_is_3():
+        iterator: Any = import_module("keras.src.backend.tensorflow.trainer").TFEpochIterator
+        if not hasattr(iterator, _MARK):
+            for method in ("__init__", "reset"):
+                setattr(iterator, method, _then_correct(getattr(iterator, method), corrected))
+            setattr(iterator, _MARK, True)
+        return
+    handler: Any = import_module("keras.src.engine.data_adapter").DataHandler
+    if not hasattr(handler, _MARK):
+        handler._infer_steps = _corrected_answer(handler._infer_steps, corrected)
+        setattr(handler, _MARK, True)
+
+
+def _then_correct(method: Callable[..., None], corrected: Callable[[int], int]) -> Any:
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        method(self, *args, **kwargs)
+        if self._num_batches is not None:
+            with self._distribute_strategy.scope():
+                self._num_batches = corrected(self._num_batches)
+
+    return wrapped
+
+
+def _corrected_answer(method: Callable[..., Any], corrected: Callable[[int], int]) -> Any:
+    @functools.wraps(method)
+    def wrapped(self: Any, steps: int | None, dataset: Any) -> Any:
+        inferred = method(self, steps, dataset)
+        return inferred if steps is not None or inferred is None else corrected(inferred)
+
+    return wrapped
