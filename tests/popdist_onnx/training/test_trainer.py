@@ -86,6 +86,27 @@ def test_weights_are_those_of_plain_torch(loss, criterion, accumulation):
         np.testing.assert_allclose(trainer.predict(x), model(torch.from_numpy(x)), atol=1e-5)
 
 
+def test_batch_norm_that_was_exported_for_inference_trains_as_in_torch():
+    x, y = data()
+    model = network(batchnorm=True)
+    trainer = popdist_onnx.Trainer(exported(model), optimizer=sgd(), batch_size=BATCH)
+    history = trainer.fit(x, y, epochs=3, shuffle=False)
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    expected = []
+    for _ in range(3):
+        losses = []
+        for start in range(0, SAMPLES, BATCH):
+            batch, target = (torch.from_numpy(a[start : start + BATCH]) for a in (x, y))
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(batch), target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        expected.append(np.mean(losses))
+    np.testing.assert_allclose(history, expected, rtol=1e-5)
+
+
 def test_what_is_saved_is_the_given_model_with_other_weights(tmp_path):
     x, y = data()
     given = exported(network(batchnorm=True))
