@@ -31,7 +31,7 @@ EXTRAS = {
         "psutil",
         "pyyaml",
     ],
-    "examples": ["scikit-learn>=1.3", "tqdm>=4.60"],
+    "examples": ["matplotlib>=3.8", "scikit-learn>=1.3", "tqdm>=4.60"],
     "dev": [
         "pytest>=8",
         "pytest-timeout>=2.3",

@@ -17,11 +17,11 @@ import sys
 import time
 from pathlib import Path
 
+import curves
 import digits
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
-from tqdm import tqdm
 
 import popdist
 import popdist.poptorch
@@ -74,6 +74,7 @@ def command_line_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.1, help="learning rate")
     parser.add_argument("--seed", type=int, default=42, help="of weights and shuffling")
     parser.add_argument("--mnist", type=Path, help="folder with the MNIST files; default: none")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="write the loss curve")
     return parser.parse_args()
 
 
@@ -148,23 +149,20 @@ def train(args: argparse.Namespace, data: digits.Digits) -> Network:
             flush=True,
         )
     started = time.perf_counter()
-    # One bar for the job: the other instances' would only overwrite it.
-    with tqdm(
-        total=args.epochs * len(loader),
-        unit="update",
-        disable=not report,
-        file=sys.stdout,
-        mininterval=0.5,
-    ) as bar:
+    losses = []
+    with curves.progress(args.epochs * len(loader), shown=report) as bar:
         for epoch in range(args.epochs):
             for images, labels in loader:
                 _, loss = training_model(images, labels)
+                losses.append(loss.mean().item())
                 bar.update()
-            bar.set_postfix(epoch=epoch + 1, loss=f"{loss.mean().item():.4f}")
+            bar.set_postfix(epoch=epoch + 1, loss=f"{losses[-1]:.4f}")
     if report:
         seconds = time.perf_counter() - started
         samples = args.epochs * len(loader) * args.batch_size * args.accumulation * total
         print(f"trained at {samples / seconds:,.0f} samples/s", flush=True)
+        if args.plot:
+            curves.write_curve(losses, args.plot, data.name)
     training_model.destroy()
     return model
 
