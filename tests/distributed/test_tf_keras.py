@@ -1,0 +1,222 @@
+"""Keras programs whose ranks hold models of their own: equal weights, on Keras 2 and on Keras 3."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from tests.distributed.jobs import LAUNCHER, ROOT, run_command, run_job
+
+BATCH = 8
+STEPS = 4
+EPOCHS = 2
+EXAMPLES = ROOT / "examples"
+
+
+def data(rank):
+    rng = np.random.default_rng([3, rank])
+    words = rng.integers(0, 20, size=(STEPS * BATCH, 5))
+    return words, rng.integers(0, 3, size=len(words))
+
+
+def network(seed):
+    import tensorflow as tf
+
+    tf.keras.utils.set_random_seed(seed)
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Input((5,), dtype="int32"),
+            tf.keras.layers.Embedding(20, 4),  # its gradient is sparse
+            tf.keras.layers.Flatten(),
+            tf.keras.layers.Dense(8, activation="tanh"),
+            tf.keras.layers.Dense(3),
+        ]
+    )
+
+
+def compiled(model, optimizer, **settings):
+    import tensorflow as tf
+
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"], **settings)
+    return model
+
+
+def fitted(model, samples, batch, callbacks=()):
+    history = model.fit(
+        *samples, batch_size=batch, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks
+    ).history
+    return {
+        **{f"weight{i}": w for i, w in enumerate(model.get_weights())},
+        **{f"slot{i}": np.asarray(v) for i, v in enumerate(model.optimizer.variables)},
+        **{name: np.asarray(values) for name, values in history.items()},
+    }
+
+
+def error_of(function, *args, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - the test asks for it
+        return str(error)
+    return "no error"
+
+
+def in_job():
+    import tensorflow as tf
+
+    import popdist_tf.keras as hvd
+
+    hvd.init()
+    rank = hvd.rank()
+    adam = tf.keras.optimizers.Adam
+    model = network(seed=rank)  # every rank starts elsewhere
+    if rank == 1:
+        # Names of layers and optimizers count on, on this rank alone.
+        tf.keras.Sequential([tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1)])
+        adam()
+    optimizer = hvd.DistributedOptimizer(adam(0.01, clipnorm=1.0))
+    compiled(model, optimizer, steps_per_execution=2)
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+    ]
+    answers = fitted(model, data(rank), BATCH, callbacks)
+    answers["twice"] = error_of(hvd.DistributedOptimizer, optimizer)
+
+    # The same without the broadcast trains two models.
+    diverging = compiled(network(seed=rank), hvd.DistributedOptimizer(adam()))
+    answers["divergence"] = error_of(fitted, diverging, data(rank), BATCH)
+
+    unequal = compiled(network(seed=0), hvd.DistributedOptimizer(adam()))
+    samples = [part[: BATCH * (STEPS - rank)] for part in data(rank)]
+    answers["steps"] = error_of(fitted, unequal, samples, BATCH, callbacks[:1])
+
+    jitted = compiled(network(seed=0), hvd.DistributedOptimizer(adam()), jit_compile=True)
+    answers["jit"] = error_of(fitted, jitted, data(rank), BATCH)
+
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        nested = compiled(network(seed=0), hvd.DistributedOptimizer(adam()))
+    answers["nested"] = error_of(fitted, nested, data(rank), BATCH)
+    return answers
+
+
+def alone():
+    import tensorflow as tf
+
+    model = compiled(network(seed=0), tf.keras.optimizers.Adam(0.01, clipnorm=1.0))
+    # A global batch is the ranks' batches together.
+    both = [
+        np.concatenate([part.reshape(STEPS, BATCH, *part.shape[1:]) for part in parts], axis=1)
+        for parts in zip(data(0), data(1), strict=True)
+    ]
+    return fitted(model, [part.reshape(-1, *part.shape[2:]) for part in both], 2 * BATCH)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return run_job(in_job)
+
+
+def test_weights_slots_and_metrics_equal_one_process_on_the_global_batch(ranks):
+    (expected,) = run_job(alone, instances=1)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(ranks[1][name], ranks[0][name])
+        np.testing.assert_allclose(ranks[0][name], value, rtol=2e-5, atol=2e-6)
+
+
+def test_weights_that_differ_after_the_first_step_stop_the_training(ranks):
+    for rank in ranks:
+        assert "[PD413] the instances hold different weights" in rank["divergence"]
+        assert "kernel" in rank["divergence"]
+
+
+def test_different_numbers_of_steps_are_named(ranks):
+    for rank in ranks:
+        assert "instance 0: an epoch of 4 steps; instance 1: an epoch of 3 steps" in rank["steps"]
+
+
+def test_what_cannot_work_says_so(ranks):
+    for rank in ranks:
+        assert "reduces its gradients already" in rank["twice"]
+        assert "cannot be used under a strategy" in rank["nested"]
+        assert "XLA cannot compile" in rank["jit"]
+
+
+def under_the_strategy():
+    import tensorflow as tf
+
+    import popdist
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+    strategy = PopDistStrategy()
+    instance = popdist.getInstanceIndex()
+    answers = {}
+    with strategy.scope():
+        model = compiled(network(seed=0), tf.keras.optimizers.SGD(0.1))
+
+    def dataset(batches):
+        whole = tf.data.Dataset.from_tensor_slices(data(instance)).batch(BATCH, drop_remainder=True)
+        return whole.take(batches).filter(lambda *_: True)  # of unknown length
+
+    model.fit(dataset(STEPS), epochs=2, verbose=0)
+    answers["weight"] = model.get_weights()[0]
+    answers["unequal"] = error_of(model.fit, dataset(STEPS - instance), verbose=0)
+
+    if instance == 1:
+        model.set_weights([weight + 1 for weight in model.get_weights()])
+    answers["loaded"] = error_of(model.fit, dataset(STEPS), verbose=0)
+
+    jitted = tf.function(
+        lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([])),
+        jit_compile=True,
+    )
+    answers["jit"] = error_of(strategy.run, jitted)
+    return answers
+
+
+@pytest.fixture(scope="module")
+def strategies():
+    return run_job(under_the_strategy)
+
+
+def test_data_of_unknown_length_ends_together(strategies):
+    np.testing.assert_array_equal(strategies[0]["weight"], strategies[1]["weight"])
+    for rank in strategies:
+        assert "[PD413] the instances have different numbers of batches" in rank["unequal"]
+
+
+def test_weights_that_one_instance_has_loaded_are_found_before_the_next_fit(strategies):
+    for rank in strategies:
+        assert "[PD413] the instances hold different weights before this data" in rank["loaded"]
+
+
+def test_compiling_a_step_is_refused_with_a_reason(strategies):
+    for rank in strategies:
+        assert "XLA cannot compile" in rank["jit"]
+
+
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [
+        ("tf_keras_digits.py", ["--num-instances=2", "--num-replicas=4"]),
+        ("tf_keras_six_steps.py", ["--num-instances=2", "--num-replicas=2"]),
+    ],
+)
+def test_the_examples_train_alike_on_all_ranks(program, options):
+    code, output = run_command([*LAUNCHER, *options, sys.executable, EXAMPLES / program])
+    assert code == 0, output
+    assert output.count("identical on all ranks: ok") == 2
+
+
+def installation():
+    # As the guide's Listing 4.1 has it, with this project's name for the module.
+    import popdist
+    import popdist.tensorflow
+    from popdist_tf.ipu import horovod as hvd
+
+    hvd.init()
+    return {"size": hvd.size(), "instances": popdist.getNumInstances()}
+
+
+def test_the_guides_check_of_the_installation_passes():
+    assert run_job(installation) == [{"size": 2, "instances": 2}] * 2
