@@ -1,0 +1,59 @@
+"""The arithmetic of the rows, and one real run of the jobs."""
+
+import pytest
+
+from benchmarks.torch_steps import comparison
+from benchmarks.torch_steps.models import WORKLOADS
+
+TWO = {
+    "plain torch": [0.1, 0.2],
+    "popdist model": [0.11, 0.3],
+    "popdist loop": [0.13, 0.3],
+    "DDP": [0.14, 0.5],
+    "Horovod": [0.2, 0.5],
+}
+ONE = {"plain torch": [0.1], "popdist model": [0.102], "popdist loop": [0.11]}
+
+
+def row(rows, name, peer):
+    [found] = [r for r in rows if r.name == name and r.peer == peer]
+    return found
+
+
+def test_exposed_communication_is_what_a_step_takes_beyond_computing():
+    rows = list(comparison.rows("residual network", ONE, TWO))
+    model = "popdist model, residual network: "
+    assert row(rows, f"{model}exposed communication", "DDP").ratio == pytest.approx(0.25)
+    assert row(rows, f"{model}exposed communication", "DDP").met
+    assert row(rows, f"{model}exposed communication", "Horovod").ratio == pytest.approx(0.1)
+    loop = "popdist loop, residual network: "
+    assert row(rows, f"{loop}exposed communication", "DDP").met is False
+    assert row(rows, f"{model}step, 1 rank", "plain torch").met
+    assert row(rows, f"{loop}step, 1 rank", "plain torch").met is False
+    assert row(rows, f"{model}step, 2 ranks", "1 rank").aim is comparison.SCALING_AIM
+
+
+def test_only_the_residual_network_has_to_scale():
+    rows = list(comparison.rows("transformer", ONE, TWO))
+    assert comparison.SCALING_AIM not in [r.aim for r in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("25 M perceptron", 25), ("residual network", 3), ("transformer", 4)]
+)
+def test_models_are_as_large_as_said(name, millions):
+    workload = WORKLOADS[name]
+    model = workload.make()
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions
+    x, y = workload.data(1)
+    loss = model(x[:2], y[:2])
+    assert loss.ndim == 0
+    assert bool(loss.isfinite())
+
+
+@pytest.mark.parametrize("kind", ["popdist", "horovod"])
+def test_the_jobs_run(kind):
+    pool = comparison._run("residual network", kind, 2, 1)
+    ours = {"popdist model", "popdist loop"} if kind == "popdist" else {"Horovod"}
+    assert set(pool) == {"plain torch", "DDP", *ours}
+    assert all(seconds > 0 for samples in pool.values() for seconds in samples)
