@@ -12,7 +12,7 @@ from popdist_torch.errors import Error, OfflineError
 from popdist_torch.executor import device as devices
 from popdist_torch.executor import inputs, replica_state
 from popdist_torch.executor.batching import Batching
-from popdist_torch.executor.latency import Latencies
+from popdist_torch.executor.latency import Measured
 from popdist_torch.executor.outputs import Outputs
 from popdist_torch.executor.replicas import RandomStreams, random_words, restore_words
 from popdist_torch.executor.step import Replicas
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("popdist.torch")
 
 
-class Executor(ABC):
+class Executor(Measured, ABC):
     """Runs a copy of a module, a whole call at a time.
 
     The first call (or `compile`) copies the module to the device and fixes what calls look like.
@@ -44,6 +44,7 @@ class Executor(ABC):
     def __init__(
         self, model: nn.Module | Executor, options: Options | None, default_output: OutputMode
     ) -> None:
+        super().__init__()
         self._user_model: nn.Module = model.model if isinstance(model, Executor) else model
         given = Options() if options is None else options
         if not isinstance(given, Options):
@@ -56,8 +57,8 @@ class Executor(ABC):
         self._signature: inputs.Signature | None = None
         self._replicas: Replicas | None = None
         self._attached = False
+        self._synthetic: inputs.Arguments | None = None
         self._loaded_replicas: list[replica_state.Row] = []
-        self._latencies = Latencies()
 
     @property
     def model(self) -> nn.Module:
@@ -191,6 +192,7 @@ class Executor(ABC):
         """Ends the executor's hold on the program's module; a later call compiles anew."""
         self._replicas = None
         self._signature = None
+        self._synthetic = None
         self._attached = False
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -256,38 +258,6 @@ class Executor(ABC):
     def rng_state(self, state: list[int]) -> None:
         restore_words(state, self._require_compiled().streams)
 
-    def getLatency(self) -> tuple[float, float, float]:
-        """How long calls take.
-
-        Returns:
-            Shortest, longest and mean, in seconds; zeros where nothing ran.
-        """
-        return self._latencies.total.summary()
-
-    def getComputeLatency(self) -> tuple[float, float, float]:
-        """How long passes, exchange and updates of a call take.
-
-        Returns:
-            Shortest, longest and mean, in seconds; zeros where nothing ran.
-        """
-        return self._latencies.compute.summary()
-
-    def getHostIpuLatency(self) -> tuple[float, float, float]:
-        """How long a call's arguments take to the device.
-
-        Returns:
-            Shortest, longest and mean, in seconds; zeros where nothing ran.
-        """
-        return self._latencies.inputs.summary()
-
-    def getIpuHostLatency(self) -> tuple[float, float, float]:
-        """How long a call's outputs take to the program.
-
-        Returns:
-            Shortest, longest and mean, in seconds; zeros where nothing ran.
-        """
-        return self._latencies.outputs.summary()
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -317,7 +287,11 @@ class Executor(ABC):
         arguments = inputs.collect(args, kwargs, self._batching, device)
         assert self._signature is not None  # noqa: S101 - set by _compile
         inputs.require_same(self._signature, arguments.signature)
-        return arguments
+        if not self._options.synthetic_data:
+            return arguments
+        if self._synthetic is None:
+            self._synthetic = inputs.synthetic(arguments)
+        return self._synthetic
 
     def _require_compiled(self) -> Replicas:
         if self._replicas is None:

@@ -88,6 +88,28 @@ def collect(
     return Arguments(Signature(structure, tuple(described)), tuple(values))
 
 
+def synthetic(arguments: Arguments) -> Arguments:
+    """Replaces a call's tensors by generated ones, for measuring without loading any.
+
+    Args:
+        arguments: The call's arguments.
+
+    Returns:
+        The same shapes and types: floating-point numbers are drawn from a normal distribution, the
+        same in every call; whole numbers are zero, which is a valid class, index or word.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def generated(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not value.is_floating_point():
+            return torch.zeros_like(value)
+        return torch.randn(value.shape, generator=generator).to(value)
+
+    return Arguments(arguments.signature, tuple(map(generated, arguments.values)))
+
+
 def require_callable_with(forward: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Checks that a model accepts the arguments, before anything runs.
 

@@ -58,3 +58,42 @@ class Latencies:
     inputs: Spans = field(default_factory=Spans)
     compute: Spans = field(default_factory=Spans)
     outputs: Spans = field(default_factory=Spans)
+
+
+class Measured:
+    """An object whose calls are measured; PopTorch's names."""
+
+    def __init__(self) -> None:
+        self._latencies = Latencies()
+
+    def getLatency(self) -> tuple[float, float, float]:
+        """How long calls take.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.total.summary()
+
+    def getComputeLatency(self) -> tuple[float, float, float]:
+        """How long passes, exchange and updates of a call take.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.compute.summary()
+
+    def getHostIpuLatency(self) -> tuple[float, float, float]:
+        """How long a call's arguments take to the device.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.inputs.summary()
+
+    def getIpuHostLatency(self) -> tuple[float, float, float]:
+        """How long a call's outputs take to the program.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.outputs.summary()

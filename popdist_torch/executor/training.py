@@ -174,17 +174,20 @@ class TrainingExecutor(Executor):
         assert self._device_optimizer is not None  # noqa: S101 - set by _compile
         if self._gradients is None:
             self._gradients = self._first_step(replicas, self._device_optimizer)
-        train(
-            arguments,
-            self._batching,
-            replicas,
-            self._gradients,
-            self._device_optimizer,
-            outputs,
-            divisor=self._divisor(),
-            guard=self._guard,
-        )
-        self._link.outdated(replicas.model.to_host)
+        try:
+            train(
+                arguments,
+                self._batching,
+                replicas,
+                self._gradients,
+                self._device_optimizer,
+                outputs,
+                divisor=self._divisor(),
+                guard=self._guard,
+            )
+        finally:
+            # Updates before an error were made.
+            self._link.outdated(replicas.model.to_host)
 
     def _divisor(self) -> int:
         reduction = self._options.Training.accumulation_and_replication_reduction_type
