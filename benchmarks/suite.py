@@ -9,6 +9,7 @@ from benchmarks import (
     onnx_training,
     onnx_updates,
     planning,
+    tensorflow_training,
     torch_steps,
 )
 from benchmarks.harness import Benchmark
@@ -67,5 +68,11 @@ SUITE = (
         what="training steps of PyTorch models on two ranks and on one, against DDP and Horovod",
         aims=torch_steps.AIMS,
         measure=torch_steps.measure,
+    ),
+    Benchmark(
+        name="tensorflow",
+        what="training steps of Keras and an Estimator, against Horovod and TensorFlow's strategy",
+        aims=tensorflow_training.AIMS,
+        measure=tensorflow_training.measure,
     ),
 )

@@ -256,7 +256,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         if len(self._devices) == 1 and tf.compat.v1.executing_eagerly_outside_functions():
-            # The data set itself: TensorFlow's wrapper would cost every step a tenth of a small one.
+            # The data set itself: TensorFlow's wrapper costs a tenth of a small step.
             return dataset_fn(self._input_context())
         return input_util.get_distributed_datasets_from_function(
             dataset_fn,

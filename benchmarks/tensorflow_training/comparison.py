@@ -1,0 +1,91 @@
+"""Starts the ranks and makes the rows."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.ranks import run_on_ranks
+from benchmarks.rows import Aim, Row, compare
+from benchmarks.sampling import MeasurementError, Missing, Samples, slowest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.harness import Effort
+
+_HOROVOD_AIM = Aim(sentence="no slower than plain Horovod", of="ratio", at_most=1.0)
+_WORKERS_AIM = Aim(
+    sentence="1.3 times faster than MultiWorkerMirroredStrategy", of="ratio", at_most=1 / 1.3
+)
+_OVERHEAD_AIM = Aim(sentence="at most 5 % over plain Keras", of="ratio", at_most=1.05)
+AIMS = (_HOROVOD_AIM, _WORKERS_AIM, _OVERHEAD_AIM)
+
+_PACKAGE = "benchmarks.tensorflow_training"
+_RANKS = 2
+_ROW = {
+    "strategy": "Keras step under PopDistStrategy",
+    "wrapper": "Keras step, popdist_tf.keras",
+    "estimator": "Estimator step with host_call",
+}
+_PEERS = {
+    "Horovod optimizer": _HOROVOD_AIM,
+    "Horovod tape": None,
+    "MultiWorkerMirrored": _WORKERS_AIM,
+}
+
+
+def measure(effort: Effort) -> Iterator[Row]:
+    """Measures steps of a small convolutional network, batch 32, one thread for each rank.
+
+    Args:
+        effort: How much to measure.
+
+    Yields:
+        Steps on two ranks against each peer, then on one.
+    """
+    steps = effort.choose(full=150, quick=15)
+    two = _times("keras_job", _RANKS, steps=steps, ports=_free_ports(_RANKS))
+    for ours in ("strategy", "wrapper"):
+        for peer, aim in _PEERS.items():
+            yield _row(two, ours, ours, peer, aim, _RANKS)
+    one = _times("keras_job", 1, steps=steps, ports=[])
+    yield _row(one, "strategy", "strategy", "plain Keras", _OVERHEAD_AIM, 1)
+    turns = effort.choose(full=6, quick=1)
+    estimators = _times("estimator_job", _RANKS, turns=turns)
+    yield _row(estimators, "estimator", "strategy", "Horovod optimizer", _HOROVOD_AIM, _RANKS)
+
+
+def _row(
+    times: dict[str, Samples] | Missing, row: str, ours: str, peer: str, aim: Aim | None, ranks: int
+) -> Row:
+    missing = times if isinstance(times, Missing) else None
+    return compare(
+        f"{_ROW[row]}, {ranks} rank{'s' if ranks > 1 else ''}",
+        missing or times[ours],  # type: ignore[index]
+        unit="ms",
+        peer=peer,
+        against=missing or times[peer],  # type: ignore[index]
+        aim=aim,
+        note="one thread a rank",
+        parameters={"row": row, "ranks": ranks},
+    )
+
+
+def _times(job: str, ranks: int, **arguments: Any) -> dict[str, Samples] | Missing:
+    try:
+        answers = run_on_ranks(f"{_PACKAGE}.{job}:measure", ranks=ranks, **arguments)
+    except MeasurementError as error:
+        return Missing(str(error).splitlines()[-1])
+    return {
+        name: Samples(tuple(slowest([answer[name] for answer in answers]))) for name in answers[0]
+    }
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in held]
