@@ -9,12 +9,13 @@ READY := $(VENV)/.ready
 # Programs of the environment come first, so that Horovod finds the environment's mpicxx and cmake.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test test-latest lint format bench clean help
+.PHONY: demo test test-latest test-tf-latest lint format bench clean help
 
 help:
 	@echo "make demo         set up, then train on handwritten digits in 2 instances with 4 replicas"
 	@echo "make test         set up what is missing, then check style and types and run all tests"
 	@echo "make test-latest  the same with the newest frameworks, in an environment of its own"
+	@echo "make test-tf-latest  the tests of the TensorFlow adapter alone, in that environment"
 	@echo "make lint         style and types only"
 	@echo "make bench        all benchmarks, side by side with their peers"
 	@echo "make clean        remove what was made here (built Horovod wheels stay in the cache)"
@@ -28,6 +29,11 @@ test: $(READY) lint
 
 test-latest:
 	$(MAKE) test SET=constraints/latest.txt VENV=.venv-latest
+
+test-tf-latest:
+	$(MAKE) .venv-latest/.ready SET=constraints/latest.txt VENV=.venv-latest
+	PATH=$(abspath .venv-latest/bin):$$PATH .venv-latest/bin/python -m pytest tests/popdist_tf \
+		$(wildcard tests/distributed/test_tf_*.py)
 
 lint: $(READY)
 	$(BIN)/ruff check .

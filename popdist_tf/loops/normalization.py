@@ -64,13 +64,14 @@ def group_norm(
     result = tf.reshape(normal, tf.shape(last))
     initializers = param_initializers or {}
     with tf.compat.v1.variable_scope(scope, "GroupNorm", [inputs], reuse=reuse):
-        for wanted, name, default in ((scale, "gamma", "ones"), (center, "beta", "zeros")):
+        ones, zeros = tf.compat.v1.ones_initializer(), tf.compat.v1.zeros_initializer()
+        for wanted, name, default in ((scale, "gamma", ones), (center, "beta", zeros)):
             if wanted:
                 variable = tf.compat.v1.get_variable(
                     name,
                     [channels],
                     inputs.dtype,
-                    initializers.get(name, tf.keras.initializers.get(default)),
+                    initializers.get(name, default),
                     trainable=trainable,
                     collections=variables_collections,
                 )

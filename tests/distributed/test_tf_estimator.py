@@ -1,5 +1,6 @@
 """The Estimator on real ranks: equal variables, equal to one process, resumable by all."""
 
+import importlib.util
 import json
 import socket
 import subprocess
@@ -9,6 +10,11 @@ import numpy as np
 import pytest
 
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command, run_job
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow_estimator") is None,
+    reason="TensorFlow 2.16 and later have no estimators",
+)
 
 BATCH = 8
 STEPS = 6

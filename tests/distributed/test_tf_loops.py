@@ -15,6 +15,16 @@ def samples():
     return images, rng.integers(0, 3, size=images.shape[:2]).astype(np.int32)
 
 
+def dense(inputs, units, name):
+    import tensorflow.compat.v1 as tf
+
+    shape = [int(inputs.shape[-1]), units]  # tf.layers is gone where there is Keras 3
+    with tf.variable_scope(name):
+        start = tf.initializers.glorot_uniform(seed=1)
+        kernel = tf.get_variable("kernel", shape, initializer=start)
+        return inputs @ kernel + tf.get_variable("bias", units, initializer=tf.zeros_initializer())
+
+
 def loop():
     import tensorflow.compat.v1 as tf
 
@@ -42,7 +52,7 @@ def loop():
 
         def body(_, images, labels):
             normal = ipu.ops.normalization_ops.group_norm(images, groups=2)
-            logits = tf.layers.dense(tf.layers.dense(normal, 6, tf.tanh), 3)
+            logits = dense(tf.tanh(dense(normal, 6, "hidden")), 3, "logits")
             loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
             # Gradients are summed over the replicas, so each counts its share of the mean.
             train = optimizer.minimize(loss / strategy.num_replicas_in_sync)

@@ -3,6 +3,9 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
+if not hasattr(tf, "estimator"):
+    pytest.skip("TensorFlow 2.16 and later have no estimators", allow_module_level=True)
+
 from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
 from popdist_tf.estimator.batch_size import local_batch_size
 from popdist_tf.ipu.config import IPUConfig
