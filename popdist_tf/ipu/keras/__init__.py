@@ -1,0 +1,5 @@
+"""``ipu.keras``: the published layers."""
+
+from popdist_tf.ipu.keras import layers
+
+__all__ = ["layers"]
