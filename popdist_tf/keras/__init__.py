@@ -5,19 +5,19 @@ For programs of six steps: `init`, a local batch size from `size`, devices by `l
 Keras 2 and with Keras 3, where Horovod's own wrapper no longer reduces anything.
 """
 
-from popdist_tf.collectives.basics import (
-    Average,
-    Sum,
+from popdist_tf.collectives.basics import Average, Sum, shutdown
+from popdist_tf.keras import callbacks
+from popdist_tf.keras.broadcasting import broadcast_variables
+from popdist_tf.keras.job import (
+    allgather,
+    allreduce,
+    broadcast,
     init,
     local_rank,
     local_size,
     rank,
-    shutdown,
     size,
 )
-from popdist_tf.collectives.published import allgather, allreduce, broadcast
-from popdist_tf.keras import callbacks
-from popdist_tf.keras.broadcasting import broadcast_variables
 from popdist_tf.keras.optimizer import DistributedOptimizer
 
 __all__ = [

@@ -208,6 +208,13 @@ def test_the_examples_train_alike_on_all_ranks(program, options):
     assert output.count("identical on all ranks: ok") == 2
 
 
+@pytest.mark.parametrize("program", ["tf_keras_digits.py", "tf_keras_six_steps.py"])
+def test_the_examples_run_alone(program):
+    code, output = run_command([sys.executable, EXAMPLES / program])
+    assert code == 0, output
+    assert "rank 0 of 1" in output
+
+
 def installation():
     # As the guide's Listing 4.1 has it, with this project's name for the module.
     import popdist

@@ -1,18 +1,23 @@
-"""The program of the TensorFlow page runs as it is printed."""
+"""The programs of the TensorFlow page run as they are printed."""
 
 import re
 import sys
 
+import pytest
+
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command
 
 
-def test_the_keras_program_trains_in_two_instances(tmp_path):
+@pytest.mark.parametrize(("index", "replicas"), [(0, 4), (1, 2)])
+def test_the_keras_programs_train_in_two_instances(tmp_path, index, replicas):
     page = (ROOT / "docs" / "tensorflow.md").read_text()
-    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(programs) == 2
+    program = programs[index]
     path = tmp_path / "train.py"
     path.write_text(program + "print(hash(model.get_weights()[0].tobytes()))\n")
     code, output = run_command(
-        [*LAUNCHER, "--num-instances=2", "--num-replicas=4", sys.executable, path],
+        [*LAUNCHER, "--num-instances=2", f"--num-replicas={replicas}", sys.executable, path],
         env={"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONHASHSEED": "0"},
     )
     assert code == 0, output

@@ -1,0 +1,96 @@
+"""The job that a Keras program runs in: of several ranks, or alone."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+import popdist
+from popdist_tf.collectives import basics
+from popdist_tf.collectives.instances import job_collectives
+
+# Variables of mpirun, Slurm, MPICH's launchers and horovodrun, in this order.
+_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
+
+
+def init() -> None:
+    """Starts Horovod among all processes of the job; a program that runs alone needs none."""
+    if popdist.isPopdistEnvSet() or any(name in os.environ for name in _LAUNCHED):
+        basics.init()
+
+
+def size() -> int:
+    """How many ranks the job has.
+
+    Returns:
+        1 in a program that runs alone.
+    """
+    return job_collectives().size
+
+
+def rank() -> int:
+    """Which of them this process is.
+
+    Returns:
+        0 in a program that runs alone.
+    """
+    return job_collectives().rank
+
+
+def local_rank() -> int:
+    """Which of the ranks on this host this process is.
+
+    Returns:
+        0 in a program that runs alone.
+    """
+    return int(basics.local_rank()) if size() > 1 else 0
+
+
+def local_size() -> int:
+    """How many ranks run on this host.
+
+    Returns:
+        1 in a program that runs alone.
+    """
+    return int(basics.local_size()) if size() > 1 else 1
+
+
+def allreduce(tensor: Any, op: Any = None) -> Any:
+    """Reduces a tensor over all ranks.
+
+    Args:
+        tensor: Any shape and numeric dtype.
+        op: `Average` (the default) or `Sum`.
+
+    Returns:
+        The reduced tensor.
+    """
+    total = job_collectives().allreduce(tf.convert_to_tensor(tensor))
+    return total if op == basics.Sum else total / size()
+
+
+def allgather(tensor: Any) -> Any:
+    """Concatenates the ranks' tensors along their first dimension.
+
+    Args:
+        tensor: At least one dimension.
+
+    Returns:
+        The concatenation.
+    """
+    return job_collectives().allgather(tensor)
+
+
+def broadcast(tensor: Any, root_rank: int = 0) -> Any:
+    """The root's tensor, on every rank.
+
+    Args:
+        tensor: Any shape and dtype but strings.
+        root_rank: The rank whose value counts.
+
+    Returns:
+        The root's value.
+    """
+    return job_collectives().broadcast(tf.convert_to_tensor(tensor), root_rank)
