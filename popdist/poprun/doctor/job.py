@@ -15,7 +15,7 @@ from popdist.horovod_build import check
 from popdist.poprun.doctor import ranks
 from popdist.poprun.doctor.findings import Finding, problem_from
 from popdist.poprun.machines.binding import place_of
-from popdist.poprun.plan.mpirun import ONE_HOST
+from popdist.poprun.plan.mpirun import EVERYWHERE, ONE_HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -103,7 +103,7 @@ def look_at_settings(environ: Mapping[str, str]) -> Finding:
         The finding.
     """
     place = place_of({"neighbours": "2", "local": "0", "numa": "1"})
-    chosen = {**ONE_HOST, "OMP_NUM_THREADS": str(place.threads)}
+    chosen = {**ONE_HOST, **EVERYWHERE, "OMP_NUM_THREADS": str(place.threads)}
     facts = {name: environ.get(name, value) for name, value in chosen.items()}
     shown = [
         f"{name}={value}" + (" (yours)" if name in environ else "") for name, value in facts.items()

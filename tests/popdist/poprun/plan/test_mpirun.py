@@ -8,7 +8,7 @@ from popdist.environment import Topology
 from popdist.poprun.machines.hosts import Host
 from popdist.poprun.plan.links import TARGET_OPTIONS
 from popdist.poprun.plan.locate import OPEN_MPI_4, OPEN_MPI_5, Mpirun
-from popdist.poprun.plan.mpirun import ONE_HOST, build_command
+from popdist.poprun.plan.mpirun import EVERYWHERE, ONE_HOST, build_command
 from popdist.poprun.plan.placement import place
 from popdist.poprun.plan.run import Run
 from popdist.poprun.plan.variables import Variables
@@ -77,6 +77,13 @@ def test_horovod_is_tuned_for_one_host_unless_the_user_decides():
     decided = build(job, environ={**ENVIRON, "HOROVOD_CYCLE_TIME": "5"})
     assert decided.environment["HOROVOD_CYCLE_TIME"] == "5"
     assert not ONE_HOST.keys() & build(make_job(2, 2, (Host("a"),))).environment.keys()
+
+
+def test_waiting_leaves_the_processor_to_the_program_unless_the_user_decides():
+    for job in (make_job(2, 2), make_job(2, 2, (Host("a"),))):
+        assert EVERYWHERE.items() <= build(job).environment.items()
+    name = "OMPI_MCA_mpi_yield_when_idle"
+    assert build(make_job(2, 2), environ={**ENVIRON, name: "0"}).environment[name] == "0"
 
 
 def test_users_arguments_come_first_globally_and_last_locally():
