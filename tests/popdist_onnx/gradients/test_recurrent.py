@@ -76,7 +76,7 @@ VARIANTS = [("LSTM", False), ("GRU", False), ("GRU", True), ("RNN", False)]
 WAYS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
-@pytest.mark.parametrize(("variant", "direction"), itertools.product(VARIANTS, WAYS))
+@pytest.mark.parametrize(("variant", "direction"), list(itertools.product(VARIANTS, WAYS)))
 @pytest.mark.parametrize("read", [None, [0], [1]], ids=["all", "outputs", "state"])
 def test_directions_lengths_and_states(variant, direction, read):
     kind, late = variant
