@@ -183,6 +183,8 @@ def _only(group: frozenset[int]) -> Iterator[None]:
 def _start_horovod(here: Topology) -> Any:
     # execute_on_instances adds groups later, which Horovod allows only if told before it starts.
     os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
+    # Horovod's thread waits inside MPI by polling, which would keep a processor from the training.
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     horovod = _load_binding()
     with waiting("popdist.init"):
         horovod.init()

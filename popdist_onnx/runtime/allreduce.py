@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +52,6 @@ class Allreduce:
         ]
         layout = plan(items, slice_bytes=_slice_bytes(sum(i.elements * i.itemsize for i in items)))
         self._arenas = allocate(layout)
-        self._early = leave_early(horovod, processors_of_this_process())
         self._facts: Callable[[], Mapping[str, str]] | None = facts
         self._horovod = horovod
         self._exchange = Exchange(layout, self._arenas, horovod, name=name, average=average)
@@ -77,47 +75,16 @@ class Allreduce:
         self._exchange.begin()
 
     def ready(self, index: int) -> None:
-        """Says that a gradient is complete; full slices leave if that pays.
+        """Says that a gradient is complete; full slices leave at once.
 
         Args:
             index: Its index.
         """
-        if self._early:
-            self._exchange.ready(index)
+        self._exchange.ready(index)
 
     def finish(self) -> None:
         """Waits until all sums have arrived."""
         self._exchange.finish()
-
-
-def leave_early(horovod: Any, processors: int) -> bool:
-    """Whether gradients should leave while others are still being computed.
-
-    MPI waits by asking again and again. Where a host has a processor for each of its ranks and none
-    to spare, that takes the time from the computation, and overlap makes the step slower: on two
-    ranks of two processors a transformer's step took 1.7 times that of ``horovod.torch``.
-
-    Args:
-        horovod: The module ``horovod.torch``, initialised.
-        processors: How many this process may use.
-
-    Returns:
-        True where the exchange has a processor of its own, or waits without using one.
-    """
-    shared = processors == (os.cpu_count() or 1)
-    own = processors // max(horovod.local_size(), 1) if shared else processors
-    return own > 1 or not horovod.mpi_enabled()
-
-
-def processors_of_this_process() -> int:
-    """How many processors this process may use.
-
-    Returns:
-        Those that it is bound to; all of the host where it is not.
-    """
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def require_agreement(facts: Mapping[str, str], horovod: Any) -> None:
