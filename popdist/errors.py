@@ -101,6 +101,9 @@ CODES: dict[str, str] = {
     "PD421": "an estimator was configured in a way that cannot work",
     "PD422": "a model_fn or input_fn returned something that cannot be used",
     "PD423": "an estimator feature is not available in this combination",
+    # Names of the IPU SDK (popdist.sdk).
+    "PD450": "a name of the IPU SDK is refused on a host",
+    "PD451": "the IPU SDK publishes no such name",
     # ONNX adapter: graphs and gradients (popdist_onnx.graph, gradients, transforms).
     "PD520": "a model file does not exist or holds no model",
     "PD521": "a model's opset, or a form that only old opsets had, is not supported",

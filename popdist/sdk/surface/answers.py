@@ -1,0 +1,104 @@
+"""How a name that we do not have answers: a refused one when it is used, an unknown one at once."""
+
+from __future__ import annotations
+
+import sys
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from popdist.errors import PopdistError
+
+if TYPE_CHECKING:
+    from popdist.sdk.surface.vocabulary import Entry, Surface
+
+
+class RefusedNameError(PopdistError, NotImplementedError):
+    """A name of the SDK was used that means nothing on a host, or that we do not have."""
+
+    @classmethod
+    def of(cls, sdk: str, entry: Entry) -> RefusedNameError:
+        """The error of a refused name.
+
+        Args:
+            sdk: The SDK's module.
+            entry: What its list says of the name.
+
+        Returns:
+            The error.
+        """
+        return cls(
+            "PD450",
+            f"{sdk}.{entry.name} is not available on a host: {entry.reason.rstrip('.')}",
+            hint=entry.instead,
+        )
+
+
+class UnknownNameError(PopdistError, AttributeError):
+    """A name was asked for that neither the SDK nor our module publishes."""
+
+    @classmethod
+    def of(cls, surface: Surface, name: str, module: str) -> UnknownNameError:
+        """The error of an unknown name.
+
+        Args:
+            surface: The list of the SDK's module.
+            name: Dotted below that module.
+            module: Our module that was asked.
+
+        Returns:
+            The error, with the nearest published name of the same sub-module or class.
+        """
+        owner, _, last = name.rpartition(".")
+        beside = {
+            entry.name.rpartition(".")[2]
+            for entry in surface.entries
+            if entry.name.rpartition(".")[0] == owner
+        } | {public for public in dir(sys.modules.get(module)) if not public.startswith("_")}
+        near = get_close_matches(last, sorted(beside), n=1)
+        error = cls(
+            "PD451",
+            f"module {f'{surface.sdk}.{owner}'.rstrip('.')!r} has no attribute {last!r}",
+            hint=f"did you mean {near[0]!r}?" if near else None,
+        )
+        error.name = last
+        return error
+
+
+class Placeholder:
+    """Stands for a refused name: it can be imported and passed around, and raises when used.
+
+    Args:
+        sdk: The SDK's module.
+        entry: What its list says of the name.
+    """
+
+    def __init__(self, sdk: str, entry: Entry) -> None:
+        self.__dict__.update(
+            _sdk=sdk, _entry=entry, __name__=entry.name.rpartition(".")[2], __module__=sdk
+        )
+
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise RefusedNameError.of(self.__dict__["_sdk"], self.__dict__["_entry"])
+
+    __call__ = __enter__ = __exit__ = __getitem__ = __iter__ = __len__ = _refuse
+    __mro_entries__ = _refuse  # `class Mine(poptorch.Refused)`
+
+    def __getattr__(self, name: str) -> Any:
+        # Tools look for dunder names on whatever they meet; that is no use of it.
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._refuse()
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return False  # nothing can be one
+
+    def __or__(self, other: Any) -> Any:
+        return other  # `poptorch.Refused | None` in an annotation
+
+    __ror__ = __or__
+
+    def __repr__(self) -> str:
+        return f"<refused {self.__dict__['_sdk']}.{self.__dict__['_entry'].name}>"
