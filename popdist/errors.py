@@ -104,6 +104,8 @@ CODES: dict[str, str] = {
     # Names of the IPU SDK (popdist.sdk).
     "PD450": "a name of the IPU SDK is refused on a host",
     "PD451": "the IPU SDK publishes no such name",
+    "PD452": "the names of the IPU SDK cannot be enabled here",
+    "PD453": "a program cannot be checked for names of the IPU SDK",
     # ONNX adapter: graphs and gradients (popdist_onnx.graph, gradients, transforms).
     "PD520": "a model file does not exist or holds no model",
     "PD521": "a model's opset, or a form that only old opsets had, is not supported",

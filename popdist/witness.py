@@ -51,6 +51,11 @@ class _Page:
         text = f"{self._pid} {self._count} {where}".encode()[:HEADER_SIZE]
         os.pwrite(self._fd, text.ljust(HEADER_SIZE, b"\0"), 0)
 
+    def clear(self) -> None:
+        """States nothing any more."""
+        if os.getpid() == self._pid:
+            os.pwrite(self._fd, bytes(HEADER_SIZE), 0)
+
 
 _page: _Page | None = None
 
@@ -68,6 +73,17 @@ def register() -> None:
 
     faulthandler.register(DUMP_SIGNAL, file=fd, all_threads=True)
     _page = _Page(fd)
+
+
+def release() -> None:
+    """Makes room for the program that this process starts, or becomes: that one is to be seen."""
+    global _page  # noqa: PLW0603 - one page per process
+    if _page is not None:
+        import faulthandler
+
+        faulthandler.unregister(DUMP_SIGNAL)
+        _page.clear()
+        _page = None
 
 
 def _is_ours(fd: int) -> bool:

@@ -7,29 +7,65 @@ names that they do not define (`missing`), the page ``docs/compatibility.md``, a
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from popdist.sdk.names import LISTS, published
-from popdist.sdk.surface.answers import Placeholder, UnknownNameError
+from popdist.sdk.finder import ALIASES
+from popdist.sdk.surface.answers import (
+    Placeholder,
+    RefusedImportError,
+    UnknownImportError,
+    UnknownNameError,
+)
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from popdist.sdk.surface.vocabulary import Surface
 
-__all__ = ["load", "missing"]
+__all__ = ["load", "missing", "published", "refuse_import"]
+
+LISTS: dict[str, str] = {
+    "popart": "popart",
+    "horovod.popart": "horovod_popart",
+    "poptorch": "poptorch",
+    "tensorflow.python.ipu": "tensorflow_ipu",
+}
+"""The file beside this one that lists what a module of the SDK publishes."""
 
 
 def load(sdk: str) -> Surface:
     """The list of one module of the SDK.
 
     Args:
-        sdk: The module, a key of `popdist.sdk.names.ALIASES`.
+        sdk: The module, a key of `popdist.sdk.finder.ALIASES`.
 
     Returns:
         Its list.
     """
-    surface: Surface = import_module(f"popdist.sdk.surface.{LISTS[sdk]}").SURFACE
+    surface: Surface = import_module(f"{__name__}.{LISTS[sdk]}").SURFACE
     return surface
+
+
+def published(module: str, name: str = "") -> tuple[str, str] | None:
+    """Where the SDK publishes what a module holds.
+
+    Args:
+        module: A module, by our name or by the SDK's.
+        name: A dotted name in it.
+
+    Returns:
+        The SDK's module (a key of `popdist.sdk.finder.ALIASES`) and the dotted name below it, or
+        None for a module that stands for none of the SDK's.
+    """
+    full = f"{module}.{name}" if name else module
+    # The longest first: `popdist_onnx.horovod` is no sub-module of `popart`.
+    for sdk, mine in sorted(ALIASES.items(), key=lambda pair: -len(pair[1])):
+        for root in (mine, sdk):
+            if full == root or full.startswith(f"{root}."):
+                return sdk, full[len(root) + 1 :]
+    return None
 
 
 def missing(module: str, name: str) -> Any:
@@ -45,6 +81,7 @@ def missing(module: str, name: str) -> Any:
     Raises:
         UnknownNameError: The SDK publishes no such name, with the nearest that it does publish.
             It is an `AttributeError`.
+        UnknownImportError: The same in a ``from ... import`` statement, an `ImportError`.
     """
     place = published(module, name)
     # Dunder names are asked for by Python itself, and often.
@@ -54,4 +91,38 @@ def missing(module: str, name: str) -> Any:
     entry = listed.find(place[1])
     if entry is not None and entry.status == "refused":
         return Placeholder(listed.sdk, entry)
-    raise UnknownNameError.of(listed, place[1], module)
+    # Python drops the text of an AttributeError in a `from ... import` statement.
+    caller = sys._getframe(1).f_back  # noqa: SLF001 - past the module's __getattr__
+    kind = UnknownImportError if _is_from_import(caller) else UnknownNameError
+    raise kind.of(listed, place[1], module)
+
+
+def _is_from_import(frame: FrameType | None) -> bool:
+    from dis import opmap
+
+    return frame is not None and frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
+
+
+def refuse_import(name: str) -> None:
+    """Says why a module of the SDK cannot be imported, where there is more to say than Python does.
+
+    Args:
+        name: A module by the SDK's name that we do not have.
+
+    Raises:
+        RefusedImportError: It is known, and refused.
+        UnknownImportError: It is below a module of the SDK that is published, and itself is not.
+    """
+    from popdist.sdk.surface.absent import ABSENT
+
+    for entry in ABSENT:
+        if name == entry.name or name.startswith(f"{entry.name}."):
+            raise RefusedImportError.of("", entry)
+    place = published(name)
+    if place is not None:
+        listed = load(place[0])
+        refusal = listed.find(place[1])
+        if refusal is not None and refusal.status == "refused":
+            raise RefusedImportError.of(listed.sdk, refusal)
+        if place[1]:
+            raise UnknownImportError.of(listed, place[1], name.rpartition(".")[0])

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from popdist.errors import PopdistError
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from popdist.sdk.surface.vocabulary import Entry, Surface
 
 
@@ -16,52 +18,61 @@ class RefusedNameError(PopdistError, NotImplementedError):
     """A name of the SDK was used that means nothing on a host, or that we do not have."""
 
     @classmethod
-    def of(cls, sdk: str, entry: Entry) -> RefusedNameError:
+    def of(cls, sdk: str, entry: Entry) -> Self:
         """The error of a refused name.
 
         Args:
-            sdk: The SDK's module.
+            sdk: The SDK's module; empty where the entry is one itself.
             entry: What its list says of the name.
 
         Returns:
             The error.
         """
+        name = f"{sdk}.{entry.name}".lstrip(".")
         return cls(
             "PD450",
-            f"{sdk}.{entry.name} is not available on a host: {entry.reason.rstrip('.')}",
+            f"{name} is not available on a host: {entry.reason.rstrip('.')}",
             hint=entry.instead,
         )
 
 
-class UnknownNameError(PopdistError, AttributeError):
+class RefusedImportError(RefusedNameError, ModuleNotFoundError):
+    """A module of the SDK was imported that we do not have."""
+
+
+class _UnknownError(PopdistError):
     """A name was asked for that neither the SDK nor our module publishes."""
 
     @classmethod
-    def of(cls, surface: Surface, name: str, module: str) -> UnknownNameError:
+    def of(cls, surface: Surface, name: str, module: str) -> Self:
         """The error of an unknown name.
 
         Args:
             surface: The list of the SDK's module.
             name: Dotted below that module.
-            module: Our module that was asked.
+            module: The module that was asked.
 
         Returns:
             The error, with the nearest published name of the same sub-module or class.
         """
         owner, _, last = name.rpartition(".")
-        beside = {
-            entry.name.rpartition(".")[2]
-            for entry in surface.entries
-            if entry.name.rpartition(".")[0] == owner
-        } | {public for public in dir(sys.modules.get(module)) if not public.startswith("_")}
+        names = [entry.name.rpartition(".") for entry in surface.entries]
+        beside = {own for above, _, own in names if above == owner}
+        beside |= {own for own in dir(sys.modules.get(module)) if not own.startswith("_")}
         near = get_close_matches(last, sorted(beside), n=1)
-        error = cls(
+        return cls(
             "PD451",
             f"module {f'{surface.sdk}.{owner}'.rstrip('.')!r} has no attribute {last!r}",
             hint=f"did you mean {near[0]!r}?" if near else None,
         )
-        error.name = last
-        return error
+
+
+class UnknownNameError(_UnknownError, AttributeError):
+    """An unknown name as an attribute."""
+
+
+class UnknownImportError(_UnknownError, ImportError):
+    """An unknown name in an ``import`` statement."""
 
 
 class Placeholder:
@@ -82,6 +93,9 @@ class Placeholder:
 
     __call__ = __enter__ = __exit__ = __getitem__ = __iter__ = __len__ = _refuse
     __mro_entries__ = _refuse  # `class Mine(poptorch.Refused)`
+
+    def __bool__(self) -> bool:
+        return True  # without it, `__len__` would be asked
 
     def __getattr__(self, name: str) -> Any:
         # Tools look for dunder names on whatever they meet; that is no use of it.
