@@ -5,26 +5,23 @@ nothing else differs. Every Python 3 that a program starts meets this file, so i
 those that popdist does not support.
 """
 
+import _frozen_importlib  # `importlib` itself costs a millisecond
+import _frozen_importlib_external
 import sys
 
-import _frozen_importlib as bootstrap  # `importlib` itself costs a millisecond
-import _frozen_importlib_external as external
-
+_find = _frozen_importlib_external.PathFinder.find_spec
+_load = _frozen_importlib._load  # type: ignore[attr-defined]  # noqa: SLF001 - as runpy loads
 _FOLDER = __file__.rpartition("/")[0]
+_OLDEST = 0x030A0000
 
-
-def _load(spec):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - for any Python 3
-    return bootstrap._load(spec)  # type: ignore[attr-defined]  # noqa: SLF001 - as runpy and imp do
-
-
-if sys.hexversion >= 0x030A0000:
+if sys.hexversion >= _OLDEST:
     _finder = sys.modules.get("popdist.sdk.finder") or _load(
-        external.PathFinder.find_spec("popdist.sdk.finder", [_FOLDER.rpartition("/")[0]])
+        _find("popdist.sdk.finder", [_FOLDER.rpartition("/")[0]])
     )
     _finder.install()
 
 sys.path[:] = [path for path in sys.path if path != _FOLDER]
-_hidden = external.PathFinder.find_spec("sitecustomize")
+_hidden = _find("sitecustomize")
 if _hidden is None:
     # What Python takes for "there is none", as without this file.
     raise ImportError("there is no other sitecustomize", name="sitecustomize")

@@ -39,6 +39,13 @@ class RefusedNameError(PopdistError, NotImplementedError):
 class RefusedImportError(RefusedNameError, ModuleNotFoundError):
     """A module of the SDK was imported that we do not have."""
 
+    @classmethod
+    def of(cls, sdk: str, entry: Entry) -> Self:
+        """The error, as of a refused name; it carries the module's name like any of its kind."""
+        error = super().of(sdk, entry)
+        error.name = f"{sdk}.{entry.name}".lstrip(".")
+        return error
+
 
 class _UnknownError(PopdistError):
     """A name was asked for that neither the SDK nor our module publishes."""
