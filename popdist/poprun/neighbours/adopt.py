@@ -1,4 +1,4 @@
-"""Completes an instance's environment with the names that other launchers use."""
+"""Completes an instance's environment: the names of other launchers, the user's variables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def adopt(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> Non
         environ: The environment that its program is going to get, with the contract in it.
         settings: ``index`` (of the instance), ``neighbours`` (instances on this host), ``node``
             (this host's number among those of the job), ``keep`` (names that the user has set,
-            separated by commas) and ``set.<NAME>``.
+            separated by commas), ``set.<NAME>``, and ``names`` where the SDK's module names are to be
+            importable.
     """
     environ.update(
         {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}
@@ -63,3 +64,7 @@ def adopt(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> Non
     for name, value in values.items():
         if name.startswith(mine):
             environ[name[len(mine) :]] = value
+    if "names" in settings:
+        from popdist.sdk.startup.environment import enable
+
+        enable(environ)

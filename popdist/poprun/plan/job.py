@@ -65,6 +65,7 @@ class Job(Record):
         limits: How the job may end.
         display: What is shown and kept.
         tf_config: Whether instances get TF_CONFIG.
+        sdk_names: Whether the names of the SDK's modules can be imported.
         allow_run_as_root: Whether root may run it.
     """
 
@@ -96,6 +97,7 @@ class Job(Record):
     limits: Limits = Limits()
     display: Display = Display()
     tf_config: bool = False
+    sdk_names: bool = False
     allow_run_as_root: bool = True
 
     @property
@@ -182,6 +184,7 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         limits=Limits.of(values),
         display=Display.of(values),
         tf_config=values["tf-config"],
+        sdk_names=bool(values["sdk-names"]),
         allow_run_as_root=values["allow-run-as-root"],
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from popdist.poprun.command.options.kinds import BOOLEAN, COUNT, DIRECTORY, INSTANCES
+from popdist.poprun.command.options.kinds import BOOLEAN, COUNT, DIRECTORY, FLAG, INSTANCES
 from popdist.poprun.command.options.option import Option
 
 _GROUP = "Job"
@@ -40,4 +40,11 @@ OPTIONS: tuple[Option, ...] = (
         since="2.0",
     ),
     Option("executable-cache-path", DIRECTORY, "A directory for compiled programs", _GROUP),
+    Option(
+        "sdk-names",
+        FLAG,
+        "Let the program import popart, poptorch, horovod.popart and tensorflow.python.ipu",
+        _GROUP,
+        since="popdist",
+    ),
 )

@@ -27,6 +27,7 @@ SURFACE = """
 --num-ilds ; count ; 1
 --offline-mode ; boolean ; False
 --executable-cache-path ; directory ; None
+--sdk-names ; flag ; None
 --host -H ; hosts ; None ; not-with:hostfile
 --hostfile ; file ; None ; not-with:host
 --host-subnet ; text ; None
