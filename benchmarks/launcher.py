@@ -33,30 +33,39 @@ def measure_launch(effort: Effort) -> Iterator[Row]:
         effort: How many times.
 
     Yields:
-        poprun against mpirun and torchrun.
+        poprun against mpirun, torchrun and horovodrun.
     """
-    torchrun = beside_python("torchrun")
-    commands: dict[str, list[str] | Missing] = {
-        "poprun": _launch("poprun", "true"),
-        "mpirun": _launch("mpirun", "true"),
+    groups: tuple[tuple[dict[str, list[str] | Missing], int], ...] = (
+        ({"mpirun": _launch("mpirun", "true")}, effort.choose(full=25, quick=5)),
+        (_slow_launchers(), effort.choose(full=9, quick=2)),
+    )
+    for peers, repetitions in groups:
+        times = time_commands({"poprun": _launch("poprun", "true"), **peers}, repetitions)
+        for peer in peers:
+            yield compare(
+                f"poprun {_INSTANCES} x true",
+                times["poprun"],
+                unit="ms",
+                peer=peer,
+                against=times[peer],
+                aim=LAUNCH_AIM if peer == "mpirun" else None,
+                note=_form(),
+                parameters={"instances": _INSTANCES},
+            )
+
+
+def _slow_launchers() -> dict[str, list[str] | Missing]:
+    """Those that take seconds, because they import frameworks; they take turns among themselves."""
+    arguments = {
         # Standalone: a port of its own choice, where the default port may be another job's.
-        "torchrun": Missing("torchrun is not installed")
-        if torchrun is None
-        else [torchrun, "--standalone", f"--nproc-per-node={_INSTANCES}", "--no-python", "true"],
+        "torchrun": ["--standalone", f"--nproc-per-node={_INSTANCES}", "--no-python", "true"],
+        "horovodrun": ["-np", str(_INSTANCES), "true"],
     }
-    times = time_commands(commands, effort.choose(full=25, quick=5))
-    aims = {"mpirun": LAUNCH_AIM}
-    for peer in ("mpirun", "torchrun"):
-        yield compare(
-            f"poprun {_INSTANCES} x true",
-            times["poprun"],
-            unit="ms",
-            peer=peer,
-            against=times[peer],
-            aim=aims.get(peer),
-            note=_form(),
-            parameters={"instances": _INSTANCES},
-        )
+    found = {name: beside_python(name) for name in arguments}
+    return {
+        name: [path, *arguments[name]] if path else Missing(f"{name} is not installed")
+        for name, path in found.items()
+    }
 
 
 def measure_many(effort: Effort) -> Iterator[Row]:

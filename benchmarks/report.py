@@ -1,8 +1,7 @@
-"""Shows a report: as a table for people and as JSON for everything else."""
+"""Shows a report to people: as a table."""
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,9 +9,6 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Benchmark, Report, Result
     from benchmarks.rows import Row
-
-FORMAT = 1
-"""Version of the JSON form; it grows when a key changes its meaning or goes."""
 
 _HEADINGS = ("name", "min", "median", "unit", "peer", "peer min", "ratio", "aim", "met")
 _OWN_COLUMNS = 4  # those before the peer
@@ -53,59 +49,6 @@ def as_table(report: Report) -> str:
     return "\n\n".join(parts)
 
 
-def as_json(report: Report) -> str:
-    """The results for tools; ``docs/benchmarks.md`` lists the keys.
-
-    Args:
-        report: What was found.
-
-    Returns:
-        One JSON object.
-    """
-    document = {
-        "format": FORMAT,
-        "quick": report.quick,
-        "machine": report.machine,
-        "benchmarks": [_summary(result) for result in report.results],
-        "rows": [
-            {"benchmark": result.benchmark, **_record(row)}
-            for result in report.results
-            for row in result.rows
-        ],
-    }
-    return json.dumps(document, indent=2, allow_nan=False)
-
-
-def _summary(result: Result) -> dict[str, object]:
-    return {
-        "name": result.benchmark,
-        "seconds": round(result.seconds, 3),
-        "others": None if result.others is None else round(result.others, 3),
-        "busy": result.busy,
-        "error": result.error,
-    }
-
-
-def _record(row: Row) -> dict[str, object]:
-    return {
-        "name": row.name,
-        "value": row.value,
-        "unit": row.unit,
-        "median": row.median,
-        "samples": row.samples,
-        "peer": row.peer,
-        "peer_value": row.peer_value,
-        "peer_median": row.peer_median,
-        "ratio": row.ratio,
-        "difference": row.difference,
-        "aim": None if row.aim is None else row.aim.sentence,
-        "met": row.met,
-        "refused": row.refused,
-        "note": row.note,
-        "parameters": dict(row.parameters),
-    }
-
-
 def _loads(load: object) -> str:
     values = load if isinstance(load, dict) else {}
     return ", ".join(f"{value:.2f} {key[8:].replace('_', ' ')}" for key, value in values.items())
@@ -133,12 +76,12 @@ def _without_repetitions(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
 def _cells(row: Row) -> tuple[str, ...]:
     return (
         row.name,
-        _number(row.value),
-        _number(row.median),
+        number(row.value),
+        number(row.median),
         row.unit,
         row.peer or "",
-        _number(row.peer_value),
-        _number(row.ratio),
+        number(row.peer_value),
+        number(row.ratio),
         "" if row.aim is None else row.aim.sentence,
         _verdict(row),
     )
@@ -165,8 +108,15 @@ def _remarks(result: Result) -> list[str]:
     return lines
 
 
-def _number(value: float | None) -> str:
-    """Four digits that count, never an exponent."""
+def number(value: float | None) -> str:
+    """Writes a measured value.
+
+    Args:
+        value: The value; None where there is none.
+
+    Returns:
+        Four digits that count, never an exponent.
+    """
     if value is None:
         return "-"
     digits = 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0  # noqa: PLR2004

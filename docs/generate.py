@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+from benchmark_tables import aims_table, pictures  # beside this script
 from operator_tables import (  # beside this script
     gradients_table,
     graphcore_table,
@@ -62,6 +63,8 @@ PARTS = {
     "stored-session-options": stored_options_list,
     "optimizer-settings": settings_table,
     "optimizer-scalars": scalars_table,
+    "benchmark-aims": aims_table,
+    "benchmark-pictures": pictures,
     **TORCH_PARTS,
 }
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from benchmarks.harness import Effort
 
+Buffers = Literal["reused", "written", "fresh"]
+
 KIB = 2**10
 MIB = 2**20
 ELEMENT_BYTES = 4
@@ -29,14 +31,17 @@ class Case:
     Attributes:
         size: Bytes that every rank contributes.
         tensors: Into how many equal tensors they are divided.
-        buffers: ``reused``: the same memory every time, as with gradients that stay where they are.
-            ``fresh``: memory that is mapped and written for this exchange, as with gradients that
-            a backward pass allocates anew; mapping and writing are part of the sample.
+        buffers: ``reused``: the same memory every time, as with gradients that stay where they
+            are; other contenders have had their turns since, so no cache holds it any more.
+            ``written``: the same, but the rank has just written it, outside the clock, as a
+            backward pass leaves gradients. ``fresh``: memory that is mapped and written for this
+            exchange, as with gradients that a backward pass allocates anew; mapping and writing
+            are part of the sample.
     """
 
     size: int
     tensors: int = 1
-    buffers: Literal["reused", "fresh"] = "reused"
+    buffers: Buffers = "reused"
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.tensors < 1 or self.size % (self.tensors * ELEMENT_BYTES):
@@ -77,12 +82,14 @@ def cases(effort: Effort) -> tuple[Case, ...]:
 
     Returns:
         One tensor of each size in reused and in fresh memory; then many tensors, as real gradients
-        are, which is where fusing them shows.
+        are, which is where fusing them shows; then both as just written, from 1 MiB on, where a
+        sample is one exchange.
     """
     step = effort.choose(full=1, quick=3)
     # Counted from the end: the largest size is the one with aims.
     sizes = sorted(_SIZES[::-1][::step])
     many = sorted(_MANY_SIZES[::-1][::step])
-    kinds: tuple[Literal["reused", "fresh"], ...] = ("reused", "fresh")
+    kinds: tuple[Buffers, ...] = ("reused", "fresh")
     single = [Case(size, 1, buffers) for buffers in kinds for size in sizes]
-    return (*single, *(Case(size, _MANY) for size in many))
+    written = [Case(size, tensors, "written") for tensors in (1, _MANY) for size in many]
+    return (*single, *(Case(size, _MANY) for size in many), *written)

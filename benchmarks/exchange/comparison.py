@@ -164,7 +164,7 @@ def _rows(pool: Pool, gaps: dict[str, Missing], notes: dict[str, str]) -> Iterat
     pairs = [(name, "memcpy") for name in (*_PEERS, defaults, popdist)]
     pairs += [(popdist, name) for name in (*_PEERS, defaults)]
     for name, peer in pairs:
-        aimed = case.size == _AIMED_SIZE and case.buffers == "reused"
+        aimed = case.size == _AIMED_SIZE and case.buffers in {"reused", "written"}
         row = compare(
             f"{name}, {case.label}",
             times[name],

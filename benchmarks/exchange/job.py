@@ -73,7 +73,8 @@ def _measure_case(
     samplers = {}
     for contender in contenders:
         _check(mpi, case, contender)
-        samplers[contender.name] = partial(_sample, mpi, case, _call(case, contender, values))
+        call, before = _call(case, contender, values)
+        samplers[contender.name] = partial(_sample, mpi, case, call, before)
     interleave(samplers, _WARM_UP)
     return interleave(samplers, repetitions)
 
@@ -91,21 +92,33 @@ def _check(mpi: Any, case: Case, contender: Contender) -> None:
 
 def _call(
     case: Case, contender: Contender, values: np.ndarray[Any, Any]
-) -> Callable[[], Buffers | None]:
-    """One exchange, with what belongs to it; buffers it returns are released by the caller."""
-    if case.buffers == "reused":
-        return contender.prepare(Buffers(values, case.tensors))
+) -> tuple[Callable[[], Buffers | None], Callable[[], None] | None]:
+    """One exchange, and what is done before each sample, outside the clock.
+
+    Buffers that the exchange returns are released by the caller.
+    """
+    if case.buffers != "fresh":
+        kept = Buffers(values, case.tensors)
+        write = partial(np.copyto, kept.flat, values) if case.buffers == "written" else None
+        return contender.prepare(kept), write
 
     def exchange() -> Buffers:
         buffers = Buffers(values, case.tensors)
         contender.prepare(buffers)()
         return buffers
 
-    return exchange
+    return exchange, None
 
 
-def _sample(mpi: Any, case: Case, call: Callable[[], Buffers | None]) -> float:
+def _sample(
+    mpi: Any,
+    case: Case,
+    call: Callable[[], Buffers | None],
+    before: Callable[[], None] | None,
+) -> float:
     """Takes one sample; what it allocated is released when the clock has stopped."""
+    if before is not None:
+        before()
     mpi.COMM_WORLD.Barrier()
     start = time.perf_counter()
     kept = [call() for _ in range(case.calls)]

@@ -6,6 +6,7 @@ import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.memory import compare_memory
 from benchmarks.ranks import run_on_ranks
 from benchmarks.rows import Aim, Row, compare
 from benchmarks.sampling import MeasurementError, Missing, Samples, slowest
@@ -43,7 +44,7 @@ def measure(effort: Effort) -> Iterator[Row]:
         effort: How much to measure.
 
     Yields:
-        Steps on two ranks against each peer, then on one.
+        Steps on two ranks against each peer, then on one; peak memory on two ranks.
     """
     steps = effort.choose(full=150, quick=15)
     two = _times("keras_job", _RANKS, steps=steps, ports=_free_ports(_RANKS))
@@ -55,6 +56,29 @@ def measure(effort: Effort) -> Iterator[Row]:
     turns = effort.choose(full=6, quick=1)
     estimators = _times("estimator_job", _RANKS, turns=turns)
     yield _row(estimators, "estimator", "strategy", "Horovod optimizer", _HOROVOD_AIM, _RANKS)
+    yield from _memory()
+
+
+def _memory() -> Iterator[Row]:
+    peaks = {name: _peaks(name) for name in ("strategy", "wrapper", *_PEERS)}
+    for ours in ("strategy", "wrapper"):
+        for peer in _PEERS:
+            yield compare_memory(
+                f"{_ROW[ours]}, {_RANKS} ranks",
+                peaks[ours],
+                peer=peer,
+                against=peaks[peer],
+                parameters={"row": ours, "ranks": _RANKS},
+            )
+
+
+def _peaks(name: str) -> list[int] | str:
+    try:
+        return run_on_ranks(
+            f"{_PACKAGE}.keras_job:peak", ranks=_RANKS, name=name, ports=_free_ports(_RANKS)
+        )
+    except MeasurementError as error:
+        return str(error).splitlines()[-1]
 
 
 def _row(

@@ -10,6 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.memory import peak_bytes
 from benchmarks.sampling import interleave
 
 if TYPE_CHECKING:
@@ -29,33 +30,85 @@ def measure(steps: int, ports: list[int]) -> dict[str, list[float]]:
     Returns:
         Seconds of every step, by contender.
     """
+    workers = start(ports)
+    import popdist_tf.keras
+
+    names = ["strategy", "plain Keras"]
+    if popdist_tf.keras.size() > 1:
+        names = ["strategy", "wrapper", "Horovod optimizer", "Horovod tape"]
+    if workers is not None:
+        names.append("MultiWorkerMirrored")
+    contenders = {name: contender(name, workers) for name in names}
+    for step in contenders.values():
+        for _ in range(_WARM_UP):
+            step()
+    return interleave(contenders, steps)
+
+
+def start(ports: list[int]) -> Any:
+    """Starts what reduces gradients.
+
+    Args:
+        ports: One for each rank of TensorFlow's own strategy; empty leaves it out.
+
+    Returns:
+        That strategy, or None.
+    """
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     # First, because its server has to be there before TensorFlow runs anything.
     workers = _multi_worker(ports) if ports else None
+    import popdist_tf.keras
+
+    popdist_tf.keras.init()
+    return workers
+
+
+def contender(name: str, workers: Any) -> Callable[[], float]:
+    """One way to train.
+
+    Args:
+        name: Which.
+        workers: TensorFlow's own strategy, or None.
+
+    Returns:
+        A function that takes one step and returns its seconds.
+    """
     import horovod.tensorflow.keras as horovod
+    import tensorflow as tf
 
     import popdist_tf.keras
     from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
 
-    popdist_tf.keras.init()
-    adam = tf.keras.optimizers.Adam
-    ranks = popdist_tf.keras.size()
-    contenders = {"strategy": _under(PopDistStrategy(), adam())}
-    if ranks == 1:
-        contenders["plain Keras"] = _under(None, adam())
-    else:
-        contenders["wrapper"] = _under(None, popdist_tf.keras.DistributedOptimizer(adam()))
-        contenders["Horovod optimizer"] = _under(None, horovod.DistributedOptimizer(adam()))
-        contenders["Horovod tape"] = _tape(adam())
-    if workers is not None:
-        contenders["MultiWorkerMirrored"] = _under(workers, adam())
-    for step in contenders.values():
-        for _ in range(_WARM_UP):
-            step()
-    return interleave(contenders, steps)
+    adam = tf.keras.optimizers.Adam()
+    makers: dict[str, Callable[[], Callable[[], float]]] = {
+        "strategy": lambda: _under(PopDistStrategy(), adam),
+        "plain Keras": lambda: _under(None, adam),
+        "wrapper": lambda: _under(None, popdist_tf.keras.DistributedOptimizer(adam)),
+        "Horovod optimizer": lambda: _under(None, horovod.DistributedOptimizer(adam)),
+        "Horovod tape": lambda: _tape(adam),
+        "MultiWorkerMirrored": lambda: _under(workers, adam),
+    }
+    return makers[name]()
+
+
+def peak(*, name: str, ports: list[int]) -> int:
+    """Trains in one way alone.
+
+    Args:
+        name: Which.
+        ports: As for `measure`.
+
+    Returns:
+        The most memory that this rank had, in bytes.
+    """
+    workers = start(ports if name == "MultiWorkerMirrored" else [])
+    step = contender(name, workers)
+    for _ in range(_WARM_UP):
+        step()
+    return peak_bytes()
 
 
 def _multi_worker(ports: list[int]) -> Any:

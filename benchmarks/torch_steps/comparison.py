@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from benchmarks.ranks import run_on_ranks
 from benchmarks.rows import Aim, Row, compare
 from benchmarks.sampling import Samples, slowest
+from benchmarks.torch_steps import memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def measure(effort: Effort) -> Iterator[Row]:
 
     Yields:
         For each model: steps and exposed communication against DDP and Horovod; the overhead on one
-        rank; the scaling from one rank to two.
+        rank; the scaling from one rank to two; peak memory on two ranks.
     """
     repetitions = effort.choose(full=12, quick=3)
     rounds = effort.choose(full=2, quick=1)
@@ -62,6 +63,8 @@ def measure(effort: Effort) -> Iterator[Row]:
                 two.setdefault(seconds, []).extend(samples)
         one = _run(name, "popdist", 1, repetitions)
         yield from rows(name, one, two)
+    for name in _NAMES[: effort.choose(full=len(_NAMES), quick=1)]:
+        yield from memory.rows(name)
 
 
 def rows(name: str, one: Pool, two: Pool) -> Iterator[Row]:

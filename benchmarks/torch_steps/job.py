@@ -53,13 +53,18 @@ def measure(*, workload: str, kind: str, repetitions: int, store: str) -> list[A
     }
     if kind == "horovod":
         started = {"Horovod": contenders.horovod}
-    _start(kind)
+    start(kind)
     made |= {name: make(chosen, data) for name, make in started.items()}
     during = _sampled(world, made, repetitions)
     return [before, during]
 
 
-def _start(kind: str) -> None:
+def start(kind: str) -> None:
+    """Starts a Horovod with its defaults, or popdist's.
+
+    Args:
+        kind: ``popdist`` or ``horovod``.
+    """
     if kind == "horovod":
         import horovod.torch as hvd
     else:

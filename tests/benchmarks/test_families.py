@@ -31,6 +31,7 @@ def test_the_launcher_is_judged_against_mpirun_only(timed):
     assert [(row.peer, row.aim) for row in rows] == [
         ("mpirun", launcher.LAUNCH_AIM),
         ("torchrun", None),
+        ("horovodrun", None),
     ]
     assert timed["poprun"][-5:] == ["--num-instances", "2", "--num-replicas", "2", "true"]
     assert timed["mpirun"][-3:] == ["-np", "2", "true"]

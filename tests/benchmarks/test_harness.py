@@ -54,7 +54,8 @@ def test_a_benchmark_that_fails_does_not_keep_the_others_from_running():
     told = []
     report = run([BAD, GOOD], Effort(), told.append)
     bad, good = report.results
-    assert (bad.error, bad.rows) == ("no mpirun", ())
+    assert bad.error == "no mpirun"
+    assert [row.name for row in bad.rows] == ["full"]
     assert good.error is None
     assert len(good.rows) == 1
     assert any("no mpirun" in line for line in told)
@@ -73,3 +74,29 @@ def test_a_busy_machine_takes_the_verdict_and_leaves_the_number(monkeypatch, rea
 def test_load_averages_are_recorded():
     load = run([GOOD], Effort(), lambda _: None).machine["load"]
     assert set(load) == {"average_at_start", "average_at_end"}
+
+
+def test_a_defect_in_one_benchmark_does_not_lose_the_others():
+    def defect(_):
+        raise ZeroDivisionError("by 0")
+
+    wrong = Benchmark(name="wrong", what="is wrong", measure=defect)
+    saved = []
+    run([wrong, GOOD], Effort(), lambda _: None, saved.append)
+    assert [len(report.results) for report in saved] == [1, 2]
+    assert saved[1].results[0].error == "ZeroDivisionError: by 0"
+    assert saved[1].results[1].rows
+
+
+def test_what_remains_is_what_was_declared_and_more_where_it_took_longer():
+    suite = [
+        Benchmark(name=n, what=n, measure=rows, seconds=s)
+        for n, s in zip("abc", (10, 20, 60), strict=True)
+    ]
+    remaining = harness.Remaining(suite, Effort())
+    assert remaining.seconds() == 90
+    assert str(remaining) == "about 2 min remain"
+    remaining.took(20)
+    assert remaining.seconds() == 160
+    remaining.took(1)  # faster than declared: no promise
+    assert remaining.seconds() == 60

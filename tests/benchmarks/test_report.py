@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.document import FORMAT, as_document
+from benchmarks.document import as_json as document_json
 from benchmarks.harness import Benchmark, Report, Result
-from benchmarks.report import FORMAT, _number, as_json, as_list, as_table
+from benchmarks.report import as_list, as_table, number
 from benchmarks.rows import Aim, Row
 
 AIM = Aim(sentence="at most twice memcpy", of="ratio", at_most=2.0)
@@ -13,6 +15,12 @@ MACHINE = {
     "description": "a machine",
     "load": {"average_at_start": 0.25, "average_at_end": 1.5},
 }
+
+
+def as_json(made):
+    return document_json(as_document(made))
+
+
 KEYS = {
     "benchmark",
     "name",
@@ -115,7 +123,7 @@ def test_a_quick_run_says_so():
      (12345.6, "12346")],
 )  # fmt: skip
 def test_numbers_have_four_digits_that_count(value, text):
-    assert _number(value) == text
+    assert number(value) == text
 
 
 def test_the_list_shows_names_and_aims():

@@ -16,7 +16,12 @@ def test_a_full_run_goes_from_4_kib_to_64_mib_in_steps_of_4():
 def test_a_quick_run_is_a_part_of_the_full_one_that_has_the_aims():
     quick = cases(Effort(quick=True))
     assert set(quick) < set(cases(Effort()))
-    assert {Case(64 * MIB), Case(64 * MIB, 1, "fresh"), Case(64 * MIB, 16)} <= set(quick)
+    kinds = {Case(64 * MIB, 1, "fresh"), Case(64 * MIB, 1, "written"), Case(64 * MIB, 16)}
+    assert {Case(64 * MIB), *kinds} <= set(quick)
+
+
+def test_memory_is_written_once_before_a_sample_so_a_sample_is_one_exchange():
+    assert {c.calls for c in cases(Effort()) if c.buffers == "written"} == {1}
 
 
 @given(st.integers(1, 2**28), st.integers(1, 64))

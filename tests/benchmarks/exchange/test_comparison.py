@@ -37,11 +37,11 @@ def test_every_contender_meets_memcpy_and_popdist_meets_everyone(monkeypatch):
     assert "HOROVOD_X=defaults" in made["Horovod defaults", "memcpy"].note
 
 
-def test_aims_belong_to_popdist_at_64_mib_in_reused_memory(monkeypatch):
+def test_aims_belong_to_popdist_at_64_mib_in_memory_that_stays(monkeypatch):
     def job(kind, *_):
         return [answer(kind)]
 
-    for case in (BIG, Case(64 * MIB, 16)):
+    for case in (BIG, Case(64 * MIB, 16), Case(64 * MIB, 1, "written")):
         made = rows(monkeypatch, job, case)
         aims = {key: row.aim for key, row in made.items() if row.aim}
         assert aims == {

@@ -12,7 +12,7 @@ NEEDED = ("torch", "horovod", "mpi4py", "numpy")
 MISSING = [name for name in NEEDED if find_spec(name) is None]
 
 # Not smaller: samples of small sizes repeat the exchange, which takes long on a busy machine.
-CASES = (Case(512 * KIB), Case(MIB, 1, "fresh"), Case(MIB, 4))
+CASES = (Case(512 * KIB), Case(MIB, 1, "fresh"), Case(MIB, 4), Case(MIB, 1, "written"))
 CONTENDERS = ("MPI", "MPI sliced", "torch gloo", "Horovod defaults", "popdist")
 
 

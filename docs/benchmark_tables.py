@@ -1,0 +1,117 @@
+"""The tables and pictures of the benchmark page, from the newest committed record."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the benchmarks are a part of the checkout and not installed
+
+from benchmarks.record import FOLDER, load, records  # noqa: E402 - after the path above
+from benchmarks.report import number  # noqa: E402 - as above
+from benchmarks.suite import SUITE  # noqa: E402 - as above
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PICTURES = ROOT / "docs" / "images" / "benchmarks"
+
+_NOTHING = "No full run has been recorded yet."
+_VERDICTS = {True: "met", False: "**not met**", None: "no verdict"}
+
+
+def newest() -> tuple[Path, dict[str, Any]] | None:
+    """The newest record of any machine.
+
+    Returns:
+        Its file and its content; None where there is none.
+    """
+    paths = [path for place in sorted(FOLDER.glob("*")) for path in records(place)]
+    known = [(path, load(path)) for path in paths]
+    return max(known, key=lambda one: _measured(one[1]), default=None)
+
+
+def aims_table() -> str:
+    """Every aim with what was measured, and what it was measured on."""
+    found = newest()
+    if found is None:
+        return _NOTHING
+    path, record = found
+    machine = record["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    about = (
+        f"Recorded on {_measured(record)[:10]} at commit {machine['commit']}, on "
+        f"{machine['description']}; {versions}. All rows: `{path.relative_to(ROOT)}`."
+    )
+    head = "| Benchmark | Measured | Minimum | Peer | Peer's | Ratio | Aim | |"
+    return "\n".join(
+        [about, "", *_tally(record), "", head, "|---|---|---|---|---|---|---|---|", *_lines(record)]
+    )
+
+
+def pictures() -> str:
+    """The charts that belong to the record."""
+    found = newest()
+    if found is None:
+        return _NOTHING
+    names = [one["name"] for one in found[1]["benchmarks"]]
+    shown = [stem for name in names for stem in ([f"{name}-sizes"] * (name == "exchange") + [name])]
+    return "\n\n".join(
+        f"![{stem}](images/benchmarks/{stem}.png)"
+        for stem in shown
+        if (PICTURES / f"{stem}.png").is_file()
+    )
+
+
+def _lines(record: dict[str, Any]) -> Iterator[str]:
+    ran = {one["name"]: one for one in record["benchmarks"]}
+    for benchmark in SUITE:
+        rows = [row for row in record["rows"] if row["benchmark"] == benchmark.name]
+        for row in rows:
+            if row["aim"]:
+                yield _line(row)
+        reached = {row["aim"] for row in rows}
+        for aim in benchmark.aims:
+            if aim.sentence not in reached:
+                why = _why(ran.get(benchmark.name))
+                yield f"| `{benchmark.name}` | - | - | - | - | - | {aim.sentence} | {why} |"
+
+
+def _line(row: dict[str, Any]) -> str:
+    unit = row["unit"]
+    cells = [
+        f"`{row['benchmark']}`",
+        row["name"],
+        _number(row["value"], unit),
+        row["peer"] or "-",
+        _number(row["peer_value"], unit),
+        _number(row["ratio"], ""),
+        row["aim"],
+        _VERDICTS[row["met"]],
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _tally(record: dict[str, Any]) -> Iterator[str]:
+    verdicts = [row["met"] for row in record["rows"] if row["aim"]]
+    met, missed = verdicts.count(True), verdicts.count(False)
+    yield (
+        f"Of {len(verdicts)} rows with an aim {met} are met and {missed} are not"
+        + (f"; {verdicts.count(None)} have no verdict." if None in verdicts else ".")
+    )
+
+
+def _why(summary: dict[str, Any] | None) -> str:
+    if summary is None:
+        return "not run"
+    return "failed" if summary["error"] else "not measured"
+
+
+def _measured(record: dict[str, Any]) -> str:
+    return max((one["measured"] or "" for one in record["benchmarks"]), default="")
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{number(value)} {unit}".strip()
