@@ -1,17 +1,8 @@
-"""Convolutions. Which of several equal formulas is written follows from the shapes.
+"""Convolutions.
 
-The gradient of the input is a transposed convolution. For the gradient of the weights three
-formulas were timed on ONNX Runtime's CPU kernels, one thread (ms; batch 32, kernel 3x3):
-
-=========================  ==============  ============  =========
-channels, length           one product      columns,      as a
-                           per tap          one product   convolution
-=========================  ==============  ============  =========
-16 -> 16, 32x32            5.9              7.8           11.3
-64 -> 64, 16x16            9.7              12.0          18.2
-256 -> 256, 4x4            8.4              21.3          12.8
-3 -> 16, 32x32             3.4              1.2           2.2
-=========================  ==============  ============  =========
+The gradient of the input is a transposed convolution. That of the weights is a convolution of the
+input by the output's gradient, with the batch as channels; a session computes it faster by formulas
+that fit its kernels (`popdist_onnx.runtime.convolutions`), for which the node is marked.
 """
 
 from __future__ import annotations
@@ -20,17 +11,21 @@ import math
 from typing import TYPE_CHECKING
 
 from popdist_onnx.gradients.registry import At, gradient
+from popdist_onnx.gradients.window_products import by_channel, by_columns, by_taps, is_narrow
 from popdist_onnx.gradients.windows import Windows, spatial
+from popdist_onnx.graph import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from popdist_onnx.graph.tensor import Tensor
 
-# Fewer channels than this make products per tap too narrow.
-_NARROW = 16
-# Larger windows would write more columns than a convolution reads.
+WEIGHT_GRADIENT = "weight-gradient"
+"""Role of the convolution that makes the gradient of another one's weights."""
+
+# Larger windows would take more products than a convolution is long.
 _MANY_TAPS = 25
+_IMAGES = 4  # dimensions: batch, channels, height, width
 
 
 @gradient("Conv")
@@ -147,88 +142,15 @@ def weight_gradient(x: Tensor, g: Tensor, w: Tensor, windows: Windows, groups: i
     Returns:
         The gradient of the weights.
     """
-    counts, lengths = spatial(g), spatial(x)
-    channels = (w.dims or (None, None))[1]
     taps = math.prod(windows.kernel)
-    static = counts is not None and lengths is not None and w.static
-    if not static or not isinstance(channels, int) or taps >= _MANY_TAPS:
+    static = spatial(g) is not None and spatial(x) is not None and w.static
+    if not static or taps >= _MANY_TAPS or (groups == 1 and x.static and x.rank == _IMAGES):
         return _by_convolution(x, g, windows, groups)
-    if groups == 1 and channels < _NARROW and taps > 1:
-        return _by_columns(x, g, w, windows)
-    if groups > 1 and channels == 1 and w.shape[0] == groups:
-        return _by_channel(x, g, w, windows)
-    return _by_taps(x, g, w, windows, groups)
-
-
-def _by_taps(x: Tensor, g: Tensor, w: Tensor, windows: Windows, groups: int) -> Tensor:
-    """One matrix product per element of the window, channels by channels."""
-    tape, rank = x.tape, x.rank
-    swap = [1, 0, *range(2, rank)]
-    rows = [w.shape[0], -1] if groups == 1 else [groups, w.shape[0] // groups, -1]
-    columns = [w.shape[1], -1] if groups == 1 else [groups, w.shape[1], -1]
-    left = tape.Reshape(tape.Transpose(g, perm=swap), rows)
-    products = []
-    for piece in _pieces(tape.Transpose(x, perm=swap), windows, spatial(g) or ()):
-        right = tape.Reshape(piece, columns)
-        if groups == 1:
-            product = tape.Gemm(left, right, transB=1)
-        else:
-            product = tape.MatMul(left, tape.Transpose(right, perm=[0, 2, 1]))
-        products.append(product)
-    return _assembled(products, w)
-
-
-def _assembled(products: Sequence[Tensor], w: Tensor) -> Tensor:
-    """Puts one matrix per tap together to weights."""
-    tape = w.tape
-    if len(products) == 1:
-        return tape.Reshape(products[0], tape.lengths(w))
-    lead = [w.shape[0], w.shape[1], 1]
-    taps = [tape.Reshape(product, lead) for product in products]
-    return tape.Reshape(tape.Concat(*taps, axis=2), tape.lengths(w))
-
-
-def _by_columns(x: Tensor, g: Tensor, w: Tensor, windows: Windows) -> Tensor:
-    """All windows side by side, then one product."""
-    tape = x.tape
-    pieces = list(_pieces(x, windows, spatial(g) or ()))
-    width = w.shape[1] * len(pieces)
-    columns = tape.Reshape(tape.Concat(*pieces, axis=1), [0, width, -1])
-    rows = tape.Reshape(g, [0, w.shape[0], -1])
-    products = tape.MatMul(rows, tape.Transpose(columns, perm=[0, 2, 1]))
-    total = tape.ReduceSum(products, [0], keepdims=0)
-    split = tape.Reshape(total, [w.shape[0], len(pieces), w.shape[1]])
-    return tape.Reshape(tape.Transpose(split, perm=[0, 2, 1]), tape.lengths(w))
-
-
-def _by_channel(x: Tensor, g: Tensor, w: Tensor, windows: Windows) -> Tensor:
-    """Depthwise: every channel meets only its own."""
-    tape = x.tape
-    axes = [0, *range(2, x.rank)]
-    sums = [
-        tape.ReduceSum(g * piece, axes, keepdims=0)
-        for piece in _pieces(x, windows, spatial(g) or ())
-    ]
-    return _assembled(sums, w)
-
-
-def _pieces(x: Tensor, windows: Windows, counts: Sequence[int]) -> Iterator[Tensor]:
-    """For every element of the window: what it meets of the input."""
-    tape, rank = x.tape, windows.rank
-    if windows.padded:
-        x = tape.Pad(x, [0, 0, *windows.before, 0, 0, *windows.after])
-    axes = list(range(2, 2 + rank))
-    known = spatial(x) or ()
-    for offset in windows.offsets():
-        ends = [
-            start + (counts[axis] - 1) * windows.strides[axis] + 1
-            for axis, start in enumerate(offset)
-        ]
-        whole = all(stride == 1 for stride in windows.strides) and list(known) == ends
-        if whole and not any(offset):
-            yield x
-        else:
-            yield tape.Slice(x, list(offset), ends, axes, list(windows.strides))
+    if groups > 1 and w.shape[1] == 1 and w.shape[0] == groups:
+        return by_channel(x, g, w.shape, windows)
+    if groups == 1 and is_narrow(w.shape, windows):
+        return by_columns(x, g, w.shape, windows)
+    return by_taps(x, g, w.shape, windows, groups)
 
 
 def _by_convolution(x: Tensor, g: Tensor, windows: Windows, groups: int) -> Tensor:
@@ -249,6 +171,8 @@ def _by_convolution(x: Tensor, g: Tensor, windows: Windows, groups: int) -> Tens
         pads=windows.pads,
         group=groups,
     )
+    if groups == 1:
+        made.value.producer().metadata_props[names.ROLE] = WEIGHT_GRADIENT  # type: ignore[union-attr]
     cut = tape.Slice(made, [0] * rank, list(windows.kernel), rest)
     return tape.Transpose(cut, perm=[1, 0, *rest])
 

@@ -62,6 +62,11 @@ class DeviceInfo:
         return self._attached
 
     @property
+    def runs_on_processor(self) -> bool:
+        """Whether ONNX Runtime computes on the processor first."""
+        return self.providers[0] == _CPU
+
+    @property
     def offline(self) -> bool:
         """Whether models can be compiled for it, but not run."""
         return self.connectionType is DeviceConnectionType.Never

@@ -10,6 +10,8 @@ import onnx
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.optimizers.replacement import check_replacement
 from popdist_onnx.runtime.allreduce import Allreduce, digest
+from popdist_onnx.runtime.blocked_kernels import block_length
+from popdist_onnx.runtime.convolutions import choose_convolutions
 from popdist_onnx.runtime.fusion import fuse_updates
 from popdist_onnx.runtime.reading import read
 from popdist_onnx.runtime.streams import Streams
@@ -73,6 +75,8 @@ class TrainingSession(Session):
         proto = read_with_shapes(fnModel, inputShapeInfo)
         graph = training_graph(proto, loss, optimizer, options)
         kept = [str(value.name) for value in variables(graph.graph)]
+        if deviceInfo is None or deviceInfo.runs_on_processor:
+            choose_convolutions(graph, block_length())
         if layout(options).runs == 1:
             fuse_updates(graph, keep=dataFlow.anchors())
         block_updates(graph, keep=dataFlow.anchors())

@@ -1,0 +1,205 @@
+"""Computes convolutions of a training graph by the formulas that are fastest here.
+
+On a processor, images whose channels divide into blocks go to ONNX Runtime's blocked kernels, with
+the weights laid out anew in every step, which costs little. So do the gradients of images where
+windows move one element at a time, and the gradients of weights where the batch divides into
+blocks. All other gradients of weights become matrix products. A training step of a small residual
+network (``python -m benchmarks --only onnx``) is a third shorter for it.
+
+It is done to the graph that is run, not to the one that is written to a file: what it makes fits
+this machine's processor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from popdist_onnx.gradients.convolution import WEIGHT_GRADIENT
+from popdist_onnx.gradients.window_products import by_columns, by_taps, is_narrow
+from popdist_onnx.gradients.windows import Windows
+from popdist_onnx.graph import names
+from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import static
+from popdist_onnx.runtime.blocked_kernels import (
+    DOMAIN,
+    blocked,
+    blocked_batch,
+    blocked_convolution,
+    blocked_mirrored_weights,
+    blocked_weights,
+    unblocked,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from popdist_onnx.graph.tensor import Tensor
+
+_IMAGES = 4
+_LEAST_WIDTH = 3
+"""Windows of fewer columns give the kernel too little to do at a time where they are its output."""
+
+
+def choose_convolutions(model: ir.Model, block: int | None) -> None:
+    """Rewrites convolutions.
+
+    Args:
+        model: A training graph, changed in place.
+        block: Channels of a block of this machine's blocked kernels; None where there are none.
+    """
+    graph = model.graph
+    for node in list(graph):
+        if node.op_type not in ("Conv", "ConvTranspose") or node.domain not in ("", "ai.onnx"):
+            continue
+        if node.metadata_props.get(names.ROLE) == WEIGHT_GRADIENT:
+            _weight_gradient(graph, node, block)
+        elif block is not None and _is_blockable(node, block):
+            _rewrite(graph, node, block)
+    if any(node.domain == DOMAIN for node in graph):
+        graph.opset_imports[DOMAIN] = 1
+
+
+def _is_blockable(node: ir.Node, block: int) -> bool:
+    values = [*node.inputs[:2], node.outputs[0]]
+    if any(v is None or v.dtype != ir.DataType.FLOAT or not static(v) for v in values):
+        return False
+    images, weights = (_shape(value) for value in node.inputs[:2])
+    plain = (
+        len(images) == _IMAGES
+        and node.attributes.get_int("group", 1) == 1
+        and node.attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
+        and all(channels % block == 0 for channels in weights[:2])
+        and max(weights[2:]) > 1
+    )
+    if node.op_type == "Conv" or not plain:
+        return plain
+    reach = [
+        (size - 1) * step for size, step in zip(weights[2:], _ints(node, "dilations"), strict=True)
+    ]
+    return (
+        all(stride == 1 for stride in _ints(node, "strides"))
+        and not any(node.attributes.get_ints("output_padding", []))
+        and "output_shape" not in node.attributes
+        and all(pad <= far for pad, far in zip(_pads(node), reach * 2, strict=True))
+    )
+
+
+def _rewrite(graph: ir.Graph, node: ir.Node, block: int) -> None:
+    tape = _tape(graph, node)
+    with tape.at(node):
+        x, w = (tape.wrap(value) for value in node.inputs[:2])  # type: ignore[arg-type]
+        third = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - the bias
+        dilations, pads = _ints(node, "dilations"), _pads(node)
+        if node.op_type == "Conv":
+            weights = blocked_weights(w, block)
+        else:
+            weights = blocked_mirrored_weights(w, block)
+            pads = [far - pad for far, pad in zip(_reach(node, w.shape) * 2, pads, strict=True)]
+        made = blocked_convolution(
+            blocked(x),
+            weights,
+            None if third is None else tape.wrap(third),
+            strides=_ints(node, "strides"),
+            dilations=dilations,
+            pads=pads,
+            size=_shape(node.outputs[0])[2:],
+        )
+        tape.substitute(node, [unblocked(made)])
+
+
+def _weight_gradient(graph: ir.Graph, node: ir.Node, block: int | None) -> None:
+    """Writes another formula; the node's inputs are transposed images, its output is cut."""
+    turned = [value.producer() for value in node.inputs[:2] if value is not None]
+    (cut,) = node.outputs[0].consumers()
+    (last,) = cut.outputs[0].consumers()
+    result = last.outputs[0]
+    sources = [None if one is None else one.inputs[0] for one in turned]
+    if any(value is None or not static(value) for value in (*sources, result)):
+        return
+    shape, pads = _shape(result), _pads(node)
+    windows = Windows(
+        kernel=shape[2:],
+        # Steps between windows and within them exchange their roles.
+        strides=_ints(node, "dilations"),
+        dilations=_ints(node, "strides"),
+        before=tuple(pads[:2]),
+        after=tuple(pads[2:]),
+    )
+    tape = _tape(graph, last)
+    with tape.at(last):
+        x, g = (tape.wrap(value) for value in sources)  # type: ignore[arg-type]
+        if block is not None and _is_blockable_gradient(x, g, windows, block):
+            made = _by_blocks(x, g, shape, windows, block)
+        elif is_narrow(shape, windows):
+            made = by_columns(x, g, shape, windows)
+        else:
+            made = by_taps(x, g, shape, windows, 1)
+        tape.substitute(last, [made])
+    for one in (cut, node, *turned):
+        if one is not None and not any(output.uses() for output in one.outputs):
+            graph.remove(one, safe=True)
+
+
+def _is_blockable_gradient(x: Tensor, g: Tensor, windows: Windows, block: int) -> bool:
+    return (
+        x.dtype == ir.DataType.FLOAT
+        and x.shape[0] % block == 0
+        and g.shape[1] % block == 0
+        and windows.kernel[1] >= _LEAST_WIDTH
+        and not is_narrow((g.shape[1], x.shape[1]), windows)
+    )
+
+
+def _by_blocks(
+    x: Tensor, g: Tensor, shape: tuple[int, ...], windows: Windows, block: int
+) -> Tensor:
+    """A convolution whose channels are the batch."""
+    tape = x.tape
+    # The kernel treats padding apart, element by element; of so small an output that is all.
+    padded = tape.Pad(x, [0, 0, *windows.before, 0, 0, *windows.after]) if windows.padded else x
+    strides, dilations = windows.dilations, windows.strides
+    size = [
+        (length - (count - 1) * dilation - 1) // stride + 1
+        for length, count, stride, dilation in zip(
+            padded.shape[2:], g.shape[2:], strides, dilations, strict=True
+        )
+    ]
+    made = blocked_convolution(
+        blocked(tape.Transpose(padded, perm=[1, 0, 2, 3])),
+        blocked_batch(g, block),
+        None,
+        strides=strides,
+        dilations=dilations,
+        pads=[0] * 4,
+        size=size,
+    )
+    whole = unblocked(made)
+    if size != list(shape[2:]):
+        whole = tape.Slice(whole, [0, 0], list(shape[2:]), [2, 3])
+    return tape.Transpose(whole, perm=[1, 0, 2, 3])
+
+
+def _tape(graph: ir.Graph, node: ir.Node) -> Tape:
+    metadata = {key: v for key, v in node.metadata_props.items() if key != names.ROLE}
+    return Tape(graph, scope=f"{node.name or node.outputs[0].name}/", metadata=metadata)
+
+
+def _shape(value: ir.Value | None) -> tuple[int, ...]:
+    assert value is not None  # noqa: S101 - asked for static shapes before
+    assert value.shape is not None  # noqa: S101 - as above
+    return tuple(int(length) for length in value.shape if isinstance(length, int))
+
+
+def _ints(node: ir.Node, name: str) -> tuple[int, ...]:
+    return tuple(node.attributes.get_ints(name, [1, 1]))
+
+
+def _reach(node: ir.Node, weights: Sequence[int]) -> list[int]:
+    """How far a window extends from its first element."""
+    return [(n - 1) * step for n, step in zip(weights[2:], _ints(node, "dilations"), strict=True)]
+
+
+def _pads(node: ir.Node) -> list[int]:
+    return list(node.attributes.get_ints("pads", [0] * 4))

@@ -1,0 +1,116 @@
+"""Convolutions of a training graph, rewritten for this machine, against torch."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from popdist_onnx.graph.load import load
+from popdist_onnx.runtime.blocked_kernels import DOMAIN, block_length
+from popdist_onnx.runtime.convolutions import choose_convolutions
+from popdist_onnx.transforms.autodiff import autodiff
+from popdist_onnx.transforms.loss import set_loss
+
+BATCH = 16
+BLOCKS = sorted({None, block_length()}, key=str)
+
+
+def graph_of(op_type, attributes, **variables):
+    """A convolution, its output squared and summed: the loss; all gradients are outputs."""
+    nodes = [
+        helper.make_node(op_type, list(variables), ["y"], **attributes),
+        helper.make_node("ReduceSumSquare", ["y"], ["loss"], keepdims=0),
+    ]
+    proto = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "one",
+            [],
+            [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+            [onnx.numpy_helper.from_array(array, name) for name, array in variables.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    model = load(proto)
+    set_loss(model, "loss")
+    autodiff(model, outputs=list(variables))
+    return model
+
+
+def run(model):
+    session = ort.InferenceSession(
+        ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [one.name for one in session.get_outputs()]
+    return dict(zip(names, session.run(None, {}), strict=True))
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "dilation", "pads"),
+    [
+        ((16, 32), (3, 3), 1, 1, (1, 1)),
+        ((32, 16), (3, 3), 2, 1, (1, 1)),
+        ((16, 16), (5, 3), 1, 1, (0, 2)),
+        ((16, 16), (3, 3), 1, 2, (2, 2)),
+        ((16, 16), (2, 2), 1, 1, (0, 0)),
+        ((16, 16), (1, 1), 2, 1, (0, 0)),
+        ((3, 16), (3, 3), 1, 1, (1, 1)),
+        ((16, 5), (3, 3), 1, 1, (2, 2)),
+    ],
+)
+def test_gradients_are_those_of_torch(block, channels, kernel, stride, dilation, pads):
+    random = np.random.default_rng(0)
+    inputs, outputs = channels
+    x = random.normal(size=(BATCH, inputs, 9, 10)).astype(np.float32)
+    w = random.normal(size=(outputs, inputs, *kernel)).astype(np.float32)
+    b = random.normal(size=outputs).astype(np.float32)
+    model = graph_of(
+        "Conv",
+        {"strides": [stride] * 2, "dilations": [dilation] * 2, "pads": [*pads, *pads]},
+        x=x,
+        w=w,
+        b=b,
+    )
+    choose_convolutions(model, block)
+    found = run(model)
+
+    tensors = [torch.from_numpy(array).requires_grad_() for array in (x, w, b)]
+    y = torch.nn.functional.conv2d(*tensors, stride=stride, padding=pads, dilation=dilation)
+    loss = y.square().sum()
+    loss.backward()
+    assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    for name, tensor in zip("xwb", tensors, strict=True):
+        expected = tensor.grad.numpy()
+        got = found[f"Gradient___{name}"]
+        np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_transposed_convolutions_too(block):
+    random = np.random.default_rng(1)
+    x = random.normal(size=(BATCH, 32, 6, 7)).astype(np.float32)
+    w = random.normal(size=(32, 16, 3, 3)).astype(np.float32)
+    model = graph_of("ConvTranspose", {"pads": [1, 0, 1, 0]}, x=x, w=w)
+    choose_convolutions(model, block)
+    found = run(model)
+
+    tensors = [torch.from_numpy(array).requires_grad_() for array in (x, w)]
+    torch.nn.functional.conv_transpose2d(*tensors, padding=(1, 0)).square().sum().backward()
+    for name, tensor in zip("xw", tensors, strict=True):
+        expected = tensor.grad.numpy()
+        got = found[f"Gradient___{name}"]
+        np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max(), err_msg=name)
+
+
+@pytest.mark.skipif(block_length() is None, reason="no blocked kernels on this machine")
+def test_all_three_convolutions_of_a_layer_are_blocked():
+    x, w = np.ones((BATCH, 16, 8, 8), np.float32), np.ones((16, 16, 3, 3), np.float32)
+    model = graph_of("Conv", {"pads": [1] * 4}, x=x, w=w)
+    choose_convolutions(model, block_length())
+    convolutions = [node for node in model.graph if node.op_type.startswith("Conv")]
+    assert [node.domain for node in convolutions] == [DOMAIN] * 3
