@@ -5,11 +5,13 @@ VENV ?= .venv
 SET ?= $(shell $(PYTHON) constraints/choose.py)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
+ALONE := tests/popdist/ tests/popdist_onnx/ tests/popdist_torch/ tests/popdist_tf/
 
 # Programs of the environment come first, so that Horovod finds the environment's mpicxx and cmake.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test test-latest test-tf-latest lint format bench clean help
+.PHONY: demo test test-latest test-tf-latest lint format bench docs clean help
 
 help:
 	@echo "make demo         set up, then train on handwritten digits in 2 instances with 4 replicas"
@@ -17,15 +19,18 @@ help:
 	@echo "make test-latest  the same with the newest frameworks, in an environment of its own"
 	@echo "make test-tf-latest  the tests of the TensorFlow adapter alone, in that environment"
 	@echo "make lint         style and types only"
-	@echo "make bench        all benchmarks, side by side with their peers"
+	@echo "make bench        all benchmarks, side by side with their peers; QUICK=1 for a look"
+	@echo "make docs         the documentation as a site, in build/site"
 	@echo "make clean        remove what was made here (built Horovod wheels stay in the cache)"
 
 demo: $(READY)
 	$(BIN)/poprun --num-instances 2 --num-replicas 4 --print-topology yes \
 		$(BIN)/python examples/torch_digits.py
 
+# Tests of single processes share the cores; those that start jobs get the machine to themselves.
 test: $(READY) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ALONE)
+	$(BIN)/python -m pytest $(filter-out tests/__pycache__/ $(ALONE),$(wildcard tests/*/))
 
 test-latest:
 	$(MAKE) test SET=constraints/latest.txt VENV=.venv-latest
@@ -45,7 +50,12 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(BENCH)
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 clean:
 	rm -rf .venv .venv-latest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

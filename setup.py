@@ -1,4 +1,4 @@
-"""Packaging of popdist: one distribution, four packages, one console script."""
+"""Packaging of popdist: one distribution, four packages, two console scripts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,12 @@ EXTRAS = {
         "pyyaml",
     ],
     "examples": ["matplotlib>=3.8", "scikit-learn>=1.3", "tqdm>=4.60"],
+    # The documentation site; it is built and read without the internet.
+    "docs": ["mkdocs-material>=9.6", "mkdocstrings-python>=2"],
     "dev": [
         "pytest>=8",
         "pytest-timeout>=2.3",
+        "pytest-xdist>=3.6",
         "hypothesis>=6.100",
         "mypy>=1.15",
         "ruff>=0.12",
@@ -63,6 +66,11 @@ setup(
     # Configuration files of the launcher; later Pythons have a TOML reader of their own.
     install_requires=['tomli>=2; python_version < "3.11"'],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["poprun = popdist.poprun.cli:run"]},
+    entry_points={
+        "console_scripts": [
+            "poprun = popdist.poprun.cli:run",
+            "popdist-sdk = popdist.sdk.cli:main",
+        ]
+    },
     zip_safe=False,
 )
