@@ -8,29 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.load import load
+from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as save_model
-from popdist_onnx.optimizers.adam import Adam
-from popdist_onnx.optimizers.adaptive import Adaptive
-from popdist_onnx.optimizers.sgd import SGD
 from popdist_onnx.session.pipeline import training_graph
+from popdist_onnx.training.fills import with_stored_fills
 from popdist_onnx.training.model import trainable, with_batch
+from popdist_onnx.training.optimizers import NAMES, optimizer_of
 from popdist_onnx.training.summary import operator_report, training_summary
 from popdist_onnx.types import SessionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from popdist_onnx.optimizers.optimizer import Optimizer
-
-_OPTIMIZERS: dict[str, Callable[[float], Optimizer]] = {
-    "sgd": lambda lr: SGD({"defaultLearningRate": (lr, False)}),
-    "momentum": lambda lr: SGD(
-        {"defaultLearningRate": (lr, False), "defaultMomentum": (0.9, True)}
-    ),
-    "adam": lambda lr: Adam({"defaultLearningRate": (lr, False)}),
-    "rmsprop": lambda lr: Adaptive({"defaultLearningRate": (lr, False)}),
-}
+    from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -65,8 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     graph.add_argument(
         "--loss", default="cross_entropy", help="cross_entropy, mse, or a scalar tensor's id"
     )
-    graph.add_argument("--optimizer", choices=sorted(_OPTIMIZERS), default="sgd")
-    graph.add_argument("--lr", type=float, default=0.01, help="learning rate")
+    graph.add_argument("--optimizer", choices=NAMES, default="sgd")
+    graph.add_argument("--lr", type=float, help="learning rate (default: the usual one)")
     graph.add_argument("--batch-size", type=int, default=1, help="for an open batch dimension")
     graph.add_argument("--accumulation", type=int, default=1, help="micro-batches per update")
     graph.add_argument(
@@ -82,12 +70,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _graph(given: argparse.Namespace) -> int:
-    proto, loss = trainable(with_batch(given.model, given.batch_size), given.loss)
+    source = with_stored_fills(read(given.model))
+    proto, loss, _ = trainable(with_batch(source, given.batch_size), given.loss)
     options = SessionOptions()
     options.enableGradientAccumulation = given.accumulation > 1
     options.accumulationFactor = given.accumulation
     options.hostAllReduce = given.host_allreduce
-    model = training_graph(proto, loss, _OPTIMIZERS[given.optimizer](given.lr), options)
+    model = training_graph(proto, loss, optimizer_of(given.optimizer, given.lr), options)
     path = given.output or given.model.with_suffix(".training.onnx")
     save_model(model, path)
     print(training_summary(model))  # noqa: T201 - as above

@@ -133,14 +133,6 @@ def _mish(at: At) -> Tensor:
     return at.g * (t + at.x * at.tape.Sigmoid(at.x) * (1 - t * t))
 
 
-@gradient("Swish")
-def _swish(at: At) -> Tensor:
-    """Y = x s with s = sigmoid(a x), whose slope is s + a y (1 - s)."""
-    alpha = at.get("alpha", 1.0)
-    s = at.tape.Sigmoid(at.x if alpha == 1.0 else at.x * alpha)
-    return at.g * (s + alpha * at.y * (1 - s))
-
-
 @gradient("Gelu")
 def _gelu(at: At) -> Tensor:
     if at.get("approximate", "none") == "tanh":

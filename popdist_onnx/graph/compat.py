@@ -29,21 +29,27 @@ def newest_opset() -> int:
     return int(onnx.defs.onnx_opset_version())
 
 
-def has_wrong_function(node: ir.Node) -> bool:
+def has_wrong_function(node: ir.Node, function: onnx.FunctionProto) -> bool:
     """Whether the installed onnx defines a node by a function that is not what kernels do.
 
-    Until onnx 1.18 Attention of three dimensions takes heads and positions for each other.
+    Until onnx 1.18 Attention of three dimensions takes heads and positions for each other, and
+    spreads fewer key heads over the query heads in turns, where kernels (and the operator's text)
+    give neighbouring query heads the same key.
 
     Args:
         node: The node.
+        function: What it is defined as.
 
     Returns:
         True where the function must not stand for the operator.
     """
-    version = tuple(int(part) for part in onnx.version.version.split(".")[:2])
-    first = node.inputs[0] if node.inputs else None
-    flat = first is not None and first.shape is not None and len(first.shape) < 4  # noqa: PLR2004
-    return node.op_type == "Attention" and version < (1, 19) and flat
+    if node.op_type != "Attention":
+        return False
+    query, key = (None if one is None else one.shape for one in node.inputs[:2])
+    if query is None or key is None or len(query) < 4:  # noqa: PLR2004 - [batch, heads, position, width]
+        return tuple(int(part) for part in onnx.version.version.split(".")[:2]) < (1, 19)
+    in_turns = any(inner.op_type == "Tile" for inner in function.node)
+    return in_turns and query[1] != key[1]
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:

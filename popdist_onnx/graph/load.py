@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import newest_opset
+from popdist_onnx.graph.expand import expand
 from popdist_onnx.graph.fold import fold
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.names import OPSET
@@ -27,13 +28,17 @@ Source: TypeAlias = "ir.Model | onnx.ModelProto | bytes | str | PathLike[str]"
 # Tensors of more elements are weights; shape inference copies a model several times.
 _SMALL = 1024
 
+# ONNX Runtime has no CPU kernels for them, but for what ONNX defines them as.
+_WITHOUT_KERNEL = ("Swish",)
+
 
 def load(source: Source) -> ir.Model:
     """Reads a model into the form that passes work on.
 
-    Afterwards the graph is sorted, has no functions, uses opset 18 or newer, its shapes are
-    inferred, what depends on shapes only is folded to constants, and initializers are no inputs.
-    Names of values stay.
+    Afterwards the graph is sorted, has no functions, uses opset 18 or newer (the oldest that says
+    the same: ONNX Runtime knows the newest ones later than onnx), its shapes are inferred, what
+    depends on shapes only is folded to constants, and initializers are no inputs. Names of values
+    stay.
 
     Args:
         source: A file's path, a serialized model, a proto, or a model in memory (left as it is).
@@ -57,6 +62,8 @@ def load(source: Source) -> ir.Model:
     if opset < WORKING_OPSET:
         upgrade(model)
     else:
+        model.graph.opset_imports[""] = _least_opset(model.graph, opset)
+        expand(model.graph, [node for node in model.graph if node.op_type in _WITHOUT_KERNEL])
         fold(model)
     return model
 
@@ -134,6 +141,16 @@ def _require_opset(proto: onnx.ModelProto) -> int:
             hint="export the model again with another opset, or install a newer onnx",
         )
     return int(version)
+
+
+def _least_opset(graph: ir.Graph, opset: int) -> int:
+    """The oldest opset from the working one on in which all nodes are what they are in this one."""
+    since = [
+        int(onnx.defs.get_schema(node.op_type, opset, "").since_version)
+        for node in graph.all_nodes()
+        if node.domain == "" and onnx.defs.has(node.op_type, opset, "")
+    ]
+    return max([WORKING_OPSET, *since])
 
 
 def _annotate_dynamic(graph: ir.Graph, proto: onnx.ModelProto) -> None:

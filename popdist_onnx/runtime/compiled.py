@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
     from popdist_onnx.runtime.reading import Reading
     from popdist_onnx.runtime.wiring import Wiring
+
+
+# What ONNX Runtime says of opsets that onnx knows before it does.
+_NEWEST = re.compile(r"is till opset (\d+)")
 
 
 class Locate(Protocol):
@@ -67,7 +72,9 @@ class Compiled:
                     self.overwritable = overwritable(onnx.load(rewritten), states)
         except Exception as error:  # ONNX Runtime's own classes are private
             raise poplar_exception(
-                "PD563", f"ONNX Runtime does not take this graph: {_first_line(error)}"
+                "PD563",
+                f"ONNX Runtime does not take this graph: {_first_line(error)}",
+                hint=_hint(str(error)),
             ) from error
         self._bindings: dict[Hashable, ort.IOBinding] = {}
 
@@ -123,6 +130,13 @@ class Compiled:
         bound = [*self.wiring.fixed_outputs, *outputs, *self.wiring.allocated]
         made = dict(zip(bound, binding.get_outputs(), strict=True))
         return {name: Buffer(made[name].numpy(), made[name]) for name in self.wiring.allocated}
+
+
+def _hint(said: str) -> str | None:
+    newest = _NEWEST.search(said)
+    if newest is None:
+        return None
+    return f"use opset {newest[1]} or older, or a newer onnxruntime"
 
 
 def _first_line(error: Exception) -> str:

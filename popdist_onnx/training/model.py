@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import difflib
+from typing import TYPE_CHECKING, NamedTuple
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as to_proto
+from popdist_onnx.graph.tensor import dims
 from popdist_onnx.session.pipeline import read_with_shapes
 from popdist_onnx.transforms.loss import add_cross_entropy, add_squared_error
 from popdist_onnx.transforms.statistics import train_statistics
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 LABELS = "labels"
 """The input that a loss adds."""
 
-_LOSSES = {"cross_entropy": add_cross_entropy, "mse": add_squared_error}
+LOSSES = ("cross_entropy", "mse")
+"""The losses by name."""
+
+_RANK_OF_SCORES = 2
 
 
 def with_batch(source: object, batch_size: int) -> onnx.ModelProto:
@@ -63,32 +68,72 @@ def with_batch(source: object, batch_size: int) -> onnx.ModelProto:
     return read_with_shapes(proto, shapes)
 
 
-def trainable(proto: onnx.ModelProto, loss: str) -> tuple[onnx.ModelProto, str]:
+class Trainable(NamedTuple):
+    """A model made ready for training.
+
+    Attributes:
+        proto: The model.
+        loss: The loss's id.
+        classes: How many classes its labels tell apart; None where it has no class labels.
+    """
+
+    proto: onnx.ModelProto
+    loss: str
+    classes: int | None
+
+
+def trainable(proto: onnx.ModelProto, loss: str) -> Trainable:
     """Adds what training needs and inference does not.
 
-    Batch normalisation that was exported for inference is switched to training.
+    Batch normalisation that was exported for inference is switched to training. Where the model
+    ends with a softmax, cross entropy takes the scores before it, as it has a softmax of its own.
 
     Args:
         proto: The model, with known shapes.
         loss: ``cross_entropy`` or ``mse`` of the first output, or the id of a scalar of the model.
 
     Returns:
-        The model, and the loss's id.
+        The model with its loss.
 
     Raises:
         popart_exception: There is no such loss.
     """
     model = train_statistics(load(proto))
-    if loss in _LOSSES:
-        _LOSSES[loss](model, str(model.graph.outputs[0].name), LABELS)
-        loss = "loss"
+    classes = None
+    if loss == "cross_entropy":
+        scores = _scores(model.graph.outputs[0])
+        known = dims(scores) or ()
+        if len(known) < _RANK_OF_SCORES or not isinstance(known[1], int):
+            raise popart_exception(
+                "PD579",
+                "cross entropy needs a first output of scores by class",
+                value=f"{scores.name} of shape {list(known)}",
+                accepted="[samples, classes, ...]",
+                hint='loss="mse", or the id of a scalar that the model computes itself',
+            )
+        classes = known[1]
+        add_cross_entropy(model, str(scores.name), LABELS)
+    elif loss == "mse":
+        add_squared_error(model, str(model.graph.outputs[0].name), LABELS)
     elif not _has(model, loss):
+        near = difflib.get_close_matches(loss, LOSSES, n=1)
         raise popart_exception(
             "PD579",
             f"there is no loss '{loss}'",
-            accepted=f"{', '.join(_LOSSES)}, or the id of a scalar tensor of the model",
+            accepted=f"{', '.join(LOSSES)}, or the id of a scalar tensor of the model",
+            hint=f"did you mean '{near[0]}'?" if near else None,
         )
-    return to_proto(model), loss
+    return Trainable(to_proto(model), "loss" if loss in LOSSES else loss, classes)
+
+
+def _scores(output: ir.Value) -> ir.Value:
+    """What a model's last softmax over classes is made of; the output where it has none."""
+    node = output.producer()
+    if node is None or node.op_type != "Softmax" or node.inputs[0] is None:
+        return output
+    rank = len(dims(output) or ())
+    over_classes = rank > 1 and node.attributes.get_int("axis", -1) % rank == 1
+    return node.inputs[0] if over_classes else output
 
 
 def _has(model: ir.Model, name: str) -> bool:

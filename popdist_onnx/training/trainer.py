@@ -8,21 +8,25 @@ import numpy as np
 import onnx
 from tqdm import tqdm
 
-from popdist_onnx.errors import popart_exception
-from popdist_onnx.optimizers.sgd import SGD
 from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.inference import InferenceSession
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.training import TrainingSession
 from popdist_onnx.session.weights import store
 from popdist_onnx.training.batches import Array, indices, sample_count, updates_of
+from popdist_onnx.training.data import Data
+from popdist_onnx.training.fills import with_stored_fills
 from popdist_onnx.training.job import current_job
-from popdist_onnx.training.model import LABELS, trainable, with_batch
+from popdist_onnx.training.model import trainable, with_batch
+from popdist_onnx.training.optimizers import optimizer_of
+from popdist_onnx.training.settings import require_known, require_positive
 from popdist_onnx.types import AnchorReturnType, DataFlow, ReductionType, SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
+
+    from numpy.typing import ArrayLike
 
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
@@ -39,10 +43,14 @@ class Trainer:
         model: The model: a file, its content, or a proto.
         loss: ``"cross_entropy"`` (labels are class numbers) or ``"mse"`` of the model's first
             output; or the id of a scalar tensor where the model computes its loss itself.
-        optimizer: How weights are updated; SGD with momentum 0.9 and learning rate 0.01 if None.
+        optimizer: How weights are updated: ``"sgd"``, ``"momentum"``, ``"adam"``, ``"adamw"``,
+            ``"adamax"``, ``"lamb"``, ``"rmsprop"``, ``"adagrad"``, ``"adadelta"``, with torch's
+            values for the rest, or an optimizer object; SGD with momentum 0.9 if None.
+        learning_rate: Of a named optimizer; None takes the usual one (0.01 for momentum).
         batch_size: Samples of a micro-batch.
         accumulation: Micro-batches per weight update and replica.
         seed: Of the order of samples and of random operators.
+        check_finite: Whether a step stops at the first tensor that is not finite, and names it.
 
     Raises:
         popart_exception: The model, the loss or the optimizer cannot be used.
@@ -53,25 +61,32 @@ class Trainer:
         model: Source,
         *,
         loss: str = "cross_entropy",
-        optimizer: Optimizer | None = None,
+        optimizer: Optimizer | str | None = None,
+        learning_rate: float | None = None,
         batch_size: int = 32,
         accumulation: int = 1,
         seed: int = 0,
+        check_finite: bool = False,
     ) -> None:
+        require_positive(batch_size=batch_size, accumulation=accumulation)
+        chosen = optimizer_of(optimizer, learning_rate)
         self._job = current_job()
-        self._model = with_batch(model, batch_size)
-        self._original = _copy(model)
+        self._original = with_stored_fills(_copy(model))
+        self._model = with_batch(self._original, batch_size)
         self._batch = batch_size
         self._accumulation = accumulation
         self._seed = seed
         self._epoch = 0
-        proto, self._loss = trainable(self._model, loss)
+        proto, self._loss, classes = trainable(self._model, loss)
+        self._data = Data.of(proto, classes)
+        self._samples = Data.of(self._model, None)
         self._options = self._session_options()
+        self._options.enableFloatingPointChecks = check_finite
         self.session = TrainingSession(
             proto.SerializeToString(),
             DataFlow(1, {self._loss: AnchorReturnType("All")}),
             self._loss,
-            optimizer or _default_optimizer(),
+            chosen,
             DeviceManager().createCpuDevice(),
             userOptions=self._options,
         )
@@ -84,8 +99,8 @@ class Trainer:
 
     def fit(
         self,
-        inputs: Array | Mapping[str, Array],
-        labels: Array | None = None,
+        inputs: ArrayLike | Mapping[str, ArrayLike],
+        labels: ArrayLike | None = None,
         *,
         epochs: int = 1,
         shuffle: bool = True,
@@ -105,7 +120,8 @@ class Trainer:
         Raises:
             popart_exception: The data do not fit the model.
         """
-        data = self._named(inputs, labels)
+        require_positive(epochs=epochs)
+        data = self._data.named(inputs, labels)
         samples = sample_count(data)
         size = self._batch * self._accumulation * self._job.total_replicas
         updates = updates_of(samples, size)
@@ -136,7 +152,7 @@ class Trainer:
                 bar.set_postfix(epoch=self._epoch, loss=f"{history[-1]:.4f}")
         return history
 
-    def predict(self, inputs: Array | Mapping[str, Array]) -> Array:
+    def predict(self, inputs: ArrayLike | Mapping[str, ArrayLike]) -> Array:
         """Computes the model's first output as it is trained so far.
 
         Args:
@@ -148,7 +164,7 @@ class Trainer:
         Raises:
             popart_exception: The data do not fit the model.
         """
-        data = self._named(inputs, None)
+        data = self._samples.named(inputs)
         samples = sample_count(data)
         output = self._model.graph.output[0].name
         proto = _copy(self._model)
@@ -191,30 +207,6 @@ class Trainer:
         fetched = self.session.fetched
         return {t.name: fetched[t.name] for t in proto.graph.initializer if t.name in fetched}
 
-    def _named(self, inputs: Array | Mapping[str, Array], labels: Array | None) -> dict[str, Array]:
-        initializers = {tensor.name for tensor in self._model.graph.initializer}
-        wanted = [v.name for v in self._model.graph.input if v.name not in initializers]
-        if isinstance(inputs, np.ndarray):
-            if len(wanted) != 1:
-                raise popart_exception(
-                    "PD579",
-                    "the model has several inputs, but one array was given",
-                    accepted=f"arrays by id: {', '.join(wanted)}",
-                )
-            inputs = {wanted[0]: inputs}
-        data = {name: np.asarray(array) for name, array in inputs.items()}
-        if labels is not None:
-            data[LABELS] = np.asarray(labels)
-        known = {*wanted, LABELS} if labels is not None else set(wanted)
-        if set(data) != known:
-            raise popart_exception(
-                "PD579",
-                "the data are not those of the model's inputs",
-                value=sorted(data),
-                accepted=", ".join(sorted(known)),
-            )
-        return data
-
     def _session_options(self) -> SessionOptions:
         options = SessionOptions()
         options.enableGradientAccumulation = self._accumulation > 1
@@ -242,8 +234,8 @@ class Trainer:
 
 def train(
     model: Source,
-    inputs: Array | Mapping[str, Array],
-    labels: Array | None = None,
+    inputs: ArrayLike | Mapping[str, ArrayLike],
+    labels: ArrayLike | None = None,
     *,
     epochs: int = 1,
     **settings: Any,
@@ -255,7 +247,8 @@ def train(
         inputs: Samples, first dimension; with several inputs, arrays by id.
         labels: What the loss compares with; None where the model computes its loss itself.
         epochs: Passes over the data.
-        **settings: Those of `Trainer`: ``loss``, ``optimizer``, ``batch_size``, ...
+        **settings: Those of `Trainer`: ``loss``, ``optimizer``, ``learning_rate``,
+            ``batch_size``, ...
 
     Returns:
         The trainer, to save or to go on with.
@@ -263,13 +256,10 @@ def train(
     Raises:
         popart_exception: The model, the settings or the data cannot be used.
     """
+    require_known(Trainer, settings)
     trainer = Trainer(model, **settings)
     trainer.fit(inputs, labels, epochs=epochs)
     return trainer
-
-
-def _default_optimizer() -> SGD:
-    return SGD({"defaultLearningRate": (0.01, False), "defaultMomentum": (0.9, True)})
 
 
 def _copy(source: Any) -> onnx.ModelProto:

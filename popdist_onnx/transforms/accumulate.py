@@ -160,7 +160,8 @@ def require_gradients(model: ir.Model) -> None:
             "no weight of the model has a gradient",
             accepted=f"values named {names.GRADIENT}<weight>",
             hint="run autodiff(model) first, and see that weights reach the loss through operators "
-            "with gradients",
+            "with gradients; weights that ConstantOfShape nodes fill must be stored, as "
+            "popdist_onnx.training.fills.with_stored_fills(model) does",
         )
 
 

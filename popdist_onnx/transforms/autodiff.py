@@ -13,11 +13,11 @@ from popdist_onnx.gradients.broadcasting import unbroadcast
 from popdist_onnx.gradients.registry import At, Edges, described, rule_of
 from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import FLOATING, captured
+from popdist_onnx.graph.expand import expand
 from popdist_onnx.graph.fold import fold
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tape import Tape
 from popdist_onnx.graph.tensor import Tensor, dims
-from popdist_onnx.transforms.expand import expand
 from popdist_onnx.transforms.loss import loss_of
 from popdist_onnx.transforms.variables import variables
 
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _SHOWN = 20
+
+_CONTROL = ("If", "Loop", "Scan")
+
+_UNROLL = "export the model with loops unrolled and branches decided, or detach the node's input"
+
+_FREEZE = (
+    "freeze the weights before such a node, detach its input, or register a rule with "
+    "popdist_onnx.gradients.registry.gradient"
+)
 
 
 class Autodiff(Pass):
@@ -131,8 +140,7 @@ class Paths:
             "operators between a weight and the loss have no gradient rule:\n    "
             + "\n    ".join(lines),
             accepted="the operators of docs/onnx-operators.md",
-            hint="freeze the weights before such a node, detach its input, or register a rule with "
-            "popdist_onnx.gradients.registry.gradient",
+            hint=_UNROLL if any(node.op_type in _CONTROL for node in lost) else _FREEZE,
         )
 
 

@@ -38,7 +38,7 @@ def variables(graph: ir.Graph, frozen: Collection[str] = ()) -> list[ir.Value]:
 
     1. They hold floating-point numbers.
     2. They are no setting or running statistic of an operator (limits of `Clip`, mean and variance
-       of `BatchNormalization`, an exponent, ...) wherever they are read.
+       of `BatchNormalization`, a single exponent, ...) wherever they are read.
     3. They are not a single number under a name that an exporter made up: that is a constant of
        the program.
     4. They are no state of a pass (a reserved name), and not frozen.
@@ -63,9 +63,17 @@ def variables(graph: ir.Graph, frozen: Collection[str] = ()) -> list[ir.Value]:
 
 def _is_setting(value: ir.Value) -> bool:
     uses = list(value.uses())
-    return bool(uses) and all(index in _SETTINGS.get(node.op_type, ()) for node, index in uses)
+    return bool(uses) and all(
+        index in _SETTINGS.get(node.op_type, ())
+        # Exponents by channel are learnt, as in generalised-mean pooling.
+        and (node.op_type != "Pow" or _is_single(value))
+        for node, index in uses
+    )
 
 
 def _is_number(value: ir.Value) -> bool:
-    single = value.shape is not None and all(dim == 1 for dim in value.shape)
-    return single and _MADE_UP.match(str(value.name)) is not None
+    return _is_single(value) and _MADE_UP.match(str(value.name)) is not None
+
+
+def _is_single(value: ir.Value) -> bool:
+    return value.shape is not None and all(dim == 1 for dim in value.shape)

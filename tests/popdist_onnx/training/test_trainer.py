@@ -153,3 +153,123 @@ def test_what_cannot_be_trained_says_why():
         trainer.fit({"z": x}, y)
     with pytest.raises(popdist_onnx.popart_exception, match="Type discrepancy for tensor x"):
         trainer.fit(x.astype(np.float64), y)
+
+
+NAMED = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.01),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=1e-3),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=1e-3),
+    "adamax": lambda p: torch.optim.Adamax(p, lr=2e-3),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=1.0),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_optimizer_is_torchs_of_that_name(name):
+    x, y = data()
+    model = network()
+    trainer = popdist_onnx.Trainer(exported(model), optimizer=name, batch_size=BATCH)
+    trainer.fit(x, y, epochs=2, shuffle=False)
+    optimizer = NAMED[name](model.parameters())
+    for _ in range(2):
+        for start in range(0, SAMPLES, BATCH):
+            batch, target = (torch.from_numpy(a[start : start + BATCH]) for a in (x, y))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(batch), target).backward()
+            optimizer.step()
+    with torch.no_grad():
+        np.testing.assert_allclose(trainer.predict(x), model(torch.from_numpy(x)), atol=2e-4)
+
+
+def test_a_learning_rate_changes_a_named_optimizer_only():
+    x, y = data()
+    given = exported(network())
+    named = popdist_onnx.train(given, x, y, optimizer="sgd", learning_rate=0.1, batch_size=BATCH)
+    made = popdist_onnx.train(given, x, y, optimizer=sgd(0.1), batch_size=BATCH)
+    for name, weight in named.weights.items():
+        np.testing.assert_array_equal(weight, made.weights[name])
+    with pytest.raises(popdist_onnx.popart_exception, match="has its learning rate already"):
+        popdist_onnx.Trainer(given, optimizer=sgd(), learning_rate=0.1)
+
+
+def test_a_softmax_at_the_end_is_not_taken_twice():
+    x, y = data()
+    plain = network()
+    scores = popdist_onnx.Trainer(exported(plain), optimizer=sgd(), batch_size=BATCH)
+    with_softmax = exported(nn.Sequential(plain, nn.Softmax(1)))
+    probabilities = popdist_onnx.Trainer(with_softmax, optimizer=sgd(), batch_size=BATCH)
+    losses = [one.fit(x, y, epochs=2, shuffle=False) for one in (scores, probabilities)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    np.testing.assert_allclose(probabilities.predict(x).sum(1), 1, rtol=1e-5)
+
+
+def test_lists_and_labels_of_any_whole_type_are_taken():
+    x, y = data()
+    given = exported(network())
+    runs = [
+        popdist_onnx.train(given, *pair, optimizer="sgd", batch_size=BATCH).predict(x)
+        for pair in ((x, y), (x.tolist(), y.tolist()), (x, y.astype(np.uint8)[:, None]))
+    ]
+    np.testing.assert_array_equal(runs[0], runs[1])
+    np.testing.assert_array_equal(runs[0], runs[2])
+
+
+def test_weights_that_are_fills_are_stored_and_trained(caplog):
+    """As in the model-zoo networks that come with onnx."""
+    make = onnx.helper.make_node
+    nodes = [
+        make("ConstantOfShape", ["s"], ["w"], value=onnx.helper.make_tensor("v", 1, [1], [0.02])),
+        make("MatMul", ["x", "w"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "g",
+        [onnx.helper.make_tensor_value_info("x", 1, ["n", FEATURES])],
+        [onnx.helper.make_tensor_value_info("y", 1, ["n", CLASSES])],
+        [onnx.numpy_helper.from_array(np.array([FEATURES, CLASSES]), "s")],
+    )
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)])
+    x, y = data()
+    trainer = popdist_onnx.Trainer(proto, optimizer=sgd(), batch_size=BATCH)
+    losses = trainer.fit(x, y, epochs=5)
+    assert losses[-1] < 0.8 * losses[0]
+    assert list(trainer.weights) == ["w"]
+    assert "1 weights of the model are no initializers" in caplog.text
+    session = dict(dataFlow=popdist_onnx.DataFlow(1, ["total"]), optimizer=sgd())  # noqa: C408
+    nodes.append(make("ReduceSum", ["y"], ["total"], keepdims=0))
+    proto.graph.node.append(nodes[-1])
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = BATCH
+    with pytest.raises(popdist_onnx.popart_exception, match="with_stored_fills"):
+        popdist_onnx.TrainingSession(
+            proto.SerializeToString(),
+            loss="total",
+            deviceInfo=popdist_onnx.DeviceManager().createCpuDevice(),
+            **session,
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "arrays", "text"),
+    [
+        ({"optimizer": "adm"}, {}, r"no optimizer 'adm'(.|\n)*did you mean 'adam'"),
+        ({"optimizer": 3}, {}, "this is no optimizer"),
+        ({"learning_rate": -1}, {}, "a learning rate is a positive number"),
+        ({"loss": "msee"}, {}, r"no loss 'msee'(.|\n)*did you mean 'mse'"),
+        ({"batchsize": 8}, {}, r"no setting batchsize(.|\n)*did you mean batch_size"),
+        ({"accumulation": 0}, {}, "accumulation is a positive whole number"),
+        ({"epochs": 0}, {}, "epochs is a positive whole number"),
+        ({}, {"inputs": np.zeros((SAMPLES, 2, 3), np.float32)}, "samples of x have another shape"),
+        ({}, {"labels": np.full(SAMPLES, 3)}, "classes that the model does not have"),
+        ({}, {"inputs": np.full((SAMPLES, FEATURES), np.nan, np.float32)}, "x is not finite"),
+    ],
+)
+def test_bad_settings_and_data_are_refused(settings, arrays, text):
+    x, y = data()
+    given = {"inputs": x, "labels": y, **arrays}
+    with pytest.raises(popdist_onnx.popart_exception, match=text):
+        popdist_onnx.train(
+            exported(network()), **given, **{"batch_size": BATCH, "check_finite": True, **settings}
+        )

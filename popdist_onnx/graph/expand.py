@@ -1,4 +1,7 @@
-"""Operators that ONNX defines as functions of others are written out, where they have no rule."""
+"""Operators that ONNX defines as functions of others, written out.
+
+Functions with branches (AffineGrid) are left alone: they have no gradient as it is.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,17 @@ def expand(graph: ir.Graph, nodes: Collection[ir.Node]) -> int:
 
 
 def _function(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
-    if node.domain or has_wrong_function(node) or not onnx.defs.has(node.op_type, opset, ""):
+    if node.domain or not onnx.defs.has(node.op_type, opset, ""):
         return None
+    written = _written(node, opset)
+    if not written:
+        return None
+    function = onnx.FunctionProto.FromString(written)
+    branches = any(one.HasField("g") or one.graphs for n in function.node for one in n.attribute)
+    return None if branches or has_wrong_function(node, function) else function
+
+
+def _written(node: ir.Node, opset: int) -> bytes:
     # The stubs of onnx leave the functions of a schema out.
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
     if schema.has_context_dependent_function:
@@ -57,12 +69,9 @@ def _function(node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     return _newest(schema.function_opset_versions, opset, schema.get_function_with_opset_version)
 
 
-def _newest(
-    versions: Sequence[int], opset: int, body: Callable[[int], bytes]
-) -> onnx.FunctionProto | None:
+def _newest(versions: Sequence[int], opset: int, body: Callable[[int], bytes]) -> bytes:
     fitting = [version for version in versions if version <= opset]
-    written = body(max(fitting)) if fitting else b""
-    return onnx.FunctionProto.FromString(written) if written else None
+    return body(max(fitting)) if fitting else b""
 
 
 def _inlined(tape: Tape, node: ir.Node, function: onnx.FunctionProto) -> list[Tensor]:

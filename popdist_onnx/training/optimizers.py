@@ -1,0 +1,106 @@
+"""Optimizers by name, for those who do not want to know PopART's settings."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from popdist_onnx.errors import ArgumentError, ValueRangeError
+from popdist_onnx.optimizers.adam import Adam
+from popdist_onnx.optimizers.adaptive import Adaptive
+from popdist_onnx.optimizers.optimizer import Optimizer
+from popdist_onnx.optimizers.sgd import SGD
+from popdist_onnx.types import AdamMode, AdaptiveMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class _Named(NamedTuple):
+    """An optimizer under a name.
+
+    Attributes:
+        make: From all values to the optimizer.
+        rate: The learning rate where the program gives none.
+        values: Further values, those of torch.
+    """
+
+    make: Callable[[Mapping[str, tuple[float, bool]]], Optimizer]
+    rate: float
+    values: Mapping[str, float] = {}
+
+
+def _adam(mode: AdamMode) -> Callable[[Mapping[str, tuple[float, bool]]], Optimizer]:
+    return lambda values: Adam(values, mode=mode)
+
+
+def _adaptive(mode: AdaptiveMode) -> Callable[[Mapping[str, tuple[float, bool]]], Optimizer]:
+    return lambda values: Adaptive(values, mode=mode)
+
+
+_NAMED = {
+    "sgd": _Named(SGD, 0.01),
+    "momentum": _Named(SGD, 0.01, {"defaultMomentum": 0.9}),
+    "adam": _Named(_adam(AdamMode.Adam), 1e-3, {"defaultEps": 1e-8}),
+    "adamw": _Named(_adam(AdamMode.Adam), 1e-3, {"defaultEps": 1e-8, "defaultWeightDecay": 0.01}),
+    "adamax": _Named(_adam(AdamMode.AdaMax), 2e-3, {"defaultEps": 1e-8}),
+    "lamb": _Named(_adam(AdamMode.Lamb), 1e-3, {"defaultWeightDecay": 0.01}),
+    "rmsprop": _Named(_adaptive(AdaptiveMode.RMSProp), 0.01, {"defaultEps": 1e-8}),
+    "adagrad": _Named(_adaptive(AdaptiveMode.AdaGrad), 0.01, {"defaultEps": 1e-10}),
+    "adadelta": _Named(_adaptive(AdaptiveMode.AdaDelta), 1.0, {"defaultAlpha": 0.9}),
+}
+
+NAMES = tuple(_NAMED)
+"""The names."""
+
+DEFAULT = "momentum"
+"""What trains where the program names nothing."""
+
+
+def optimizer_of(given: object = None, learning_rate: float | None = None) -> Optimizer:
+    """Makes an optimizer of what a program says.
+
+    Args:
+        given: A name, an optimizer, or None for SGD with momentum 0.9.
+        learning_rate: The learning rate of a named one; None takes the usual one.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ArgumentError: It is neither, or the learning rate was given twice.
+        ValueRangeError: There is no optimizer of this name, or the learning rate is not positive.
+    """
+    if isinstance(given, Optimizer):
+        if learning_rate is not None:
+            raise ArgumentError(
+                "PD579",
+                "an optimizer object has its learning rate already",
+                value=f"learning_rate={learning_rate}",
+                hint="leave learning_rate out, or name the optimizer: optimizer='adam'",
+            )
+        return given
+    name = DEFAULT if given is None else given
+    if not isinstance(name, str):
+        raise ArgumentError(
+            "PD579",
+            "this is no optimizer",
+            value=given,
+            accepted=f"{', '.join(_NAMED)}, or an object such as popdist_onnx.Adam({{...}})",
+        )
+    if name.lower() not in _NAMED:
+        near = difflib.get_close_matches(name.lower(), _NAMED, n=1)
+        raise ValueRangeError(
+            "PD579",
+            f"there is no optimizer '{name}'",
+            accepted=", ".join(_NAMED),
+            hint=f"did you mean '{near[0]}'?" if near else None,
+        )
+    named = _NAMED[name.lower()]
+    rate: Any = named.rate if learning_rate is None else learning_rate
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not rate > 0:
+        raise ValueRangeError(
+            "PD579", "a learning rate is a positive number", value=rate, accepted="such as 0.01"
+        )
+    constant = {key: (value, True) for key, value in named.values.items()}
+    return named.make({"defaultLearningRate": (float(rate), False), **constant})

@@ -1,0 +1,128 @@
+"""Operators that ONNX defines as functions: what is trained is what ONNX Runtime computes."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import popdist_onnx as popart
+
+CPU = popart.DeviceManager().createCpuDevice()
+NEWEST = onnx.defs.onnx_opset_version()
+# Its definition of grouped attention differs from the operator; it is refused, never trained.
+WRONG = onnx.__version__.startswith("1.18.")
+STEP = 1e-2
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+POSITIONS = np.arange(8).reshape(2, 4) % 10
+
+CASES = {
+    "Attention": (23, [normal(2, 3, 4, 8), normal(2, 3, 5, 8), normal(2, 3, 5, 8)], {}),
+    "Attention causal": (
+        23,
+        [normal(2, 3, 4, 8), normal(2, 3, 5, 8), normal(2, 3, 5, 8)],
+        {"is_causal": 1},
+    ),
+    "Attention masked": (
+        23,
+        [normal(2, 3, 4, 8), normal(2, 3, 5, 8), normal(2, 3, 5, 8), normal(4, 5)],
+        {},
+    ),
+    "Attention grouped": (23, [normal(2, 8, 4, 4), normal(2, 2, 5, 4), normal(2, 2, 5, 4)], {}),
+    "RotaryEmbedding": (23, [normal(2, 3, 4, 8), normal(10, 4), normal(10, 4), POSITIONS], {}),
+    "RMSNormalization": (23, [normal(2, 3, 8), normal(8)], {}),
+    "Swish": (24, [normal(3, 4)], {"alpha": 0.7}),
+    "CenterCropPad": (18, [normal(5, 6), np.array([3, 8])], {}),
+    "Mish": (18, [normal(3, 4)], {}),
+}
+
+
+def model_of(op_type, opset, inputs, attributes):
+    names = [f"in{index}" for index in range(len(inputs))]
+    nodes = [
+        helper.make_node(op_type, names, ["made"], name="subject", **attributes),
+        helper.make_node("Sin", ["made"], ["curved"]),
+        helper.make_node("ReduceSum", ["curved"], ["loss"], keepdims=0),
+    ]
+    weights = [numpy_helper.from_array(a, n) for n, a in zip(names, inputs, strict=True)]
+    loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
+    graph = helper.make_graph(nodes, "g", [], [loss], weights)
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+def gradients(model):
+    session = popart.TrainingSession(
+        model,
+        popart.DataFlow(1, ["loss"]),
+        "loss",
+        popart.SGD({"defaultLearningRate": (1.0, False)}),
+        CPU,
+    )
+    session.prepareDevice()
+    session.weightsFromHost()
+    before = {name: array.copy() for name, array in session.host_tensors.items()}
+    session.run(popart.PyStepIO({}, session.initAnchorArrays()))
+    session.weightsToHost()
+    return {name: before[name] - session.fetched[name] for name in before}
+
+
+def loss_of(model):
+    """The loss of the operator as ONNX Runtime knows it, as a function of the operands."""
+    options = popart.SessionOptions()
+    options.constantWeights = False
+    session = popart.InferenceSession(model, popart.DataFlow(1, ["loss"]), CPU, userOptions=options)
+    session.prepareDevice()
+    anchors = session.initAnchorArrays()
+
+    def evaluate(operands):
+        session.writeWeights(popart.PyWeightsIO(operands))
+        session.weightsFromHost()
+        session.run(popart.PyStepIO({}, anchors))
+        return float(anchors["loss"])
+
+    return evaluate
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_gradient_is_the_slope_of_what_runs(name):
+    opset, inputs, attributes = CASES[name]
+    op_type = name.split()[0]
+    if opset > NEWEST:
+        with pytest.raises(onnx.defs.SchemaError):  # this onnx does not know it yet
+            onnx.defs.get_schema(op_type, NEWEST, "")
+        return
+    model = model_of(op_type, opset, inputs, attributes)
+    if name == "Attention grouped" and WRONG:
+        with pytest.raises(popart.popart_exception, match="have no gradient rule"):
+            gradients(model)
+        return
+    found = gradients(model)
+    evaluate = loss_of(model)
+    operands = {f"in{index}": array for index, array in enumerate(inputs)}
+    for key, gradient in found.items():
+        direction = RNG.standard_normal(gradient.shape).astype(np.float32)
+        direction /= np.linalg.norm(direction)
+        ends = [
+            evaluate(operands | {key: operands[key] + sign * STEP * direction}) for sign in (1, -1)
+        ]
+        slope = (ends[0] - ends[1]) / (2 * STEP)
+        assert slope == pytest.approx(float((gradient * direction).sum()), abs=1e-2, rel=1e-2)
+
+
+def test_functions_with_branches_are_refused_by_name():
+    inputs = [normal(2, 2, 3), np.array([2, 3, 4, 5])]
+    with pytest.raises(popart.popart_exception, match=r"node 'subject' .*AffineGrid-20"):
+        gradients(model_of("AffineGrid", 20, inputs, {}))
+
+
+def test_the_newest_opset_that_onnx_knows_runs():
+    """Though ONNX Runtime knows it later: a graph says the oldest opset that means the same."""
+    model = model_of("Gelu", NEWEST, [normal(3, 4)], {"approximate": "tanh"})
+    assert np.abs(gradients(model)["in0"]).max() > 0
