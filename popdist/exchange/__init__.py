@@ -10,10 +10,21 @@ from __future__ import annotations
 from popdist.exchange.agreement import Disagreement, disagreements
 from popdist.exchange.allreduce import Exchange, connect
 from popdist.exchange.arenas import allocate, views
-from popdist.exchange.planner import DEFAULT_SLICE_BYTES, Item, Plan, Slice, Slot, plan
+from popdist.exchange.planner import (
+    DEFAULT_LENT_BYTES,
+    DEFAULT_SLICE_BYTES,
+    DEFAULT_TAIL_BYTES,
+    Item,
+    Plan,
+    Slice,
+    Slot,
+    plan,
+)
 
 __all__ = [
+    "DEFAULT_LENT_BYTES",
     "DEFAULT_SLICE_BYTES",
+    "DEFAULT_TAIL_BYTES",
     "Disagreement",
     "Exchange",
     "Item",

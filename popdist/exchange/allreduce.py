@@ -21,7 +21,7 @@ from popdist.popdist_core import isPopdistEnvSet
 from popdist.witness import waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from popdist.exchange.planner import Plan
 
@@ -76,6 +76,8 @@ class Exchange:
         name: Prefix of the names under which slices travel; equal on all instances, and unequal
             for exchanges whose rounds overlap in time.
         average: Whether sums are divided by the number of instances.
+        fill: Called with a slice's items before it leaves, to bring them into the arenas; one that
+            lies in several slices is named again. None where items are computed there.
 
     Raises:
         BackendError: The buffers are not those of the plan.
@@ -89,27 +91,60 @@ class Exchange:
         *,
         name: str = "popdist",
         average: bool = False,
+        fill: Callable[[Sequence[int]], None] | None = None,
     ) -> None:
         _check(plan, arenas)
         self._plan = plan
+        self._fill = fill
         self._horovod = horovod
         self._op = horovod.Average if average else horovod.Sum
         self._names = [f"{name}.{i}" for i in range(len(plan.slices))]
-        wires = [_wire(arena) for arena in arenas]
+        # Lent arenas have no memory between rounds, but their wires may.
+        wires = [_wire(arena, of.elements) for arena, of in zip(arenas, plan.arenas, strict=True)]
+        self._direct = [wires[s.arena] is None for s in plan.slices]
         self._local = [arenas[s.arena][s.start : s.stop] for s in plan.slices]
-        self._wire = [wires[s.arena][s.start : s.stop] for s in plan.slices]
+        self._wire = [
+            here if (wire := wires[s.arena]) is None else wire[s.start : s.stop]
+            for s, here in zip(plan.slices, self._local, strict=True)
+        ]
+        self._lent = {
+            index: self._local[index]
+            for index, part in enumerate(plan.slices)
+            if plan.arenas[part.arena].lent
+        }
         self._slices_of: list[list[int]] = [[] for _ in plan.items]
         for index, part in enumerate(plan.slices):
             for item in part.items:
                 self._slices_of[item].append(index)
         self._missing: list[int] = []
         self._handles: dict[int, int] = {}
-        self._complete: set[int] = set()
+        self._complete = bytearray(len(plan.items))
 
     def begin(self) -> None:
         """Starts a round: no item is complete."""
         self._missing = [len(part.items) for part in self._plan.slices]
-        self._complete.clear()
+        self._complete = bytearray(len(self._plan.items))
+
+    def lend(self, item: int, memory: torch.Tensor) -> None:
+        """Gives an item that lies in a lent arena its memory, until the end of this round.
+
+        Args:
+            item: Index of the item.
+            memory: A contiguous 1-D tensor of its size, type and device.
+
+        Raises:
+            BackendError: It is not.
+        """
+        arena = self._plan.arenas[self._plan.slots[item].arena]
+        expected = (arena.dtype, arena.elements, True)
+        seen = (str(memory.dtype)[6:], memory.numel(), memory.dim() == 1 and memory.is_contiguous())
+        if not arena.lent or seen != expected:
+            raise BackendError("PD020", "an item is lent other memory than planned", value=seen)
+        for index in self._slices_of[item]:
+            part = self._plan.slices[index]
+            self._local[index] = memory[part.start : part.stop]
+            if self._direct[index]:
+                self._wire[index] = self._local[index]
 
     def ready(self, item: int) -> None:
         """Says that an item is complete in its arena; slices that wait for no other leave.
@@ -120,7 +155,7 @@ class Exchange:
         Raises:
             BackendError: The item was complete already, so its slices may have left without it.
         """
-        if item in self._complete:
+        if self._complete[item]:
             raise BackendError(
                 "PD022",
                 "a gradient changed after it was handed to the exchange",
@@ -128,7 +163,7 @@ class Exchange:
                 hint="a backward pass reached this parameter twice; activation checkpointing needs "
                 "use_reentrant=False",
             )
-        self._complete.add(item)
+        self._complete[item] = 1
         for index in self._slices_of[item]:
             self._missing[index] -= 1
             if self._missing[index] == 0:
@@ -147,13 +182,21 @@ class Exchange:
         for index, handle in handles.items():
             with _explained(self._names[index]), waiting(f"the exchange of {self._names[index]}"):
                 self._horovod.synchronize(handle)
-            if self._wire[index].data_ptr() != self._local[index].data_ptr():
+            if not self._direct[index]:
                 self._local[index].copy_(self._wire[index])
+        for index, nothing in self._lent.items():
+            self._local[index] = nothing
+            if self._direct[index]:
+                self._wire[index] = nothing
 
     def _submit(self, index: int) -> None:
-        wire = self._wire[index]
-        if wire.data_ptr() != self._local[index].data_ptr():
-            wire.copy_(self._local[index])
+        if self._fill is not None:
+            self._fill(self._plan.slices[index].items)
+        wire, local = self._wire[index], self._local[index]
+        if index in self._lent and not local.numel():
+            raise BackendError("PD020", "a slice was to leave before its memory was lent")
+        if not self._direct[index]:
+            wire.copy_(local)
         with _explained(self._names[index]):
             self._handles[index] = self._horovod.allreduce_async_(
                 wire, op=self._op, name=self._names[index]
@@ -175,16 +218,16 @@ def _explained(name: str) -> Iterator[None]:
         ) from error
 
 
-def _wire(arena: torch.Tensor) -> torch.Tensor:
-    """The buffer that travels: the arena itself where Horovod can take it."""
+def _wire(arena: torch.Tensor, elements: int) -> torch.Tensor | None:
+    """The buffer that travels; None where Horovod can take the arena itself."""
     dtype = _WIRE_TYPES.get(arena.dtype, arena.dtype)
     if arena.device.type == "cpu" and arena.dtype == dtype:
-        return arena
-    return torch.empty(arena.numel(), dtype=dtype, pin_memory=arena.device.type == "cuda")
+        return None
+    return torch.empty(elements, dtype=dtype, pin_memory=arena.device.type == "cuda")
 
 
 def _check(plan: Plan, arenas: Sequence[torch.Tensor]) -> None:
-    planned = [(f"torch.{arena.dtype}", (arena.elements,)) for arena in plan.arenas]
+    planned = [(f"torch.{a.dtype}", (0 if a.lent else a.elements,)) for a in plan.arenas]
     given = [(str(arena.dtype), tuple(arena.shape)) for arena in arenas]
     if planned != given or not all(arena.is_contiguous() for arena in arenas):
         raise BackendError(

@@ -20,10 +20,12 @@ def allocate(plan: Plan, *, device: torch.device | str = "cpu") -> list[torch.Te
         device: Where they live.
 
     Returns:
-        One zero-filled 1-D tensor per arena.
+        One zero-filled 1-D tensor per arena; one without elements for those that are lent.
     """
     return [
-        torch.zeros(arena.elements, dtype=getattr(torch, arena.dtype), device=device)
+        torch.zeros(
+            0 if arena.lent else arena.elements, dtype=getattr(torch, arena.dtype), device=device
+        )
         for arena in plan.arenas
     ]
 
@@ -39,9 +41,12 @@ def views(
         shapes: The shape of each item.
 
     Returns:
-        One tensor per item, of the item's shape, that shares the arena's memory.
+        One tensor per item, of the item's shape, that shares the arena's memory; one without
+        elements for those in lent arenas.
     """
     return [
-        arenas[slot.arena][slot.start : slot.stop].view(tuple(shape))
+        arenas[slot.arena]
+        if plan.arenas[slot.arena].lent
+        else arenas[slot.arena][slot.start : slot.stop].view(tuple(shape))
         for slot, shape in zip(plan.slots, shapes, strict=True)
     ]

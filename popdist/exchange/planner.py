@@ -7,13 +7,16 @@ because Open MPI allocates a temporary buffer of the whole size for it. A slice 
 the last item that lies in it is complete; with items in the order in which the backward pass
 completes them, the first slices travel while later gradients are still being computed.
 
+A large tensor need not be copied into an arena: it can travel in the memory in which it was
+computed. It then has an arena of its own, which is lent anew for each round.
+
 The plan depends on nothing but its arguments, so all instances of a job make the same one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 
 DEFAULT_SLICE_BYTES = 4 << 20
 """Large enough that latency does not count, small enough to stay clear of the cliff (see above)."""
+
+DEFAULT_TAIL_BYTES = 512 << 10
+"""What may be left to exchange when the last item is complete: nothing is left to hide it behind.
+Less would not be faster, as latency counts from here on."""
+
+DEFAULT_LENT_BYTES = 1 << 20
+"""From here on, copying a tensor takes longer than exchanging one slice more."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +57,12 @@ class Arena:
     Attributes:
         dtype: Its element type, by name.
         elements: Its number of elements.
+        lent: Whether it holds one item only, in memory that each round lends anew.
     """
 
     dtype: str
     elements: int
+    lent: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,8 @@ class Plan:
 
     Attributes:
         items: What takes part, in the order given.
-        arenas: The flat buffers, in the order in which their types first occur.
+        arenas: The flat buffers: one of each type, in the order in which they first occur, then
+            the lent ones.
         slots: Where each item lies.
         slices: What travels on its own; the slices of an arena tile it.
     """
@@ -103,12 +116,21 @@ class Plan:
     slices: tuple[Slice, ...]
 
 
-def plan(items: Sequence[Item], *, slice_bytes: int = DEFAULT_SLICE_BYTES) -> Plan:
+def plan(
+    items: Sequence[Item],
+    *,
+    slice_bytes: int = DEFAULT_SLICE_BYTES,
+    tail_bytes: int | None = None,
+    lent_bytes: int | None = None,
+) -> Plan:
     """Lays out an exchange.
 
     Args:
         items: What takes part, in the order in which it will be complete.
-        slice_bytes: Size of a slice; the last one of an arena may be smaller.
+        slice_bytes: Size of a slice; the last ones of an arena may be smaller.
+        tail_bytes: Largest size of the last slice of an arena, for exchanges that run while items
+            are still being computed; None for that of all slices.
+        lent_bytes: Items of this size or larger stay where they are computed; None for none.
 
     Returns:
         The plan.
@@ -119,24 +141,42 @@ def plan(items: Sequence[Item], *, slice_bytes: int = DEFAULT_SLICE_BYTES) -> Pl
     arenas: list[Arena] = []
     slots: list[Slot] = [Slot(0, 0, 0)] * len(items)
     slices: list[Slice] = []
-    for index, dtype in enumerate(dict.fromkeys(item.dtype for item in items)):
-        members = [i for i, item in enumerate(items) if item.dtype == dtype]
+    sizes = [item.elements * item.itemsize for item in items]
+    lent = [lent_bytes is not None and size >= lent_bytes for size in sizes]
+    shared: dict[str, list[int]] = {}
+    for i, item in enumerate(items):
+        if not lent[i]:
+            shared.setdefault(item.dtype, []).append(i)
+    groups = [*shared.values(), *([i] for i in range(len(items)) if lent[i])]
+    for arena, members in enumerate(groups):
+        first = items[members[0]]
         stops = list(accumulate(items[i].elements for i in members))
         for i, stop in zip(members, stops, strict=True):
-            slots[i] = Slot(index, stop - items[i].elements, stop)
-        arenas.append(Arena(dtype, stops[-1]))
-        step = slice_bytes // items[members[0]].itemsize
+            slots[i] = Slot(arena, stop - items[i].elements, stop)
+        arenas.append(Arena(first.dtype, stops[-1], lent=lent[members[0]]))
+        step = slice_bytes // first.itemsize
         if step < 1:
-            raise ValueError(f"a slice of {slice_bytes} bytes cannot hold one {dtype}")
-        slices += _cut(index, stops[-1], step, [(i, slots[i]) for i in members])
+            raise ValueError(f"a slice of {slice_bytes} bytes cannot hold one {first.dtype}")
+        # What lies alone is complete at once; a smaller last slice would leave no earlier.
+        whole = tail_bytes is None or arenas[-1].lent
+        tail = step if whole else min(step, max(1, (tail_bytes or 0) // first.itemsize))
+        borders = _borders(stops[-1], step, tail)
+        slices += _cut(arena, borders, [(i, slots[i]) for i in members])
     return Plan(tuple(items), tuple(arenas), tuple(slots), tuple(slices))
 
 
-def _cut(arena: int, elements: int, step: int, members: list[tuple[int, Slot]]) -> list[Slice]:
+def _borders(elements: int, step: int, tail: int) -> list[int]:
+    """Where slices begin and end: every ``step`` elements, and ``tail`` before the end."""
+    borders = [*range(0, elements, step), elements]
+    if elements and elements - borders[-2] > tail:
+        borders.insert(-1, elements - tail)
+    return borders
+
+
+def _cut(arena: int, borders: list[int], members: list[tuple[int, Slot]]) -> list[Slice]:
     slices = []
     first = 0
-    for start in range(0, elements, step):
-        stop = min(start + step, elements)
+    for start, stop in pairwise(borders):
         # Both members and slices ascend, so a member that ended before this slice is done with.
         while members[first][1].stop <= start:
             first += 1

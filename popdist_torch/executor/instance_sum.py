@@ -1,16 +1,28 @@
-"""Gradients moved into flat buffers one by one, and summed there over all instances."""
+"""Gradients summed over all instances: small ones in flat buffers, large ones where they are.
+
+A backward pass allocates gradients anew, so those in a flat buffer have to be copied there. For
+small ones that is cheaper than exchanging each on its own; large ones would gain nothing by it.
+"""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
 
-from popdist.exchange import Exchange, Item, allocate, plan, views
+import torch
+
+from popdist.exchange import (
+    DEFAULT_LENT_BYTES,
+    DEFAULT_TAIL_BYTES,
+    Exchange,
+    Item,
+    allocate,
+    plan,
+    views,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
 _USED = "used by any replica"
 
@@ -18,9 +30,11 @@ _USED = "used by any replica"
 class InstanceSum:
     """The sum of the ``grad`` attributes of some parameters over all instances.
 
-    One round is `begin`, `collect` for any parameter whose gradient is complete, `finish`. A small
-    vector travels along that counts who had a gradient at all, so that a parameter without one on
-    all instances stays without, as it would in one process.
+    One round is `begin`, `collect` for any parameter whose gradient is complete, `finish`, which
+    takes all others. The gradients of a slice are moved together, when its last one is complete:
+    hooks run once per parameter and step, so what they do has to be little. A small vector travels
+    along that counts who had a gradient at all, so that a parameter without one on all instances
+    stays without, as it would in one process.
 
     Args:
         parameters: The parameters, in the order in which their gradients are completed.
@@ -28,6 +42,7 @@ class InstanceSum:
         horovod: The module ``horovod.torch``, initialised.
         label: Prefix for the names of what travels; equal on all instances.
         wire: The type in which gradients travel; None for their own.
+        factor: What gradients are multiplied with before they are added up.
 
     Attributes:
         waited: Seconds spent in `finish`, all rounds together: what of the communication was not
@@ -42,9 +57,11 @@ class InstanceSum:
         label: str,
         *,
         wire: torch.dtype | None = None,
+        factor: float = 1.0,
     ) -> None:
         self.waited = 0.0
         self._parameters = list(parameters)
+        self._factor = factor
         items = []
         for name, parameter in zip(names, self._parameters, strict=True):
             dtype = wire if wire and parameter.is_floating_point() else parameter.dtype
@@ -52,57 +69,99 @@ class InstanceSum:
             items.append(Item(name, parameter.numel(), spelled, dtype.itemsize))
         # Of the most common type, so that it usually travels in the last slice of the gradients.
         items.append(Item(_USED, len(items), "float32", 4))
-        layout = plan(items)
+        layout = plan(
+            items,
+            tail_bytes=DEFAULT_TAIL_BYTES,
+            lent_bytes=DEFAULT_LENT_BYTES if wire is None else None,
+        )
+        # Large gradients by index of their parameters, while they are on their way.
+        self._large: dict[int, torch.Tensor | None] = {
+            index: None
+            for index, slot in enumerate(layout.slots)
+            if layout.arenas[slot.arena].lent and index < len(self._parameters)
+        }
         self._arenas = allocate(layout, device=self._parameters[0].device)
         shapes = [tuple(p.shape) for p in self._parameters] + [(len(self._parameters),)]
         *self._views, self._used = views(layout, self._arenas, shapes)
-        self._exchange = Exchange(layout, self._arenas, horovod, name=label)
-        self._collected: set[int] = set()
+        self._exchange = Exchange(layout, self._arenas, horovod, name=label, fill=self._fill)
+        self._moved = bytearray(len(items))
 
     def begin(self) -> None:
         """Starts a round: no gradient is complete."""
         self._exchange.begin()
-        self._collected.clear()
-        self._used.zero_()
+        self._moved = bytearray(len(self._moved))
 
-    def collect(self, index: int, factor: float = 1.0) -> None:
-        """Takes a complete gradient; its slices leave if they wait for no other.
+    def collect(self, index: int) -> None:
+        """Notes a complete gradient; its slices leave if they wait for no other.
 
         Args:
             index: Index of its parameter.
-            factor: What to multiply it with.
 
         Raises:
             BackendError: It was taken already in this round.
         """
-        gradient, view = self._parameters[index].grad, self._views[index]
-        if gradient is None:
-            view.zero_()
-        elif gradient.data_ptr() != view.data_ptr() or gradient.dtype != view.dtype:
-            view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
-        if gradient is not None:
-            self._used[index] = 1
-            if factor != 1:
-                view.mul_(factor)
-        self._collected.add(index)
         self._exchange.ready(index)
 
-    def finish(self, factor: float = 1.0) -> None:
+    def finish(self) -> None:
         """Takes what is left, and waits for the sums, which become the parameters' gradients.
-
-        Args:
-            factor: What gradients that are left are multiplied with.
 
         Raises:
             BackendError: Another instance ended or failed meanwhile.
         """
-        for index in range(len(self._parameters)):
-            if index not in self._collected:
-                self.collect(index, factor)
         started = time.perf_counter()
-        self._exchange.ready(len(self._parameters))
         self._exchange.finish()
         self.waited += time.perf_counter() - started
         used = self._used.tolist()
-        for parameter, view, count in zip(self._parameters, self._views, used, strict=True):
-            parameter.grad = view.to(parameter.dtype) if count else None
+        for index, (parameter, count) in enumerate(zip(self._parameters, used, strict=True)):
+            if not count:
+                parameter.grad = None
+            elif index in self._large:
+                parameter.grad = self._large[index]
+            else:
+                parameter.grad = self._views[index].to(parameter.dtype)
+        self._large = dict.fromkeys(self._large)
+
+    @torch.no_grad()
+    def _fill(self, items: Sequence[int]) -> None:
+        """Moves gradients that are not there yet into a slice, before it leaves."""
+        targets: list[torch.Tensor] = []
+        sources: list[torch.Tensor] = []
+        scaled: list[torch.Tensor] = []
+        for index in items:
+            if self._moved[index]:
+                continue
+            self._moved[index] = 1
+            if index == len(self._parameters):
+                present = [parameter.grad is not None for parameter in self._parameters]
+                self._used.copy_(torch.tensor(present))
+                continue
+            gradient, view = self._parameters[index].grad, self._views[index]
+            if index in self._large:
+                view = self._lend(index)
+            elif gradient is None:
+                view.zero_()
+            # The sum of the last round is still there where the program keeps its gradients.
+            elif gradient is not view:
+                targets.append(view)
+                sources.append(gradient.to_dense() if gradient.is_sparse else gradient)
+            if gradient is not None:
+                scaled.append(view)
+        if targets:
+            torch._foreach_copy_(targets, sources)
+        if self._factor != 1 and scaled:
+            torch._foreach_mul_(scaled, self._factor)
+
+    def _lend(self, index: int) -> torch.Tensor:
+        """Lends the exchange the memory of a large gradient; returns the gradient."""
+        parameter = self._parameters[index]
+        gradient = parameter.grad
+        if gradient is None:
+            gradient = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+        elif gradient.is_sparse:
+            gradient = gradient.to_dense()
+        elif gradient.requires_grad:  # part of a graph (create_graph=True), so not ours to change
+            gradient = gradient.detach().clone()
+        gradient = gradient.contiguous()
+        self._large[index] = gradient
+        self._exchange.lend(index, gradient.view(-1))
+        return gradient

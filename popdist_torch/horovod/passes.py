@@ -82,8 +82,8 @@ class Passes:
         if self.sum is None:
             self._begin()
         assert self.sum is not None  # noqa: S101 - set by _begin
-        before, after = self._factors
-        self.sum.finish(before)
+        after = self._factors[1]
+        self.sum.finish()
         present = [p.grad for p in self._parameters if p.grad is not None]
         if after != 1 and present:
             torch._foreach_mul_(present, after)  # one call for all of them
@@ -120,7 +120,12 @@ class Passes:
             }
             agreement.require(stated, self._horovod)
         self.sum = InstanceSum(
-            self._parameters, self._names, self._horovod, self._label, wire=self._wire
+            self._parameters,
+            self._names,
+            self._horovod,
+            self._label,
+            wire=self._wire,
+            factor=self._factors[0],
         )
         self.sum.begin()
 
@@ -144,6 +149,6 @@ class Passes:
                     hint="sparse_as_dense=True sums them as dense ones",
                 )
             if self.sum is not None and self._counts[index] == self.per_step:
-                self.sum.collect(index, self._factors[0])
+                self.sum.collect(index)
 
         return count

@@ -25,6 +25,20 @@ class Net(nn.Module):
         return nn.functional.cross_entropy(self.last(torch.tanh(self.first(x))), y)
 
 
+class Large(Net):
+    """Gradients of more than a MiB, which travel where they are; some only for some data."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(5, 600), nn.Tanh(), nn.Linear(600, 900))
+        self.sometimes, self.last = nn.Linear(5, 60000), nn.Linear(900, 3)
+        self.idle = nn.Linear(600, 900)
+
+    def forward(self, x, y):
+        loss = super().forward(x, y)
+        return loss + self.sometimes(x).square().mean() if x[0, 0] > 0 else loss
+
+
 CASES = {
     "plain": {},
     "adamw": {"optimizer": torch.optim.AdamW},
@@ -38,6 +52,15 @@ CASES = {
     "scheduler after": {"scheduler": "after"},
     "single": {"dtype": torch.float32, "tolerance": 3e-7},
     "bfloat16": {"dtype": torch.bfloat16, "tolerance": 2**-7},
+    "large": {"net": Large, "tolerance": 1e-13},
+    "large, grads kept": {
+        "net": Large,
+        "set_to_none": False,
+        "predivide": 2.0,
+        "passes": 2,
+        "tolerance": 1e-13,
+    },
+    "large, bfloat16": {"net": Large, "dtype": torch.bfloat16, "tolerance": 2**-7},
     "fp16 on the wire": {"dtype": torch.float32, "compression": "fp16", "tolerance": 1e-3},
 }
 
@@ -52,7 +75,7 @@ def data(case):
 
 def build(case, seed=1):
     torch.manual_seed(seed)
-    model = Net().to(case.get("dtype", torch.float64))
+    model = case.get("net", Net)().to(case.get("dtype", torch.float64))
     kind = case.get("optimizer", torch.optim.SGD)
     extra = {"momentum": 0.9} if kind is torch.optim.SGD else {}
     return model, kind(model.parameters(), lr=0.1, weight_decay=0.01, **extra)

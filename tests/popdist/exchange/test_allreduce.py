@@ -31,12 +31,13 @@ class Broken(Doubling):
         raise RuntimeError(f"Horovod has been shut down before {handle}")
 
 
-def exchange(sizes, horovod, *, dtype="float32", slice_bytes=16):
+def exchange(sizes, horovod, *, dtype="float32", slice_bytes=16, fill=None):
     itemsize = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
     items = [Item(f"item{i}", n, dtype, itemsize) for i, n in enumerate(sizes)]
     layout = plan(items, slice_bytes=slice_bytes)
     arenas = allocate(layout)
-    return Exchange(layout, arenas, horovod), views(layout, arenas, [(n,) for n in sizes])
+    shared = Exchange(layout, arenas, horovod, fill=fill)
+    return shared, views(layout, arenas, [(n,) for n in sizes])
 
 
 def test_arenas_hold_sums_after_a_round():
@@ -106,3 +107,50 @@ def test_buffers_must_be_those_of_the_plan():
         Exchange(layout, [torch.zeros(5)], Doubling())
     with pytest.raises(BackendError, match="PD020"):
         Exchange(layout, [torch.zeros(4, dtype=torch.float64)], Doubling())
+
+
+def lending(dtype):
+    horovod = Doubling()
+    layout = plan([Item("a", 2, dtype, 2), Item("large", 9, dtype, 2)], lent_bytes=18)
+    arenas = allocate(layout)
+    return Exchange(layout, arenas, horovod), horovod
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_lent_memory_is_summed_where_it_is_and_let_go(dtype):
+    shared, horovod = lending(str(dtype)[6:])
+    for _ in range(2):
+        memory = torch.arange(9, dtype=dtype)
+        shared.begin()
+        shared.lend(1, memory)
+        shared.ready(1)
+        assert len(horovod.waiting) == 1
+        shared.finish()
+        assert memory.tolist() == [2 * i for i in range(9)]
+    shared.begin()
+    with pytest.raises(BackendError, match="PD020"):
+        shared.ready(1)
+
+
+def test_memory_must_be_lent_as_planned():
+    shared, _ = lending("float16")
+    shared.begin()
+    for wrong in (torch.zeros(8), torch.zeros(9), torch.zeros(3, 3, dtype=torch.float16)):
+        with pytest.raises(BackendError, match="PD020"):
+            shared.lend(1, wrong)
+    with pytest.raises(BackendError, match="PD020"):
+        shared.lend(0, torch.zeros(2, dtype=torch.float16))
+
+
+def test_items_are_filled_in_before_their_slice_leaves():
+    events = []
+    horovod = Doubling()
+    shared, _ = exchange(
+        [3, 3, 4], horovod, fill=lambda items: events.append((items, len(horovod.submitted)))
+    )
+    shared.begin()
+    shared.ready(1)
+    assert events == []
+    shared.ready(0)
+    shared.finish()
+    assert events == [((0, 1), 0), ((1, 2), 1), ((2,), 2)]
