@@ -7,6 +7,8 @@ what published programs were trained with; ``op=Average`` divides by the number 
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from popdist_onnx.session.training import TrainingSession
 from popdist_onnx.session.weights import PyWeightsIO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.runtime.cells import Array
@@ -49,6 +51,11 @@ _SAME = frozenset(
 )
 """What is Horovod's own."""
 
+_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
+"""Variables of which mpirun (Open MPI, PRRTE, MPICH), srun and horovodrun set one."""
+
+_ALONE = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+
 __all__ = [  # noqa: PLE0604 - Horovod's own names are strings, listed once above
     "DistributedOptimizer",
     "DistributedTrainingSession",
@@ -70,12 +77,17 @@ def __getattr__(name: str) -> Any:
 def init() -> None:
     """Starts Horovod; call it before anything else of this module.
 
+    A process that nobody launched is rank 0 of 1. Its Horovod connects by gloo, where it was built
+    with it: MPI need not be able to start there, and would end the process.
+
     Raises:
         BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
     """
     if isPopdistEnvSet():
         backend.init()
-    _binding().init()
+    horovod = _binding()
+    with _settings_alone(horovod):
+        horovod.init()
 
 
 class DistributedOptimizer:
@@ -239,9 +251,27 @@ def _through_torch(array: Array, collective: Callable[[Any], Any]) -> Array:
     array = np.asarray(array)
     # Horovod wants a dimension, and knows no bfloat16: bits travel as they are, for copies only.
     flat = np.ascontiguousarray(array).reshape(array.shape or (1,)).copy()
-    raw = flat if array.dtype.isbuiltin == 1 else flat.view(np.int16)
+    # Types that numpy was taught are 2; a copied float32, as arrays of files have it, is 0.
+    taught = 2
+    raw = flat.view(np.int16) if array.dtype.isbuiltin == taught else flat
     result = collective(torch.from_numpy(raw)).numpy().view(array.dtype)
     return result.reshape(array.shape) if result.size == array.size else np.asarray(result)
+
+
+@contextmanager
+def _settings_alone(horovod: Any) -> Iterator[None]:
+    """Has Horovod start by gloo in a process that nobody launched; what it starts inherits none."""
+    missing = _ALONE.keys() - os.environ.keys()
+    launched = any(name in os.environ for name in _LAUNCHED)
+    if launched or len(missing) < len(_ALONE) or not horovod.gloo_built():
+        yield
+        return
+    os.environ.update(_ALONE)
+    try:
+        yield
+    finally:
+        for name in _ALONE:
+            del os.environ[name]
 
 
 def _initialised() -> Any:
