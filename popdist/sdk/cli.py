@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ from popdist.errors import PopdistError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+USAGE_EXIT_CODE = 2
 
 _RUN_HELP = """\
 usage: python -m popdist.sdk [python options] program.py [arguments]
@@ -38,5 +41,56 @@ def run_program(arguments: Sequence[str]) -> int:
     try:
         become(arguments)
     except PopdistError as error:
-        print(f"popdist.sdk: {error}", file=sys.stderr)  # noqa: T201 - for people
-        return 2
+        return _complain("popdist.sdk", error)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs ``popdist-sdk``.
+
+    Args:
+        arguments: The command line without the command's name; None for this process's.
+
+    Returns:
+        0; 1 where the names are not enabled, or a checked program uses what is refused or unknown;
+        2 for a mistake.
+    """
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    if asked.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return _answer(asked)
+    except PopdistError as error:
+        return _complain("popdist-sdk", error)
+
+
+def _answer(asked: argparse.Namespace) -> int:
+    from popdist.sdk import permanent
+
+    if asked.command == "status":
+        text, enabled = permanent.status()
+        print(text)  # noqa: T201 - asked for
+        return int(not enabled)
+    print(permanent.enable() if asked.command == "enable" else permanent.disable())  # noqa: T201 - asked for
+    return 0
+
+
+def _complain(command: str, error: PopdistError) -> int:
+    print(f"{command}: {error}", file=sys.stderr)  # noqa: T201 - for people
+    return USAGE_EXIT_CODE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="popdist-sdk",
+        description="Programs that import popart, poptorch, horovod.popart or "
+        "tensorflow.python.ipu, on ordinary machines.",
+        epilog="One program without enabling anything: python -m popdist.sdk program.py, "
+        "or poprun --sdk-names.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    commands.add_parser("enable", help="make the names importable in this virtual environment")
+    commands.add_parser("disable", help="take that back")
+    commands.add_parser("status", help="whether they are enabled, and what each name gives")
+    return parser

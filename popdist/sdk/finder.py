@@ -1,14 +1,12 @@
 """Serves the SDK's module names to ``import``, from modules of ours.
 
-Interpreters start with this file where the names are enabled, so at first it knows nothing but
-`sys`. It is loaded by its place then, without `popdist` around it: importing `popdist` tells the
+Interpreters start with this file where the names are enabled, so at first it imports nothing but
+`sys`, not even `__future__`. It is loaded by its place then, without `popdist` around it: importing `popdist` tells the
 launcher that a process is the instance's program.
 
 A module of ours is served as it is: ``poptorch is popdist_torch``, and a class is the same by
 whichever name it was imported.
 """
-
-from __future__ import annotations
 
 import sys
 
@@ -49,8 +47,8 @@ class Finder:
     """Finds the SDK's modules and what is below them; stands last, so that real ones win."""
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         """Finds a module, as the import system asks for it.
 
         Args:
@@ -72,7 +70,7 @@ class Finder:
         return spec
 
     def _is_served_behind(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+        self, name: str, path: "Sequence[str] | None", target: "ModuleType | None"
     ) -> bool:
         """Whether a finder that came later, as of an editable install, has the real module."""
         finders = sys.meta_path
@@ -92,8 +90,8 @@ class _Inside:
     """
 
     def find_spec(
-        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        self, name: str, _path: "Sequence[str] | None" = None, _target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         parent = name.rpartition(".")[0]
         if parent.partition(".")[0] not in _TOPS:
             return None
@@ -106,11 +104,11 @@ class _Inside:
 class _Loader:
     """Hands out a module of ours, imported under its own name."""
 
-    def __init__(self, mine: str, spec: ModuleSpec) -> None:
+    def __init__(self, mine: str, spec: "ModuleSpec") -> None:
         self._mine = mine
         self._spec = spec
 
-    def create_module(self, _spec: ModuleSpec) -> ModuleType:
+    def create_module(self, _spec: "ModuleSpec") -> "ModuleType":
         from importlib import import_module
 
         module = import_module(self._mine)
@@ -119,12 +117,12 @@ class _Loader:
             sys.meta_path.insert(0, _INSIDE)
         return module
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: "ModuleType") -> None:
         # The import system has just put the other name's spec there. Its own is what reloading,
         # relative imports and pickling go by.
         module.__spec__ = self._own
 
-    def get_code(self, _name: str) -> CodeType | None:
+    def get_code(self, _name: str) -> "CodeType | None":
         code: CodeType | None = self._spec.loader.get_code(self._mine)  # type: ignore[union-attr]
         return code
 
@@ -142,7 +140,7 @@ class _Loader:
 _INSIDE = _Inside()
 
 
-def _spec_of_ours(name: str, mine: str) -> ModuleSpec | None:
+def _spec_of_ours(name: str, mine: str) -> "ModuleSpec | None":
     from importlib.machinery import ModuleSpec
     from importlib.util import find_spec
 

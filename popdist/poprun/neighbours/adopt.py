@@ -31,8 +31,8 @@ def adopt(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> Non
         environ: The environment that its program is going to get, with the contract in it.
         settings: ``index`` (of the instance), ``neighbours`` (instances on this host), ``node``
             (this host's number among those of the job), ``keep`` (names that the user has set,
-            separated by commas), ``set.<NAME>``, and ``names`` where the SDK's module names are to be
-            importable.
+            separated by commas), ``set.<NAME>``, and ``names`` where the program may import the
+            SDK's modules.
     """
     environ.update(
         {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}

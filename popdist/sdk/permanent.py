@@ -1,0 +1,150 @@
+"""Makes the SDK's names permanent in a virtual environment, by one file that can be removed again.
+
+Python runs the lines of ``.pth`` files beside the installed packages whenever it starts.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from popdist.errors import PopdistError
+from popdist.sdk import finder
+from popdist.sdk.real import real_modules
+
+FILE = "zz-popdist-sdk.pth"
+"""Python reads such files in the order of their names, and real packages are to come first."""
+
+_TEXT = """\
+# Written by `popdist-sdk enable` and removed by `popdist-sdk disable`: programs may import
+# popart, poptorch, horovod.popart and tensorflow.python.ipu, and get popdist's modules.
+import sys, _frozen_importlib as b, _frozen_importlib_external as e; \
+n = "popdist.sdk.finder"; s = e.PathFinder.find_spec(n, [{folder}]); \
+s and (sys.modules.get(n) or b._load(s)).install()
+"""
+
+
+class NamesError(PopdistError, RuntimeError):
+    """The SDK's names cannot be enabled or disabled here."""
+
+
+def place() -> Path:
+    """Where the file is, or would be, in this Python's environment."""
+    return Path(sysconfig.get_path("purelib")) / FILE
+
+
+def is_environment() -> bool:
+    """Whether this Python belongs to a virtual environment, or to one of conda."""
+    return sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").is_dir()
+
+
+def enable() -> str:
+    """Writes the file, and makes sure that it works.
+
+    Returns:
+        What was done, for people.
+
+    Raises:
+        NamesError: This is no environment of its own, it cannot be written to, the SDK itself is
+            installed, or popdist is not.
+    """
+    if not is_environment():
+        raise NamesError(
+            "PD452",
+            "this Python is the system's, and all of its programs would be concerned",
+            value=sys.prefix,
+            accepted="a Python of a virtual environment",
+            hint="python3 -m venv .venv, and popdist-sdk enable in there; for one program, "
+            "python -m popdist.sdk program.py, or poprun --sdk-names",
+        )
+    if real := real_modules():
+        raise NamesError(
+            "PD452",
+            "the SDK itself is installed here, and its own modules would win",
+            value=", ".join(f"{name} ({where})" for name, where in real.items()),
+            hint="another virtual environment for popdist's",
+        )
+    file = place()
+    text = _TEXT.format(folder=ascii(str(Path(finder.__file__).resolve().parent)))
+    try:
+        before = file.read_text() if file.exists() else None
+        if before != text:
+            file.write_text(text)
+        _try_out(file, before)
+    except OSError as error:
+        raise NamesError(
+            "PD452",
+            f"the environment cannot be changed: {error.strerror}",
+            value=str(file),
+            hint="run it as the owner of the environment",
+        ) from None
+    if before == text:
+        return f"enabled already, by {file}"
+    names = ", ".join(finder.ALIASES)
+    return f"enabled: wrote {file}\nprograms of this environment may import {names}"
+
+
+def _try_out(file: Path, before: str | None) -> None:
+    """Starts a Python of this environment, and takes everything back where it fails."""
+    tried = subprocess.run(
+        [sys.executable, "-I", "-c", "import popart; assert popart.__name__ == 'popdist_onnx'"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tried.returncode == 0:
+        return
+    if before is None:
+        file.unlink()
+    else:
+        file.write_text(before)
+    raise NamesError(
+        "PD452",
+        "the names do not work in this environment, and nothing was changed",
+        value=tried.stderr.strip().rpartition("\n")[2],
+        hint="install popdist into this environment: pip install popdist",
+    )
+
+
+def disable() -> str:
+    """Removes the file.
+
+    Returns:
+        What was done, for people.
+
+    Raises:
+        NamesError: It cannot be removed.
+    """
+    file = place()
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        return f"not enabled: there is no {file}"
+    except OSError as error:
+        raise NamesError(
+            "PD452",
+            f"the environment cannot be changed: {error.strerror}",
+            value=str(file),
+            hint="run it as the owner of the environment",
+        ) from None
+    return f"disabled: removed {file}"
+
+
+def status() -> tuple[str, bool]:
+    """How things are in this environment.
+
+    Returns:
+        The answer for people, and whether the names are enabled.
+    """
+    file = place()
+    enabled = file.exists()
+    real = real_modules()
+    lines = [f"enabled, by {file}" if enabled else f"not enabled: there is no {file}"]
+    for name, mine in finder.ALIASES.items():
+        if name in real:
+            lines.append(f"  {name} is the SDK's own, {real[name]}")
+        else:
+            lines.append(f"  {name} {'is' if enabled else 'would be'} {mine}")
+    return "\n".join(lines), enabled
