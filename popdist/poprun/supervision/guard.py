@@ -27,6 +27,7 @@ from popdist.poprun.supervision.front import (
     run_behind_a_front,
 )
 from popdist.poprun.supervision.heartbeat import Heartbeat
+from popdist.poprun.supervision.linger import linger
 from popdist.poprun.supervision.processes import process_start, send_group, watchable
 from popdist.poprun.supervision.program import start_program
 from popdist.poprun.supervision.reaper import reap
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 _DRAIN_SECONDS = 0.3
 _PROMPT_SECONDS = 0.1
-_LINGER_SECONDS = 2.0  # less than the launcher grants mpirun
 _LOOK_SECONDS = 0.5  # where the kernel does not tell of the end of processes
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, END_SOFTLY)
 KILL_NOW = signal.SIGQUIT
@@ -247,24 +247,10 @@ class Guard:
         self._kill_group()
 
     def _linger(self) -> None:
-        """Stays until the launcher has heard everything, where it takes the way through mpirun.
-
-        An mpirun whose last program has ended drops what is still on its way, and one of whose
-        programs has failed ends the others with no more than a second's grace.
-        """
-        if self._channel.liveness is not None or self._orphaned:
-            return
-        poll = select.poll()
-        for fd in (self._wake, watchable(self._front), watchable(self._mpirun)):
-            if fd is not None:
-                poll.register(fd, select.POLLIN)
-        until = monotonic() + self._grace + _LINGER_SECONDS
-        while not self._may_leave and monotonic() < until:
-            events = [fd for fd, _ in poll.poll(_LOOK_SECONDS * 1000)]
-            if self._wake in events:
-                self._drain_wakes()
-            if any(fd != self._wake for fd in events):
-                return
+        # The way through mpirun is the only one on which what was said can still be lost.
+        if self._channel.liveness is None and not self._orphaned:
+            above = [watchable(self._front), watchable(self._mpirun)]
+            linger(self._wake, above, self._grace, lambda: self._may_leave)
 
     def _on_program_end(self) -> bool:
         self._may_have_ended = True
