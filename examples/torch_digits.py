@@ -26,6 +26,7 @@ from torch.utils.data import TensorDataset
 import popdist
 import popdist.poptorch
 import popdist_torch as poptorch
+from popdist import metrics
 
 TOLERANCE = 1e-3
 """Largest accepted difference of a weight from the plain torch run. Sums are taken in another
@@ -155,6 +156,7 @@ def train(args: argparse.Namespace, data: digits.Digits) -> Network:
             for images, labels in loader:
                 _, loss = training_model(images, labels)
                 losses.append(loss.mean().item())
+                metrics.record(loss=losses[-1], samples=len(images))
                 bar.update()
             bar.set_postfix(epoch=epoch + 1, loss=f"{losses[-1]:.4f}")
     if report:

@@ -152,6 +152,12 @@ VARIABLES: tuple[Variable, ...] = (
         "folder for compiled programs",
         needs_total=False,
     ),
+    Variable(
+        "POPDIST_RUN_FOLDER",
+        "run_folder",
+        _path,
+        "folder in which the launcher keeps this run, and in which instances note metrics (ours)",
+    ),
 )
 """The whole contract, in the order in which the launcher writes it."""
 

@@ -31,6 +31,7 @@ class Topology:
             that finds it above 0 goes on from its checkpoint.
         offline: Whether the job runs without attaching to devices.
         executable_cache_path: Folder for compiled programs.
+        run_folder: Folder in which the launcher keeps this run; see `popdist.metrics`.
 
     Raises:
         ContractError: The fields contradict each other.
@@ -49,6 +50,7 @@ class Topology:
     restart_count: int = 0
     offline: bool = False
     executable_cache_path: str | None = None
+    run_folder: str | None = None
 
     def __post_init__(self) -> None:
         check(vars(self))

@@ -31,6 +31,7 @@ CODES: dict[str, str] = {
     "PD108": "a job cannot be written as a Kubernetes manifest",
     "PD109": "a folder of the launcher cannot be made",
     "PD110": "a place for logs, results or timelines cannot be written",
+    "PD140": "a folder holds nothing of a run that could be shown, or its page cannot be written",
     "PD120": "hosts cannot be reached, or are not like this one",
     "PD121": "the job and the Slurm allocation it runs in contradict each other",
     "PD130": "a partition does not exist or cannot be created as asked",

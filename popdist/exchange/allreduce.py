@@ -9,13 +9,14 @@ Results do not depend on it.
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist import backend
+from popdist import backend, metrics
 from popdist.errors import BackendError
 from popdist.popdist_core import isPopdistEnvSet
 from popdist.witness import waiting
@@ -119,6 +120,7 @@ class Exchange:
         self._missing: list[int] = []
         self._handles: dict[int, int] = {}
         self._complete = bytearray(len(plan.items))
+        self._kept = metrics.lines()
 
     def begin(self) -> None:
         """Starts a round: no item is complete."""
@@ -175,6 +177,7 @@ class Exchange:
         Raises:
             BackendError: Another instance ended or failed meanwhile.
         """
+        began = time.perf_counter()
         for index in range(len(self._plan.slices)):
             if index not in self._handles:
                 self._submit(index)
@@ -188,6 +191,8 @@ class Exchange:
             self._local[index] = nothing
             if self._direct[index]:
                 self._wire[index] = nothing
+        if self._kept is not None:
+            self._kept.exchanges.add(waited=time.perf_counter() - began)
 
     def _submit(self, index: int) -> None:
         if self._fill is not None:

@@ -27,6 +27,7 @@ def topologies(draw):
         device_id=draw(st.integers(0, 99)),
         offline=draw(st.booleans()),
         executable_cache_path=draw(st.none() | st.just("/some/where")),
+        run_folder=draw(st.none() | st.just("/logs/a run")),
     )
 
 

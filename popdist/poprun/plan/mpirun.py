@@ -81,7 +81,7 @@ def build_command(
         options = ["-np", "1"]
         if not job.is_local:
             options += ["--host", one.host.name]
-        contract = write({**one.fields, "restart_count": run.restart})
+        contract = write({**one.fields, "restart_count": run.restart, "run_folder": run.logs})
         for name, value in {
             **contract,
             **one.variables,

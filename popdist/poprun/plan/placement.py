@@ -97,6 +97,7 @@ def place(job: Job) -> tuple[Instance, ...]:
             "offline": job.offline,
             "executable_cache_path": job.executable_cache_path,
             "restart_count": 0,
+            "run_folder": None,
         }
         check(fields)
         instances.append(Instance(index, host, fields))

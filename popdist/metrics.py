@@ -1,0 +1,171 @@
+"""What an instance notes about its training, for ``python -m popdist.report``.
+
+Where poprun keeps a run (``--log-dir``), an instance appends to ``metrics.<index>.jsonl`` in the
+run's folder; elsewhere nothing is written and nothing costs anything. Programs call `record` once a
+step. popdist's own exchange of gradients notes by itself how long it was waited for.
+
+A line stands for one or more steps: as a run grows longer, lines come less often, so that a day
+of training leaves a few megabytes. What is lost when a process is killed is the last thousandth of
+its time.
+
+====================  ==========================================================================
+Key                   Meaning
+====================  ==========================================================================
+``kind``              ``step``, from `record`, or ``exchange``
+``time``              when the line was written, in seconds since 1970
+``count``             how many steps, or rounds of the exchange, the line stands for
+``seconds``           the wall time of these: since the line before of the same kind
+``samples``, ``loss`` of steps: the sum of what was given, and the mean
+``waited``            of exchanges: seconds in which the instance did nothing but wait for them
+``memory``            the most bytes that the process had so far (resident)
+====================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import resource
+import sys
+import time
+
+from popdist.popdist_core import topology
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
+
+_LINES = 1000
+"""A line comes when this part of the time since the first one has gone by since the last."""
+
+_KIB = 1024
+
+
+class Series:
+    """The lines of one kind.
+
+    Args:
+        file: Where they go.
+        kind: ``step`` or ``exchange``.
+    """
+
+    def __init__(self, file: Lines, kind: str) -> None:
+        self._file = file
+        self._kind = kind
+        self._began = self._last = time.perf_counter()
+        self._count = 0
+        self._sums: dict[str, float] = {}
+        self._given: dict[str, int] = {}
+
+    def add(self, **values: float | None) -> None:
+        """Notes one step or round.
+
+        Args:
+            **values: What is known of it; None for what is not.
+        """
+        self._count += 1
+        for name, value in values.items():
+            if value is not None:
+                self._sums[name] = self._sums.get(name, 0.0) + value
+                self._given[name] = self._given.get(name, 0) + 1
+        now = time.perf_counter()
+        if (now - self._last) * _LINES >= now - self._began:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what has come together."""
+        if not self._count:
+            return
+        now = time.perf_counter()
+        sums = dict(self._sums)
+        if "loss" in sums:
+            sums["loss"] /= self._given["loss"]
+        self._file.write(
+            {
+                "kind": self._kind,
+                "time": round(time.time(), 6),
+                "count": self._count,
+                "seconds": round(now - self._last, 6),
+                **sums,
+                "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,
+            }
+        )
+        self._last = now
+        self._count = 0
+        self._sums.clear()
+        self._given.clear()
+
+
+class Lines:
+    """The file of one instance. A place that cannot be written never disturbs the training.
+
+    Args:
+        folder: The run's folder.
+        instance: The instance's index.
+    """
+
+    def __init__(self, folder: str, instance: int) -> None:
+        self._path = os.path.join(folder, f"metrics.{instance}.jsonl")  # noqa: PTH118 - as below
+        self._pid = os.getpid()
+        self._file: TextIO | None = None
+        self._broken = False
+        self.steps = Series(self, "step")
+        self.exchanges = Series(self, "exchange")
+        atexit.register(self.close)
+
+    def write(self, line: dict[str, float | int | str]) -> None:
+        """Appends a line, at once, so that it survives the process.
+
+        Args:
+            line: Its keys and values.
+        """
+        if self._broken or os.getpid() != self._pid:  # a forked worker is no instance
+            return
+        try:
+            if self._file is None:
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)  # noqa: PTH103, PTH120 - pathlib costs milliseconds
+                self._file = open(self._path, "a", buffering=1, encoding="utf-8")  # noqa: PTH123, SIM115 - it stays open
+            self._file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            self._broken = True
+            print(f"popdist: no metrics are kept in {self._path}: {error}", file=sys.stderr)  # noqa: T201 - the only reader there is
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self.steps.flush()
+        self.exchanges.flush()
+
+
+_lines: Lines | None = None
+
+
+def lines() -> Lines | None:
+    """The file of this instance.
+
+    Returns:
+        The file; None where no run is kept.
+
+    Raises:
+        ContractError: The environment contradicts itself.
+    """
+    global _lines  # noqa: PLW0603 - one file per process
+    here = topology()
+    if _lines is None and here.run_folder is not None:
+        _lines = Lines(here.run_folder, here.instance_index or 0)
+    return _lines
+
+
+def record(*, loss: float | None = None, samples: int | None = None) -> None:
+    """Notes one training step of this instance, where poprun keeps the run.
+
+    Args:
+        loss: The loss of this instance's part of the batch, or of the whole one.
+        samples: How many samples this instance has trained on in this step.
+    """
+    kept = lines()
+    if kept is not None:
+        kept.steps.add(
+            loss=None if loss is None else float(loss),
+            samples=None if samples is None else int(samples),
+        )
