@@ -132,7 +132,9 @@ def __getattr__(name: str) -> Any:
     # Programs reach `popdist_onnx.horovod` after `import popdist_onnx` alone.
     if not name.startswith("_") and find_spec(f"popdist_onnx.{name}") is not None:
         return import_module(f"popdist_onnx.{name}")
-    raise AttributeError(f"module 'popdist_onnx' has no attribute {name!r}")
+    from popdist.sdk.surface import missing
+
+    return missing(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -12,17 +12,16 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from popdist import backend
 from popdist.errors import BackendError
 from popdist.popdist_core import isPopdistEnvSet
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.runtime.collectives import broadcast_tensors, combined, moved, require_rank
 from popdist_onnx.session.training import TrainingSession
 from popdist_onnx.session.weights import PyWeightsIO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.runtime.cells import Array
@@ -70,8 +69,11 @@ __all__ = [  # noqa: PLE0604 - Horovod's own names are strings, listed once abov
 
 def __getattr__(name: str) -> Any:
     if name in _SAME:
-        return getattr(_binding(), name)
-    raise AttributeError(f"module 'popdist_onnx.horovod' has no attribute {name!r}")
+        # The binding exports most of what its operations module has, but not all.
+        return getattr(_binding().mpi_ops, name)
+    from popdist.sdk.surface import missing
+
+    return missing(__name__, name)
 
 
 def init() -> None:
@@ -172,21 +174,9 @@ def broadcast_weights(session: TrainingSession, root_rank: int = 0) -> None:
     Raises:
         popart_exception: The processes' sessions have other variables, or there is no such rank.
     """
-    horovod = _initialised()
-    if not 0 <= root_rank < horovod.size():
-        raise popart_exception(
-            "PD578",
-            "there is no process of this rank",
-            value=root_rank,
-            accepted=f"0 to {horovod.size() - 1}",
-        )
-    from popdist_onnx.runtime.allreduce import require_agreement
-
-    data = session.host_tensors
-    require_agreement(
-        {f"variable {n}": f"{a.dtype.name} {list(a.shape)}" for n, a in data.items()}, horovod
+    session.writeWeights(
+        PyWeightsIO(broadcast_tensors(session.host_tensors, root_rank, _initialised()))
     )
-    session.writeWeights(PyWeightsIO({n: broadcast(a, root_rank, name=n) for n, a in data.items()}))
 
 
 def broadcast(array: Array, root_rank: int = 0, *, name: str = "array") -> Array:
@@ -200,11 +190,10 @@ def broadcast(array: Array, root_rank: int = 0, *, name: str = "array") -> Array
     Returns:
         The array of that process.
     """
-
-    def collective(tensor: Any) -> Any:
-        return _initialised().broadcast(tensor, root_rank, name=f"popdist_onnx.broadcast.{name}")
-
-    return _through_torch(array, collective)
+    horovod = _initialised()
+    require_rank(root_rank, horovod.size())
+    label = f"popdist_onnx.broadcast.{name}"
+    return moved(array, lambda tensor: horovod.broadcast(tensor, root_rank, name=label))
 
 
 def allreduce(array: Array, op: Any = None, *, name: str = "array") -> Array:
@@ -218,13 +207,9 @@ def allreduce(array: Array, op: Any = None, *, name: str = "array") -> Array:
     Returns:
         The result, equal on all processes.
     """
-
-    def collective(tensor: Any) -> Any:
-        horovod = _initialised()
-        chosen = horovod.Average if op is None else op
-        return horovod.allreduce(tensor, op=chosen, name=f"popdist_onnx.allreduce.{name}")
-
-    return _through_torch(array, collective)
+    horovod = _initialised()
+    chosen, label = horovod.Average if op is None else op, f"popdist_onnx.allreduce.{name}"
+    return combined(array, lambda tensor: horovod.allreduce(tensor, op=chosen, name=label))
 
 
 def allgather(array: Array, *, name: str = "array") -> Array:
@@ -237,25 +222,8 @@ def allgather(array: Array, *, name: str = "array") -> Array:
     Returns:
         The arrays, in the order of the ranks.
     """
-
-    def collective(tensor: Any) -> Any:
-        return _initialised().allgather(tensor, name=f"popdist_onnx.allgather.{name}")
-
-    return _through_torch(array, collective)
-
-
-def _through_torch(array: Array, collective: Callable[[Any], Any]) -> Array:
-    """Lets a collective of the binding work on a numpy array."""
-    import torch
-
-    array = np.asarray(array)
-    # Horovod wants a dimension, and knows no bfloat16: bits travel as they are, for copies only.
-    flat = np.ascontiguousarray(array).reshape(array.shape or (1,)).copy()
-    # Types that numpy was taught are 2; a copied float32, as arrays of files have it, is 0.
-    taught = 2
-    raw = flat.view(np.int16) if array.dtype.isbuiltin == taught else flat
-    result = collective(torch.from_numpy(raw)).numpy().view(array.dtype)
-    return result.reshape(array.shape) if result.size == array.size else np.asarray(result)
+    horovod, label = _initialised(), f"popdist_onnx.allgather.{name}"
+    return moved(array, lambda tensor: horovod.allgather(tensor, name=label))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.optimizers.replacement import check_replacement
 from popdist_onnx.runtime.allreduce import Allreduce, digest
 from popdist_onnx.runtime.blocked_kernels import block_length
+from popdist_onnx.runtime.collectives import broadcast_tensors, require_rank, running
 from popdist_onnx.runtime.convolutions import choose_convolutions
 from popdist_onnx.runtime.fusion import fuse_updates
 from popdist_onnx.runtime.reading import read
@@ -22,7 +23,7 @@ from popdist_onnx.session.pipeline import (
     training_graph,
 )
 from popdist_onnx.session.session import Session
-from popdist_onnx.session.weights import store
+from popdist_onnx.session.weights import PyWeightsIO, store
 from popdist_onnx.transforms.block_updates import block_updates
 from popdist_onnx.transforms.optimizer import scalar_inputs
 from popdist_onnx.transforms.variables import variables
@@ -195,6 +196,24 @@ class TrainingSession(Session):
             name=f"popdist_onnx gradients of {self.name}",
         )
         engine.connect(reduce, reduce.memory)
+
+    def broadcastWeights(self, rootRank: int = 0) -> None:
+        """Gives all processes of a job the host's tensor data of one of them.
+
+        ``weightsFromHost`` must follow, as after ``popdist_onnx.horovod.broadcast_weights``.
+
+        Args:
+            rootRank: Whose data.
+
+        Raises:
+            popart_exception: The processes' sessions have other variables, or there is no such
+                rank.
+        """
+        horovod = running()
+        if horovod is None:
+            require_rank(rootRank, 1)
+            return
+        self.writeWeights(PyWeightsIO(broadcast_tensors(self._host.data, rootRank, horovod)))
 
     @property
     def host_tensors(self) -> Mapping[str, Array]:

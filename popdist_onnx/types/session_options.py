@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from popdist_onnx.types.device_options import (
     CompilationOptions,
@@ -10,6 +11,9 @@ from popdist_onnx.types.device_options import (
     ReportingOptions,
 )
 from popdist_onnx.types.host_options import HostOptions
+
+# Names of releases 1.3 to 2.0.
+_OLDER = {"accumulationReductionType": "accumulationAndReplicationReductionType"}
 
 
 @dataclasses.dataclass
@@ -19,6 +23,13 @@ class SessionOptions(HostOptions, PlacementOptions, CompilationOptions, Reportin
     Options about IPUs keep the value that a program gives them and change nothing. Setting a name
     that is no option is an error here, where PopART's binding would take it without a word.
     """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(_OLDER.get(name, name), value)
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for missing attributes only.
+        return getattr(self, _OLDER[name]) if name in _OLDER else super().__getattr__(name)
 
     def getGlobalReplicationFactor(self) -> int:
         """The number of replicas over which a mean of gradients is taken."""

@@ -1,5 +1,6 @@
 """Real jobs whose instances differ: an error that says where, on all of them, and never a hang."""
 
+import ml_dtypes
 import numpy as np
 import torch
 
@@ -63,12 +64,16 @@ def attempts():
     made.weightsFromHost()
     step(made)
     made.weightsToHost()
-    return {**seen, "weight": made.fetched["w1"]}
+    again, *_ = session(seed=index, name="broadcast by the session")
+    again.broadcastWeights(1)
+    return {**seen, "weight": made.fetched["w1"], "sent": again.host_tensors["w1"]}
 
 
 def test_every_difference_is_named_on_every_instance_before_the_first_exchange():
     first, second = run_job(attempts)
     weight = first.pop("weight"), second.pop("weight")
+    for sent in (first.pop("sent"), second.pop("sent")):
+        np.testing.assert_array_equal(sent, networks.weights(1)["w1"])
     assert first == second
     assert all("[PD568]" in text for text in first.values())
     assert "values of w1" in first["weights"]
@@ -95,6 +100,8 @@ def sum_and_average():
         made.weightsToHost()
         found[name] = made.fetched["w1"]
     found["metric"] = hvd.allreduce(np.asarray([float(hvd.rank())]))
+    half = np.asarray([1.5 + hvd.rank()], ml_dtypes.bfloat16)
+    found["bfloat16"] = hvd.allreduce(half, op=hvd.Sum).astype(np.float32)
     found["gathered"] = hvd.allgather(np.asarray([[hvd.rank()]]))
     return found
 
@@ -110,6 +117,7 @@ def test_sum_and_average_are_of_the_gradients_of_both():
     (model(x[0], target[0]) + model(x[1], target[1])).backward()
     np.testing.assert_allclose(first["Sum"], start - 0.1 * model.w1.grad.numpy(), atol=1e-14)
     np.testing.assert_array_equal(first["metric"], [0.5])
+    np.testing.assert_array_equal(first["bfloat16"], [4.0])
     np.testing.assert_array_equal(first["gathered"], [[0], [1]])
 
 

@@ -2,6 +2,409 @@
 
 from __future__ import annotations
 
-from popdist.sdk.surface.vocabulary import surface
+from popdist.sdk.surface.vocabulary import refused, surface, without_effect, works
 
-SURFACE = surface("popart", "popdist_onnx")
+
+def _of(owner: str, names: str) -> tuple[str, ...]:
+    return tuple(f"{owner}.{name}" for name in names.split())
+
+
+_BUILDER = (
+    works("Builder", "DebugContext", "OperatorIdentifier", "getSupportedOperations"),
+    works(
+        *_of(
+            "Builder",
+            "addInputTensor addInitializedInputTensor addOutputTensor addUntypedInputTensor"
+            " addInputTensorFromParentGraph createSubgraphBuilder setGraphName nameScope customOp"
+            " reshape_const getModelProto saveModelProto saveInitializersExternally"
+            " getInputTensorIds getOutputTensorIds getValueTensorIds getTrainableTensorIds"
+            " getTensorShape getTensorDtypeString isInitializer addNodeAttribute nodeHasAttribute"
+            " removeNodeAttribute getAllNodeAttributeNames getBoolNodeAttribute"
+            " getInt64NodeAttribute getInt64VectorNodeAttribute getFloatNodeAttribute"
+            " getFloatVectorNodeAttribute getStringNodeAttribute getStringVectorNodeAttribute"
+            " aiGraphcore aiGraphcoreOpset1 aiOnnx aiOnnxOpset6 aiOnnxOpset7 aiOnnxOpset8"
+            " aiOnnxOpset9 aiOnnxOpset10 aiOnnxOpset11",
+        )
+    ),
+    without_effect(
+        "It says where and when an IPU computes a node; the note stays on the node.",
+        *_of(
+            "Builder",
+            "virtualGraph getVirtualGraph hasVirtualGraph pipelineStage getPipelineStage"
+            " hasPipelineStage executionPhase schedulePriority recomputeOutput"
+            " recomputeOutputInBackwardPass getRecomputeOutputInBackwardPass checkpointOutput"
+            " excludePatterns setPartialsType getPartialsType setAvailableMemoryProportion"
+            " setSerializeMatMul setInplacePreferences outlineAttributes",
+        ),
+    ),
+)
+
+_OPERATORS = (
+    works(
+        *_of(
+            "Builder.aiOnnx",
+            "abs acos acosh add argmax argmin asin asinh atan atanh averagepool batchnormalization"
+            " cast ceil clip compress concat constant constantofshape conv convinteger"
+            " convtranspose cos cosh depthtospace dequantizelinear div dropout elu equal erf exp"
+            " expand eyelike flatten floor gather gemm globalaveragepool globallppool globalmaxpool"
+            " greater gru hardmax hardsigmoid identity instancenormalization isinf isnan leakyrelu"
+            " less log logical_and logical_not logical_or logical_xor logsoftmax lpnormalization"
+            " lppool lrn lstm matmul matmulinteger max maxpool maxunpool mean"
+            " meanvariancenormalization min mod mul multinomial neg nonmaxsuppression nonzero"
+            " onehot pad pow prelu qlinearconv qlinearmatmul quantizelinear randomnormal"
+            " randomnormallike randomuniform randomuniformlike reciprocal reducel1 reducel2"
+            " reducelogsum reducelogsumexp reducemax reducemean reducemin reduceprod reducesum"
+            " reducesumsquare relu reshape resize reversesequence rnn scatter selu shape shrink"
+            " sigmoid sign sin sinh size slice softmax softplus softsign spacetodepth split sqrt"
+            " squeeze sub sum tan tanh thresholdedrelu tile topk transpose unsqueeze where",
+        )
+    ),
+    works(
+        *_of(
+            "Builder.aiOnnx",
+            "logical_if loop scan maxroipool roialign stringnormalizer tfidfvectorizer",
+        ),
+        note="It runs, but no gradient passes through it: a weight before it is an error.",
+    ),
+    refused(
+        "ONNX deprecates it in opset 10, and ONNX Runtime refuses it there.",
+        "Builder.aiOnnx.upsample",
+        instead="use resize, or a Builder with opset 9",
+    ),
+    works(
+        *_of(
+            "Builder.aiOnnxOpset11",
+            "bitshift cumsum dynamicquantizelinear gatherelements gathernd range round"
+            " scatterelements scatternd unique",
+        )
+    ),
+    works(
+        *_of(
+            "Builder.aiOnnxOpset11",
+            "concatfromsequence det sequenceat sequenceconstruct sequenceempty sequenceerase"
+            " sequenceinsert sequencelength splittosequence",
+        ),
+        note="It runs, but no gradient passes through it: a weight before it is an error.",
+    ),
+    works(
+        *_of(
+            "Builder.aiGraphcore",
+            "atan2 bitwiseand bitwisenot bitwiseor bitwisexnor bitwisexor call ctcloss"
+            " depthtospace detach dynamicadd dynamicslice dynamicupdate dynamiczero expm1 fmod gelu"
+            " groupnormalization identityloss init l1loss log1p lstm multiconv nllloss nop"
+            " reducemedian remainder reshape reverse round scale scaledadd scatterreduce"
+            " sequenceslice shapeddropout subsample",
+        )
+    ),
+    works(
+        "Builder.aiGraphcore.replicatedallreduce",
+        note="With one replica in the process; replicas of one process run one after the other.",
+    ),
+    without_effect(
+        "It passes its input on and prints nothing; anchor the tensor to see it.",
+        "Builder.aiGraphcore.printtensor",
+    ),
+    refused(
+        "An ONNX graph cannot stop the program that runs it.",
+        "Builder.aiGraphcore.abort",
+        instead="anchor the condition and raise in the program after run()",
+    ),
+    refused(
+        "ONNX has no beam search.",
+        "Builder.aiGraphcore.ctcbeamsearchdecoder",
+        instead="anchor the log probabilities and decode them in the program",
+    ),
+    refused(
+        "It schedules a sub-graph over packed sequences on an IPU.",
+        "Builder.aiGraphcore.packedDataBlock",
+        instead="pad the sequences to one length, and mask what was added",
+    ),
+)
+
+_TYPES = (
+    works(
+        "TensorInfo",
+        *_of("TensorInfo", "shape rank nelms nbytes dim dataType data_type data_type_lcase"),
+        "DataType",
+        "DataFlow",
+        *_of("DataFlow", "isAnchored nAnchors batchesPerStep anchors art"),
+        "AnchorReturnType",
+        *_of("AnchorReturnType", "id rp"),
+        "AnchorReturnTypeId",
+        *_of("AnchorReturnTypeId", "Final EveryN All Sum"),
+        "InputShapeInfo",
+        *_of("InputShapeInfo", "add get has getAllTensorIds"),
+        "InputSettings",
+        "ReductionType",
+        *_of("ReductionType", "Mean NoReduction Sum"),
+        "ScatterReduction",
+        *_of("ScatterReduction", "Sum Max Min"),
+        "InitType",
+        *_of("InitType", "NoInit Zero"),
+        "SyntheticDataMode",
+        *_of("SyntheticDataMode", "Off Zeros RandomNormal"),
+        "DeviceType",
+        *_of("DeviceType", "IpuModel Cpu Ipu OfflineIpu Sim"),
+        "DeviceConnectionType",
+        *_of("DeviceConnectionType", "Always OnDemand Never"),
+        "DeviceSelectionCriterion",
+        *_of("DeviceSelectionCriterion", "First Random"),
+        "IrSerializationFormat",
+        "IrSerializationFormat.JSON",
+        "getLogger",
+    ),
+    works(
+        "GraphTransformer",
+        *_of(
+            "GraphTransformer",
+            "getModelProto removeUnusedInputs prepareNodesForTraining convertFloatsToHalfs"
+            " convertHalfsToFloats convertDoublesToFloats convertDoublesToHalfs"
+            " convertBFloats16ToFloat32 convertINT8ToINT32 convertUINT8ToINT32 convertINT16ToINT32"
+            " convertUINT16ToINT32 convertINT64ToINT32 convertInitializersToConstants"
+            " convertAllFixedPointInitializersToConstants",
+        ),
+    ),
+    without_effect(
+        "ONNX Runtime optimises graphs by rules of its own.",
+        "Patterns",
+        *_of("Patterns", "enablePattern isPatternEnabled enableRuntimeAsserts"),
+        "PatternsLevel",
+        *_of("PatternsLevel", "All Default Minimal NoPatterns"),
+    ),
+    without_effect(
+        "It describes how an IPU system is used; the option that takes it is kept.",
+        "BatchSerializationSettings",
+        "CommGroupType",
+        *_of("CommGroupType", "All Consecutive Orthogonal"),
+        "DeveloperSettings",
+        "ExchangeStrategy",
+        "ExecutionPhaseSettings",
+        "Instrumentation",
+        *_of("Instrumentation", "Outer Inner"),
+        "MeanReductionStrategy",
+        "MergeVarUpdateType",
+        *_of("MergeVarUpdateType", "Off All AutoTight AutoLoose"),
+        "RecomputationType",
+        *_of("RecomputationType", "NoRecompute Standard NormOnly Pipeline"),
+        "RecomputeType",
+        "ReplicatedCollectivesSettings",
+        "ReplicatedStreamMode",
+        "ReplicatedTensorSharding",
+        "SubgraphCopyingStrategy",
+        "SyncPattern",
+        *_of("SyncPattern", "Full SinglePipeline ReplicaAndLadder"),
+        "TensorLocation",
+        "TensorLocationSettings",
+        "TensorStorage",
+        "TileSet",
+        "VirtualGraphMode",
+        *_of("VirtualGraphMode", "Off Manual Auto ExecutionPhases"),
+    ),
+    works(
+        "AutomaticLossScalingSettings",
+        "GradientTensorTrackingMethod",
+        note="Kept; a session refuses enabled = True (NotImplementedError): scale the loss by "
+        "updateOptimizerFromHost instead.",
+    ),
+)
+
+_OPTIONS = (
+    works(
+        "SessionOptions",
+        *_of(
+            "SessionOptions",
+            "enableGradientAccumulation accumulationFactor accumulationAndReplicationReductionType"
+            " accumulationReductionType enableReplicatedGraphs replicatedGraphCount"
+            " enableDistributedReplicatedGraphs globalReplicationFactor globalReplicaOffset"
+            " hostAllReduce constantWeights syntheticDataMode enableFloatingPointChecks"
+            " groupNormStridedChannelGrouping enableLoadAndOffloadRNGState"
+            " instrumentWithHardwareCycleCounter getGlobalReplicationFactor"
+            " getAccumulationFactor",
+        ),
+    ),
+    works(
+        *_of(
+            "SessionOptions",
+            "automaticLossScalingSettings hostWeightUpdate hostAllReduceRemoteBuffer",
+        ),
+        note="Kept; a session refuses what switches it on (NotImplementedError), and says what to "
+        "use.",
+    ),
+    without_effect(
+        "It places work and tensors on IPUs.",
+        *_of(
+            "SessionOptions",
+            "virtualGraphMode enablePipelining explicitPipelining"
+            " createImplicitPipeliningFwdOnlyProgram explicitRecomputation enableExplicitMainLoops"
+            " autoRecomputation batchSerializationSettings executionPhaseSettings"
+            " activationTensorLocationSettings weightTensorLocationSettings"
+            " optimizerStateTensorLocationSettings accumulatorTensorLocationSettings"
+            " tensorLocationSettingsOverride replicatedCollectivesSettings numIOTiles"
+            " useHostCopyOps aliasZeroCopy delayVarUpdates"
+            " scheduleNonWeightUpdateGradientConsumersEarly",
+        ),
+    ),
+    without_effect(
+        "It steers the compiler of IPU programs.",
+        *_of(
+            "SessionOptions",
+            "enableOutlining enableOutliningCopyCostPruning outlineThreshold"
+            " outlineSequenceBreakCost subgraphCopyingStrategy decomposeGradSum mergeVarUpdate"
+            " mergeVarUpdateMemThreshold looseThresholdAtPeak rearrangeAnchorsOnHost"
+            " rearrangeStreamsOnHost enablePrefetchDatastreams defaultPrefetchBufferingDepth"
+            " prefetchBufferingDepthMap compileEngine enableEngineCaching cachePath"
+            " enableVariablesCaching disableGradAccumulationTensorStreams enableFullyConnectedPass"
+            " enableSerializedMatmuls enableSupportedDataTypeCasting enableNonStableSoftmax"
+            " enableStableNorm enableStochasticRounding ensureFp32LossScaleTensor"
+            " enableConstantFoldingOfMultipleConsumers"
+            " meanAccumulationAndReplicationReductionStrategy partialsTypeMatMuls"
+            " throwIfLog2ScaleFactorsNotSpecified strictOpVersions kahnTieBreaker"
+            " timeLimitScheduler swapLimitScheduler transitiveClosureOptimizationThreshold"
+            " customCodelets customCodeletCompileFlags engineOptions convolutionOptions lstmOptions"
+            " matmulOptions gclOptions",
+        ),
+    ),
+    without_effect(
+        "It says what the compiler of IPU programs writes down.",
+        *_of(
+            "SessionOptions",
+            "logDir dotChecks firstDotOp finalDotOp dotOpNames exportPoplarComputationGraph"
+            " exportPoplarVertexGraph separateCallOpPdfs serializedPoprithmsShiftGraphsDir"
+            " opxAliasChecking opxModifyChecking hardwareInstrumentations reportOptions"
+            " developerSettings",
+        ),
+    ),
+)
+
+_BOTH_SESSIONS = (
+    "prepareDevice run initAnchorArrays weightsFromHost weightsToHost readWeights writeWeights"
+    " resetHostWeights setRandomSeed getRNGState setRNGState getCycleCount getInfo"
+    " getSummaryReport getSerializedGraph getIr _serializeIr"
+)
+
+_SESSIONS = (
+    works("TrainingSession", *_of("TrainingSession", _BOTH_SESSIONS)),
+    works(
+        *_of(
+            "TrainingSession",
+            "modelToHost updateOptimizerFromHost getHostReduceStreamIds connectStreamToCallback"
+            " broadcastWeights",
+        )
+    ),
+    works("InferenceSession", *_of("InferenceSession", _BOTH_SESSIONS)),
+    refused(
+        "There is no IPU program to report on.",
+        "TrainingSession.getReport",
+        "InferenceSession.getReport",
+        instead="getSummaryReport(), or ONNX Runtime's profiler",
+    ),
+    refused(
+        "There is no IPU executable to export or load.",
+        *_of("TrainingSession", "compileAndExport loadExecutable"),
+        *_of("InferenceSession", "compileAndExport loadExecutable"),
+        instead="modelToHost(path) and the file it writes",
+    ),
+    works(
+        "PyStepIO",
+        "PyStepIO.enableRuntimeAsserts",
+        "PyStepIOCallback",
+        "PyWeightsIO",
+        "DeviceManager",
+        *_of(
+            "DeviceManager",
+            "createCpuDevice createIpuModelDevice createSimDevice createOfflineIPUDevice"
+            " acquireAvailableDevice acquireDeviceById enumerateDevices",
+        ),
+        "DeviceInfo",
+        *_of("DeviceInfo", "attach detach isAttached"),
+    ),
+    without_effect(
+        "Attaching to a processor takes no time.", "DeviceManager.setOnDemandAttachTimeout"
+    ),
+)
+
+_OPTIMIZER = (
+    "insertSpecific hasSpecific lossScaling getLossScalingVal validReplacement getClipNormSettings"
+)
+
+_OPTIMIZERS = (
+    works(
+        "Optimizer",
+        *_of("Optimizer", _OPTIMIZER),
+        "OptimizerValue",
+        *_of("OptimizerValue", "val isConst"),
+        "OptimizerValueMap",
+        *_of("OptimizerValueMap", "get getDefault hasSpecific"),
+        "SGD",
+        *_of("SGD", _OPTIMIZER),
+        *_of("SGD", "learningRates weightDecays momentums dampenings velocityScalings"),
+        "ConstSGD",
+        "Adam",
+        *_of("Adam", _OPTIMIZER),
+        *_of("Adam", "learningRates weightDecays beta1s beta2s epss maxWeightNorms"),
+        "Adaptive",
+        *_of("Adaptive", _OPTIMIZER),
+        *_of("Adaptive", "learningRates weightDecays alphas momentums epss"),
+        "ClipNormSettings",
+        *_of("ClipNormSettings", "clipWeights clipAllWeights"),
+        "SGDAccumulatorAndMomentum",
+        *_of("SGDAccumulatorAndMomentum", "Combined Separate"),
+        "AdamMode",
+        *_of("AdamMode", "Adam AdamNoBias AdaMax Lamb LambNoBias"),
+        "AdaptiveMode",
+        *_of("AdaptiveMode", "AdaGrad RMSProp CenteredRMSProp AdaDelta"),
+        "WeightDecayMode",
+        *_of("WeightDecayMode", "Decay L2Regularization"),
+    ),
+)
+
+_ERRORS_AND_PREFIXES = (
+    works(
+        "OutOfMemoryException",
+        "poplar_exception",
+        "poplar_recoverable_runtime_error",
+        "poplar_runtime_error",
+        "poplar_unrecoverable_runtime_error",
+        "poplibs_exception",
+        "popart_exception",
+        "popart_internal_exception",
+        "popart_runtime_error",
+    ),
+    works(
+        "hostReduceGradCopyPrefix",
+        "hostReduceVarCopyPrefix",
+        "reservedAccl1Prefix",
+        "reservedAccl2Prefix",
+        "reservedAccl3Prefix",
+        "reservedAcclPrefix",
+        "reservedAccumPrefix",
+        "reservedDefaultDampeningScaleFactor1Prefix",
+        "reservedDefaultScaledLearningRate0Prefix",
+        "reservedDefaultScaledLearningRate1Prefix",
+        "reservedDefaultScaledMomentum1Prefix",
+        "reservedDefaultScaledWeightDecay1Prefix",
+        "reservedDefaultWeightDecayScaleFactor0Prefix",
+        "reservedFinalReducedGradPrefix",
+        "reservedGradientPrefix",
+        "reservedSpecificDampeningScaleFactor1Prefix",
+        "reservedSpecificScaledLearningRate0Prefix",
+        "reservedSpecificScaledLearningRate1Prefix",
+        "reservedSpecificScaledMomentum1Prefix",
+        "reservedSpecificScaledWeightDecay1Prefix",
+        "reservedSpecificWeightDecayScaleFactor0Prefix",
+        "reservedStepPrefix",
+        "reservedUpdatedVarPrefix",
+    ),
+)
+
+SURFACE = surface(
+    "popart",
+    "popdist_onnx",
+    *_BUILDER,
+    *_OPERATORS,
+    *_TYPES,
+    *_OPTIONS,
+    *_SESSIONS,
+    *_OPTIMIZERS,
+    *_ERRORS_AND_PREFIXES,
+)

@@ -1,0 +1,65 @@
+"""The list of what ``popart`` publishes says of this package what is so."""
+
+import dataclasses
+
+import pytest
+
+import popdist_onnx as popart
+from popdist.sdk.surface import load
+from popdist_onnx.builder.graphcore_methods import METHODS
+from popdist_onnx.builder.onnx_methods import ai_onnx
+from popdist_onnx.lowering.refused import REFUSED
+
+LISTED = {entry.name: entry for entry in load("popart").entries}
+
+
+def test_every_public_name_is_listed_but_our_own():
+    assert {name for name in popart.__all__ if name not in LISTED} == {"Trainer", "train"}
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(popart.SessionOptions), ids=lambda f: f.name)
+def test_options_are_listed_by_what_depends_on_them(field):
+    entry = LISTED[f"SessionOptions.{field.name}"]
+    assert (entry.status == "works") == field.metadata["on_host"]
+
+
+def test_every_operator_is_listed():
+    assert {f"Builder.aiGraphcore.{one.name}" for one in METHODS} <= LISTED.keys()
+    refused = {
+        one.name for one in METHODS if LISTED[f"Builder.aiGraphcore.{one.name}"].status == "refused"
+    }
+    assert refused == {one.name for one in METHODS if one.op_type in REFUSED}
+    for opset in (10, 11):
+        operators = {name for name in vars(ai_onnx(opset)) if not name.startswith("_")}
+        listed = {name.rpartition(".")[2] for name in LISTED if ".aiOnnx" in name}
+        assert operators - {"domain", "version"} <= listed
+
+
+def test_names_that_are_close_are_suggested():
+    with pytest.raises(AttributeError, match="did you mean 'Builder'"):
+        _ = popart.Bilder
+    with pytest.raises(AttributeError, match="did you mean 'DistributedOptimizer'"):
+        _ = popart.horovod.DistributedOptimiser
+
+
+def test_the_older_name_of_the_reduction_type():
+    options = popart.SessionOptions()
+    options.accumulationReductionType = popart.ReductionType.Mean
+    assert options.accumulationAndReplicationReductionType is popart.ReductionType.Mean
+    assert options.accumulationReductionType is popart.ReductionType.Mean
+    assert not hasattr(options, "accumulationReduction")
+
+
+def test_a_process_that_is_alone_broadcasts_to_itself():
+    from tests.popdist_onnx import networks
+
+    session = popart.TrainingSession(
+        networks.perceptron(2),
+        popart.DataFlow(1, ["loss"]),
+        "loss",
+        popart.ConstSGD(0.1),
+        popart.DeviceManager().createCpuDevice(),
+    )
+    session.broadcastWeights()
+    with pytest.raises(popart.popart_exception, match="no process of this rank"):
+        session.broadcastWeights(1)
