@@ -7,12 +7,11 @@ what published programs were trained with; ``op=Average`` divides by the number 
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from popdist import backend
+from popdist.alone import connected_by_gloo
 from popdist.errors import BackendError
 from popdist.popdist_core import isPopdistEnvSet
 from popdist_onnx.errors import popart_exception
@@ -21,7 +20,6 @@ from popdist_onnx.session.training import TrainingSession
 from popdist_onnx.session.weights import PyWeightsIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
 
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.runtime.cells import Array
@@ -49,11 +47,6 @@ _SAME = frozenset(
     }
 )
 """What is Horovod's own."""
-
-_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
-"""Variables of which mpirun (Open MPI, PRRTE, MPICH), srun and horovodrun set one."""
-
-_ALONE = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 __all__ = [  # noqa: PLE0604 - Horovod's own names are strings, listed once above
     "DistributedOptimizer",
@@ -88,7 +81,7 @@ def init() -> None:
     if isPopdistEnvSet():
         backend.init()
     horovod = _binding()
-    with _settings_alone(horovod):
+    with connected_by_gloo(horovod):
         horovod.init()
 
 
@@ -224,22 +217,6 @@ def allgather(array: Array, *, name: str = "array") -> Array:
     """
     horovod, label = _initialised(), f"popdist_onnx.allgather.{name}"
     return moved(array, lambda tensor: horovod.allgather(tensor, name=label))
-
-
-@contextmanager
-def _settings_alone(horovod: Any) -> Iterator[None]:
-    """Has Horovod start by gloo in a process that nobody launched; what it starts inherits none."""
-    missing = _ALONE.keys() - os.environ.keys()
-    launched = any(name in os.environ for name in _LAUNCHED)
-    if launched or len(missing) < len(_ALONE) or not horovod.gloo_built():
-        yield
-        return
-    os.environ.update(_ALONE)
-    try:
-        yield
-    finally:
-        for name in _ALONE:
-            del os.environ[name]
 
 
 def _initialised() -> Any:

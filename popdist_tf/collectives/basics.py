@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from popdist.alone import connected_by_gloo
 from popdist_tf.collectives.binding import binding
 
 # Horovod's own numbers for its reductions, known before it is initialised.
@@ -16,13 +17,16 @@ Adasum = binding().Adasum
 def init(*args: Any, **kwargs: Any) -> None:
     """Starts Horovod among all processes of the job; safe to call again.
 
+    A process that nobody launched is rank 0 of 1.
+
     Args:
         *args: Passed on to Horovod.
         **kwargs: Passed on to Horovod.
     """
     # popdist.execute_on_instances forms groups later, which must be allowed from the start.
     os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
-    binding().init(*args, **kwargs)
+    with connected_by_gloo(binding()):
+        binding().init(*args, **kwargs)
 
 
 shutdown = binding().shutdown
