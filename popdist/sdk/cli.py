@@ -66,6 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(asked: argparse.Namespace) -> int:
+    if asked.command == "check":
+        from popdist.sdk.check.report import check
+
+        return check(asked.paths, as_json=asked.json)
     from popdist.sdk import permanent
 
     if asked.command == "status":
@@ -93,4 +97,14 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("enable", help="make the names importable in this virtual environment")
     commands.add_parser("disable", help="take that back")
     commands.add_parser("status", help="whether they are enabled, and what each name gives")
+    check = commands.add_parser(
+        "check",
+        help="list the SDK's names in sources, with how each fares, and what else to change",
+        description="Lists the SDK's names in sources, with how each fares on a host, and names "
+        "that today's libraries refuse. Sources are parsed, never run.",
+        epilog="Exits 1 where something is refused, unknown or has to be changed, and 2 where a "
+        "file cannot be checked.",
+    )
+    check.add_argument("paths", nargs="+", metavar="path", help="a Python file, or a folder")
+    check.add_argument("--json", action="store_true", help="print JSON")
     return parser

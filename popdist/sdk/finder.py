@@ -1,8 +1,8 @@
 """Serves the SDK's module names to ``import``, from modules of ours.
 
 Interpreters start with this file where the names are enabled, so at first it imports nothing but
-`sys`, not even `__future__`. It is loaded by its place then, without `popdist` around it: importing `popdist` tells the
-launcher that a process is the instance's program.
+`sys`, not even `__future__`. It is loaded by its place then, without `popdist` around it: importing
+`popdist` tells the launcher that a process is the instance's program.
 
 A module of ours is served as it is: ``poptorch is popdist_torch``, and a class is the same by
 whichever name it was imported.

@@ -1,0 +1,189 @@
+"""Judges a name: by the lists of the SDK's modules and of popdist, and by the table of idioms."""
+
+from __future__ import annotations
+
+import ast
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import popdist
+from popdist.sdk.check.idioms import idiom_of
+from popdist.sdk.finder import ALIASES
+from popdist.sdk.surface import load
+from popdist.sdk.surface.absent import ABSENT
+
+Status = Literal["works", "accepted without effect", "refused", "unknown", "edit", "look"]
+
+_SAME = {"popdist.poptorch.Options": "poptorch.Options"}
+"""Classes of popdist's doors that have the members of one of the SDK's."""
+
+_BLOCKED = (
+    "useIpuId",
+    "replicationFactor",
+    "Distributed.disable",
+    "Distributed.setEnvVarNames",
+    "Distributed.configureProcessId",
+)
+"""Methods that raise on `popdist.poptorch.Options`, as published."""
+
+_COMPLETE = {
+    "popart.Builder",
+    "popart.SessionOptions",
+    "poptorch.Options",
+    "popdist.poptorch.Options",
+    "tensorflow.python.ipu.config.IPUConfig",
+}
+"""Classes that, with their parts, have members of their own only, which are all listed."""
+
+_FLUENT = {"poptorch.Options", "popdist.poptorch.Options"}
+"""Classes whose methods, and whose parts' methods, give their object back."""
+
+
+class Verdict(NamedTuple):
+    """What is to be said of a name.
+
+    Attributes:
+        name: The name that it is about, which may be one above what was asked for.
+        status: How it fares: one of the lists' words; ``unknown``; ``edit`` where today's
+            libraries refuse it, and ``look`` where that depends on versions or on the program.
+        reason: Why.
+        instead: What to write instead.
+    """
+
+    name: str
+    status: Status
+    reason: str = ""
+    instead: str = ""
+
+
+def judge(name: str, keywords: frozenset[str] | None = None) -> Verdict | None:
+    """Judges one use.
+
+    Args:
+        name: Absolute and dotted, or ``.name`` for a method of something unknown.
+        keywords: The names of the arguments where it is called, else None.
+
+    Returns:
+        The verdict, or None for a name that concerns nobody here.
+    """
+    idiom = idiom_of(name, keywords)
+    if idiom is not None:
+        shown = name if not idiom.keyword else f"{name}({idiom.keyword}=...)"
+        status: Status = "edit" if idiom.certain else "look"
+        return Verdict(shown, status, f"refused since {idiom.since}", idiom.edit)
+    for entry in ABSENT:
+        if name == entry.name or name.startswith(f"{entry.name}."):
+            return Verdict(name, "refused", entry.reason, entry.instead)
+    module = next((sdk for sdk in _modules() if name == sdk or name.startswith(f"{sdk}.")), None)
+    return None if module is None else _listed(name, module)
+
+
+def _modules() -> tuple[str, ...]:
+    return (*ALIASES, "popdist")
+
+
+def constructs(name: str) -> str | None:
+    """What a call gives; see `popdist.sdk.check.resolve.Resolver`.
+
+    Args:
+        name: What is called, dotted.
+
+    Returns:
+        The class of the result with ``()`` behind it, or None where it is not known.
+    """
+    plain = name.replace("()", "")
+    if plain in _members():
+        return f"{plain}()" if plain.rpartition(".")[2][:1].isupper() else None
+    owner = plain.rpartition(".")[0]
+    fluent = any(owner == root or owner.startswith(f"{root}.") for root in _FLUENT)
+    return f"{owner}()" if fluent and "()" in name else None
+
+
+def exports(module: str) -> tuple[str, ...]:
+    """What ``from module import *`` binds.
+
+    Args:
+        module: An absolute module name.
+
+    Returns:
+        Names; none for modules that are not the SDK's.
+    """
+    return tuple(sorted(_members().get(module, ())))
+
+
+def _listed(name: str, module: str) -> Verdict | None:
+    entries = _entries()
+    members = _members()
+    end = name.rpartition(".")[2]
+    if end.startswith("__"):
+        return None
+    if name in entries:
+        return entries[name]
+    if name in members:  # a module, or a class of which only the members are listed
+        return Verdict(name, "works")
+    owner = name.rpartition(".")[0]
+    while owner and owner not in entries and owner not in members:
+        owner = owner.rpartition(".")[0]
+    above = entries.get(owner)
+    if above is not None and above.status == "refused":
+        return Verdict(name, "refused", above.reason, above.instead)
+    is_module = owner == module or owner.rpartition(".")[2].islower()
+    is_complete = any(owner == one or owner.startswith(f"{one}.") for one in _COMPLETE)
+    if (is_complete or is_module) and owner in members:
+        last = name[len(owner) + 1 :].partition(".")[0]
+        near = get_close_matches(last, members.get(owner, ()), n=1)
+        return Verdict(
+            f"{owner}.{last}",
+            "unknown",
+            f"{owner} has no {last!r}",
+            f"did you mean {near[0]!r}?" if near else "",
+        )
+    return above
+
+
+@lru_cache(maxsize=1)
+def _entries() -> dict[str, Verdict]:
+    """Every listed name by its absolute name."""
+    found: dict[str, Verdict] = {}
+    for sdk in ALIASES:
+        found[sdk] = Verdict(sdk, "works")
+        for entry in load(sdk).entries:
+            full = f"{sdk}.{entry.name}"
+            found[full] = Verdict(full, entry.status, entry.reason, entry.instead)
+    for full in _popdist_names():
+        found[full] = Verdict(full, "works")
+    for door, sdk in _SAME.items():
+        for full, verdict in list(found.items()):
+            if full.startswith(f"{sdk}."):
+                name = door + full[len(sdk) :]
+                found[name] = verdict._replace(name=name)
+    for blocked in _BLOCKED:
+        name = f"popdist.poptorch.Options.{blocked}"
+        found[name] = Verdict(name, "refused", "poprun decides this", "poprun's own options")
+    return found
+
+
+@lru_cache(maxsize=1)
+def _members() -> dict[str, set[str]]:
+    """The listed names directly below each listed or implied one."""
+    found: dict[str, set[str]] = {}
+    for name in _entries():
+        above, _, last = name.rpartition(".")
+        while above:
+            found.setdefault(above, set()).add(last)
+            above, _, last = above.rpartition(".")
+    return found
+
+
+def _popdist_names() -> list[str]:
+    """What popdist publishes, its doors read and not imported, which would import frameworks."""
+    names = ["popdist", *(f"popdist.{name}" for name in popdist.__all__)]
+    for door in ("popart", "poptorch", "tensorflow"):
+        tree = ast.parse((Path(popdist.__path__[0]) / f"{door}.py").read_text(encoding="utf-8"))
+        names.append(f"popdist.{door}")
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                names += [f"popdist.{door}.{name}" for name in ast.literal_eval(node.value)]
+    return names
