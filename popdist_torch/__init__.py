@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from popdist.sdk.surface import missing
 from popdist_torch import optim, options, profiling
 from popdist_torch.arguments import ICustomArgParser, registerCustomArgParser
 from popdist_torch.checkpoint import Checkpoint
 from popdist_torch.data import AsynchronousDataAccessor, DataLoader
 from popdist_torch.errors import Error, RecoverableError, UnrecoverableError
+from popdist_torch.executor.compile_hooks import registerPostCompileHook, registerPreCompileHook
 from popdist_torch.executor.executor import Executor as PoplarExecutor
 from popdist_torch.executor.inference import inferenceModel
 from popdist_torch.executor.training import trainingModel
@@ -44,6 +48,7 @@ from popdist_torch.options import (
     ConnectionType,
     DataLoaderMode,
     DataPartition,
+    HalfFloatCastingBehavior,
     Liveness,
     MatMulSerializationMode,
     MeanReductionStrategy,
@@ -80,6 +85,7 @@ __all__ = [
     "DataLoaderMode",
     "DataPartition",
     "Error",
+    "HalfFloatCastingBehavior",
     "ICustomArgParser",
     "Liveness",
     "MatMulSerializationMode",
@@ -123,6 +129,8 @@ __all__ = [
     "profiling",
     "recomputationCheckpoint",
     "registerCustomArgParser",
+    "registerPostCompileHook",
+    "registerPreCompileHook",
     "removeBlocks",
     "serializedMatMul",
     "setLogLevel",
@@ -131,3 +139,8 @@ __all__ = [
     "set_overlap_for_output",
     "trainingModel",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names that PopTorch has and this module refuses; others with the nearest that there is."""
+    return missing(__name__, name)

@@ -38,6 +38,10 @@ class UnrecoverableError(Error):
     """PopTorch raises it where a device is lost; kept for programs that catch it."""
 
 
+class NotOnHostError(Error, NotImplementedError):
+    """Something was asked for that only an IPU has, or only PopTorch's compiler."""
+
+
 class OptionError(PopdistError, AssertionError):
     """An option does not exist, or its value is of the wrong type or out of range."""
 

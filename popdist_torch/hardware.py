@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from popdist_torch.errors import Error
+from popdist_torch.errors import NotOnHostError
 from popdist_torch.options.checks import whole_number
 
 
@@ -28,9 +28,9 @@ def ipuHardwareVersion() -> NoReturn:
     """Which generation of IPU there is.
 
     Raises:
-        Error: Always: there is none, which raises in PopTorch too.
+        NotOnHostError: Always: there is none, which raises in PopTorch too.
     """
-    raise Error(
+    raise NotOnHostError(
         "PD305",
         "there is no IPU whose version could be told",
         hint="ask ipuHardwareIsAvailable() first",

@@ -9,6 +9,7 @@ from torch import nn
 
 from popdist_torch.errors import CheckpointError
 from popdist_torch.executor.training import TrainingExecutor
+from popdist_torch.optim.device import FACTOR
 
 
 def shared(part: Any) -> Any:
@@ -25,6 +26,7 @@ def shared(part: Any) -> Any:
             "module": part.state_dict(),
             "optimizer": part.optimizer.state_dict(),
             "loss_scaling": getattr(part.optimizer, "loss_scaling", None),
+            FACTOR: getattr(part.optimizer, FACTOR, None),
         }
     if isinstance(part, nn.Module | torch.optim.Optimizer):
         return part.state_dict()
@@ -60,6 +62,8 @@ def load(part: Any, for_all: Any, each: list[Any], index: int) -> None:
     """
     if isinstance(part, TrainingExecutor):
         part.load_state_dict(for_all["module"])
+        if for_all.get(FACTOR) is not None:  # older files lack it
+            setattr(part.optimizer, FACTOR, for_all[FACTOR])
         part.load_optimizer_state(lambda: load_optimizer(part.optimizer, for_all["optimizer"]))
         if for_all["loss_scaling"] is not None:
             part.optimizer.loss_scaling = for_all["loss_scaling"]  # type: ignore[attr-defined]

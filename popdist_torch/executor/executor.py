@@ -6,15 +6,15 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from popdist.sdk.surface import missing
 from popdist_torch.errors import Error, OfflineError
+from popdist_torch.executor import compile_hooks, inputs, replica_state
 from popdist_torch.executor import device as devices
-from popdist_torch.executor import inputs, replica_state
+from popdist_torch.executor.anchors import Anchored
 from popdist_torch.executor.batching import Batching
-from popdist_torch.executor.latency import Measured
+from popdist_torch.executor.latency import Measured, Timeline
 from popdist_torch.executor.outputs import Outputs
-from popdist_torch.executor.replicas import RandomStreams, random_words, restore_words
+from popdist_torch.executor.replicas import RandomStreams
 from popdist_torch.executor.step import Replicas
 from popdist_torch.executor.weights import DeviceModel
 from popdist_torch.ops.recomputation import MarkedLayers
@@ -22,14 +22,13 @@ from popdist_torch.ops.scope import wrapped_call
 from popdist_torch.options import ConnectionType, Options, OutputMode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    import torch
     from torch import nn
 
 logger = logging.getLogger("popdist.torch")
 
 
-class Executor(Measured, ABC):
+class Executor(Measured, Anchored, ABC):
     """Runs a copy of a module, a whole call at a time.
 
     The first call (or `compile`) copies the module to the device and fixes what calls look like.
@@ -41,6 +40,11 @@ class Executor(Measured, ABC):
         default_output: What ``OutputMode.Default`` means.
     """
 
+    compileAndExport = missing("popdist_torch", "PoplarExecutor.compileAndExport")
+    cycleCount = missing("popdist_torch", "PoplarExecutor.cycleCount")
+    loadExecutable = missing("popdist_torch", "PoplarExecutor.loadExecutable")
+    save = missing("popdist_torch", "PoplarExecutor.save")
+
     def __init__(
         self, model: nn.Module | Executor, options: Options | None, default_output: OutputMode
     ) -> None:
@@ -49,6 +53,7 @@ class Executor(Measured, ABC):
         given = Options() if options is None else options
         if not isinstance(given, Options):
             raise Error("PD305", "options must be a poptorch.Options", value=type(given).__name__)
+        _require_eager(self._user_model)
         given._freeze()  # noqa: SLF001 - what freezing is for
         self._options = given.resolved(default_output)
         self._batching = Batching.of(self._options)
@@ -91,7 +96,7 @@ class Executor(Measured, ABC):
         if self.isCompiled():
             logger.warning("the model is compiled already; compile() does nothing")
             return
-        self._compile(args, kwargs)
+        self._prepare(args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model on a combined batch.
@@ -115,7 +120,7 @@ class Executor(Measured, ABC):
                 hint="leave out --offline-mode, or guard the call; compile() works offline",
             )
         if self._replicas is None:
-            self._compile(args, kwargs)
+            self._prepare(args, kwargs)
         with self._latencies.total.timed():
             replicas = self._require_compiled()
             with self._latencies.inputs.timed():
@@ -131,40 +136,27 @@ class Executor(Measured, ABC):
             with self._latencies.compute.timed(), wrapped_call():
                 self._run(replicas, arguments, outputs)
             replicas.model.buffers.require_unchanged(broadcast=self._options.broadcast_buffers)
+            self._timeline = Timeline(
+                arguments.tensors(), tuple(arguments.taken), outputs.tensors, tuple(outputs.given)
+            )
             with self._latencies.outputs.timed():
                 return outputs.joined()
 
-    def isCompiled(self) -> bool:
-        """Whether the model is ready to run.
+    def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Takes an optimizer's hyper-parameters, where the model trains.
 
-        Returns:
-            True between the first call (or `compile`) and `destroy`.
-        """
-        return self._replicas is not None
-
-    def isAttachedToDevice(self) -> bool:
-        """Whether the device holds the model.
-
-        Returns:
-            True from the first call on, except between `detachFromDevice` and the next call.
-        """
-        return self._attached
-
-    def copyWeightsToDevice(self) -> None:
-        """Copies the program's weights and buffers to the device, over those there.
+        Args:
+            optimizer: The optimizer.
 
         Raises:
-            Error: The model is not compiled.
+            Error: It does not.
         """
-        self._require_compiled().model.from_host()
-
-    def copyWeightsToHost(self) -> None:
-        """Copies weights and the first replica's buffers from the device to the program's module.
-
-        Raises:
-            Error: The model is not compiled.
-        """
-        self._require_compiled().model.to_host()
+        raise Error(
+            "PD305",
+            "this model does not train, so it has no optimizer",
+            value=type(optimizer).__name__,
+            hint="call setOptimizer of the trainingModel",
+        )
 
     def detachFromDevice(self) -> None:
         """Brings everything back to the program's module; the next call attaches again.
@@ -193,70 +185,8 @@ class Executor(Measured, ABC):
         self._replicas = None
         self._signature = None
         self._synthetic = None
+        self._timeline = Timeline()
         self._attached = False
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The module's state with the newest weights.
-
-        Args:
-            *args: As for ``torch.nn.Module.state_dict``.
-            **kwargs: As above.
-
-        Returns:
-            Plain tensors by name.
-        """
-        return self._user_model.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-        """Loads the module's state, on the device too.
-
-        Args:
-            state_dict: Tensors by name.
-            strict: Whether names must match exactly.
-
-        Returns:
-            Missing and unexpected keys.
-        """
-        result = self._user_model.load_state_dict(state_dict, strict=strict)
-        if self._attached:
-            self.copyWeightsToDevice()
-        return result
-
-    def replica_state(self) -> list[dict[str, Any]]:
-        """What each local replica has of its own: its random stream and its buffers.
-
-        Returns:
-            One dictionary of plain values a replica; none before the first call.
-        """
-        if self._replicas is None:
-            return list(self._loaded_replicas)
-        return replica_state.rows(self._replicas, self._options.placement)
-
-    def load_replica_state(self, rows: list[dict[str, Any]]) -> None:
-        """Brings the local replicas to states of `replica_state`, at once or on the first call.
-
-        Args:
-            rows: Those of all replicas of the job.
-
-        Raises:
-            CheckpointError: They are of a job of another number of replicas.
-        """
-        self._loaded_replicas = replica_state.of_this_process(rows, self._options.placement)
-        if self._replicas is not None:
-            replica_state.restore(self._replicas, self._loaded_replicas)
-
-    @property
-    def rng_state(self) -> list[int]:
-        """The seed, then the positions of all local replicas' random streams, as numbers.
-
-        Raises:
-            Error: The model is not compiled.
-        """
-        return random_words(self._seed(), self._require_compiled().streams)
-
-    @rng_state.setter
-    def rng_state(self, state: list[int]) -> None:
-        restore_words(state, self._require_compiled().streams)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -266,6 +196,12 @@ class Executor(Measured, ABC):
     @abstractmethod
     def _run(self, replicas: Replicas, arguments: inputs.Arguments, outputs: Outputs) -> None:
         """Runs one call."""
+
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        compile_hooks.run(compile_hooks.before)
+        with self._latencies.compilation.timed():
+            self._compile(args, kwargs)
+        compile_hooks.run(compile_hooks.after)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         inputs.require_callable_with(self._user_model.forward, args, kwargs)
@@ -291,18 +227,20 @@ class Executor(Measured, ABC):
             return arguments
         if self._synthetic is None:
             self._synthetic = inputs.synthetic(arguments)
+        self._synthetic.taken.clear()
         return self._synthetic
 
-    def _require_compiled(self) -> Replicas:
-        if self._replicas is None:
+
+def _require_eager(model: nn.Module) -> None:
+    """Refuses what would run uncompiled, or would hide losses and buffers from those who look."""
+    for name, part in model.named_modules():
+        compiled = part._compiled_call_impl  # noqa: SLF001 - what Module.compile() sets
+        if hasattr(part, "_orig_mod") or compiled is not None:
             raise Error(
                 "PD305",
-                "the model has not been compiled",
-                hint="call it once, or call compile() with a full batch",
+                "a module compiled with torch.compile cannot be wrapped: its losses, the replicas' "
+                "buffers and recomputation are followed while it runs eagerly",
+                value=f"{name or 'the model'}: {type(part).__name__}",
+                hint="wrap the module itself; compiled modules train in plain loops, with "
+                "popdist_torch.horovod.DistributedOptimizer",
             )
-        return self._replicas
-
-    def _seed(self) -> int:
-        if self._options.exists("random_seed"):
-            return int(self._options.random_seed)
-        return torch.initial_seed()

@@ -8,13 +8,13 @@ brings the newest values before any torch function sees them. Buffers are brough
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from popdist_torch.errors import Error
+from popdist_torch.errors import Error, NotOnHostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +75,19 @@ class HostParameter(nn.Parameter):
             The copy.
         """
         return nn.Parameter(self.detach().clone(), requires_grad=self.requires_grad)
+
+    def replicaGrouping(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Raises: all replicas of a job have the same weights.
+
+        Raises:
+            NotOnHostError: Always.
+        """
+        raise NotOnHostError(
+            "PD305",
+            "replicaGrouping gives groups of replicas weights of their own, which is not offered: "
+            "all replicas of a job train the same weights",
+            hint="leave the call out, or train the groups in jobs of their own",
+        )
 
     def __repr__(self) -> str:  # type: ignore[override]  # as Parameter's own
         return repr(self.plain())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,10 +38,20 @@ class Arguments:
     Attributes:
         signature: Their signature.
         values: The leaves.
+        taken: When each micro-batch was taken, and when that was done, in seconds.
     """
 
     signature: Signature
     values: tuple[Any, ...]
+    taken: list[tuple[float, float]] = field(default_factory=list, compare=False)
+
+    def tensors(self) -> int:
+        """How many tensors there are.
+
+        Returns:
+            Their number.
+        """
+        return sum(isinstance(value, torch.Tensor) for value in self.values)
 
     def micro_batch(self, part: int, batching: Batching) -> tuple[Any, Any]:
         """The arguments of one micro-batch.
@@ -52,7 +63,9 @@ class Arguments:
         Returns:
             Positional and keyword arguments of the model.
         """
+        started = time.perf_counter()
         rows = [_rows(value, part, batching) for value in self.values]
+        self.taken.append((started, time.perf_counter()))
         args, kwargs = pytree.tree_unflatten(rows, self.signature.structure)
         return args, kwargs
 

@@ -52,12 +52,31 @@ class Latencies:
         inputs: Checking arguments and bringing them to the device.
         compute: Forward and backward passes, updates, and waiting for the exchange.
         outputs: Joining what comes back.
+        compilation: Copying the model to the device, before the first call.
     """
 
     total: Spans = field(default_factory=Spans)
     inputs: Spans = field(default_factory=Spans)
     compute: Spans = field(default_factory=Spans)
     outputs: Spans = field(default_factory=Spans)
+    compilation: Spans = field(default_factory=Spans)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What one call did when.
+
+    Attributes:
+        inputs: Number of input tensors.
+        taken: When each micro-batch was taken from them, and when that was done, in seconds.
+        outputs: Number of output tensors.
+        given: The same of micro-batches that come back.
+    """
+
+    inputs: int = 0
+    taken: tuple[tuple[float, float], ...] = ()
+    outputs: int = 0
+    given: tuple[tuple[float, float], ...] = ()
 
 
 class Measured:
@@ -65,6 +84,7 @@ class Measured:
 
     def __init__(self) -> None:
         self._latencies = Latencies()
+        self._timeline = Timeline()
 
     def getLatency(self) -> tuple[float, float, float]:
         """How long calls take.
@@ -97,3 +117,29 @@ class Measured:
             Shortest, longest and mean, in seconds; zeros where nothing ran.
         """
         return self._latencies.outputs.summary()
+
+    def compilationTime(self) -> float:
+        """How long the model took to be prepared.
+
+        Returns:
+            Seconds, all preparations together; zero before the first.
+        """
+        return sum(self._latencies.compilation.seconds)
+
+    def getPerfCounters(self) -> dict[str, list[list[float]]]:
+        """When the last call read its inputs and gave its outputs.
+
+        Returns:
+            Four lists of seconds since an arbitrary moment: ``input`` and ``input_complete`` have a
+            row for each input tensor and a value for each micro-batch that was taken from it,
+            ``output`` and ``output_complete`` a row for each output tensor and a value for each
+            micro-batch that comes back. They are empty where nothing ran. Tensors of a micro-batch
+            are taken together, so rows are equal.
+        """
+        seen = self._timeline
+        return {
+            "input": [[start for start, _ in seen.taken] for _ in range(seen.inputs)],
+            "input_complete": [[stop for _, stop in seen.taken] for _ in range(seen.inputs)],
+            "output": [[start for start, _ in seen.given] for _ in range(seen.outputs)],
+            "output_complete": [[stop for _, stop in seen.given] for _ in range(seen.outputs)],
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -44,6 +45,10 @@ class Outputs:
         batching: The batch algebra.
         shared: Storages (by address) of tensors that later steps change in place, and that outputs
             must therefore not refer to.
+
+    Attributes:
+        given: When each micro-batch that comes back was taken, and when that was done, in seconds.
+        tensors: How many tensors a micro-batch has.
     """
 
     def __init__(
@@ -56,6 +61,8 @@ class Outputs:
         self._kept: list[list[Any]] = []
         self._sums: dict[int, list[Any]] = {}
         self._structure: pytree.TreeSpec | None = None
+        self.given: list[tuple[float, float]] = []
+        self.tensors = 0
 
     def add(self, output: Any, iteration: int, step: int, replica: int) -> None:
         """Takes what the model returned for one micro-batch.
@@ -68,8 +75,10 @@ class Outputs:
         """
         if not returned(self._mode, self._period, self._batching, iteration, step):
             return
+        started = time.perf_counter()
         leaves, self._structure = pytree.tree_flatten(output)
         leaves = [self._own(leaf) for leaf in leaves]
+        self.tensors = sum(isinstance(leaf, torch.Tensor) for leaf in leaves)
         if self._mode != OutputMode.Sum:
             self._kept.append(leaves)
         elif replica in self._sums:
@@ -80,6 +89,7 @@ class Outputs:
             ]
         else:
             self._sums[replica] = leaves
+        self.given.append((started, time.perf_counter()))
 
     def joined(self) -> Any:
         """What the call returns.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from popdist_torch.executor.finite import LossGuard
     from popdist_torch.executor.gradients import Gradients
     from popdist_torch.executor.inputs import Arguments
+    from popdist_torch.executor.loss_scaling import LossScaling
     from popdist_torch.executor.outputs import Outputs
     from popdist_torch.executor.replicas import RandomStreams
     from popdist_torch.executor.weights import DeviceModel
@@ -62,6 +63,7 @@ def train(
     outputs: Outputs,
     *,
     divisor: int,
+    scaling: LossScaling,
     guard: LossGuard | None = None,
 ) -> None:
     """Runs the weight updates of one training call.
@@ -74,11 +76,13 @@ def train(
         optimizer: What updates the weights.
         outputs: Collects what the model returns.
         divisor: What the sum of all gradients is divided by.
+        scaling: The factor of the loss.
         guard: Watches the losses, where the program asked for it.
     """
-    # Dividing in the seed of the backward pass saves a pass over all gradients.
-    seed = optimizer.loss_scaling / divisor
     for iteration in range(batching.iterations):
+        scale = scaling.scale
+        # Dividing in the seed of the backward pass saves a pass over all gradients.
+        seed = scale / divisor
         gradients.begin()
         for step in range(batching.accumulation):
             for replica in range(batching.replicas):
@@ -91,10 +95,11 @@ def train(
                 if guard is not None:
                     guard.watch(loss, step, replica)
                 outputs.add(output, iteration, step, replica)
-        gradients.end(1 / optimizer.loss_scaling)
+        gradients.end(1 / scale)
         if guard is not None:
             guard.require_finite(iteration)
-        optimizer.update()
+        if scaling.accepts():
+            optimizer.update()
 
 
 def infer(arguments: Arguments, batching: Batching, replicas: Replicas, outputs: Outputs) -> None:

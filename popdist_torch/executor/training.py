@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist.exchange import connect
-from popdist_torch.errors import AgreementError, Error
-from popdist_torch.executor import agreement
+from popdist_torch.errors import Error
+from popdist_torch.executor import agreement, connection
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.finite import LossGuard
 from popdist_torch.executor.gradients import Gradients, SharedGradients
 from popdist_torch.executor.host_access import unwrap, wrap
+from popdist_torch.executor.loss_scaling import LossScaling
 from popdist_torch.executor.ordered import OrderedGradients
 from popdist_torch.executor.step import train
 from popdist_torch.optim.device import DeviceOptimizer
@@ -132,6 +132,16 @@ class TrainingExecutor(Executor):
         self._link.outdated(super().copyWeightsToHost)
         self._link.refresh()
 
+    def copyWeightsToHostIfNeeded(self) -> bool:
+        """Copies weights to the program's module where the device has newer ones.
+
+        Returns:
+            Whether there was anything to copy.
+        """
+        before = self._link.version
+        self._link.refresh()
+        return self._link.version != before
+
     def detachFromDevice(self) -> None:
         """Brings weights and optimizer state back; the next call attaches again.
 
@@ -183,6 +193,10 @@ class TrainingExecutor(Executor):
                 self._device_optimizer,
                 outputs,
                 divisor=self._divisor(),
+                scaling=LossScaling(
+                    self._device_optimizer,
+                    automatic=self._options.Training.values().get("auto_loss_scaling", False),
+                ),
                 guard=self._guard,
             )
         finally:
@@ -204,7 +218,7 @@ class TrainingExecutor(Executor):
                 hint="build it from model.parameters(), before parameters are frozen",
             )
         here = self._options.placement
-        horovod = self._connected() if here.num_processes > 1 else None
+        horovod = connection.require(here) if here.num_processes > 1 else None
         if horovod is not None and self._check_agreement:
             agreement.require(
                 agreement.facts(replicas.model.module, self._options, self._optimizer), horovod
@@ -223,21 +237,6 @@ class TrainingExecutor(Executor):
         name_of = dict(zip((id(d) for _, d in model.pairs), model.names, strict=True))
         names = [name_of[id(parameter)] for parameter in trained]
         return SharedGradients(trained, names, horovod, label)
-
-    def _connected(self) -> Any:
-        here = self._options.placement
-        horovod = connect(here.num_processes)
-        seen = (0, 1) if horovod is None else (horovod.rank(), horovod.size())
-        if (here.process_id, here.num_processes) != seen:
-            raise AgreementError(
-                "PD304",
-                "the options describe another job than the one this process belongs to",
-                value=f"process {here.process_id} of {here.num_processes} in options.Distributed; "
-                f"instance {seen[0]} of {seen[1]} in the job",
-                hint="start the job with poprun and use popdist.poptorch.Options(), or call "
-                "options.Distributed.disable() to train alone",
-            )
-        return horovod
 
     def _release_gradients(self) -> None:
         if self._gradients is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from popdist_torch.errors import Error
 from popdist_torch.executor.replicas import ReplicaBuffers
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class DeviceModel:
         device: torch.device,
         replicas: int,
     ) -> None:
+        self._host = host
         self.module = copy.deepcopy(host).to(device)
         for part, training in zip(self.module.modules(), training_flags, strict=True):
             part.training = training
@@ -69,6 +71,36 @@ class DeviceModel:
                 for host_part, device_part in self._parts:
                     for name, value in host_part._buffers.items():  # noqa: SLF001
                         _copy_buffer(value, device_part._buffers, name)  # noqa: SLF001
+
+    def buffers_from_host(self, names: Sequence[str]) -> None:
+        """Copies some of the program's buffers into the copy, for every replica.
+
+        Args:
+            names: Their names in the module.
+
+        Raises:
+            Error: The module has no such buffer.
+        """
+        found = {
+            f"{path}.{name}".lstrip("."): (host, device, name)
+            for (path, host), (_, device) in zip(
+                self._host.named_modules(), self.module.named_modules(), strict=True
+            )
+            for name in host._buffers  # noqa: SLF001
+        }
+        if unknown := [name for name in names if name not in found]:
+            raise Error(
+                "PD305",
+                "the model has no such buffer",
+                value=", ".join(unknown),
+                accepted=", ".join(found) or "none: the model has no buffers",
+                hint="options.updatableNamedBuffers takes names of model.named_buffers()",
+            )
+        with torch.no_grad():
+            for replica in range(self.buffers.replicas):
+                self.buffers.use(replica)
+                for host, device, name in (found[name] for name in names):
+                    _copy_buffer(host._buffers[name], device._buffers, name)  # noqa: SLF001
 
     def storages(self) -> frozenset[int]:
         """Addresses of the memory that steps change in place.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch.utils import _pytree as pytree
 
-from popdist_torch.errors import Error
+from popdist_torch.errors import NotOnHostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,11 +47,11 @@ class CPU:
 
 
 def custom_op(
-    inputs: Any,
-    name: str,
-    domain: str,
-    domain_version: int,
-    example_outputs: Any,
+    inputs: Any = None,
+    name: str = "",
+    domain: str = "",
+    domain_version: int = 1,
+    example_outputs: Any = None,
     attributes: Any = None,
 ) -> NoReturn:
     """Stands for an operation that was compiled for an IPU, which cannot run here.
@@ -65,10 +65,10 @@ def custom_op(
         attributes: Its attributes.
 
     Raises:
-        Error: Always.
+        NotOnHostError: Always.
     """
     del inputs, example_outputs, attributes
-    raise Error(
+    raise NotOnHostError(
         "PD305",
         "custom_op runs compiled IPU code, which a host does not have",
         value=f"{domain}.{name}, version {domain_version}",

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _NOT_SHARED = frozenset({"param_groups", "state", "step"})
 """Attributes of an optimizer that its twin has of its own; schedulers replace ``step``."""
 
+FACTOR = "loss_scale_update_factor"
+"""Where an optimizer keeps what automatic loss scaling multiplies its loss scaling with."""
+
 
 class DeviceOptimizer:
     """A twin of the program's optimizer that updates the executor's parameters.
@@ -64,7 +67,18 @@ class DeviceOptimizer:
     @property
     def loss_scaling(self) -> float:
         """Factor of the loss in backward passes, as last read from the program's optimizer."""
-        return float(getattr(self._twin, "loss_scaling", 1.0))
+        return float(getattr(self._twin, "loss_scaling", 1.0)) * self.loss_scale_factor
+
+    @property
+    def loss_scale_factor(self) -> float:
+        """The part of it that automatic loss scaling sets."""
+        return float(getattr(self._host, FACTOR, 1.0))
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, factor: float) -> None:
+        # On the program's object it is saved and loaded with everything else.
+        setattr(self._host, FACTOR, factor)
+        setattr(self._twin, FACTOR, factor)
 
     def trained(self) -> list[torch.nn.Parameter]:
         """The executor's parameters that the optimizer updates.

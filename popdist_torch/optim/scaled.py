@@ -52,6 +52,7 @@ class Scaled(torch.optim.Optimizer):
     Attributes:
         loss_scaling: Factor of the loss in backward passes; gradients are divided by it before
             they are used.
+        loss_scale_update_factor: What automatic loss scaling multiplies it with.
         max_grad_norm: Largest norm of all gradients together; None does not clip.
         gradient_divisor: What an executor has divided the sum of all gradients by, beside the loss
             scaling; None where no executor runs the optimizer.
@@ -64,6 +65,7 @@ class Scaled(torch.optim.Optimizer):
 
     only_stored: ClassVar[tuple[str, ...]] = ()
     loss_scaling: float
+    loss_scale_update_factor: float = 1.0
     max_grad_norm: float | None = None
     gradient_divisor: float | None = None
     variable_attrs: VariableAttributes
@@ -140,6 +142,8 @@ class Scaled(torch.optim.Optimizer):
             for name, value in values.items()
             if isinstance(value, torch.Tensor)
         }
+        if "loss_scale_update_factor" in self.__dict__:
+            flat["lossScaleUpdateFactor"] = torch.tensor(self.loss_scale_update_factor)
         settings = {"loss_scaling": torch.tensor(self.loss_scaling)}
         return {**state, "ipu_state": flat or None, "ipu_param": settings if flat else None}
 

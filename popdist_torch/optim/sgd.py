@@ -138,9 +138,10 @@ class SGD(Scaled, torch.optim.SGD):
     def _scale(self) -> float:
         if self.gradient_divisor is None:
             return 1.0
+        scaling = self.loss_scaling * self.loss_scale_update_factor
         if not any(group["momentum"] for group in self.param_groups):
-            return self.loss_scaling * self.gradient_divisor
-        return self.velocity_scaling if self.use_combined_accum else self.loss_scaling
+            return scaling * self.gradient_divisor
+        return self.velocity_scaling if self.use_combined_accum else scaling
 
 
 if TYPE_CHECKING:

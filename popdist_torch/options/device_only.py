@@ -49,6 +49,13 @@ class DeviceOnlyOptions(OptionsDict):
 
     path = ""
 
+    enableExecutableCaching = Setting(
+        "The folder for compiled programs; None for no caching.",
+        "path",
+        "cachePath",
+        text,
+        clears=True,
+    )
     setExecutionStrategy = Setting(
         "How blocks of the model are laid out over IPUs and time.",
         "strategy",
@@ -134,14 +141,3 @@ class DeviceOnlyOptions(OptionsDict):
         """
         self.createOrSet(module_namescope_enabled=False)
         return self
-
-    @without_effect
-    def anchorTensor(self, short_name: str, long_name: str) -> None:
-        """A PopART tensor to be read under a name of its own.
-
-        Args:
-            short_name: The program's name.
-            long_name: PopART's name.
-        """
-        self._require_unfrozen()
-        self("anchored_tensors")[short_name] = long_name

@@ -35,6 +35,13 @@ class MeanReductionStrategy(IntEnum):
     PostAndLoss = 2
 
 
+class HalfFloatCastingBehavior(IntEnum):
+    """How half and single precision combined up to SDK 2.6; on a host torch's own rules hold."""
+
+    FloatDowncastToHalf = 0
+    HalfUpcastToFloat = 1
+
+
 class ConnectionType(IntEnum):
     """When devices are attached to; `Never` is an offline job."""
 

@@ -14,7 +14,6 @@ from popdist_torch.options.checks import (
     member,
     names,
     one_of,
-    text,
     whole_number,
 )
 from popdist_torch.options.enums import CommGroupType, ConnectionType, OutputMode
@@ -63,14 +62,6 @@ class HostOptions(OptionsDict):
         "connection_type",
         one_of(ConnectionType),
         effect="`Never` makes running a model an error",
-    )
-    enableExecutableCaching = Setting(
-        "The folder for compiled programs; None for no caching.",
-        "path",
-        "cachePath",
-        text,
-        effect="where compiled models are kept, for models that are compiled",
-        clears=True,
     )
     useIpuModel = Setting(
         "Whether models run on the CPU even where the machine has a GPU.",
@@ -215,6 +206,17 @@ class HostOptions(OptionsDict):
         """
         self._Popart.set(SYNTHETIC_DATA, _RANDOM_NORMAL if enabled else 0)
         return self
+
+    @with_effect("what `getAnchoredTensor` reads: a weight, a buffer or a gradient")
+    def anchorTensor(self, short_name: str, long_name: str) -> None:
+        """Lets a tensor of the model be read under a name of its own.
+
+        Args:
+            short_name: The program's name.
+            long_name: One of the model's ``getTensorNames()``.
+        """
+        self._require_unfrozen()
+        self("anchored_tensors")[short_name] = long_name
 
     @property
     def synthetic_data(self) -> bool:

@@ -49,6 +49,8 @@ class TrainingOptions(OptionsDict):
         "enabled",
         "auto_loss_scaling",
         flag,
+        effect="multiplies the loss scaling by a power of two that follows half-precision "
+        "gradients; nothing where there are none",
     )
     setConvolutionDithering = Setting(
         "Whether convolutions are spread over tiles differently per weight.",

@@ -1,0 +1,37 @@
+"""The job that a training model belongs to, as its options and as Horovod see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from popdist.exchange import connect
+from popdist_torch.errors import AgreementError
+
+if TYPE_CHECKING:
+    from popdist_torch.options.placement import Placement
+
+
+def require(here: Placement) -> Any:
+    """Starts host communication, and checks that it connects the processes of the options.
+
+    Args:
+        here: The place of this process by the options.
+
+    Returns:
+        The module ``horovod.torch``, initialised.
+
+    Raises:
+        AgreementError: Horovod sees another job.
+    """
+    horovod = connect(here.num_processes)
+    seen = (0, 1) if horovod is None else (horovod.rank(), horovod.size())
+    if (here.process_id, here.num_processes) != seen:
+        raise AgreementError(
+            "PD304",
+            "the options describe another job than the one this process belongs to",
+            value=f"process {here.process_id} of {here.num_processes} in options.Distributed; "
+            f"instance {seen[0]} of {seen[1]} in the job",
+            hint="start the job with poprun and use popdist.poptorch.Options(), or call "
+            "options.Distributed.disable() to train alone",
+        )
+    return horovod

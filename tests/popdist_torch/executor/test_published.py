@@ -1,0 +1,136 @@
+"""Methods of wrapped models that look inside, and those that a host refuses."""
+
+import pytest
+import torch
+from torch import nn
+
+import popdist_torch as poptorch
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("offset", torch.zeros(2))
+
+    def forward(self, x):
+        out = self.layer(x) + self.offset
+        return out, poptorch.identity_loss(out.square().mean(), reduction="none")
+
+
+def test_gradients_weights_and_buffers_are_read_by_name():
+    model = Net()
+    before = model.layer.weight.detach().clone()
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(2)
+    options.anchorTensor("grad", "Gradient___layer.weight")
+    options.anchorTensor("offset", "offset")
+    options.anchorTensor("wrong", "Gradient___layer.wait")
+    training = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.5))
+    with pytest.raises(poptorch.Error, match="not been compiled"):
+        training.getTensorNames()
+    training(torch.randn(4, 3))
+    assert {"layer.weight", "offset", "Gradient___layer.bias"} <= set(training.getTensorNames())
+    torch.testing.assert_close(
+        before - 0.5 * training.getAnchoredTensor("grad"), model.layer.weight.detach()
+    )
+    assert training.getAnchoredTensor("offset").tolist() == [0, 0]
+    with pytest.raises(poptorch.Error, match=r"did you mean 'Gradient___layer\.weight'"):
+        training.getAnchoredTensor("wrong")
+    with pytest.raises(poptorch.Error, match="grad, offset, wrong"):
+        training.getAnchoredTensor("never named")
+
+
+def test_named_buffers_reach_all_replicas_and_no_others():
+    model = Net()
+    options = poptorch.Options().replicationFactor(2).updatableNamedBuffers(["offset"])
+    inference = poptorch.inferenceModel(model, options)
+    x = torch.zeros(2, 3)
+    first = inference(x)[0]
+    model.offset.fill_(1)
+    with torch.no_grad():
+        model.layer.weight.add_(7)
+    assert torch.equal(inference(x)[0], first)
+    inference.copyNamedBuffersToDevice()
+    assert torch.equal(inference(x)[0], first + 1)
+    other = poptorch.inferenceModel(model, poptorch.Options().updatableNamedBuffers(["off"]))
+    other(x)
+    with pytest.raises(poptorch.Error, match="offset"):
+        other.copyNamedBuffersToDevice()
+
+
+def test_weights_are_copied_where_they_are_needed():
+    model = Net()
+    training = poptorch.trainingModel(model)
+    assert not training.copyWeightsToHostIfNeeded()
+    training(torch.ones(1, 3))
+    assert training.copyWeightsToHostIfNeeded()
+    assert not training.copyWeightsToHostIfNeeded()
+
+
+def test_perf_counters_have_a_moment_per_micro_batch_in_order():
+    options = poptorch.Options().deviceIterations(2).replicationFactor(3)
+    options.outputMode(poptorch.OutputMode.Final)
+    options.Training.gradientAccumulation(2)
+    training = poptorch.trainingModel(Net(), options)
+    assert training.compilationTime() == 0
+    assert training.getPerfCounters()["input"] == []
+    training(torch.ones(12, 3))
+    seen = training.getPerfCounters()
+    assert [len(seen["input"]), len(seen["input"][0])] == [1, 12]
+    assert [len(seen["output"]), len(seen["output"][0])] == [2, 3]
+    for begun, done in (("input", "input_complete"), ("output", "output_complete")):
+        for start, stop in zip(seen[begun][0], seen[done][0], strict=True):
+            assert start <= stop
+        assert seen[begun][0] == sorted(seen[begun][0])
+    assert training.compilationTime() > 0
+
+
+def test_compile_hooks_surround_each_compilation():
+    seen = []
+    hooks = [
+        poptorch.registerPreCompileHook(lambda: seen.append("before")),
+        poptorch.registerPostCompileHook(lambda: seen.append("after")),
+    ]
+    inference = poptorch.inferenceModel(Net())
+    inference.compile(torch.ones(1, 3))
+    inference(torch.ones(1, 3))
+    assert seen == ["before", "after"]
+    for hook in hooks:
+        hook.remove()
+    inference.destroy()
+    inference(torch.ones(1, 3))
+    assert seen == ["before", "after"]
+    with pytest.raises(AssertionError, match="callable"):
+        poptorch.registerPreCompileHook(None)
+
+
+@pytest.mark.parametrize("name", ["save", "compileAndExport", "loadExecutable"])
+def test_executables_are_refused_with_what_to_do_instead(name):
+    inference = poptorch.inferenceModel(Net())
+    with pytest.raises(NotImplementedError, match="state_dict"):
+        getattr(inference, name)("file")
+    with pytest.raises(NotImplementedError, match="getLatency"):
+        inference.cycleCount()
+    with pytest.raises(NotImplementedError, match="Checkpoint"):
+        poptorch.load("file")
+    with pytest.raises(poptorch.Error, match="no optimizer"):
+        inference.setOptimizer(torch.optim.SGD(inference.model.parameters()))
+
+
+def test_unknown_names_are_told_what_is_near():
+    with pytest.raises(AttributeError, match="did you mean 'trainingModel'"):
+        _ = poptorch.trainingModl
+
+
+@pytest.mark.parametrize("how", ["whole", "part", "in place"])
+def test_compiled_modules_cannot_be_wrapped(how):
+    model = Net()
+    if how == "whole":
+        model = torch.compile(model, backend="eager")
+    elif how == "part":
+        model.layer = torch.compile(model.layer, backend="eager")
+    else:
+        model.layer.compile(backend="eager")
+    with pytest.raises(poptorch.Error, match=r"torch\.compile cannot be wrapped"):
+        poptorch.trainingModel(model)
