@@ -1,0 +1,68 @@
+"""The command line: ``python -m popdist.report RUN_FOLDER [-o FILE] [--timeline FILE]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from popdist.errors import LaunchError, PopdistError
+from popdist.poprun.seeing.run_folder import write_whole
+from popdist.report.page import page
+from popdist.report.reading import read_run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program.
+
+    Args:
+        arguments: The command line; None for that of this process.
+
+    Returns:
+        The exit code: 2 where the folder or the place for the page is of no use.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m popdist.report",
+        description="Turns the folder of a run (poprun --log-dir) into one HTML page.",
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="DIR/latest, for example")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="the page; default: report.html there"
+    )
+    parser.add_argument(
+        "--timeline", type=Path, metavar="FILE", help="the trace, where job.json does not say it"
+    )
+    options = parser.parse_args(arguments)
+    output = options.output or options.folder / "report.html"
+    try:
+        run = read_run(options.folder, options.timeline)
+        _write(output, page(run))
+    except PopdistError as error:
+        sys.stderr.write(f"popdist.report: {error}\n")
+        return 2
+    for gap in run.gaps:
+        sys.stderr.write(f"missing: {gap}\n")
+    sys.stdout.write(f"{output}\n")
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(os.fspath(path), text)
+    except OSError as error:
+        raise LaunchError(
+            "PD140",
+            f"the page cannot be written: {error.strerror or error}",
+            value=str(path),
+            accepted="a file in a folder that exists and may be written",
+            hint="-o FILE",
+        ) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Pictures as SVG: lines over an axis, and bars. Pure; nothing but text comes out."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from popdist.report.figures import Points, Work
+
+COLORS = (
+    "#2f6fde", "#d1572a", "#2a8f5b", "#8a4fc9", "#c79a1b", "#1c93a8", "#c23f7b", "#6b7280",
+)  # fmt: skip
+
+_WIDTH, _HEIGHT = 720, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 40
+_BAR = 22
+
+
+def color(place: int) -> str:
+    """The colour of a series.
+
+    Args:
+        place: Its place among the series.
+
+    Returns:
+        A colour; they repeat.
+    """
+    return COLORS[place % len(COLORS)]
+
+
+def lines(series: Mapping[int, Points], *, x: str, y: str) -> str:
+    """Lines over a common axis.
+
+    Args:
+        series: The points of each instance; values that are no finite numbers are gaps.
+        x: What the horizontal axis is.
+        y: What the vertical axis is; it starts at 0 or below.
+
+    Returns:
+        An SVG element.
+    """
+    finite = [(a, b) for points in series.values() for a, b in points if math.isfinite(a + b)]
+    if not finite:
+        return "<p>No finite numbers to draw.</p>"
+    across = _Axis(min(a for a, _ in finite), max(a for a, _ in finite), _LEFT, _WIDTH - _RIGHT)
+    lowest = min(0.0, *(b for _, b in finite))
+    up = _Axis(lowest, max(b for _, b in finite), _HEIGHT - _BOTTOM, _TOP)
+    parts = [*_grid(across, up), *_titles(x, y)]
+    for place, (index, points) in enumerate(series.items()):
+        path = _path(points, across, up)
+        parts.append(
+            f'<path class="s s{index}" d="{path}" stroke="{color(place)}">'
+            f"<title>instance {index}</title></path>"
+        )
+    return _svg(parts, _HEIGHT, f"{y} over {x}")
+
+
+def stretches(work: Sequence[Work], most: float) -> str:
+    """Computing and waiting of one instance, one above the other.
+
+    Args:
+        work: Its stretches.
+        most: The longest round of any instance, in seconds, for a common scale.
+
+    Returns:
+        An SVG element.
+    """
+    height = 150
+    across = _Axis(work[0].round, work[-1].round, _LEFT, _WIDTH - _RIGHT)
+    up = _Axis(0.0, most * 1e3, height - _BOTTOM, _TOP)
+    bottom = [(one.round, 0.0) for one in work]
+    computed = [(one.round, one.computed * 1e3) for one in work]
+    whole = [(one.round, (one.computed + one.waited) * 1e3) for one in work]
+    parts = [*_grid(across, up), *_titles("round of the exchange", "ms", height)]
+    for lower, upper, kind in ((bottom, computed, "computing"), (computed, whole, "waiting")):
+        outline = _path([*lower, *reversed(upper)], across, up)
+        parts.append(f'<path class="{kind}" d="{outline}Z"><title>{kind}</title></path>')
+    return _svg(parts, height, "computing and waiting over rounds")
+
+
+def bars(values: Mapping[int, Sequence[tuple[str, float]]], unit: str) -> str:
+    """A bar for each instance, of one or more parts.
+
+    Args:
+        values: For each instance, the CSS class and the length of each part.
+        unit: What the lengths are.
+
+    Returns:
+        An SVG element.
+    """
+    most = max(sum(length for _, length in parts) for parts in values.values()) or 1.0
+    room = _WIDTH - 2 * _LEFT - _RIGHT
+    drawn = []
+    for row, (index, parts) in enumerate(values.items()):
+        top, left = row * _BAR, float(_LEFT)
+        drawn.append(f'<text x="{_LEFT - 8}" y="{top + 15}" text-anchor="end">{index}</text>')
+        for kind, length in parts:
+            wide = room * length / most
+            drawn.append(
+                f'<rect class="{kind}" x="{left:.1f}" y="{top + 3}" width="{wide:.1f}" '
+                f'height="{_BAR - 6}"><title>{kind}: {_number(length)} {unit}</title></rect>'
+            )
+            left += wide
+        whole = _number(sum(length for _, length in parts))
+        drawn.append(f'<text x="{left + 6:.1f}" y="{top + 15}">{whole} {unit}</text>')
+    return _svg(drawn, len(values) * _BAR + 4, f"{unit} by instance")
+
+
+class _Axis:
+    """A scale from values to places.
+
+    Args:
+        low: The lowest value.
+        high: The highest value.
+        start: The place of the lowest.
+        end: The place of the highest.
+    """
+
+    def __init__(self, low: float, high: float, start: float, end: float) -> None:
+        self.low = low
+        self.high = high if high > low else low + (abs(low) or 1.0)
+        self._start = start
+        self._end = end
+
+    def at(self, value: float) -> float:
+        """The place of a value."""
+        part = (value - self.low) / (self.high - self.low)
+        return self._start + part * (self._end - self._start)
+
+    def ticks(self) -> list[float]:
+        """Four to nine round values."""
+        rough = (self.high - self.low) / 5
+        power = 10 ** math.floor(math.log10(rough))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+        first = math.ceil(self.low / step)
+        last = math.floor(self.high / step + 1e-9)
+        return [number * step for number in range(first, last + 1)]
+
+
+def _path(points: Points, across: _Axis, up: _Axis) -> str:
+    words, pen = [], "M"
+    for a, b in points:
+        if not math.isfinite(a + b):
+            pen = "M"
+            continue
+        words.append(f"{pen}{across.at(a):.1f},{up.at(b):.1f}")
+        pen = "L"
+    return "".join(words)
+
+
+def _grid(across: _Axis, up: _Axis) -> list[str]:
+    left, right = across.at(across.low), across.at(across.high)
+    bottom, top = up.at(up.low), up.at(up.high)
+    drawn = []
+    for value in up.ticks():
+        y = up.at(value)
+        drawn.append(f'<path class="grid" d="M{left:.1f},{y:.1f}L{right:.1f},{y:.1f}"/>')
+        drawn.append(
+            f'<text x="{left - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>'
+        )
+    for value in across.ticks():
+        x = across.at(value)
+        drawn.append(f'<path class="grid" d="M{x:.1f},{bottom:.1f}L{x:.1f},{top:.1f}"/>')
+        drawn.append(
+            f'<text x="{x:.1f}" y="{bottom + 16:.1f}" text-anchor="middle">{_number(value)}</text>'
+        )
+    return drawn
+
+
+def _titles(x: str, y: str, height: int = _HEIGHT) -> list[str]:
+    middle = (height - _BOTTOM + _TOP) / 2
+    center = (_LEFT + _WIDTH - _RIGHT) / 2
+    place = f'x="{center}" y="{height - 6}" text-anchor="middle"'
+    turned = f'x="12" y="{middle}" text-anchor="middle" transform="rotate(-90 12 {middle})"'
+    return [
+        f'<text {place} class="axis">{escape(x)}</text>',
+        f'<text {turned} class="axis">{escape(y)}</text>',
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # noqa: PLR2004 - four digits
+
+
+def _svg(parts: Sequence[str], height: int, label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(label)}">'
+        f"{''.join(parts)}</svg>"
+    )

@@ -1,0 +1,270 @@
+"""Puts what is known of a run into one HTML page that loads nothing from anywhere."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from popdist._version import __version__
+from popdist.report import drawing, figures
+from popdist.report.look import SCRIPT, STYLE, SWATCHES
+from popdist.report.topology import topology
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from popdist.report.reading import Run
+
+_MIB = 2**20
+_MOST_WORK = 8
+_MOST_ROWS = 256
+_NOTABLE = 0.05
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def page(run: Run) -> str:
+    """Writes the page.
+
+    Args:
+        run: What is known.
+
+    Returns:
+        HTML.
+    """
+    work = {index: figures.work(lines) for index, lines in sorted(run.exchanges.items())}
+    totals = {index: whole for index, parts in work.items() if (whole := figures.altogether(parts))}
+    slowest = figures.slowest(totals)
+    chosen = figures.shown(run.instances, [slowest])
+    sections = [
+        _head(run),
+        _gaps(run),
+        topology(run),
+        _curves(run, chosen),
+        _work(work, totals, slowest),
+        _memory(run, chosen),
+        _trace(run),
+        _endings(run),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(_title(run))}</title><style>{STYLE}{SWATCHES}</style></head><body>\n"
+        + "\n".join(filter(None, sections))
+        + f'\n<p class="soft">popdist {__version__}, from {escape(str(run.folder))}</p>'
+        f"<script>{SCRIPT}</script></body></html>\n"
+    )
+
+
+def _title(run: Run) -> str:
+    words = run.result.get("job", {}).get("program", [])
+    return " ".join(map(str, words)) or run.folder.resolve().name
+
+
+def _head(run: Run) -> str:
+    result = run.result
+    job = result.get("job", {})
+    cards = [
+        (len(run.instances), "instances"),
+        (job.get("num_replicas"), "replicas"),
+        (len(result.get("hosts", [])) or None, "hosts"),
+        (_seconds(result.get("seconds")), "duration"),
+        (result.get("restarts"), "restarts"),
+    ]
+    known = "".join(
+        f'<div class="card"><b>{escape(str(value))}</b>{what}</div>'
+        for value, what in cards
+        if value is not None
+    )
+    started = f"started {escape(str(result['started']))}" if "started" in result else ""
+    return (
+        f"<h1>{escape(_title(run))}</h1>{_verdict(result)}"
+        f'<p class="soft">{started}</p><div class="cards">{known}</div>'
+    )
+
+
+def _verdict(result: dict[str, Any]) -> str:
+    if not result:
+        return '<p class="bad">How the job ended is not known.</p>'
+    if result.get("success"):
+        return '<p class="good">The job ended well.</p>'
+    error = result.get("error") or {}
+    message = escape(str(error.get("message", "")))
+    memory = " It was out of memory." if error.get("out_of_memory") else ""
+    return (
+        f'<p class="bad">The job failed with exit code {escape(str(result.get("exit_code")))}: '
+        f"{message}.{memory}</p>"
+    )
+
+
+def _gaps(run: Run) -> str:
+    if not run.gaps:
+        return ""
+    listed = "".join(f"<li>{escape(gap)}</li>" for gap in run.gaps)
+    return f'<section id="missing"><h2>What is missing</h2><ul>{listed}</ul></section>'
+
+
+def _curves(run: Run, chosen: Sequence[int]) -> str:
+    if not run.steps:
+        return ""
+    began = min(lines[0]["time"] for lines in run.steps.values())
+    loss = {index: figures.losses(run.steps.get(index, [])) for index in chosen}
+    speed = {index: figures.throughput(run.steps.get(index, []), began) for index in chosen}
+    return "".join(
+        f'<section id="{name}"><h2>{title}</h2>{_legend(known)}'
+        f"{drawing.lines(known, x=x, y=y)}{note}</section>"
+        for name, title, known, x, y, note in (
+            ("loss", "Loss", _known(loss), "step", "loss", _not_finite(loss)),
+            ("throughput", "Throughput", _known(speed), "seconds", "samples / s", _total(run)),
+        )
+        if known
+    )
+
+
+def _known(series: dict[int, figures.Points]) -> dict[int, figures.Points]:
+    return {index: points for index, points in series.items() if points}
+
+
+def _not_finite(series: dict[int, figures.Points]) -> str:
+    bad = [
+        (index, step)
+        for index, points in series.items()
+        for step, value in points
+        if value - value != 0  # NaN and infinity
+    ]
+    if not bad:
+        return ""
+    index, step = min(bad, key=lambda one: one[1])
+    return (
+        f'<p class="bad">The loss is no finite number on instance {index} '
+        f"at step {step:.0f} and possibly before; gaps in the lines are such steps.</p>"
+    )
+
+
+def _total(run: Run) -> str:
+    rates = []
+    for lines in run.steps.values():
+        seconds = sum(line["seconds"] for line in lines[1:])
+        if seconds > 0:
+            rates.append(sum(line.get("samples", 0) for line in lines[1:]) / seconds)
+    return f"<p>All instances together: {sum(rates):,.0f} samples / s on average.</p>"
+
+
+def _work(
+    work: dict[int, list[figures.Work]], totals: dict[int, figures.Work], slowest: int | None
+) -> str:
+    if not totals:
+        return ""
+    most = max(one.computed + one.waited for parts in work.values() for one in parts)
+    said = ""
+    if slowest is not None:
+        least = min(totals.values(), key=lambda one: one.computed).computed
+        more = totals[slowest].computed / least - 1 if least else 0.0
+        said = (
+            f"<p>The slowest is <b>instance {slowest}</b>: a round takes it "
+            f"{totals[slowest].computed * 1e3:.3g} ms beside the exchange, {more:.1%} more than "
+            f"the fastest. {'The others wait for it.' if more > _NOTABLE else 'All are alike.'}</p>"
+        )
+    listed = figures.shown(list(totals), [slowest])
+    parts = {
+        index: [
+            ("computing", totals[index].computed * 1e3),
+            ("waiting", totals[index].waited * 1e3),
+        ]
+        for index in listed
+    }
+    pictures = "".join(
+        f"<p>Instance {index}</p>{drawing.stretches(work[index], most)}"
+        for index in listed[:_MOST_WORK]
+    )
+    return (
+        '<section id="exchange"><h2>Exchange against compute</h2>'
+        '<p class="legend"><span><i class="dot" style="background:var(--computing)"></i>computing, '
+        'data and everything else</span><span><i class="dot" style="background:var(--waiting)"></i>'
+        f"waiting for the exchange</span></p>{said}<p>A round on average, by instance:</p>"
+        f"{drawing.bars(parts, 'ms')}{_work_table(totals, slowest)}{pictures}</section>"
+    )
+
+
+def _work_table(totals: dict[int, figures.Work], slowest: int | None) -> str:
+    rows = [
+        f"<tr><td>{index}{' (slowest)' if index == slowest else ''}</td><td>{one.rounds}</td>"
+        f"<td>{one.computed * 1e3:.3f}</td><td>{one.waited * 1e3:.3f}</td>"
+        f"<td>{one.share:.1%}</td></tr>"
+        for index, one in list(totals.items())[:_MOST_ROWS]
+    ]
+    head = (
+        "<th>instance</th><th>rounds</th><th>computing, ms</th><th>waiting, ms</th><th>waiting</th>"
+    )
+    return f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+
+
+def _memory(run: Run, chosen: Sequence[int]) -> str:
+    peaks = figures.memory(run)
+    if not peaks:
+        return ""
+    largest = max(peaks, key=lambda index: peaks[index])
+    parts = {index: [("memory", peaks[index] / _MIB)] for index in chosen if index in peaks}
+    parts.setdefault(largest, [("memory", peaks[largest] / _MIB)])
+    return (
+        '<section id="memory"><h2>Peak memory</h2>'
+        f"<p>The most is {peaks[largest] / _MIB:,.0f} MiB, on instance {largest}.</p>"
+        f"{drawing.bars(dict(sorted(parts.items())), 'MiB')}</section>"
+    )
+
+
+def _trace(run: Run) -> str:
+    waits, phases = figures.waits(run.trace), figures.phases(run.trace)
+    if not waits and not phases:
+        return ""
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{count}</td><td>{seconds * 1e3:,.1f}</td>"
+        f"<td>{seconds / count * 1e3:.3f}</td></tr>"
+        for name, (count, seconds) in list(phases.items())[:20]
+    )
+    waited = "; ".join(f"instance {index} {seconds:.3f} s" for index, seconds in waits.items())
+    return (
+        '<section id="timeline"><h2>Collectives, as Horovod traced them</h2>'
+        f"<p>Waited for the others to submit: {waited or 'nobody, as far as it was recorded'}.</p>"
+        '<div class="wide"><table><tr><th>phase</th><th>times</th><th>ms</th><th>ms each</th></tr>'
+        f"{rows}</table></div>"
+        '<p class="soft">Horovod records on instance 0. Perfetto shows the file itself, event by '
+        "event.</p></section>"
+    )
+
+
+def _endings(run: Run) -> str:
+    """The attempts where there were several, and the last words of instances that failed."""
+    parts = []
+    attempts = run.result.get("attempts", [])
+    if len(attempts) > 1:
+        rows = "".join(
+            f"<tr><td>{number}</td><td>{escape(str(one.get('exit_code')))}</td>"
+            f"<td>{escape(str(one.get('seconds')))}</td>"
+            f"<td>{escape(str(one.get('error') or ''))}</td></tr>"
+            for number, one in enumerate(attempts)
+        )
+        head = "<th>start</th><th>exit code</th><th>seconds</th><th>error</th>"
+        parts.append(f"<h2>Starts of the job</h2><table><tr>{head}</tr>{rows}</table>")
+    blamed = (run.result.get("error") or {}).get("instances") or []
+    for index, tail in sorted(run.tails.items()):
+        if tail and (index in blamed or not run.result):
+            text = escape("\n".join(tail))
+            parts.append(f"<h2>Last words of instance {index}</h2><pre>{text}</pre>")
+    return f'<section id="endings">{"".join(parts)}</section>' if parts else ""
+
+
+def _legend(series: dict[int, figures.Points]) -> str:
+    buttons = "".join(
+        f'<button data-series="s{index}"><i class="dot c{place % len(drawing.COLORS)}"></i>'
+        f"instance {index}</button>"
+        for place, index in enumerate(series)
+    )
+    return f'<p class="legend">{buttons}</p>'
+
+
+def _seconds(value: object) -> str | None:
+    if not isinstance(value, int | float):
+        return None
+    minutes, seconds = divmod(float(value), 60)
+    return f"{minutes:.0f} min {seconds:.0f} s" if minutes else f"{seconds:.1f} s"

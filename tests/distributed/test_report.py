@@ -1,0 +1,91 @@
+"""The page about a real run, looked at in a real browser."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.distributed.jobs import LAUNCHER, run_command
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+needs_browser = pytest.mark.skipif(
+    BROWSER is None,
+    reason=f"NO BROWSER: none of {', '.join(BROWSERS)} is on PATH, so nobody looked at the page "
+    "(apt-get install chromium)",
+)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The page about a training of the digits example on two instances."""
+    place = tmp_path_factory.mktemp("runs")
+    code, output = run_command(
+        [
+            *LAUNCHER, "--num-instances=2", "--num-replicas=4", f"--log-dir={place}",
+            f"--timeline={place}/trace.json",
+            *[sys.executable, "examples/torch_digits.py", "--epochs=2"],
+        ]
+    )  # fmt: skip
+    # Two epochs are too few for the accuracy that the example wants, which makes a failed job.
+    assert "test accuracy" in output, output
+    told, said = run_command([sys.executable, "-m", "popdist.report", place / "latest"])
+    assert told == 0, said
+    assert "missing:" not in said, said
+    result = json.loads((place / "latest" / "job.json").read_text())
+    assert result["exit_code"] == code
+    return place / "latest" / "report.html"
+
+
+def browse(page, tmp_path, *options):
+    """Runs the browser on a page; returns standard output, and fails on any word of its console."""
+    done = subprocess.run(
+        [
+            BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr",
+            "--window-size=1000,2400", "--hide-scrollbars", *options, page.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "CONSOLE" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_a_real_run_leaves_all_that_the_page_shows(page):
+    text = page.read_text()
+    for section in ("topology", "loss", "throughput", "exchange", "memory", "timeline"):
+        assert f'<section id="{section}">' in text
+    steps = [int(n) for n in re.findall(r"<td>[01](?: \(slowest\))?</td><td>(\d+)</td>", text)]
+    assert len(steps) == 2
+    assert steps[0] == steps[1] > 20
+    assert "<td>MPI_ALLREDUCE</td>" in text
+
+
+@needs_browser
+def test_a_browser_draws_it_and_hides_a_line_when_asked(page, tmp_path):
+    picture = tmp_path / "page.png"
+    browse(page, tmp_path, f"--screenshot={picture}")
+    from matplotlib.image import imread
+
+    pixels = (imread(picture)[..., :3] * 255).round().astype(np.uint8)
+    assert pixels.shape[1] == 1000
+    for name, color in {
+        "instance 0": "2f6fde",
+        "instance 1": "d1572a",
+        "waiting": "e0a03a",
+    }.items():
+        drawn = (pixels == np.frombuffer(bytes.fromhex(color), np.uint8)).all(axis=-1).sum()
+        assert drawn > 20, f"{name} is not on the picture"
+
+    clicked = tmp_path / "clicked.html"
+    click = "<script>document.querySelector('#loss button').click()</script></body>"
+    clicked.write_text(page.read_text().replace("</body>", click))
+    dom = browse(clicked, tmp_path, "--dump-dom")
+    loss = dom[dom.index('id="loss"') : dom.index('id="throughput"')]
+    assert re.search(r'class="s s0"[^>]*style="display: none;"', loss)
+    assert not re.search(r'class="s s1"[^>]*style="display: none;"', loss)
