@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+from api_parts import PARTS as API_PARTS  # beside this script
 from benchmark_tables import aims_table, pictures  # beside this script
 from operator_tables import (  # beside this script
     gradients_table,
@@ -66,6 +67,7 @@ PARTS = {
     "benchmark-aims": aims_table,
     "benchmark-pictures": pictures,
     **TORCH_PARTS,
+    **API_PARTS,
 }
 
 

@@ -1,0 +1,58 @@
+"""What MkDocs does beyond its configuration: programs of ``examples/`` become pages.
+
+The pages link to ``../examples/NAME.py``, which works in the checkout. In the site the same link
+leads to a page that shows the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File, InclusionLevel
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds a page for every program of ``examples/``.
+
+    Args:
+        files: What the site is made of.
+        config: The site's configuration.
+
+    Returns:
+        The same, with those pages.
+    """
+    for program in sorted((ROOT / "examples").glob("*.py")):
+        page = File.generated(config, f"examples/{program.stem}.md", content=_shown(program))
+        page.inclusion = InclusionLevel.NOT_IN_NAV
+        files.append(page)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Lets links to programs lead to their pages, and links out of ``docs/`` to nothing.
+
+    Args:
+        markdown: The page's text.
+        page: The page.
+
+    Returns:
+        The text with links of the site.
+    """
+    del page
+    return re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
+
+
+def _shown(program: Path) -> str:
+    text = program.read_text(encoding="utf-8")
+    summary = (ast.get_docstring(ast.parse(text)) or program.stem).partition("\n")[0]
+    return f"# {program.name}\n\n{summary}\n\n```python\n{text}```\n"
