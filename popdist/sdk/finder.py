@@ -121,6 +121,10 @@ class _Loader:
         # The import system has just put the other name's spec there. Its own is what reloading,
         # relative imports and pickling go by.
         module.__spec__ = self._own
+        if self._mine == "popdist_tf.ipu":
+            from popdist.sdk.tensorflow1 import serve
+
+            serve(sys.modules["tensorflow"])
 
     def get_code(self, _name: str) -> "CodeType | None":
         code: CodeType | None = self._spec.loader.get_code(self._mine)  # type: ignore[union-attr]

@@ -1,0 +1,40 @@
+"""Names of TensorFlow 1, for programs that were written for the SDK's TensorFlow 1.15.
+
+Such programs say ``tf.ConfigProto`` of ``import tensorflow as tf``. TensorFlow 2 has these under
+``tf.compat.v1``. Where a program has imported ``tensorflow.python.ipu`` by that name, those that
+TensorFlow 2 itself has no use for are found from there; what it has, it keeps. A program that runs
+sessions of its own has to turn eager execution off, as before: TensorFlow says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+_BELOW = ("data", "graph_util", "image", "nn", "saved_model", "train")
+"""Modules of both. ``losses`` and ``metrics`` are Keras' own in TensorFlow 2."""
+
+
+def serve(tensorflow: ModuleType) -> None:
+    """Lets TensorFlow answer for names of TensorFlow 1; safe to call again.
+
+    Args:
+        tensorflow: The module ``tensorflow``.
+    """
+    version1 = tensorflow.compat.v1
+    below = [(getattr(tensorflow, name), getattr(version1, name)) for name in _BELOW]
+    for new, old in [(tensorflow, version1), *below]:
+        # Not where TensorFlow has taken to answering for names itself.
+        vars(new).setdefault("__getattr__", _answer(new.__name__, old))
+
+
+def _answer(module: str, old: ModuleType) -> Callable[[str], Any]:
+    def answer(name: str) -> Any:
+        if not name.startswith("_") and hasattr(old, name):
+            return getattr(old, name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
+
+    return answer
