@@ -20,7 +20,7 @@ from benchmarks.programs import find_mpirun, find_poprun
 from benchmarks.sampling import MeasurementError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _ROOT = Path(__file__).resolve().parents[1]
 _GRACE = 5.0
@@ -70,7 +70,7 @@ def run_on_ranks(
     target: str,
     *,
     ranks: int = 2,
-    launcher: Literal["mpirun", "poprun"] = "mpirun",
+    launcher: Literal["mpirun", "poprun"] | Sequence[str] = "mpirun",
     env: Mapping[str, str] | None = None,
     timeout: float = 300.0,
     **arguments: Any,
@@ -81,7 +81,8 @@ def run_on_ranks(
         target: Where the function is, as ``module:function``; it returns a JSON value. A name and
             no object, because its module may import what this process does without.
         ranks: How many.
-        launcher: What starts them: poprun where popdist is measured as its users get it.
+        launcher: What starts them: poprun where popdist is measured as its users get it; or the
+            whole start of a command line.
         env: Variables to add to the ranks' environment.
         timeout: Seconds after which the job is ended.
         **arguments: The function's arguments, JSON values.
@@ -94,7 +95,8 @@ def run_on_ranks(
     """
     with tempfile.TemporaryDirectory(prefix="popdist-bench-") as folder:
         program = [sys.executable, "-m", "benchmarks.ranks", target, json.dumps(arguments), folder]
-        command = [*launch_command(launcher, ranks), *program]
+        start = launch_command(launcher, ranks) if isinstance(launcher, str) else launcher
+        command = [*start, *program]
         # The ranks end themselves a little later, should mpirun be unable to end them.
         limit = {"BENCHMARK_SECONDS": str(int(timeout + 2 * _GRACE))}
         _run_job(command, environment({**limit, **(env or {})}), timeout, target)

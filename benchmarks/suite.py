@@ -6,6 +6,7 @@ from benchmarks import (
     exchange,
     imports,
     launcher,
+    onnx_link,
     onnx_training,
     onnx_updates,
     planning,
@@ -70,6 +71,13 @@ SUITE = (
         aims=onnx_training.AIMS,
         measure=onnx_training.measure,
         seconds=240,
+    ),
+    Benchmark(
+        name="onnx-link",
+        what="training ONNX graphs over a link of 1 Gbit/s, against the same without an exchange",
+        aims=onnx_link.AIMS,
+        measure=onnx_link.measure,
+        seconds=90,
     ),
     Benchmark(
         name="torch",

@@ -98,7 +98,7 @@ class Encoder(nn.Module):
 class Transformer(nn.Module):
     """Four encoder layers over embedded tokens."""
 
-    def __init__(self, tokens: int = 1000, width: int = 128, length: int = 64) -> None:
+    def __init__(self, width: int = 128, tokens: int = 1000, length: int = 64) -> None:
         super().__init__()
         self.embedding = nn.Embedding(tokens, width)
         self.position = nn.Parameter(torch.randn(length, width) * 0.02)
@@ -129,6 +129,13 @@ def _mlp() -> nn.Module:
     return nn.Sequential(
         nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, CLASSES)
     )
+
+
+def _deep_mlp() -> nn.Module:
+    layers: list[nn.Module] = [nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 1024), nn.ReLU()]
+    for _ in range(3):
+        layers += [nn.Linear(1024, 1024), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(1024, CLASSES))
 
 
 def _small_resnet() -> nn.Module:
@@ -166,6 +173,8 @@ MODELS = {
     "mlp": Model(_mlp, lambda: torch.randn(64, 784)),
     "resnet": Model(_small_resnet, lambda: torch.randn(32, 3, 32, 32)),
     "transformer": Model(Transformer, lambda: torch.randint(0, 1000, (16, 64))),
+    "mlp-link": Model(_deep_mlp, lambda: torch.randn(2048, 784)),
+    "transformer-link": Model(lambda: Transformer(256), lambda: torch.randint(0, 1000, (32, 64))),
     "resnet50": Model(_resnet50, lambda: torch.randn(4, 3, 224, 224)),
 }
 

@@ -30,13 +30,14 @@ from popdist_onnx.transforms.variables import variables
 from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from os import PathLike
 
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.runtime.cells import Array
     from popdist_onnx.runtime.engine import Engine
+    from popdist_onnx.runtime.reading import HostCopy, Spec
     from popdist_onnx.session.devices import DeviceInfo
 
 _RANDOM_STATE = "popdist.random-state"
@@ -214,6 +215,11 @@ class TrainingSession(Session):
             require_rank(rootRank, 1)
             return
         self.writeWeights(PyWeightsIO(broadcast_tensors(self._host.data, rootRank, horovod)))
+
+    @property
+    def gradients(self) -> Sequence[tuple[HostCopy, Spec]]:
+        """What is exchanged, with type and shape, in the order of completion."""
+        return self._require_prepared("gradients").gradients
 
     @property
     def host_tensors(self) -> Mapping[str, Array]:
