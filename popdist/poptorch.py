@@ -122,12 +122,12 @@ class Options(_poptorch.Options):
 
 
 def _warn_of_strangers(here: Topology, processes: int) -> None:
-    """Says so where mpirun started several processes that will know nothing of each other."""
+    """Says so where another launcher's processes will know nothing of each other."""
     if not here.launched and processes > 1:
         logger.warning(
-            "mpirun started %d processes, but poprun did not: popdist.poptorch.Options() describes "
-            "each as a job of its own, so each trains alone. Start the job with poprun, or use "
-            "popdist_torch.Options() to train together under mpirun",
+            "mpirun or horovodrun started %d processes, but poprun did not: "
+            "popdist.poptorch.Options() describes each as a job of its own, so each trains alone. "
+            "Start the job with poprun, or use popdist_torch.Options() to train together here",
             processes,
         )
 

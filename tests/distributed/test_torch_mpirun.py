@@ -1,4 +1,4 @@
-"""Jobs of mpirun alone: plain options train together, as in the original, and say so otherwise."""
+"""Jobs of mpirun and horovodrun: plain options and plain loops train together, without poprun."""
 
 import json
 import sys
@@ -11,9 +11,15 @@ from torch.utils.data import TensorDataset
 
 import popdist.poptorch
 import popdist_torch as poptorch
+import popdist_torch.horovod as hvd
 from tests.distributed.jobs import run_command
 
-MPIRUN = Path(sys.executable).with_name("mpirun")
+BIN = Path(sys.executable).parent
+# Root may run it, and both ranks may share a core.
+LAUNCHERS = {
+    "mpirun": [BIN / "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"],
+    "horovodrun over gloo": [BIN / "horovodrun", "--gloo", "-np", "2", "-H", "localhost:2"],
+}
 X, Y = torch.arange(24.0, dtype=torch.float64).view(8, 3) / 24, torch.ones(8, 2).double()
 
 
@@ -34,6 +40,26 @@ def trained(options, micro_batch=2):
     return torch.cat([p.detach().ravel() for p in model.parameters()]).tolist()
 
 
+def looped():
+    """The six steps of a plain loop; ranks begin with different weights."""
+    hvd.init()
+    torch.manual_seed(1 + hvd.rank())
+    model = Net().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sampler = hvd.DistributedSampler(TensorDataset(X, Y), shuffle=False)
+    size = hvd.local_batch_size(4)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    # Compiled modules are the same parameters to the optimizer.
+    run = torch.compile(model, backend="aot_eager")
+    for x, y in torch.utils.data.DataLoader(TensorDataset(X, Y), size, sampler=sampler):
+        optimizer.zero_grad()
+        run(x, y).backward()
+        optimizer.step()
+    return torch.cat([p.detach().ravel() for p in model.parameters()]).tolist()
+
+
 def attempts():
     """Every way to set the options, one after the other on each rank."""
     plain = poptorch.Options().randomSeed(1)
@@ -43,6 +69,7 @@ def attempts():
     lonely.Distributed.disable()
     yield "alone", trained(lonely)
     yield "popdist", trained(popdist.poptorch.Options().randomSeed(1))
+    yield "loop", looped()
     other = poptorch.Options().randomSeed(1)
     other.Distributed.configureProcessId(0, 3)
     try:
@@ -56,13 +83,13 @@ def run_rank(folder):
     (Path(folder) / f"{rank}.json").write_text(json.dumps(dict(attempts())))
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory):
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def answers(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("answers")
     program = f"from tests.distributed.test_torch_mpirun import run_rank; run_rank({str(folder)!r})"
-    # Root may run it, and both ranks may share a core.
-    command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable]
-    code, output = run_command([*command, "-c", program])
+    path = f"{BIN}:/usr/local/bin:/usr/bin:/bin"
+    command = [*LAUNCHERS[request.param], sys.executable, "-c", program]
+    code, output = run_command(command, env={"PATH": path})
     assert code == 0, output
     ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
     return {kind: [rank[kind] for rank in ranks] for kind in ranks[0]} | {"output": output}
@@ -85,6 +112,13 @@ def test_plain_options_train_together(answers, kind):
     assert first == second
     # Rank 0 reads rows 0 to 3, rank 1 the others, two at a time.
     assert abs(reference([[0, 1, 4, 5], [2, 3, 6, 7]]) - first).max() < 1e-14
+
+
+def test_plain_loops_train_together(answers):
+    first, second = answers["loop"]
+    assert first == second
+    # The sampler deals rows out in turn.
+    assert abs(reference([[0, 2, 1, 3], [4, 6, 5, 7]]) - first).max() < 1e-14
 
 
 @pytest.mark.parametrize("kind", ["alone", "popdist"])

@@ -117,7 +117,41 @@ def train_cases():
         answer[f"{name}/losses"] = torch.stack(losses).double().numpy()
         answer[f"{name}/weights"] = reference.flat(model)
         answer[f"{name}/statistics"] = reference.running_statistics(model)
-    return answer
+    return answer | train_scaled()
+
+
+class Weighted(nn.Module):
+    """A loss whose gradient is the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3, dtype=torch.float16))
+
+    def forward(self, x):
+        return poptorch.identity_loss((self.weight * x).sum(), reduction="none")
+
+
+def half_rows(replicas):
+    """Inputs [call, replica, 3], whole numbers; one of the last replica is too large to scale."""
+    x = torch.randint(-3, 4, (5, replicas, 3), generator=torch.Generator().manual_seed(5)) * 100
+    x[2, -1, 1] = 40000
+    return x.to(torch.float16)
+
+
+def train_scaled():
+    here = popdist.getReplicaIndexOffset()
+    mine = slice(here, here + popdist.getNumLocalReplicas())
+    options = popdist.poptorch.Options()
+    options.Training.setAutomaticLossScaling(True)
+    options.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Sum)
+    model = Weighted()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=2.0**-7, loss_scaling=2.0)
+    training = poptorch.trainingModel(model, options, optimizer)
+    factors = []
+    for rows in half_rows(popdist.getNumTotalReplicas()):
+        training(rows[mine].flatten())
+        factors.append(optimizer.loss_scale_update_factor)
+    return {"scaled/weights": reference.flat(model), "scaled/factors": factors}
 
 
 def expected(name, replicas):
@@ -166,6 +200,22 @@ def test_bfloat16_travels_in_single_precision(job):
     np.testing.assert_allclose(
         answers[0]["bfloat16/weights"], reference.flat(model), rtol=0, atol=2**-7
     )
+
+
+def test_all_instances_scale_alike_and_leave_out_what_overflows_on_one(job):
+    replicas, answers = job
+    weights, factor, factors = torch.zeros(3), 1.0, []
+    for rows in half_rows(replicas).float():
+        finite = bool((rows.abs() * 2 * factor < 65520).all())
+        if finite:
+            weights -= 2.0**-7 * rows.sum(0)
+        large = not finite or bool((rows.sum(0).abs() * 2 * factor > 65504 / 8).any())
+        factor *= 0.5 if large else 2
+        factors.append(factor)
+    assert factors[2] < factors[1]
+    for answer in answers:
+        assert answer["scaled/factors"] == factors
+        np.testing.assert_array_equal(answer["scaled/weights"], weights.numpy())
 
 
 @pytest.mark.parametrize("name", ["iterations", "dropout", "batchnorm"])
