@@ -19,6 +19,7 @@ from operator_tables import (  # beside this script
     stored_options_list,
 )
 from optimizer_tables import scalars_table, settings_table  # beside this script
+from remedies import FAMILIES  # beside this script
 from torch_tables import PARTS as TORCH_PARTS  # beside this script
 
 from popdist.contract import VARIABLES
@@ -40,10 +41,13 @@ def environment_table() -> str:
 
 
 def codes_table() -> str:
-    """The error codes."""
-    rows = ["| Code | Meaning |", "|---|---|"]
-    rows += [f"| `{code}` | {meaning} |" for code, meaning in CODES.items()]
-    return "\n".join(rows)
+    """The error codes, each with its cause and what to do."""
+    lines = []
+    for family, remedies in FAMILIES.items():
+        lines += [f"## {family}", ""]
+        for code, (cause, fix) in remedies.items():
+            lines += [f"### {code}: {CODES[code]}", "", cause, "", f"**What to do.** {fix}", ""]
+    return "\n".join(lines).rstrip()
 
 
 def result_table() -> str:

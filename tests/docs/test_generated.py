@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
+from popdist.errors import CODES
 from tests.distributed.jobs import ROOT
 
 
@@ -15,3 +17,14 @@ def test_the_pages_are_up_to_date():
         env={"PYTHONPATH": str(ROOT)},
     )
     assert (check.stdout, check.stderr, check.returncode) == ("", "", 0)
+
+
+def test_every_error_code_has_a_cause_and_a_remedy(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    families = import_module("remedies").FAMILIES.values()
+    codes = [code for family in families for code in family]
+    assert sorted(codes) == sorted(CODES)
+    for family in families:
+        for cause, remedy in family.values():
+            assert cause
+            assert remedy

@@ -1,0 +1,63 @@
+"""Causes and fixes: the TensorFlow adapter."""
+
+REMEDIES = {
+    "PD400": (
+        "An attribute of `IPUConfig` is misspelt or got a value of a wrong type.",
+        "See the nearest name in the message.",
+    ),
+    "PD401": (
+        "The configuration describes another place in the job than poprun gave.",
+        "`popdist.tensorflow.set_ipu_config(config, ipus_per_replica=1)` sets it.",
+    ),
+    "PD402": (
+        "TensorFlow had started before the devices were set up.",
+        (
+            "Create the strategy, or call `configure_ipu_system`, before the first tensor, variable or "
+            "data set."
+        ),
+    ),
+    "PD410": (
+        "A type cannot travel between instances, or XLA should compile a step that communicates.",
+        "`tf.cast` first; leave out `jit_compile=True`.",
+    ),
+    "PD411": (
+        "A strategy was created before Horovod, or outside of a job that has several processes.",
+        "Start with poprun, or call `popdist_tf.ipu.horovod.init()` first.",
+    ),
+    "PD412": (
+        "A strategy was asked for what it cannot do on a host.",
+        "Follow the hint; a compiled loop wants an instance for each replica.",
+    ),
+    "PD413": (
+        (
+            "Instances build other variables, hold other weights, or have run out of data at different "
+            "times."
+        ),
+        (
+            "Build models and data sets alike everywhere, and give all instances the same number of "
+            "batches. Weights that one instance alone has loaded must be broadcast."
+        ),
+    ),
+    "PD420": (
+        "Estimators ended with TensorFlow 2.15.",
+        (
+            "Install the default set of versions, or train with Keras "
+            "([coming from tf.estimator](from-tf-estimator.md))."
+        ),
+    ),
+    "PD421": (
+        "The estimator's configuration contradicts itself.",
+        "Follow the hint.",
+    ),
+    "PD422": (
+        (
+            "`model_fn`, `input_fn` or `host_call` returned something of a wrong type, or counted the "
+            "global step itself."
+        ),
+        "Return what the message says; do not pass `global_step` to the optimizer.",
+    ),
+    "PD423": (
+        "Pipelines, and some combinations, do not exist on a host.",
+        "`IPUEstimator` in place of `IPUPipelineEstimator`, as the hint shows.",
+    ),
+}

@@ -1,0 +1,83 @@
+"""Causes and fixes: the PyTorch adapter."""
+
+REMEDIES = {
+    "PD300": (
+        (
+            "An option does not exist, got a value it does not take, or was set after a loader or a "
+            "model had taken the options."
+        ),
+        "Set options first, or work on `options.clone()`. [Options](torch-options.md).",
+    ),
+    "PD301": (
+        "The rows of a call are not micro-batch x accumulation x iterations x replicas.",
+        (
+            "Use `popdist_torch.DataLoader`, or give as many rows as `loader.combinedBatchSize` says "
+            "([batches](torch.md#batches))."
+        ),
+    ),
+    "PD302": (
+        (
+            "The data set is smaller than one global batch, does not divide, or is not the one that a "
+            "saved position belongs to."
+        ),
+        (
+            "Lower the batch size, the accumulation or the iterations, or use fewer replicas "
+            "([data](torch-data.md))."
+        ),
+    ),
+    "PD303": (
+        "The model computes no loss, or several that are independent of each other.",
+        (
+            "Use a loss of torch.nn in `forward`, or mark your own: "
+            "`popdist_torch.identity_loss(value, reduction='none')`."
+        ),
+    ),
+    "PD304": (
+        (
+            "Instances built different models, options or data sets; or their first weights differ "
+            "because no seed was set."
+        ),
+        (
+            "Call `options.randomSeed(n)` before the model is built, or broadcast the parameters "
+            "([what must be equal](torch.md#what-must-be-equal-on-all-instances))."
+        ),
+    ),
+    "PD305": (
+        (
+            "A wrapped model was called after `destroy`, with other shapes, or for something that "
+            "needs an IPU."
+        ),
+        "Follow the hint; inputs keep their shapes until `destroy()`.",
+    ),
+    "PD306": (
+        "The optimizer is LBFGS, updates tensors of another model, or changed a constant.",
+        (
+            "Build it from the parameters of the model that is wrapped "
+            "([optimizers](torch-optimizers.md))."
+        ),
+    ),
+    "PD307": (
+        (
+            "A checkpoint's folder cannot be written, its file is damaged, or it is of another number "
+            "of replicas."
+        ),
+        (
+            "An earlier file is never harmed. Resume with as many replicas as before "
+            "([checkpoints](torch.md#checkpoints))."
+        ),
+    ),
+    "PD308": (
+        (
+            "A plain loop would have trained something wrong: not initialised, a missing "
+            "`synchronize()`, Adasum."
+        ),
+        "Follow the hint; [plain loops](torch.md#plain-loops).",
+    ),
+    "PD309": (
+        "A loss became infinite or no number, and `stop_at_bad_loss` looks for that.",
+        (
+            "Look at the data of the micro-batch that is named. A lower learning rate or clipping "
+            "helps where losses grow first."
+        ),
+    ),
+}
