@@ -8,15 +8,15 @@ REMEDIES = {
     "PD201": (
         "PyPI cannot be reached, or the archive's digest is not the published one.",
         (
-            "Put the archive into the cache by hand ([the cache](horovod-build.md#the-cache)); remove "
-            "a damaged one and try again."
+            "Put the archive into the cache by hand ([the cache](horovod-build.md#the-cache)); "
+            "remove a damaged one and try again."
         ),
     ),
     "PD202": (
         "The compiler failed. Known reasons are named: memory, disk, versions.",
         (
-            "Follow the hint; the path of the whole log is at the end of the message. `--jobs 1` needs "
-            "the least memory."
+            "Follow the hint; the path of the whole log is at the end of the message. `--jobs 1` "
+            "needs the least memory."
         ),
     ),
     "PD203": (

@@ -4,33 +4,33 @@ REMEDIES = {
     "PD001": (
         "A variable was set by hand or by another launcher, and does not hold what it should.",
         (
-            "`unset` the variable that is named, or start the program with poprun, which sets all of "
-            "them. The [contract](environment.md) lists what each accepts."
+            "`unset` the variable that is named, or start the program with poprun, which sets all "
+            "of them. The [contract](environment.md) lists what each accepts."
         ),
     ),
     "PD002": (
         (
-            "Some variables of a job are set and others are not, or they do not add up: more local "
-            "replicas than replicas in all, for example."
+            "Some variables of a job are set and others are not, or they do not add up: more "
+            "local replicas than replicas in all, for example."
         ),
         "`unset` those that are left over in the shell to run alone, or start with poprun.",
     ),
     "PD003": (
         (
-            "The job's instances have different numbers of replicas, and the published function is "
-            "defined for equal numbers only."
+            "The job's instances have different numbers of replicas, and the published function "
+            "is defined for equal numbers only."
         ),
         (
             "Use `popdist.topology()`, or `popdist.getReplicaIndexOffset()` and "
-            "`popdist.getNumLocalReplicas()`; or make the number of replicas a multiple of the number "
-            "of instances."
+            "`popdist.getNumLocalReplicas()`; or make the number of replicas a multiple of the "
+            "number of instances."
         ),
     ),
     "PD004": (
         "The program asks for another number of replicas or devices than poprun has placed.",
         (
-            "Leave the number to the launcher (`--num-replicas`, `--ipus-per-replica`), or give it the "
-            "number that the program needs."
+            "Leave the number to the launcher (`--num-replicas`, `--ipus-per-replica`), or give "
+            "it the number that the program needs."
         ),
     ),
     "PD010": (
@@ -39,9 +39,9 @@ REMEDIES = {
     ),
     "PD011": (
         (
-            "Horovod was usually built against another MPI than the mpirun that started the job, so "
-            "that every process believes to be alone. `ldd` on `horovod/torch/mpi_lib_v2*.so` shows "
-            "the library it uses."
+            "Horovod was usually built against another MPI than the mpirun that started the job, "
+            "so that every process believes to be alone. `ldd` on `horovod/torch/mpi_lib_v2*.so` "
+            "shows the library it uses."
         ),
         (
             "Rebuild with `python -m popdist.horovod_build --force`, or start with the right "
@@ -55,25 +55,25 @@ REMEDIES = {
     "PD020": (
         "Buffers were given to an exchange that was planned for others.",
         (
-            "Make a new plan when gradients change their sizes. Programs that use an adapter never see "
-            "this; please report it there."
+            "Make a new plan when gradients change their sizes. Programs that use an adapter "
+            "never see this; please report it there."
         ),
     ),
     "PD021": (
         (
-            "All instances have to take part in every exchange. One has ended: it failed, or it took "
-            "fewer steps because its share of the data was smaller."
+            "All instances have to take part in every exchange. One has ended: it failed, or it "
+            "took fewer steps because its share of the data was smaller."
         ),
         (
-            "Read the output of the instance that the summary names. Where it ended with exit code 0, "
-            "give all instances the same number of batches (`drop_last`)."
+            "Read the output of the instance that the summary names. Where it ended with exit "
+            "code 0, give all instances the same number of batches (`drop_last`)."
         ),
     ),
     "PD022": (
         "A backward pass reached a parameter twice, after its gradient had left.",
         (
-            "Use `use_reentrant=False` with activation checkpointing; call `backward` once for each "
-            "step, or set `backward_passes_per_step`."
+            "Use `use_reentrant=False` with activation checkpointing; call `backward` once for "
+            "each step, or set `backward_passes_per_step`."
         ),
     ),
 }

@@ -26,8 +26,8 @@ REMEDIES = {
     ),
     "PD105": (
         (
-            "The hosts have fewer slots than the job has instances, no port is free, or the command "
-            "line is longer than the kernel takes."
+            "The hosts have fewer slots than the job has instances, no port is free, or the "
+            "command line is longer than the kernel takes."
         ),
         "More slots (`host:8`), fewer instances, or long values in files.",
     ),
@@ -39,7 +39,10 @@ REMEDIES = {
         ),
     ),
     "PD107": (
-        "`--allow-run-as-root=no` is set, perhaps by `POPRUN_ALLOW_RUN_AS_ROOT`, and this is root.",
+        (
+            "`--allow-run-as-root=no` is set, perhaps by `POPRUN_ALLOW_RUN_AS_ROOT`, and this is "
+            "root."
+        ),
         "Use an account of your own.",
     ),
     "PD108": (
@@ -55,15 +58,15 @@ REMEDIES = {
     ),
     "PD110": (
         (
-            "A place for logs, results or a timeline cannot be written. It is tried before the job "
-            "starts, so that nothing is lost at its end."
+            "A place for logs, results or a timeline cannot be written. It is tried before the "
+            "job starts, so that nothing is lost at its end."
         ),
         "Make the folder, or name another.",
     ),
     "PD120": (
         (
-            "The message has a line for each host. `ssh -o BatchMode=yes HOST true` shows the same "
-            "trouble alone."
+            "The message has a line for each host. `ssh -o BatchMode=yes HOST true` shows the "
+            "same trouble alone."
         ),
         """\
 
@@ -77,23 +80,23 @@ REMEDIES = {
     ),
     "PD121": (
         (
-            "The job asks for more than the allocation has, for hosts outside of it, or `srun` starts "
-            "poprun several times."
+            "The job asks for more than the allocation has, for hosts outside of it, or `srun` "
+            "starts poprun several times."
         ),
         (
-            "Ask for what the job needs (`sbatch --ntasks=8`), leave `--num-instances` and `--host` "
-            "out to take what there is, and call poprun itself once. `unset SLURM_JOB_ID` leaves "
-            "Slurm aside."
+            "Ask for what the job needs (`sbatch --ntasks=8`), leave `--num-instances` and "
+            "`--host` out to take what there is, and call poprun itself once. `unset "
+            "SLURM_JOB_ID` leaves Slurm aside."
         ),
     ),
     "PD130": (
         (
-            "A partition is named that does not exist, or one is asked for that this machine's devices "
-            "cannot make up."
+            "A partition is named that does not exist, or one is asked for that this machine's "
+            "devices cannot make up."
         ),
         (
-            "`poprun partitions` shows those that exist. Fewer replicas, `--vipu-allocation=cores-<n>`, "
-            "or `--offline-mode=yes`."
+            "`poprun partitions` shows those that exist. Fewer replicas, "
+            "`--vipu-allocation=cores-<n>`, or `--offline-mode=yes`."
         ),
     ),
     "PD131": (
@@ -108,8 +111,8 @@ REMEDIES = {
     ),
     "PD132": (
         (
-            "Published command lines name a server (`--vipu-server-host=10.3.7.150`). popdist has no "
-            "IPUs to ask it for."
+            "Published command lines name a server (`--vipu-server-host=10.3.7.150`). popdist has "
+            "no IPUs to ask it for."
         ),
         (
             "Leave the option out to use this machine's GPUs or cores as devices, or add "
@@ -118,8 +121,8 @@ REMEDIES = {
     ),
     "PD133": (
         (
-            "A partition exists with another size or other settings than the job asks for, or its file "
-            "cannot be used."
+            "A partition exists with another size or other settings than the job asks for, or its "
+            "file cannot be used."
         ),
         "`--update-partition=yes` changes it; another name makes a new one.",
     ),
@@ -129,8 +132,8 @@ REMEDIES = {
             "cannot be written."
         ),
         (
-            "Name the folder of one run below `--log-dir`, such as `runs/latest`, and a place for the "
-            "page with `-o FILE`."
+            "Name the folder of one run below `--log-dir`, such as `runs/latest`, and a place for "
+            "the page with `-o FILE`."
         ),
     ),
 }

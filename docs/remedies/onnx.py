@@ -33,12 +33,18 @@ REMEDIES = {
         "A shape or type is malformed, or cannot be told from the model.",
         "Write `TensorInfo('FLOAT', [4, 10])`; weights are numpy arrays.",
     ),
-    "PD508": ("Anchors are not a list or a dictionary of ids.", "Write `DataFlow(1, [loss])`."),
+    "PD508": (
+        "Anchors are not a list or a dictionary of ids.",
+        "Write `DataFlow(1, [loss])`.",
+    ),
     "PD509": (
         "A file cannot be read or written, or a model is larger than the 2 GiB of one file.",
         "Keep large weights in a file of their own: `saveInitializersExternally`.",
     ),
-    "PD510": ("Shapes of operands do not go together.", "Look at the shapes that are named."),
+    "PD510": (
+        "Shapes of operands do not go together.",
+        "Look at the shapes that are named.",
+    ),
     "PD511": (
         "An operator of PopART is unknown, or its lowering needs shapes that are open.",
         "Give the model's inputs fixed shapes, for example with `InputShapeInfo`.",
@@ -54,8 +60,8 @@ REMEDIES = {
     "PD522": (
         "An operator between a weight and the loss has no gradient.",
         (
-            "`python -m popdist_onnx operators model.onnx` lists all such. Replace the operator, or "
-            "stop the gradient before it with `aiGraphcore.detach`."
+            "`python -m popdist_onnx operators model.onnx` lists all such. Replace the operator, "
+            "or stop the gradient before it with `aiGraphcore.detach`."
         ),
     ),
     "PD523": (
@@ -70,15 +76,30 @@ REMEDIES = {
         "A gradient needs a shape that the graph does not tell.",
         "Export the model with fixed shapes.",
     ),
-    "PD526": ("A variable cannot be trained.", "The message says why; keep it constant."),
-    "PD540": ("A setting of an optimizer is misspelt or malformed.", "See the nearest name."),
-    "PD541": ("A setting is out of its range.", "The message shows the range."),
+    "PD526": (
+        "A variable cannot be trained.",
+        "The message says why; keep it constant.",
+    ),
+    "PD540": (
+        "A setting of an optimizer is misspelt or malformed.",
+        "See the nearest name.",
+    ),
+    "PD541": (
+        "A setting is out of its range.",
+        "The message shows the range.",
+    ),
     "PD542": (
         "A new optimizer needs another graph than the session was built with.",
         "Values marked as not constant may change; other changes need a new session.",
     ),
-    "PD543": ("Settings of an optimizer contradict each other.", "Follow the hint."),
-    "PD544": ("A setting for one weight names none of the model.", "See the nearest id."),
+    "PD543": (
+        "Settings of an optimizer contradict each other.",
+        "Follow the hint.",
+    ),
+    "PD544": (
+        "A setting for one weight names none of the model.",
+        "See the nearest id.",
+    ),
     "PD545": (
         "No gradients have been made, or they have been used up already.",
         "Run the [passes](onnx-passes.md) in their order.",
@@ -89,8 +110,8 @@ REMEDIES = {
     ),
     "PD547": (
         (
-            "Options are combined that PopART does not combine either, or that a host does not carry "
-            "out."
+            "Options are combined that PopART does not combine either, or that a host does not "
+            "carry out."
         ),
         "[What is refused](onnx-passes.md#what-is-refused).",
     ),
@@ -102,12 +123,18 @@ REMEDIES = {
         "One gradient depends on what another one updates.",
         "Exchange them in two models, or leave one of them out.",
     ),
-    "PD560": ("A tensor has no known type.", "Export the model with types of its values."),
+    "PD560": (
+        "A tensor has no known type.",
+        "Export the model with types of its values.",
+    ),
     "PD561": (
         "The nodes of a graph are out of order, or form a circle.",
         "Sort them when writing a model by hand.",
     ),
-    "PD562": ("No anchor needs anything of the model.", "Anchor a tensor that an operator makes."),
+    "PD562": (
+        "No anchor needs anything of the model.",
+        "Anchor a tensor that an operator makes.",
+    ),
     "PD563": (
         "ONNX Runtime refuses the graph; its words follow.",
         "See which operator or type it names.",
@@ -119,18 +146,21 @@ REMEDIES = {
     "PD565": (
         "`hostAllReduce` is set, and nobody sums the gradients.",
         (
-            "Create the `DistributedOptimizer` and call `insert_host_allreduce()` before `run`, or "
-            "leave the option off."
+            "Create the `DistributedOptimizer` and call `insert_host_allreduce()` before `run`, "
+            "or leave the option off."
         ),
     ),
     "PD566": (
         "`enableFloatingPointChecks` found a number that is not finite.",
         (
-            "The message names the first tensor and its node; a lower learning rate, or look at the "
-            "data."
+            "The message names the first tensor and its node; a lower learning rate, or look at "
+            "the data."
         ),
     ),
-    "PD567": ("There is no stream of this name.", "`session.getHostReduceStreamIds()` lists them."),
+    "PD567": (
+        "There is no stream of this name.",
+        "`session.getHostReduceStreamIds()` lists them.",
+    ),
     "PD568": (
         "Instances are about to train different models, options or weights.",
         "`popdist_onnx.horovod.broadcast_weights(session)`, then `session.weightsFromHost()`.",
@@ -147,7 +177,10 @@ REMEDIES = {
         "Arrays have other shapes or types than the model's inputs.",
         "`session.initAnchorArrays()` makes those for anchors; cast inputs with `astype`.",
     ),
-    "PD572": ("Options do not go together with this kind of session.", "Follow the hint."),
+    "PD572": (
+        "Options do not go together with this kind of session.",
+        "Follow the hint.",
+    ),
     "PD573": (
         "An input's size is open, or two statements about it differ.",
         "Give `InputShapeInfo`.",
@@ -160,7 +193,10 @@ REMEDIES = {
         "Cycle counts or random streams were not asked for beforehand.",
         "Set the option that is named.",
     ),
-    "PD576": ("A session has no such tensor.", "See the nearest id."),
+    "PD576": (
+        "A session has no such tensor.",
+        "See the nearest id.",
+    ),
     "PD577": (
         "Calls came in another order than they must.",
         "`prepareDevice`, `weightsFromHost`, then `run`.",

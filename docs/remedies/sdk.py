@@ -4,8 +4,8 @@ REMEDIES = {
     "PD450": (
         "The program uses something that only an IPU, or its compiler, can do.",
         (
-            "The message says why, and what to use. [Compatibility](compatibility.md) lists all such "
-            "names; `popdist-sdk check train.py` finds them without running the program."
+            "The message says why, and what to use. [Compatibility](compatibility.md) lists all "
+            "such names; `popdist-sdk check train.py` finds them without running the program."
         ),
     ),
     "PD451": (
@@ -14,8 +14,8 @@ REMEDIES = {
     ),
     "PD452": (
         (
-            "The SDK's names cannot be made permanent here: this Python is the system's, or the SDK "
-            "itself is installed."
+            "The SDK's names cannot be made permanent here: this Python is the system's, or the "
+            "SDK itself is installed."
         ),
         "Use a virtual environment, or `python -m popdist.sdk train.py` for one program.",
     ),

@@ -12,8 +12,8 @@ REMEDIES = {
     "PD402": (
         "TensorFlow had started before the devices were set up.",
         (
-            "Create the strategy, or call `configure_ipu_system`, before the first tensor, variable or "
-            "data set."
+            "Create the strategy, or call `configure_ipu_system`, before the first tensor, "
+            "variable or data set."
         ),
     ),
     "PD410": (
@@ -30,19 +30,19 @@ REMEDIES = {
     ),
     "PD413": (
         (
-            "Instances build other variables, hold other weights, or have run out of data at different "
-            "times."
+            "Instances build other variables, hold other weights, or have run out of data at "
+            "different times."
         ),
         (
-            "Build models and data sets alike everywhere, and give all instances the same number of "
-            "batches. Weights that one instance alone has loaded must be broadcast."
+            "Build models and data sets alike everywhere, and give all instances the same number "
+            "of batches. Weights that one instance alone has loaded must be broadcast."
         ),
     ),
     "PD420": (
         "Estimators ended with TensorFlow 2.15.",
         (
-            "Install the default set of versions, or train with Keras "
-            "([coming from tf.estimator](from-tf-estimator.md))."
+            "Install the default set of versions, or train with Keras ([coming from "
+            "tf.estimator](from-tf-estimator.md))."
         ),
     ),
     "PD421": (
@@ -51,8 +51,8 @@ REMEDIES = {
     ),
     "PD422": (
         (
-            "`model_fn`, `input_fn` or `host_call` returned something of a wrong type, or counted the "
-            "global step itself."
+            "`model_fn`, `input_fn` or `host_call` returned something of a wrong type, or counted "
+            "the global step itself."
         ),
         "Return what the message says; do not pass `global_step` to the optimizer.",
     ),

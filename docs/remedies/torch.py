@@ -3,22 +3,22 @@
 REMEDIES = {
     "PD300": (
         (
-            "An option does not exist, got a value it does not take, or was set after a loader or a "
-            "model had taken the options."
+            "An option does not exist, got a value it does not take, or was set after a loader or "
+            "a model had taken the options."
         ),
         "Set options first, or work on `options.clone()`. [Options](torch-options.md).",
     ),
     "PD301": (
         "The rows of a call are not micro-batch x accumulation x iterations x replicas.",
         (
-            "Use `popdist_torch.DataLoader`, or give as many rows as `loader.combinedBatchSize` says "
-            "([batches](torch.md#batches))."
+            "Use `popdist_torch.DataLoader`, or give as many rows as `loader.combinedBatchSize` "
+            "says ([batches](torch.md#batches))."
         ),
     ),
     "PD302": (
         (
-            "The data set is smaller than one global batch, does not divide, or is not the one that a "
-            "saved position belongs to."
+            "The data set is smaller than one global batch, does not divide, or is not the one "
+            "that a saved position belongs to."
         ),
         (
             "Lower the batch size, the accumulation or the iterations, or use fewer replicas "
@@ -34,8 +34,8 @@ REMEDIES = {
     ),
     "PD304": (
         (
-            "Instances built different models, options or data sets; or their first weights differ "
-            "because no seed was set."
+            "Instances built different models, options or data sets; or their first weights "
+            "differ because no seed was set."
         ),
         (
             "Call `options.randomSeed(n)` before the model is built, or broadcast the parameters "
@@ -58,8 +58,8 @@ REMEDIES = {
     ),
     "PD307": (
         (
-            "A checkpoint's folder cannot be written, its file is damaged, or it is of another number "
-            "of replicas."
+            "A checkpoint's folder cannot be written, its file is damaged, or it is of another "
+            "number of replicas."
         ),
         (
             "An earlier file is never harmed. Resume with as many replicas as before "
