@@ -59,9 +59,12 @@ class Finder:
         Returns:
             How to load it, or None for a module that is not ours to serve.
         """
-        if name.partition(".")[0] not in _TOPS or self._is_served_behind(name, path, target):
+        top = name.partition(".")[0]
+        mine = ours(name) if top in _TOPS else None
+        if mine is None and top not in _ABSENT:
             return None
-        mine = ours(name)
+        if self._is_served_behind(name, path, target):
+            return None
         spec = None if mine is None else _spec_of_ours(name, mine)
         if spec is None and _is_importing():
             from popdist.sdk.surface import refuse_import

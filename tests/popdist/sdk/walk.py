@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from unittest.mock import MagicMock
 
 from popdist.sdk.surface.answers import Placeholder
+from popdist_onnx import Builder
 
 
 class Absent(Exception):  # noqa: N818 - says what is the case
@@ -69,7 +70,7 @@ def use(thing):
         return _raised(thing.fget, MagicMock())
     # Operators of a builder look at their inputs and attributes first.
     calls = [[["x"] * inputs, *[2] * others] for inputs in (1, 2) for others in range(3)]
-    packed = [["x"], [2], 2, 2, print]  # inputs, lengths, sizes and the function of a loop
+    packed = [["x"], [2], 2, 2, Builder().createSubgraphBuilder()]
     for arguments in ([MagicMock() for _ in range(_required(thing))], *calls, packed):
         error = _raised(thing, *arguments)
         if isinstance(error, NotImplementedError):
