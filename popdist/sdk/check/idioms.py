@@ -42,27 +42,27 @@ graph_util.convert_variables_to_constants GraphKeys GraphOptions image.resize_bi
 image.resize_bilinear image.resize_image_with_crop_or_pad image.resize_images
 image.resize_nearest_neighbor initialize_all_variables InteractiveSession invert_permutation is_inf
 is_nan is_variable_initialized layers local_variables local_variables_initializer log log_sigmoid
-logging losses.get_regularization_loss losses.get_total_loss losses.mean_squared_error
-losses.softmax_cross_entropy losses.sparse_softmax_cross_entropy make_template matrix_inverse
-metrics.accuracy metrics.mean mod model_variables multinomial nn.bidirectional_dynamic_rnn
-nn.dynamic_rnn nn.fused_batch_norm nn.rnn_cell nn.softmax_cross_entropy_with_logits_v2 nn.static_rnn
-nn.xw_plus_b OptimizerOptions parse_example parse_single_example placeholder
-placeholder_with_default Print py_func python_io random_crop random_normal random_shuffle
-random_uniform read_file report_uninitialized_variables reset_default_graph rint rsqrt RunMetadata
-RunOptions saved_model.builder saved_model.loader saved_model.simple_save self_adjoint_eig Session
-set_random_seed space_to_depth sparse_placeholder sparse_to_dense string_split Summary
-summary.FileWriter summary.merge summary.merge_all summary.Summary svd tables_initializer
-to_bfloat16 to_double to_float to_int32 to_int64 trace train.AdadeltaOptimizer
-train.AdagradOptimizer train.AdamOptimizer train.assert_global_step train.batch
-train.CheckpointSaverHook train.ChiefSessionCreator train.cosine_decay train.create_global_step
-train.exponential_decay train.FtrlOptimizer train.get_global_step train.get_or_create_global_step
-train.global_step train.GradientDescentOptimizer train.inverse_time_decay train.LoggingTensorHook
-train.MomentumOptimizer train.MonitoredSession train.MonitoredTrainingSession train.NanTensorHook
-train.natural_exp_decay train.Optimizer train.piecewise_constant train.polynomial_decay
-train.RMSPropOptimizer train.Saver train.Scaffold train.Server train.SessionRunHook
-train.start_queue_runners train.StepCounterHook train.StopAtStepHook train.SummarySaverHook
-trainable_variables truncated_normal truncated_normal_initializer variable_scope
-variables_initializer VarLenFeature verify_tensor_all_finite
+logging losses.get_regularization_loss losses.get_total_loss losses.softmax_cross_entropy
+losses.sparse_softmax_cross_entropy make_template matrix_inverse metrics.accuracy metrics.mean mod
+model_variables multinomial nn.bidirectional_dynamic_rnn nn.dynamic_rnn nn.fused_batch_norm
+nn.rnn_cell nn.softmax_cross_entropy_with_logits_v2 nn.static_rnn nn.xw_plus_b OptimizerOptions
+parse_example parse_single_example placeholder placeholder_with_default Print py_func python_io
+random_crop random_normal random_shuffle random_uniform read_file report_uninitialized_variables
+reset_default_graph rint rsqrt RunMetadata RunOptions saved_model.builder saved_model.loader
+saved_model.simple_save self_adjoint_eig Session set_random_seed space_to_depth sparse_placeholder
+sparse_to_dense string_split Summary summary.FileWriter summary.merge summary.merge_all
+summary.Summary svd tables_initializer to_bfloat16 to_double to_float to_int32 to_int64 trace
+train.AdadeltaOptimizer train.AdagradOptimizer train.AdamOptimizer train.assert_global_step
+train.batch train.CheckpointSaverHook train.ChiefSessionCreator train.cosine_decay
+train.create_global_step train.exponential_decay train.FtrlOptimizer train.get_global_step
+train.get_or_create_global_step train.global_step train.GradientDescentOptimizer
+train.inverse_time_decay train.LoggingTensorHook train.MomentumOptimizer train.MonitoredSession
+train.MonitoredTrainingSession train.NanTensorHook train.natural_exp_decay train.Optimizer
+train.piecewise_constant train.polynomial_decay train.RMSPropOptimizer train.Saver train.Scaffold
+train.Server train.SessionRunHook train.start_queue_runners train.StepCounterHook
+train.StopAtStepHook train.SummarySaverHook trainable_variables truncated_normal
+truncated_normal_initializer variable_scope variables_initializer VarLenFeature
+verify_tensor_all_finite
 """.split()  # noqa: SIM905 - one name for each line would be 160 lines
 
 _NUMPY = {
@@ -183,7 +183,12 @@ IDIOMS: tuple[Idiom, ...] = (
     Idiom("imp", "importlib", "Python 3.12", certain=False),
     Idiom("distutils", "setuptools, or packaging.version", "Python 3.12", certain=False),
     Idiom("onnx.optimizer", "pip install onnxoptimizer, import onnxoptimizer", "onnx 1.9"),
-    Idiom("onnx.mapping", "onnx.helper.tensor_dtype_to_np_dtype and its like", "onnx 1.19"),
+    Idiom(
+        "onnx.mapping",
+        "onnx.helper.tensor_dtype_to_np_dtype and its like",
+        "onnx 1.19",
+        certain=False,
+    ),
 )
 """In the order of the page. The first that matches a use counts."""
 

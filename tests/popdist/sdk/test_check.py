@@ -1,0 +1,239 @@
+"""``popdist-sdk check``: what it finds in sources, and that its table of edits says what is so."""
+
+import json
+
+import pytest
+
+from popdist.sdk.check.idioms import IDIOMS, idiom_of
+from popdist.sdk.check.report import examine
+from popdist.sdk.check.sources import Source, SourceError, find, parse
+from popdist.sdk.cli import main
+
+
+def found(tmp_path, text):
+    """(line, name, status) of everything found in a program."""
+    file = tmp_path / "program.py"
+    file.write_text(text)
+    return [(one.line, one.verdict.name, one.verdict.status) for one in examine(parse(str(file)))]
+
+
+def names(tmp_path, text, status=None):
+    return [name for _, name, own in found(tmp_path, text) if status in (None, own)]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("import popart as p\np.SGD({})", "popart.SGD"),
+        ("from poptorch import Options as O\nO()", "poptorch.Options"),
+        ("import poptorch as a\nb = a\nc = b.Options\nc()", "poptorch.Options"),
+        ("import horovod.popart as hvd\nhvd.rank()", "horovod.popart.rank"),
+        ("import horovod.popart\nhorovod.popart.rank()", "horovod.popart.rank"),
+        (
+            "from tensorflow.python import ipu\nipu.config.IPUConfig()",
+            "tensorflow.python.ipu.config.IPUConfig",
+        ),
+        ("from tensorflow.python.ipu import utils as u\n[u]", "tensorflow.python.ipu.utils"),
+        ("import popdist.poptorch\npopdist.poptorch.Options()", "popdist.poptorch.Options"),
+        ("import popdist\npopdist.getInstanceIndex()", "popdist.getInstanceIndex"),
+        ("from poptorch import *\nx = DataLoader(1)", "poptorch.DataLoader"),
+        ("if x:\n  import popart\nelse:\n  popart = None\npopart.SGD", "popart.SGD"),
+        ("def f():\n  return popart.SGD\nimport popart", "popart.SGD"),
+        ("import popart\nclass A(popart.PyStepIO): pass", "popart.PyStepIO"),
+        ("import popart\n@popart.SGD\ndef f(): pass", "popart.SGD"),
+        ("import popart\nf = lambda: popart.SGD", "popart.SGD"),
+    ],
+)
+def test_names_are_followed_through_imports_and_assignments(tmp_path, text, name):
+    assert (name, "works") in [(found_, own) for _, found_, own in found(tmp_path, text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "opts = poptorch.Options()\nopts.deviceIterations(2)",
+        "poptorch.Options().replicationFactor(1).deviceIterations(2)",
+        "opts = poptorch.Options().replicationFactor(1)\nopts.deviceIterations(2)",
+        "opts: poptorch.Options = poptorch.Options()\nopts.deviceIterations(2)",
+        "def f(opts: poptorch.Options):\n  opts.deviceIterations(2)",
+        "class A:\n def __init__(s):\n  s.o = poptorch.Options()\n def f(s):\n  s.o.deviceIterations(2)",
+        "a, opts = 1, poptorch.Options()\nopts.deviceIterations(2)",
+        "if (opts := poptorch.Options()):\n  opts.deviceIterations(2)",
+        "with poptorch.Options() as opts:\n  opts.deviceIterations(2)",
+        "import popdist.poptorch as pp\nopts = pp.Options()\nopts.deviceIterations(2)",
+    ],
+)
+def test_objects_are_followed_from_their_constructors(tmp_path, text):
+    used = names(tmp_path, f"import poptorch\n{text}", "works")
+    assert any(name.endswith("poptorch.Options.deviceIterations") for name in used)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("poptorch.Optins()", "poptorch.Optins"),
+        ("poptorch.Options().deviceIteration(2)", "poptorch.Options.deviceIteration"),
+        ("from poptorch import Optins", "poptorch.Optins"),
+        ("import poptorch.optimizers", "poptorch.optimizers"),
+    ],
+)
+def test_a_misspelt_name_gets_the_nearest(tmp_path, text, name):
+    (tmp_path / "program.py").write_text(f"import poptorch\n{text}")
+    (verdict,) = [
+        one.verdict
+        for one in examine(parse(str(tmp_path / "program.py")))
+        if one.verdict.status == "unknown"
+    ]
+    assert verdict.name == name
+    assert verdict.instead.startswith("did you mean 'opti" if "opti" in text[16:] else "did you")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "opts = load()\nopts.nonsense",
+        "poptorch = load()\npoptorch.nonsense",
+        "import poptorch\nfor poptorch in []:\n  poptorch.nonsense",
+        "import poptorch\ndef f(poptorch):\n  poptorch.nonsense",
+        "from . import poptorch\npoptorch.nonsense",
+        "import poptorch\nopts = poptorch.Options()\nopts = 3\nopts.nonsense",
+        "import poptorch\nloader = poptorch.DataLoader(1)\nloader.batch_sampler",
+        "import poptorch\npoptorch.__name__",
+        "import tensorflow.compat.v1 as tf\ntf.Session()",
+        "import numpy as np\nnp.bool_, np.float32",
+    ],
+)
+def test_what_is_not_the_sdks_is_left_alone(tmp_path, text):
+    assert not [own for _, _, own in found(tmp_path, text) if own != "works"]
+
+
+def test_methods_that_the_launcher_forbids_are_refused(tmp_path):
+    text = "import popdist.poptorch\no = popdist.poptorch.Options()\no.Distributed.disable()"
+    assert names(tmp_path, text, "refused") == ["popdist.poptorch.Options.Distributed.disable"]
+    assert not names(tmp_path, text.replace("popdist.", ""), "refused")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "status", "edit"),
+    [
+        ("import tensorflow as tf\ntf.Session()", "tensorflow.Session", "edit", "tf.compat.v1."),
+        ("from tensorflow import layers", "tensorflow.layers", "edit", "tf.compat.v1.layers"),
+        ("import tensorflow as tf\ntf.layers.dense(x)", "tensorflow.layers.dense", "edit", "v1"),
+        ("import numpy as np\nnp.bool", "numpy.bool", "edit", "bool"),
+        ("import torch\ntorch.load(f)", "torch.load", "look", "weights_only=False"),
+        ("from collections import Mapping", "collections.Mapping", "edit", "collections.abc."),
+        ("import popxl.ops", "popxl.ops", "refused", "popart.Builder"),
+        ("d = f()\nd.make_one_shot_iterator()", ".make_one_shot_iterator", "look", "tf.compat"),
+        (
+            "import tensorflow as tf\ntf.keras.optimizers.SGD(decay=1)",
+            "tensorflow.keras.optimizers.SGD(decay=...)",
+            "edit",
+            "InverseTimeDecay",
+        ),
+    ],
+)
+def test_idioms_of_old_libraries_get_their_edit(tmp_path, text, name, status, edit):
+    (tmp_path / "program.py").write_text(text)
+    verdicts = [one.verdict for one in examine(parse(str(tmp_path / "program.py")))]
+    (verdict,) = [one for one in verdicts if one.name == name]
+    assert verdict.status == status
+    assert edit in verdict.instead
+
+
+def test_an_idiom_that_is_about_an_argument_needs_it():
+    assert idiom_of("torch.load", None) is None
+    assert idiom_of("torch.load", frozenset({"weights_only"})) is None
+    assert idiom_of("torch.load", frozenset({"**"})) is None
+    assert idiom_of("torch.load", frozenset()) is not None
+    assert idiom_of("tensorflow.keras.optimizers.SGD", frozenset({"momentum"})) is None
+
+
+def test_the_table_says_what_is_so():
+    """What it calls refused is absent from the library, and TensorFlow 1's names have moved."""
+    import importlib
+
+    def has(name):
+        module, _, last = name.rpartition(".")
+        try:
+            here = importlib.import_module(module.split(".")[0])
+            for part in [*module.split(".")[1:], last]:
+                here = getattr(here, part)
+        except (AttributeError, ImportError):
+            return False
+        return True
+
+    certain = [one for one in IDIOMS if one.certain and not one.keyword]
+    # These are there still, and say themselves what to use.
+    loud = {f"torch.{name}" for name in ("eig", "lstsq", "matrix_rank", "solve", "symeig")}
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert [one.name for one in certain if one.name not in loud and has(one.name)] == []
+        moved = [one for one in certain if one.edit.startswith("tf.compat.v1.")]
+        assert len(moved) > 100
+        assert [one.edit for one in moved if not has(f"tensorflow{one.edit[2:]}")] == []
+    import torch
+
+    for name in loud:
+        with pytest.raises((RuntimeError, TypeError), match=r"deprecated|must be"):
+            getattr(torch, name.partition(".")[2])(torch.eye(2))
+
+
+def test_folders_and_answers(tmp_path, capsys):
+    (tmp_path / "a.py").write_text("import poptorch\npoptorch.Options()\n")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.py").write_text("import popart\npopart.Bilder()\n")
+    for skipped in ("__pycache__", ".hidden", "venv"):
+        (tmp_path / skipped).mkdir()
+        (tmp_path / skipped / "c.py").write_text("import popxl")
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("")
+    assert main(["check", str(tmp_path / "a.py")]) == 0
+    assert f"{tmp_path}/a.py:2: poptorch.Options: works" in capsys.readouterr().out
+    assert main(["check", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert f"{tmp_path}/sub/b.py:2: popart.Bilder: unknown: " in shown
+    assert "did you mean 'Builder'?" in shown
+    assert "popxl" not in shown
+    assert main(["check", "--json", str(tmp_path), str(tmp_path / "a.py")]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["counts"] == {"works": 3, "unknown": 1}
+    assert {one["file"] for one in answer["names"]} == {
+        f"{tmp_path}/a.py",
+        f"{tmp_path}/sub/b.py",
+    }
+    assert answer["names"][1] == {
+        "file": f"{tmp_path}/a.py", "line": 2, "name": "poptorch.Options", "status": "works",
+        "reason": "", "instead": "",
+    }  # fmt: skip
+
+
+def test_bad_input_is_named_and_the_rest_is_checked(tmp_path, capsys):
+    (tmp_path / "bad.py").write_text("x = 1\nprint 'old'\n")
+    (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "null.py").write_bytes(b"x = 1\0")
+    (tmp_path / "good.py").write_text("import poptorch\n")
+    assert main(["check", str(tmp_path)]) == 2
+    output = capsys.readouterr()
+    assert f"{tmp_path}/bad.py:2" in output.err
+    assert "2to3" in output.err
+    assert str(tmp_path / "binary.py") in output.err
+    assert str(tmp_path / "null.py") in output.err
+    assert f"{tmp_path}/good.py:1: poptorch: works" in output.out
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "absent.py", tmp_path / "empty"):
+        assert main(["check", str(path)]) == 2
+        assert "PD453" in capsys.readouterr().err
+    with pytest.raises(SourceError):
+        find([str(tmp_path / "absent.py")])
+
+
+def test_a_source_may_be_any_python():
+    """Every statement and expression there is, from the standard library's own sources."""
+    import ast
+    import textwrap
+
+    for module in (ast, json, textwrap, pytest):
+        assert isinstance(examine(parse(module.__file__)), list)
+    tree = ast.parse("match x:\n  case {'a': 1}:\n    import popart\n    popart.SGD")
+    assert [one.line for one in examine(Source("x", tree))] == [3, 4]
