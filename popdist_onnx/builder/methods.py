@@ -14,7 +14,7 @@ from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from popdist_onnx.builder.builder import Builder
+    from popdist_onnx.builder.core import Core
 
 REQUIRED = inspect.Parameter.empty
 """Default of parameters without one."""
@@ -192,7 +192,7 @@ class OperatorSet:
     domain: str
     version: int
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Core) -> None:
         self._builder = builder
 
     def __getattr__(self, name: str) -> Any:

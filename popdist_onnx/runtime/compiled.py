@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.wiring import Wiring
 
 
+# What its kernels say of an index that points outside.
+_BEYOND = re.compile("out of range|out of bounds|indices element", re.IGNORECASE)
+
 # What ONNX Runtime says of opsets that onnx knows before it does.
 _NEWEST = re.compile(r"is till opset (\d+)")
 
@@ -122,7 +125,11 @@ class Compiled:
             self._session.run_with_iobinding(binding)
         except Exception as error:  # as above
             raise poplar_runtime_error(
-                "PD564", f"ONNX Runtime failed in a step: {_first_line(error)}"
+                "PD564",
+                f"ONNX Runtime failed in a step: {_first_line(error)}",
+                hint="a label or another index is negative, or beyond the last element"
+                if _BEYOND.search(str(error))
+                else None,
             ) from error
         if not self.wiring.allocated:
             return {}

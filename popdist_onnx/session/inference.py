@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.runtime.reading import read
+from popdist_onnx.session.arguments import options_of, require_data_flow
 from popdist_onnx.session.pipeline import inference_graph, layout, read_with_shapes
 from popdist_onnx.session.session import Session
 from popdist_onnx.transforms.variables import variables
-from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
 
 if TYPE_CHECKING:
     from popdist_onnx.graph.load import Source
     from popdist_onnx.runtime.engine import Engine
     from popdist_onnx.session.devices import DeviceInfo
+    from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
 
 
 class InferenceSession(Session):
@@ -45,7 +46,8 @@ class InferenceSession(Session):
         userOptions: SessionOptions | None = None,
         name: str = "inference",
     ) -> None:
-        options = userOptions or SessionOptions()
+        options = options_of(userOptions)
+        require_data_flow(dataFlow)
         proto = read_with_shapes(fnModel, inputShapeInfo)
         if options.getAccumulationFactor() > 1:
             raise popart_exception(

@@ -9,18 +9,16 @@ from google.protobuf.json_format import MessageToDict  # type: ignore[import-unt
 
 from popdist_onnx.errors import NotOnHostError
 from popdist_onnx.graph.load import save
+from popdist_onnx.session.prepared import Prepared
 
 if TYPE_CHECKING:
     import onnx
 
-    from popdist_onnx.runtime.reading import Reading
     from popdist_onnx.types import IrSerializationFormat
 
 
-class Reports:
-    """Report functions of a session; `_reading` and `_require_prepared` are the session's."""
-
-    _reading: Reading
+class Reports(Prepared):
+    """Report functions of a session."""
 
     def getIr(self) -> onnx.ModelProto:
         """The graph that runs, as an ONNX model."""

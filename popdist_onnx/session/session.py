@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,14 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.runtime.engine import Engine, Layout
 from popdist_onnx.runtime.execution import Execution, default_threads
 from popdist_onnx.session.anchors import StepPort, array_shape, elements
+from popdist_onnx.session.arguments import require_step_io
 from popdist_onnx.session.devices import DeviceInfo, require
 from popdist_onnx.session.progress import bar
+from popdist_onnx.session.random_streams import RandomStreams
 from popdist_onnx.session.reports import Reports
 from popdist_onnx.session.step_io import PyStepIO
-from popdist_onnx.session.weights import HostTensors, PyWeightsIO
+from popdist_onnx.session.variables import Variables
+from popdist_onnx.session.weights import HostTensors
 from popdist_onnx.types import (
     DataFlow,
     DataType,
@@ -32,15 +34,12 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from popdist_onnx.graph.load import Source
     from popdist_onnx.runtime.cells import Array
     from popdist_onnx.runtime.reading import Reading, Spec
     from popdist_onnx.session.step_io import StepIO
 
-logger = logging.getLogger("popdist.onnx")
 
-
-class Session(Reports):
+class Session(Variables, RandomStreams, Reports):
     """A model with its data flow, on a device.
 
     Args:
@@ -118,6 +117,8 @@ class Session(Reports):
         """
         del debugName
         engine = self._ready()
+        if self._options.syntheticDataMode is SyntheticDataMode.Off:
+            require_step_io(stepio)
         inputs = {name: self._reading.spec(name) for name in engine.data_inputs}
         synthetic = self._options.syntheticDataMode is not SyntheticDataMode.Off
         if isinstance(stepio, PyStepIO) and not synthetic:
@@ -159,126 +160,6 @@ class Session(Reports):
             )
             for name, spec in self._anchors.items()
         }
-
-    def weightsFromHost(self) -> None:
-        """Loads the host's tensor data onto the device.
-
-        Raises:
-            popart_exception: The session is not prepared.
-        """
-        engine = self._require_prepared("weightsFromHost")
-        for name, array in self._host.data.items():
-            engine.state.write(name, array)
-        self._loaded = True
-
-    def weightsToHost(self) -> None:
-        """Fetches all variables from the device, for `readWeights`.
-
-        The host's tensor data, which `weightsFromHost` loads, stay as they are.
-
-        Raises:
-            popart_exception: The session is not prepared.
-        """
-        engine = self._require_prepared("weightsToHost")
-        self._host.fetched = {name: engine.state.read(name).copy() for name in engine.state.names}
-
-    def readWeights(self, weightsIo: PyWeightsIO) -> None:
-        """Copies what `weightsToHost` fetched into arrays; ids of no weight are ignored.
-
-        Args:
-            weightsIo: The arrays.
-
-        Raises:
-            popart_exception: An array does not fit.
-        """
-        self._host.read_fetched(weightsIo.weights)
-
-    def writeWeights(self, weightsIo: PyWeightsIO) -> None:
-        """Replaces the host's tensor data; `weightsFromHost` then loads them.
-
-        Args:
-            weightsIo: The arrays; ids of no weight are ignored.
-
-        Raises:
-            popart_exception: An array does not fit.
-        """
-        self._host.write(weightsIo.weights)
-
-    def resetHostWeights(
-        self,
-        modelProtoOrFilename: Source,
-        ignoreWeightsInModelWithoutCorrespondingHostWeight: bool = False,
-    ) -> None:
-        """Replaces the host's tensor data by a model's initializers.
-
-        Args:
-            modelProtoOrFilename: The model.
-            ignoreWeightsInModelWithoutCorrespondingHostWeight: Whether initializers that this
-                session does not have are passed over.
-
-        Raises:
-            popart_exception: An initializer is unknown or does not fit.
-        """
-        self._host.reset(
-            modelProtoOrFilename,
-            self._reading.constants,
-            ignore_unknown=ignoreWeightsInModelWithoutCorrespondingHostWeight,
-        )
-        self._loaded = False
-
-    def setRandomSeed(self, seedValue: int) -> None:
-        """Restarts all random streams from a seed.
-
-        Args:
-            seedValue: The seed.
-
-        Raises:
-            popart_exception: The session is not prepared.
-        """
-        engine = self._require_prepared("setRandomSeed")
-        if not len(engine.masks):
-            logger.warning("setRandomSeed has no effect: the model has no random operators")
-            return
-        engine.seed = int(seedValue)
-        engine.micro_batches = 0
-
-    @property
-    def is_random(self) -> bool:
-        """Whether the model has random operators."""
-        return bool(len(self._require_prepared("is_random").masks))
-
-    def getRNGState(self) -> list[int]:
-        """The state of all random streams.
-
-        Returns:
-            Numbers for `setRNGState`.
-
-        Raises:
-            popart_exception: The session is not prepared, or the option is off.
-        """
-        self._require_rng_option()
-        engine = self._require_prepared("getRNGState")
-        return [engine.seed, engine.micro_batches]
-
-    def setRNGState(self, rngState: list[int]) -> None:
-        """Continues random streams where another session left them.
-
-        Args:
-            rngState: What `getRNGState` returned.
-
-        Raises:
-            popart_exception: The session is not prepared, the option is off, or this is no state.
-        """
-        self._require_rng_option()
-        engine = self._require_prepared("setRNGState")
-        if len(rngState) != 2:  # noqa: PLR2004 - seed and position
-            raise popart_exception(
-                "PD575",
-                "this is no state of random streams",
-                value=rngState,
-                accepted="what getRNGState returned",
-            )
-        engine.seed, engine.micro_batches = (int(number) for number in rngState)
 
     def getCycleCount(self, id: str = "") -> int:  # noqa: A002 - published name
         """Nanoseconds of the last step, which stand for cycles.
@@ -347,21 +228,6 @@ class Session(Reports):
                 "resetHostWeights was called)",
             )
         return engine
-
-    def _require_prepared(self, call: str) -> Engine:
-        if self._engine is None:
-            raise popart_exception(
-                "PD577", f"prepareDevice must be called before {call}", value=self.name
-            )
-        return self._engine
-
-    def _require_rng_option(self) -> None:
-        if not self._options.enableLoadAndOffloadRNGState:
-            raise popart_exception(
-                "PD575",
-                "SessionOption 'enableLoadAndOffloadRNGState' must be set to true to read or set "
-                "the state of random streams",
-            )
 
     def _anchor(self, name: str) -> Spec:
         if name not in self._reading.specs:

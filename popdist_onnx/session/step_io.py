@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
-from popdist_onnx.errors import ArgumentError, popart_exception, popart_runtime_error
+from popdist_onnx.errors import popart_exception, popart_runtime_error
+from popdist_onnx.session.arguments import require_arrays
+from popdist_onnx.session.step_arrays import discrepancy, flattened, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from popdist_onnx.runtime.cells import Array
     from popdist_onnx.runtime.reading import Spec
-
-logger = logging.getLogger("popdist.onnx")
 
 
 class StepIO(Protocol):
@@ -51,8 +47,10 @@ class PyStepIO:
     """
 
     def __init__(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
-        self._inputs = {name: _flat(name, array, "input") for name, array in inputs.items()}
-        self._outputs = {name: _flat(name, array, "output") for name, array in outputs.items()}
+        require_arrays("PyStepIO", inputs)
+        require_arrays("PyStepIO", outputs)
+        self._inputs = {name: flattened(name, array, "input") for name, array in inputs.items()}
+        self._outputs = {name: flattened(name, array, "output") for name, array in outputs.items()}
         self._read = dict.fromkeys(inputs, 0)
         self._written = dict.fromkeys(outputs, 0)
         self._asserts = True
@@ -140,7 +138,7 @@ class PyStepIO:
         """
         array = self._array(self._outputs, spec.name, "outputs")
         if array.dtype != spec.dtype.numpy():
-            raise _discrepancy(spec, array)
+            raise discrepancy(spec, array)
         return _chunk(array, spec, self._written)
 
     def placed(self, name: str) -> None:
@@ -222,11 +220,11 @@ class PyStepIOCallback:
             raise popart_runtime_error(
                 "PD571", f"The {side} callback returned no array for tensor {spec.name}"
             )
-        flat = _flat(spec.name, array, side)
+        flat = flattened(spec.name, array, side)
         if side == "input":
             flat = typed(flat, spec)
         elif flat.dtype != spec.dtype.numpy():
-            raise _discrepancy(spec, flat)
+            raise discrepancy(spec, flat)
         if flat.size != prod(spec.shape or ()):
             raise popart_exception(
                 "PD571",
@@ -235,63 +233,6 @@ class PyStepIOCallback:
                 accepted="one micro-batch",
             )
         return flat.reshape(spec.shape or ())
-
-
-def typed(array: Array, spec: Spec) -> Array:
-    """Checks an array's element type.
-
-    Args:
-        array: The array.
-        spec: The input that it is for.
-
-    Returns:
-        The array; int64 given for int32 is converted, as numpy makes int64 of every list.
-
-    Raises:
-        popart_runtime_error: The type is another one.
-    """
-    wanted = spec.dtype.numpy()
-    if array.dtype == wanted:
-        return array
-    if array.dtype == np.int64 and wanted == np.int32:
-        if array.size and (array.min() < -(2**31) or array.max() >= 2**31):
-            raise popart_runtime_error(
-                "PD571", f"Values of Tensor {spec.name} do not fit into int32", value=array.max()
-            )
-        _warn_of_conversion(spec.name)
-        return array.astype(np.int32)
-    raise _discrepancy(spec, array)
-
-
-@cache
-def _warn_of_conversion(name: str) -> None:
-    # Once per process: it happens in every step.
-    logger.warning("input %s is int64 and is converted to int32", name)
-
-
-def _discrepancy(spec: Spec, array: Array) -> popart_runtime_error:
-    wanted = np.dtype(spec.dtype.numpy()).name
-    return popart_runtime_error(
-        "PD571",
-        f"Type discrepancy for tensor {spec.name}: expected {wanted}, but the array holds "
-        f"{array.dtype.name}",
-        hint=f"array.astype(numpy.{wanted})",
-    )
-
-
-def _flat(name: str, array: object, side: str) -> Array:
-    if not isinstance(array, np.ndarray):
-        raise ArgumentError(
-            "PD571", f"the {side} for tensor {name} is no numpy array", value=type(array).__name__
-        )
-    if not array.flags.c_contiguous:
-        raise ArgumentError(
-            "PD571",
-            f"the {side} array for tensor {name} is not c-contiguous",
-            value=f"shape {array.shape}, strides {array.strides}",
-            hint="numpy.ascontiguousarray(array)",
-        )
-    return array.reshape(-1)
 
 
 def _chunk(array: Array, spec: Spec, positions: dict[str, int]) -> Array:

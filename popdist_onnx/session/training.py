@@ -16,6 +16,7 @@ from popdist_onnx.runtime.convolutions import choose_convolutions
 from popdist_onnx.runtime.fusion import fuse_updates
 from popdist_onnx.runtime.reading import read
 from popdist_onnx.runtime.streams import Streams
+from popdist_onnx.session.arguments import options_of, require_data_flow, require_id
 from popdist_onnx.session.pipeline import (
     layout,
     read_with_shapes,
@@ -27,10 +28,9 @@ from popdist_onnx.session.weights import PyWeightsIO, store
 from popdist_onnx.transforms.block_updates import block_updates
 from popdist_onnx.transforms.optimizer import scalar_inputs
 from popdist_onnx.transforms.variables import variables
-from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from os import PathLike
 
     from popdist_onnx.graph.load import Source
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.engine import Engine
     from popdist_onnx.runtime.reading import HostCopy, Spec
     from popdist_onnx.session.devices import DeviceInfo
+    from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
 
 _RANDOM_STATE = "popdist.random-state"
 
@@ -73,7 +74,9 @@ class TrainingSession(Session):
         userOptions: SessionOptions | None = None,
         name: str = "training",
     ) -> None:
-        options = userOptions or SessionOptions()
+        options = options_of(userOptions)
+        require_data_flow(dataFlow)
+        require_id("loss", loss)
         proto = read_with_shapes(fnModel, inputShapeInfo)
         graph = training_graph(proto, loss, optimizer, options)
         kept = [str(value.name) for value in variables(graph.graph)]
@@ -220,16 +223,6 @@ class TrainingSession(Session):
     def gradients(self) -> Sequence[tuple[HostCopy, Spec]]:
         """What is exchanged, with type and shape, in the order of completion."""
         return self._require_prepared("gradients").gradients
-
-    @property
-    def host_tensors(self) -> Mapping[str, Array]:
-        """The host's tensor data, by variable."""
-        return self._host.data
-
-    @property
-    def fetched(self) -> Mapping[str, Array]:
-        """What `weightsToHost` fetched, by variable."""
-        return self._host.fetched
 
     def _prepared(self, _engine: Engine) -> None:
         engine = _engine

@@ -9,6 +9,7 @@ import onnx
 
 from popdist_onnx.errors import ArgumentError, popart_exception
 from popdist_onnx.graph.load import read
+from popdist_onnx.session.arguments import require_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -29,6 +30,7 @@ class PyWeightsIO:
     """
 
     def __init__(self, weights: Mapping[str, Array]) -> None:
+        require_arrays("PyWeightsIO", weights, "PD574")
         for name, array in weights.items():
             if not isinstance(array, np.ndarray):
                 raise ArgumentError(

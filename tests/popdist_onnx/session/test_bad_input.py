@@ -118,6 +118,45 @@ def test_arrays_that_are_not_contiguous():
         popart.PyStepIO({"x": [1.0]}, {})
 
 
+def test_things_of_another_kind():
+    with refused("a step takes a PyStepIO"):
+        ready().run(data())
+    with refused("PyStepIO takes arrays by id"):
+        popart.PyStepIO([np.zeros(3)], {})
+    with refused("PyWeightsIO takes arrays by id"):
+        popart.PyWeightsIO([np.zeros(3)])
+    with refused("loss takes the id of a tensor"):
+        make(loss=None)
+    with refused("dataFlow is no DataFlow"):
+        popart.InferenceSession(networks.perceptron(MICRO_BATCH), {"y": "All"}, CPU)
+    with refused("userOptions is no SessionOptions"):
+        popart.InferenceSession(
+            networks.perceptron(MICRO_BATCH), popart.DataFlow(1, ["y"]), CPU, userOptions={}
+        )
+
+
+def test_anchors_that_cannot_be_written():
+    fixed = np.zeros(2)
+    fixed.flags.writeable = False
+    with refused("the output array for tensor loss is read-only"):
+        popart.PyStepIO({}, {"loss": fixed})
+
+
+def test_a_label_beyond_the_last_class():
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [2, 3])
+    labels = builder.addInputTensor("INT32", [2])
+    w = builder.addInitializedInputTensor(np.ones((3, 3), np.float32))
+    scores = builder.aiOnnx.softmax([builder.aiOnnx.matmul([x, w])])
+    loss = builder.aiGraphcore.nllloss([scores, labels])
+    made = make(builder.getModelProto(), loss=loss, anchors=[loss])
+    made.prepareDevice()
+    made.weightsFromHost()
+    inputs = {x: np.ones((2, 2, 3), np.float32), labels: np.full((2, 2), 3, np.int32)}
+    with pytest.raises(popart.poplar_exception, match=r"a label or another index is negative"):
+        made.run(popart.PyStepIO(inputs, made.initAnchorArrays()))
+
+
 def test_an_open_shape_and_shapes_that_contradict():
     model = onnx.load_from_string(networks.perceptron(MICRO_BATCH))
     for value in model.graph.input:
