@@ -69,6 +69,7 @@ REMEDIES = {
             "same trouble alone."
         ),
         """\
+It depends on what the line says.
 
 - *Host key verification failed*: the key of that host is not in `~/.ssh/known_hosts`. Log in once
   by hand and accept it; after a reinstallation remove the old one with `ssh-keygen -R HOST`.

@@ -28,3 +28,14 @@ def test_every_error_code_has_a_cause_and_a_remedy(monkeypatch):
         for cause, remedy in family.values():
             assert cause
             assert remedy
+
+
+def test_the_pictures_are_up_to_date():
+    check = subprocess.run(
+        [sys.executable, ROOT / "docs" / "drawings" / "draw.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert (check.stdout, check.stderr, check.returncode) == ("", "", 0)
