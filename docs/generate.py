@@ -20,6 +20,7 @@ from operator_tables import (  # beside this script
 )
 from optimizer_tables import scalars_table, settings_table  # beside this script
 from remedies import FAMILIES  # beside this script
+from sdk_tables import PARTS as SDK_PARTS  # beside this script
 from torch_tables import PARTS as TORCH_PARTS  # beside this script
 
 from popdist.contract import VARIABLES
@@ -71,6 +72,7 @@ PARTS = {
     "benchmark-aims": aims_table,
     "benchmark-pictures": pictures,
     **TORCH_PARTS,
+    **SDK_PARTS,
     **API_PARTS,
 }
 

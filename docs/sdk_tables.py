@@ -1,0 +1,124 @@
+"""The generated tables of the pages about programs of the IPU SDK."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from popdist.sdk.check.idioms import IDIOMS
+from popdist.sdk.finder import ALIASES
+from popdist.sdk.surface import load
+from popdist.sdk.surface.absent import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from popdist.sdk.check.idioms import Idiom
+    from popdist.sdk.surface.vocabulary import Entry, Surface
+
+_STATUS = ("works", "accepted without effect", "refused")
+
+
+def modules_table() -> str:
+    """Which module of ours stands for which of the SDK's."""
+    rows = ["| `import` | gives |", "|---|---|"]
+    rows += [f"| `{sdk}` | `{mine}` |" for sdk, mine in ALIASES.items()]
+    return "\n".join(rows)
+
+
+def counts_table() -> str:
+    """How many names of each module have which status."""
+    rows = [
+        "| Module | Names | Works | Accepted without effect | Refused |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    total: Counter[str] = Counter()
+    for sdk in ALIASES:
+        counts: Counter[str] = Counter(entry.status for entry in load(sdk).entries)
+        total += counts
+        rows.append(_counts(f"`{sdk}`", counts))
+    return "\n".join([*rows, _counts("all", total)])
+
+
+def _counts(title: str, counts: Counter[str]) -> str:
+    numbers = " | ".join(str(counts[status]) for status in _STATUS)
+    return f"| {title} | {counts.total()} | {numbers} |"
+
+
+def _names_table(sdk: str) -> Callable[[], str]:
+    return lambda: _table(load(sdk))
+
+
+def _table(surface: Surface) -> str:
+    rows = ["| Name | On a host | Why, or a remark | Instead |", "|---|---|---|---|"]
+    rows += [
+        f"| `{entry.name}` | {entry.status} | {_text(entry.reason)} | {_text(entry.instead)} |"
+        for entry in sorted(surface.entries, key=_order)
+    ]
+    return "\n".join(rows)
+
+
+def _order(entry: Entry) -> tuple[str, ...]:
+    return tuple(part.lower() for part in entry.name.split("."))
+
+
+def _text(text: str) -> str:
+    return text.removesuffix(".").replace("|", "\\|").replace("<", "&lt;")
+
+
+def absent_table() -> str:
+    """Modules of the SDK that are refused as a whole."""
+    rows = ["| Module | Why | Instead |", "|---|---|---|"]
+    rows += [
+        f"| `{entry.name}` | {_text(entry.reason)} | {_text(entry.instead)} |" for entry in ABSENT
+    ]
+    return "\n".join(rows)
+
+
+def idioms_table() -> str:
+    """What else programs have to change."""
+    moved = [one for one in IDIOMS if one.edit == f"tf.compat.v1.{_below(one)}"]
+    rows = ["| Written | Write instead | Refused since |", "|---|---|---|"]
+    rows += [
+        f"| {_written(one)} | {_code(one.edit)} | {one.since}{'' if one.certain else ' *'} |"
+        for one in IDIOMS
+        if one not in moved
+    ]
+    names = ", ".join(f"`{_below(one)}`" for one in moved)
+    intro = (
+        "Names of TensorFlow 1 that are now under `tf.compat.v1`, as they are; write "
+        "`tf.compat.v1.Session` for `tf.Session`, or begin with `import tensorflow.compat.v1 as "
+        "tf`:"
+    )
+    return "\n".join([*rows, "", intro, "", names])
+
+
+def _below(idiom: Idiom) -> str:
+    return idiom.name.partition(".")[2]
+
+
+def _written(idiom: Idiom) -> str:
+    short = idiom.name.replace("tensorflow.", "tf.").replace("numpy.", "np.")
+    if idiom.keyword:
+        return f"`{short}({idiom.keyword}=...)`"
+    return f"`{short}(...)` without `{idiom.without}`" if idiom.without else f"`{short}`"
+
+
+def _code(text: str) -> str:
+    """An edit; one that is nothing but code is shown as code."""
+    return text if " " in text.partition("(")[0] else f"`{text}`"
+
+
+def _parts() -> Iterable[tuple[str, Callable[[], str]]]:
+    for sdk in ALIASES:
+        yield f"sdk-{sdk.replace('.', '-')}", _names_table(sdk)
+
+
+PARTS = {
+    "sdk-modules": modules_table,
+    "sdk-counts": counts_table,
+    "sdk-absent": absent_table,
+    "sdk-idioms": idioms_table,
+    **dict(_parts()),
+}
+"""The tables by the names that pages know them by."""
