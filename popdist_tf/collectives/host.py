@@ -72,11 +72,12 @@ class HostCollectives:
 
         return self._call("broadcast", tensor, send, collect)
 
-    def allgather(self, tensor: Any) -> Any:
+    def allgather(self, tensor: Any, name: str | None = None) -> Any:
         """Concatenates the instances' tensors along their first dimension, in rank order.
 
         Args:
             tensor: At least one dimension; the first may differ between instances.
+            name: By which the instances' calls find each other; None for their order in the graph.
 
         Returns:
             The concatenation.
@@ -87,7 +88,7 @@ class HostCollectives:
         refuse_xla("allgather")
         with tf.device("CPU:0"):
             value, restore = carrier(tf.convert_to_tensor(tensor), reduces=False)
-            name = collective_name("allgather")
+            name = name or collective_name("allgather")
             answer = horovod.allgather(gated(value), name=name, ignore_name_scope=True)
             return restore(gated(answer))
 

@@ -12,6 +12,7 @@ from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, Est
 from popdist_tf.estimator.availability import estimator_api
 from popdist_tf.estimator.batch_size import local_batch_size
 from popdist_tf.estimator.checkpoints import SaveTogether, StartFromFirstRank, reduces_when_read
+from popdist_tf.estimator.guard import CompareAfterFirstStep
 from popdist_tf.estimator.loop import repeated
 from popdist_tf.estimator.model_dir import shared_model_dir
 from popdist_tf.estimator.run_config import RunConfig
@@ -116,7 +117,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
 
     @property
     def _iterations(self) -> int:
-        return int(self.config.ipu_run_config.iterations_per_loop)
+        return int(self._config.ipu_run_config.iterations_per_loop)  # `config` would copy it all
 
     # What the user's functions are called with, and what they may return.
 
@@ -229,20 +230,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         saving_listeners: Any,
     ) -> Any:
         train_op = counted(estimator_spec.train_op, global_step_tensor, self._iterations)
-        strategy = self._train_distribution
-        saves = self.config.save_checkpoints_secs or self.config.save_checkpoints_steps
-        if saves and getattr(strategy, "num_replicas_in_sync", 1) > 1:
-            variables = tf.compat.v1.global_variables()
-            worker_hooks.append(
-                SaveTogether(
-                    strategy,
-                    self.model_dir,
-                    save_steps=self.config.save_checkpoints_steps,
-                    save_secs=self.config.save_checkpoints_secs,
-                    scaffold=estimator_spec.scaffold,
-                    on_all=any(map(reduces_when_read, variables)),
-                )
-            )
+        if getattr(self._train_distribution, "num_replicas_in_sync", 1) > 1:
+            worker_hooks.extend(self._hooks_of_workers(estimator_spec.scaffold))
         return super()._train_with_estimator_spec(
             estimator_spec._replace(train_op=train_op),
             worker_hooks,
@@ -250,6 +239,19 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
             global_step_tensor,
             saving_listeners,
         )
+
+    def _hooks_of_workers(self, scaffold: Any) -> Iterator[Any]:
+        strategy, config = self._train_distribution, self.config
+        yield CompareAfterFirstStep(strategy)
+        if config.save_checkpoints_secs or config.save_checkpoints_steps:
+            yield SaveTogether(
+                strategy,
+                self.model_dir,
+                save_steps=config.save_checkpoints_steps,
+                save_secs=config.save_checkpoints_secs,
+                scaffold=scaffold,
+                on_all=any(map(reduces_when_read, tf.compat.v1.global_variables())),
+            )
 
 
 def _collectives(strategy: Any) -> HostCollectives | None:

@@ -7,7 +7,7 @@ Keras 2 and with Keras 3, where Horovod's own wrapper no longer reduces anything
 
 from popdist_tf.collectives.basics import Average, Sum, shutdown
 from popdist_tf.keras import callbacks
-from popdist_tf.keras.broadcasting import broadcast_variables
+from popdist_tf.keras.broadcasting import broadcast_variables, check_weights
 from popdist_tf.keras.job import (
     allgather,
     allreduce,
@@ -29,6 +29,7 @@ __all__ = [
     "broadcast",
     "broadcast_variables",
     "callbacks",
+    "check_weights",
     "init",
     "local_rank",
     "local_size",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from popdist_tf.collectives.agreement import agree
+from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.versions import tensorflow_variable, variable_name
 
@@ -37,6 +37,27 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
             variable.assign(collectives.broadcast(variable, root_rank))
 
     assign_all()
+
+
+def check_weights(variables: Iterable[Any], when: str = "here") -> None:
+    """Checks that all instances hold the same weights, bit for bit; every instance must call it.
+
+    For loops that update weights by themselves: optimizers of `DistributedOptimizer`, and any
+    optimizer under the strategies, are checked after their first step in any case.
+
+    Args:
+        variables: Variables of Keras or of TensorFlow, the same ones on every instance; in a graph
+            of TensorFlow 1, pairs of a name and the value that a session returned.
+        when: At which point, in words, for the message.
+
+    Raises:
+        AgreementError: Weights differ; raised on all instances, and names those that do.
+    """
+    held = [
+        one if isinstance(one, tuple) else (variable_name(one), tensorflow_variable(one).numpy())
+        for one in variables
+    ]
+    agree_on_weights(job_collectives(), held, when)
 
 
 def broadcast_training_state(model: Any, root_rank: int) -> None:

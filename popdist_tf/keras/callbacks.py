@@ -8,13 +8,38 @@ import tensorflow as tf
 
 from popdist_tf.collectives.agreement import agree
 from popdist_tf.collectives.instances import job_collectives
-from popdist_tf.keras.broadcasting import broadcast_training_state
+from popdist_tf.keras.broadcasting import broadcast_training_state, check_weights
+from popdist_tf.keras.optimizer import announced_steps
+
+_ANNOUNCED = "popdist_announced_epoch"
 
 
-class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+class _JobCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Lets the instances end an epoch together, where Keras does not know its length."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Makes the optimizer announce its steps."""
+        del logs
+        steps = announced_steps(self.model.optimizer)
+        if steps is not None:
+            steps.want(self.params.get("steps") is None)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Tells the instances that still train that this one has no more data."""
+        del logs
+        steps = announced_steps(self.model.optimizer)
+        # One of several callbacks will do.
+        if steps is not None and self.params.get(_ANNOUNCED) != epoch:
+            self.params[_ANNOUNCED] = epoch
+            steps.end_of_epoch()
+
+
+class BroadcastGlobalVariablesCallback(_JobCallback):
     """Starts the training on all instances from the weights and slots of one of them.
 
     Before the first step where the model is built by then (it has an input shape), else after it.
+    After the step that follows, the instances compare their weights: an optimizer that does not
+    reduce gradients (Horovod's own, with Keras 3) is found whatever it is.
 
     Args:
         root_rank: The instance whose values count.
@@ -25,28 +50,35 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         super().__init__()
         del device
         self._root_rank = root_rank
-        self._is_done = False
+        self._is_done = self._is_compared = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Compares the number of steps, and broadcasts."""
-        del logs
+        super().on_train_begin(logs)
         agree(job_collectives(), f"an epoch of {self.params.get('steps')} steps")
-        self._is_done = False
+        self._is_done = self._is_compared = False
         if self.model.built and self.model.weights:
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcasts what the first step has created."""
+        """Broadcasts what the first step has created, or compares what a step has made of it.
+
+        Raises:
+            AgreementError: The weights differ, on all instances.
+        """
         del batch, logs
         if not self._is_done:
             self._broadcast()
+        elif not self._is_compared:
+            self._is_compared = True
+            check_weights(self.model.trainable_weights, "after the first step")
 
     def _broadcast(self) -> None:
         broadcast_training_state(self.model, self._root_rank)
         self._is_done = True
 
 
-class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+class MetricAverageCallback(_JobCallback):
     """Averages the metrics of an epoch over the instances.
 
     Put it before callbacks that decide by metrics (early stopping, learning rates, checkpoints), so
@@ -62,6 +94,7 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replaces each metric by its average."""
+        super().on_epoch_end(epoch, logs)
         names = sorted(name for name in logs or {} if name != "learning_rate")
         collectives = job_collectives()
         if not logs or collectives.horovod is None:

@@ -1,9 +1,4 @@
-"""Stops a training whose instances hold different weights after the first step.
-
-Gradients that are reduced keep equal weights equal, and different weights different: nothing else
-would show it. The comparison is part of the step, because a step may be one of many in a compiled
-loop; it runs once, and sends one number for each variable.
-"""
+"""Stops a training whose instances hold different weights after the first step."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from popdist_tf.collectives.digests import assert_equal_weights
 from popdist_tf.versions import variable_name
 
 if TYPE_CHECKING:
@@ -24,7 +20,6 @@ _MESSAGE = (
     "give the model an input shape where steps_per_execution is more than 1), or call "
     "popdist_tf.keras.broadcast_variables before a loop of your own. The weights that differ:"
 )
-_ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # spreads positions over 64 bits
 
 
 class DivergenceGuard:
@@ -53,18 +48,5 @@ class DivergenceGuard:
         tf.cond(count == 2, lambda: self._compare(variables), lambda: True)  # noqa: PLR2004
 
     def _compare(self, variables: Sequence[Any]) -> Any:
-        own = tf.stack([_digest(tf.convert_to_tensor(variable)) for variable in variables])
-        rows = self._collectives.allgather(own[tf.newaxis])
-        differ = tf.reduce_any(rows != rows[0], axis=0)
-        names = tf.constant([variable_name(variable) for variable in variables])
-        equal = tf.logical_not(tf.reduce_any(differ))
-        check = tf.debugging.Assert(equal, [_MESSAGE, tf.boolean_mask(names, differ)], 5)
-        with tf.control_dependencies([] if check is None else [check]):
-            return tf.identity(equal)
-
-
-def _digest(weight: Any) -> Any:
-    """A number that changes with any bit of a tensor."""
-    bits = tf.reshape(tf.bitcast(weight, tf.uint8), [-1])
-    positions = tf.range(1, tf.size(bits, tf.int64) + 1, dtype=tf.int64)
-    return tf.reduce_sum((tf.cast(bits, tf.int64) + 1) * (positions * _ODD + 1))
+        weights = [(variable_name(variable), variable) for variable in variables]
+        return assert_equal_weights(self._collectives, weights, _MESSAGE)

@@ -14,6 +14,7 @@ from popdist_tf.collectives.agreement import agree
 from popdist_tf.collectives.basics import Average, Sum
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.errors import StrategyError
+from popdist_tf.keras.ends import AnnouncedSteps
 from popdist_tf.keras.guard import DivergenceGuard
 from popdist_tf.versions import update_method, variable_name
 
@@ -78,6 +79,19 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     return optimizer
 
 
+def announced_steps(optimizer: Any) -> AnnouncedSteps | None:
+    """How an optimizer tells the other instances of its steps.
+
+    Args:
+        optimizer: Any optimizer.
+
+    Returns:
+        None where it does not reduce, or has no other instance to reduce with.
+    """
+    reduction: _Reduction | None = getattr(optimizer, _REDUCTION, None)
+    return None if reduction is None else reduction.steps
+
+
 def _check(optimizer: Any, method: str, op: Any, passes: int) -> None:
     if not isinstance(optimizer, tf.keras.optimizers.Optimizer) or not hasattr(optimizer, method):
         raise StrategyError(
@@ -120,6 +134,8 @@ class _Reduction:
         self._averages = averages
         self._sparse_as_dense = sparse_as_dense
         self._guard = DivergenceGuard(self._collectives)
+        alone = self._collectives.horovod is None
+        self.steps = None if alone else AnnouncedSteps(self._collectives)
         self._has_run = False
 
     def reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
@@ -134,7 +150,7 @@ class _Reduction:
         """
         _refuse_strategies()
         _refuse_branches()
-        if self._collectives.horovod is None:
+        if self.steps is None:
             return gradients
         if not self._has_run:
             # Once: a later call may be a retrace on one instance alone.
@@ -146,7 +162,10 @@ class _Reduction:
             ]
             agree(self._collectives, f"an update of {len(shapes)} weights: {', '.join(shapes)}")
         self._guard.before_update(variables)
-        return [None if gradient is None else self._reduce(gradient) for gradient in gradients]
+        present = [gradient for gradient in gradients if gradient is not None]
+        # The last layer's gradient is the first that there is.
+        with tf.control_dependencies([self.steps.before_reduction(one) for one in present[-1:]]):
+            return [None if gradient is None else self._reduce(gradient) for gradient in gradients]
 
     def _reduce(self, gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices) and not self._sparse_as_dense:

@@ -8,6 +8,7 @@ where ours are not called.
 from __future__ import annotations
 
 import weakref
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -28,6 +29,7 @@ from popdist_tf.strategies.cross_device import (
     is_per_replica,
 )
 from popdist_tf.strategies.ends import with_agreed_end
+from popdist_tf.strategies.guard import StepGuard
 from popdist_tf.strategies.placement import device_code, on_device
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         self._reduce_on_device = reduce_on_device
         self._has_run = False
         self._data_sets = 0
+        self._guard = StepGuard(collectives)
         self._weights: list[tuple[str, weakref.ref[Any]]] = []
         self._host_ops = HostCrossDeviceOps(collectives)
         super().__init__(strategy, devices=list(devices), cross_device_ops=self._host_ops)
@@ -168,8 +171,13 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
             # Once: a later call may be a retrace on one instance alone.
             self._has_run = True
             agree(self._collectives, "the first step")
-        with device_code():
+        compares = self._reduce_on_device and self._collectives.horovod is not None
+        with self._guard.step(fn) if compares else nullcontext(), device_code():
             return super()._call_for_each_replica(fn, args, kwargs)
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        self._guard.note(var)
+        return super()._update(var, fn, args, kwargs, group)
 
     # Reducing.
 

@@ -31,6 +31,7 @@ def model(optimizer_name, batch_norm):
     def model_fn(features, labels, mode, params):
         import tensorflow.compat.v1 as tf
 
+        import popdist
         from popdist_tf import ipu
 
         layers = [tf.keras.layers.Conv2D(2, 3, activation="tanh")]
@@ -40,7 +41,9 @@ def model(optimizer_name, batch_norm):
         network = tf.keras.Sequential(layers)
         logits = network(features, training=mode == tf.estimator.ModeKeys.TRAIN)
         loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
-        if optimizer_name == "adam":
+        if optimizer_name == "diverging":
+            optimizer = tf.train.GradientDescentOptimizer(0.1 * (1 + popdist.getInstanceIndex()))
+        elif optimizer_name == "adam":
             optimizer = tf.train.AdamOptimizer(0.01)
         else:
             optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
@@ -109,6 +112,11 @@ def estimators_in_job():
         estimator = estimator_for(optimizer, batch_norm=batch_norm, strategy=strategy)
         found = variables_after(estimator, input_fn, stops)
         answers |= {f"{case}/{name}": value for name, value in found.items()}
+    diverging = estimator_for("diverging", batch_norm=False, strategy=strategy)
+    try:
+        diverging.train(input_fn, max_steps=STEPS)
+    except RuntimeError as error:
+        answers["diverging"] = str(error)
     return answers
 
 
@@ -134,8 +142,8 @@ def ranks():
 def test_ranks_have_equal_variables_slots_included(ranks):
     assert any("Adam" in name for name in ranks[0])
     assert any("Momentum" in name for name in ranks[0])
-    for name, value in ranks[0].items():
-        np.testing.assert_array_equal(value, ranks[1][name])
+    for name in ranks[0].keys() - {"diverging"}:
+        np.testing.assert_array_equal(ranks[0][name], ranks[1][name])
 
 
 def test_variables_are_those_of_one_process_on_the_global_batch(ranks):
@@ -152,6 +160,14 @@ def test_checkpoints_are_labelled_with_the_updates_they_hold(ranks, case):
 
 def test_training_with_batch_norm_saves_on_all_ranks_and_resumes(ranks):
     assert any("moving_mean" in name for name in ranks[0])
+
+
+def test_weights_that_the_first_step_makes_different_stop_the_training(ranks):
+    for rank in ranks:
+        assert (
+            "[PD413] the workers hold different weights after the first step" in rank["diverging"]
+        )
+        assert "4 of 4 weights differ: sequential" in rank["diverging"]
 
 
 def workers(output):

@@ -94,6 +94,33 @@ def in_job():
     jitted = compiled(network(seed=0), hvd.DistributedOptimizer(adam()), jit_compile=True)
     answers["jit"] = error_of(fitted, jitted, data(rank), BATCH)
 
+    mixed = tf.keras.mixed_precision.LossScaleOptimizer
+    outer = compiled(network(seed=0), hvd.DistributedOptimizer(mixed(adam())))
+    answers["loss scaling"] = error_of(fitted, outer, data(rank), BATCH, callbacks)
+    inner = compiled(network(seed=0), mixed(hvd.DistributedOptimizer(adam())))
+    answers["inner"] = error_of(fitted, inner, data(rank), BATCH)
+
+    endless = compiled(network(seed=0), hvd.DistributedOptimizer(adam()))
+    batches = tf.data.Dataset.from_tensor_slices(data(rank)).batch(BATCH).filter(lambda *_: True)
+    answers["unknown length"] = error_of(
+        endless.fit, batches, epochs=EPOCHS, verbose=0, callbacks=callbacks
+    )
+    answers["unequal"] = error_of(
+        endless.fit, batches.take(STEPS - rank), verbose=0, callbacks=callbacks
+    )
+
+    # Horovod's own wrapper overrides what Keras 3 does not call. It reduces with Keras 2.
+    import horovod.tensorflow.keras
+
+    plain = compiled(network(seed=0), horovod.tensorflow.keras.DistributedOptimizer(adam()))
+    answers["Horovod's own"] = error_of(fitted, plain, data(rank), BATCH, callbacks)
+    answers["keras"] = 3 if hasattr(adam, "apply") else 2
+
+    loop = tf.Variable([1.0 + rank])
+    answers["check"] = error_of(hvd.check_weights, [loop], "in a loop")
+    hvd.broadcast_variables([loop])
+    answers["checked"] = error_of(hvd.check_weights, [loop, ("array", np.ones(3))])
+
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         nested = compiled(network(seed=0), hvd.DistributedOptimizer(adam()))
     answers["nested"] = error_of(fitted, nested, data(rank), BATCH)
@@ -142,6 +169,30 @@ def test_what_cannot_work_says_so(ranks):
         assert "XLA cannot compile" in rank["jit"]
 
 
+def test_loss_scaling_works_around_the_wrapper_and_is_refused_inside(ranks):
+    for rank in ranks:
+        assert rank["loss scaling"] == "no error"
+        assert "an update under a condition" in rank["inner"]
+
+
+def test_epochs_of_unknown_length_end_together_or_stop(ranks):
+    for rank in ranks:
+        assert rank["unknown length"] == "no error"
+        assert "[PD413] the instances have different numbers of batches" in rank["unequal"]
+
+
+def test_an_optimizer_that_does_not_reduce_is_found_after_the_first_step(ranks):
+    for rank in ranks:
+        found = "different weights after the first step" in rank["Horovod's own"]
+        assert found == (rank["keras"] == 3)
+
+
+def test_a_loop_of_ones_own_can_ask(ranks):
+    for rank in ranks:
+        assert "[PD413] the instances hold different weights in a loop" in rank["check"]
+        assert rank["checked"] == "no error"
+
+
 def under_the_strategy():
     import tensorflow as tf
 
@@ -162,9 +213,31 @@ def under_the_strategy():
     answers["weight"] = model.get_weights()[0]
     answers["unequal"] = error_of(model.fit, dataset(STEPS - instance), verbose=0)
 
+    weights = model.get_weights()
     if instance == 1:
-        model.set_weights([weight + 1 for weight in model.get_weights()])
+        model.set_weights([weight + 1 for weight in weights])
     answers["loaded"] = error_of(model.fit, dataset(STEPS), verbose=0)
+    model.set_weights(weights)
+
+    with strategy.scope():
+        # A setting that is no variable, and so keeps what each instance has chosen.
+        clipped = tf.keras.optimizers.SGD(0.1, clipvalue=1e-3 * (1 + instance))
+        other = compiled(network(seed=0), clipped)
+    answers["clipped"] = error_of(other.fit, dataset(STEPS), verbose=0)
+
+    with strategy.scope():
+        weight = tf.Variable([1.0])
+
+    @tf.function
+    def update():
+        # Reduced, and then different on each instance after all.
+        total = tf.distribute.get_replica_context().all_reduce("SUM", weight * 0.5)
+        tf.distribute.get_replica_context().merge_call(
+            lambda where, value: where.extended.update(weight, lambda v, g: v.assign(g), (value,)),
+            (total * (1.0 + instance),),
+        )
+
+    answers["loop"] = error_of(strategy.run, update)
 
     jitted = tf.function(
         lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([])),
@@ -188,6 +261,12 @@ def test_data_of_unknown_length_ends_together(strategies):
 def test_weights_that_one_instance_has_loaded_are_found_before_the_next_fit(strategies):
     for rank in strategies:
         assert "[PD413] the instances hold different weights before this data" in rank["loaded"]
+
+
+@pytest.mark.parametrize("where", ["clipped", "loop"])
+def test_weights_that_a_step_makes_different_stop_the_training(strategies, where):
+    for rank in strategies:
+        assert "[PD413] the instances hold different weights after the first step" in rank[where]
 
 
 def test_compiling_a_step_is_refused_with_a_reason(strategies):
