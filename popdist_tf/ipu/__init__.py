@@ -10,8 +10,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from popdist.sdk.surface import missing
+
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return missing(__name__, name)
     return import_module(f"{__name__}.{name}")

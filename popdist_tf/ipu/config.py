@@ -1,5 +1,8 @@
 """``ipu.config``: the configuration of the system."""
 
+from typing import Any
+
+from popdist.sdk.surface import missing
 from popdist_tf.config.enums import (
     DeviceConnectionType,
     ExecutionProfileType,
@@ -22,3 +25,7 @@ __all__ = [
     "configure_ipu_system",
     "reset_ipu_configuration",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return missing(__name__, name)

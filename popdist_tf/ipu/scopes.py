@@ -1,5 +1,8 @@
 """``ipu.scopes``: scopes of device code."""
 
+from typing import Any
+
+from popdist.sdk.surface import missing
 from popdist_tf.loops.scopes import (
     frontend_attribute,
     ipu_jit_scope,
@@ -19,3 +22,7 @@ __all__ = [
     "partials_type",
     "stochastic_rounding",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return missing(__name__, name)

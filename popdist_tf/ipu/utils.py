@@ -1,5 +1,8 @@
 """``ipu.utils``: configuration as SDK 2.2 and before had it, and small helpers."""
 
+from typing import Any
+
+from popdist.sdk.surface import missing
 from popdist_tf.config.device_only import (
     set_compilation_options,
     set_convolution_options,
@@ -64,3 +67,7 @@ __all__ = [
     "set_serialization_options",
     "set_transfer_options",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return missing(__name__, name)

@@ -6,23 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from popdist_tf.errors import StrategyError
-
 Dropout = tf.keras.layers.Dropout
 Embedding = tf.keras.layers.Embedding
 LSTM = PopnnLSTM = tf.keras.layers.LSTM
 GRU = PopnnGRU = tf.keras.layers.GRU
-
-# Published layers that drive the original hardware, with what to use instead.
-_REFUSED = {
-    "AssumeEqualAcrossReplicas": "leave it away: values are the same where they are reduced",
-    "CTCInferenceLayer": "tf.nn.ctc_beam_search_decoder",
-    "CTCLoss": "tf.nn.ctc_loss",
-    "CTCPredictionsLayer": "tf.nn.ctc_beam_search_decoder",
-    "EffectiveTransformer": "tf.keras.layers.MultiHeadAttention",
-    "RecomputationCheckpoint": "tf.recompute_grad around a function of the model",
-    "SerialDense": "tf.keras.layers.Dense",
-}
 
 
 class GroupNormalization(tf.keras.layers.Layer):  # type: ignore[misc]
@@ -147,22 +134,3 @@ class InstanceNormalization(GroupNormalization):
 
 
 GroupNorm, LayerNorm, InstanceNorm = GroupNormalization, LayerNormalization, InstanceNormalization
-
-
-def refused(name: str) -> None:
-    """Says why there is no such layer.
-
-    Args:
-        name: The layer's name.
-
-    Raises:
-        AttributeError: There never was one.
-        StrategyError: It belongs to the original hardware.
-    """
-    if name not in _REFUSED:
-        raise AttributeError(f"module 'popdist_tf.ipu.keras.layers' has no attribute {name!r}")
-    raise StrategyError(
-        "PD412",
-        f"the layer {name} drives the original hardware",
-        hint=_REFUSED[name],
-    )

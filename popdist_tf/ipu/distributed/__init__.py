@@ -1,5 +1,8 @@
 """``ipu.distributed``: strategies and host collectives, where SDK 3 has them."""
 
+from typing import Any
+
+from popdist.sdk.surface import missing
 from popdist_tf.collectives.basics import (
     Adasum,
     Average,
@@ -43,3 +46,7 @@ __all__ = [
     "shutdown",
     "size",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return missing(__name__, name)

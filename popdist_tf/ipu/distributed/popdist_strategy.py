@@ -1,5 +1,8 @@
 """``ipu.distributed.popdist_strategy``: the strategy for PopDist jobs, where SDK 3 has it."""
 
+from typing import Any
+
+from popdist.sdk.surface import missing
 from popdist_tf.strategies.extended import HorovodExtended
 from popdist_tf.strategies.popdist_strategy import PopDistStrategy
 
@@ -7,3 +10,7 @@ PopDistStrategyV1 = PopDistStrategy
 PopDistExtended = PopDistExtendedV1 = HorovodExtended
 
 __all__ = ["PopDistExtended", "PopDistExtendedV1", "PopDistStrategy", "PopDistStrategyV1"]
+
+
+def __getattr__(name: str) -> Any:
+    return missing(__name__, name)

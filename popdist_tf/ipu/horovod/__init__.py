@@ -1,5 +1,8 @@
 """``ipu.horovod``: Horovod's basics and collectives for TensorFlow programs."""
 
+from typing import Any
+
+from popdist.sdk.surface import missing
 from popdist_tf.collectives.basics import (
     Adasum,
     Average,
@@ -51,3 +54,7 @@ __all__ = [
     "shutdown",
     "size",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return missing(__name__, name)

@@ -1,5 +1,8 @@
 """``ipu.horovod.ipu_horovod_strategy``: the strategy for any Horovod job."""
 
+from typing import Any
+
+from popdist.sdk.surface import missing
 from popdist_tf.strategies.extended import HorovodExtended
 from popdist_tf.strategies.horovod_strategy import IPUHorovodStrategy
 
@@ -12,3 +15,7 @@ __all__ = [
     "IPUHorovodStrategy",
     "IPUHorovodStrategyV1",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return missing(__name__, name)

@@ -1,5 +1,8 @@
 """``ipu.keras.layers``: layers under their published names."""
 
+from typing import Any
+
+from popdist.sdk.surface import missing
 from popdist_tf.keras.layers import (
     GRU,
     LSTM,
@@ -13,7 +16,6 @@ from popdist_tf.keras.layers import (
     LayerNormalization,
     PopnnGRU,
     PopnnLSTM,
-    refused,
 )
 
 __all__ = [
@@ -32,5 +34,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> None:
-    refused(name)
+def __getattr__(name: str) -> Any:
+    return missing(__name__, name)

@@ -1,0 +1,12 @@
+"""``ipu.nn_ops``: the same as ``ipu.ops.nn_ops``."""
+
+from typing import Any
+
+from popdist.sdk.surface import missing
+from popdist_tf.loops.operations import gelu, softmax
+
+__all__ = ["gelu", "softmax"]
+
+
+def __getattr__(name: str) -> Any:
+    return missing(__name__, name)
