@@ -8,7 +8,7 @@ from popdist.sdk.surface import missing
 from popdist_torch import optim, options, profiling
 from popdist_torch.arguments import ICustomArgParser, registerCustomArgParser
 from popdist_torch.checkpoint import Checkpoint
-from popdist_torch.data import AsynchronousDataAccessor, DataLoader
+from popdist_torch.data import AsynchronousDataAccessor, DataLoader, in_step
 from popdist_torch.errors import Error, RecoverableError, UnrecoverableError
 from popdist_torch.executor.compile_hooks import registerPostCompileHook, registerPreCompileHook
 from popdist_torch.executor.executor import Executor as PoplarExecutor
@@ -117,6 +117,7 @@ __all__ = [
     "dynamic_update",
     "for_loop",
     "identity_loss",
+    "in_step",
     "inferenceModel",
     "ipuHardwareIsAvailable",
     "ipuHardwareVersion",

@@ -93,6 +93,12 @@ class DataLoader(PositionedLoader):
         if options.placement.num_processes > 1:
             facts = options._data_facts  # noqa: SLF001 - checked on the model's first step
             facts.append(reading.shared or f"{self._batches()} batches a process")
+        if self._batches() == 0 and reading.batch_size is not None:
+            logger.warning(
+                "the loader has no batch: the data set is smaller than one combined batch of %d "
+                "samples, and drop_last=True",
+                reading.batch_size,
+            )
         self._accessor: AsynchronousDataAccessor | None = None
         if mode != DataLoaderMode.Sync:
             pieces = _pieces(reading, mode, rebatched_worker_size)

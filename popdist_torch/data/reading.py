@@ -166,6 +166,7 @@ class Request:
             self.batch_size is not None,
             "data is divided in batches, so batch_size cannot be None here",
             self.batch_size,
+            hint="pass a batch_size, or auto_distributed_partitioning=False and divide it yourself",
         )
         require(
             not self.shuffle or self.options.exists("random_seed"),

@@ -6,6 +6,8 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from popdist.sdk.surface import missing
 from popdist_torch.errors import Error, OfflineError
 from popdist_torch.executor import compile_hooks, inputs, replica_state
@@ -22,7 +24,6 @@ from popdist_torch.ops.scope import wrapped_call
 from popdist_torch.options import ConnectionType, Options, OutputMode
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 logger = logging.getLogger("popdist.torch")
@@ -53,7 +54,7 @@ class Executor(Measured, Anchored, ABC):
         given = Options() if options is None else options
         if not isinstance(given, Options):
             raise Error("PD305", "options must be a poptorch.Options", value=type(given).__name__)
-        _require_eager(self._user_model)
+        _require_module(self._user_model)
         given._freeze()  # noqa: SLF001 - what freezing is for
         self._options = given.resolved(default_output)
         self._batching = Batching.of(self._options)
@@ -231,8 +232,16 @@ class Executor(Measured, Anchored, ABC):
         return self._synthetic
 
 
-def _require_eager(model: nn.Module) -> None:
-    """Refuses what would run uncompiled, or would hide losses and buffers from those who look."""
+def _require_module(model: Any) -> None:
+    """Refuses what is no module, and compiled ones: they hide losses and buffers."""
+    if not isinstance(model, torch.nn.Module):
+        raise Error(
+            "PD305",
+            "only modules can be wrapped",
+            value=type(model).__name__,
+            accepted="a torch.nn.Module",
+            hint="put the function into the forward method of a module",
+        )
     for name, part in model.named_modules():
         compiled = part._compiled_call_impl  # noqa: SLF001 - what Module.compile() sets
         if hasattr(part, "_orig_mod") or compiled is not None:

@@ -134,11 +134,15 @@ def require_callable_with(forward: Any, args: Sequence[Any], kwargs: Mapping[str
     Raises:
         Error: An argument is missing or not known.
     """
+    signature = inspect.signature(forward)
     try:
-        inspect.signature(forward).bind(*args, **kwargs)
+        signature.bind(*args, **kwargs)
     except TypeError as error:
         raise Error(
-            "PD305", "the model cannot be called with these arguments", value=str(error)
+            "PD305",
+            "the model cannot be called with these arguments",
+            value=str(error),
+            accepted=f"forward{signature}",
         ) from error
 
 

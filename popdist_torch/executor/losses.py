@@ -92,6 +92,8 @@ def final_loss(found: Sequence[torch.Tensor]) -> int:
             "Multiple independent losses found in graph. Graph must have one final loss. "
             "Wrap final graph loss in poptorch.identity_loss.",
             value=f"{len(final)} losses",
+            accepted="one loss",
+            hint="return poptorch.identity_loss(first + second, reduction='none')",
         )
     return final[0]
 

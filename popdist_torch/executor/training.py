@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist_torch.errors import Error
+from popdist_torch.errors import Error, OptimizerError
 from popdist_torch.executor import agreement, connection
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.finite import LossGuard
@@ -58,7 +58,9 @@ class TrainingExecutor(Executor):
         self._placement_invariant = placement_invariant
         self._stop_at_bad_loss = stop_at_bad_loss
         self._guard: LossGuard | None = None
-        self._optimizer = optimizer or torch.optim.SGD(self._user_model.parameters(), lr=0.01)
+        if optimizer is None:
+            optimizer = torch.optim.SGD(self._user_model.parameters(), lr=0.01)
+        self._optimizer = _checked(optimizer)
         self._check_agreement = check_agreement
         self._link = wrap(self._user_model)
         self._device_optimizer: DeviceOptimizer | None = None
@@ -100,7 +102,7 @@ class TrainingExecutor(Executor):
         Args:
             optimizer: The optimizer.
         """
-        self._optimizer = optimizer
+        self._optimizer = _checked(optimizer)
         if self._device_optimizer is None:
             return
         if optimizer is self._device_optimizer.host:
@@ -242,6 +244,17 @@ class TrainingExecutor(Executor):
         if self._gradients is not None:
             self._gradients.release()
             self._gradients = None
+
+
+def _checked(optimizer: Any) -> torch.optim.Optimizer:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise OptimizerError(
+            "PD306",
+            "this is no optimizer",
+            value=type(optimizer).__name__,
+            accepted="an object of torch.optim or popdist_torch.optim",
+        )
+    return optimizer
 
 
 def trainingModel(

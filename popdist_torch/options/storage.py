@@ -8,6 +8,7 @@ base constructor has run, and a copy is never frozen.
 from __future__ import annotations
 
 import copy
+from difflib import get_close_matches
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -174,7 +175,12 @@ class OptionsDict:
         values = self.__dict__.get("_values", {})
         if name in values:
             return values[name]
-        raise UnknownOptionError("PD300", f"{type(self).__name__} has no option {name!r}")
+        near = get_close_matches(name, [n for n in dir(type(self)) if n[0] != "_"] + [*values], n=1)
+        raise UnknownOptionError(
+            "PD300",
+            f"{type(self).__name__} has no option {name!r}",
+            hint=f"did you mean {near[0]!r}?" if near and not name.startswith("_") else None,
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):

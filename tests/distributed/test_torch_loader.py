@@ -72,7 +72,22 @@ def train_interleaved(accumulation=2, own=None):
     for _ in range(2):
         for batch in loader:
             training(*batch)
-    return {"weights": reference.flat(model), "batches": len(loader)}
+    return {"weights": reference.flat(model), "batches": len(loader), **uneven(options)}
+
+
+def uneven(options):
+    """Data of which every instance has one batch more than the one before."""
+    seen = {}
+    batches = range(2 + options.Distributed.processId)
+    seen["early"] = list(poptorch.in_step(batches, options, stop_early=True))
+    seen["even"] = list(poptorch.in_step(range(2), options))
+    seen["begun"] = []
+    try:
+        for batch in poptorch.in_step(batches, options):
+            seen["begun"].append(batch)
+    except AssertionError as error:
+        seen["uneven"] = str(error)
+    return seen
 
 
 class Net(torch.nn.Module):
@@ -90,3 +105,6 @@ def test_interleaved_data_trains_the_same_in_every_layout():
     for answer in run_job(train_interleaved, instances=2, replicas=4):
         assert answer["batches"] == 2
         assert abs(answer["weights"] - expected["weights"]).max() < 1e-14
+        assert answer["early"] == answer["even"] == answer["begun"] == [0, 1]
+        assert "instance 0 ended after 2 batches" in answer["uneven"]
+    assert "uneven" not in expected

@@ -134,3 +134,17 @@ def test_compiled_modules_cannot_be_wrapped(how):
         model.layer.compile(backend="eager")
     with pytest.raises(poptorch.Error, match=r"torch\.compile cannot be wrapped"):
         poptorch.trainingModel(model)
+
+
+def test_what_is_no_module_or_no_optimizer_is_said_at_once():
+    with pytest.raises(poptorch.Error, match=r"torch\.nn\.Module"):
+        poptorch.trainingModel(lambda x: x)
+    with pytest.raises(AssertionError, match="no optimizer"):
+        poptorch.trainingModel(Net(), optimizer="sgd")
+    with pytest.raises(poptorch.Error, match=r"forward\(x\)"):
+        poptorch.inferenceModel(Net())()
+
+
+def test_an_option_that_does_not_exist_is_told_what_is_near():
+    with pytest.raises(AttributeError, match="did you mean 'deviceIterations'"):
+        poptorch.Options().deviceIteration(2)
