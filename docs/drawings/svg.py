@@ -58,7 +58,8 @@ class Picture:
         middle = (y1 + y2) / 2
         path = f"M{x1:g} {y1:g}C{x1:g} {middle:g} {x2:g} {middle:g} {x2:g} {y2:g}"
         self._parts.append(
-            f'<path d="{path}" fill="none" stroke="#666" stroke-width="0.9" marker-end="url(#tip)"/>'
+            f'<path d="{path}" fill="none" stroke="#666" stroke-width="0.9" '
+            'marker-end="url(#tip)"/>'
         )
 
     def text(self) -> str:

@@ -15,9 +15,9 @@ from popdist.poprun.plan.job import make_job
 from tests.distributed.jobs import ROOT
 
 BESIDE_PYTHON = Path(sys.executable).parent
-ELSEWHERE = {"sbatch", "salloc", "srun", "ssh", "git", "cd", "kubectl", "export", "eval", "unset"}
+ELSEWHERE = {"sbatch", "salloc", "srun", "ssh", "git", "cd", "kubectl", "export", "eval", "source", "unset"}
 HELP = {"mpirun": ["--help", "all"], "horovodrun": ["--help"], "torchrun": ["--help"]}
-ENVIRON = {"PATH": "/usr/bin:/bin", "HF_TOKEN": "x", "B": "y"}
+ENVIRON = {"PATH": f"{BESIDE_PYTHON}:/usr/bin:/bin", "HF_TOKEN": "x", "B": "y"}
 
 
 def check(command, files):
