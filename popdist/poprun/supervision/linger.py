@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import select
 from time import monotonic
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # a guard starts in half the time without `typing`; checkers know the name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
