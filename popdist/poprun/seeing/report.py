@@ -131,6 +131,8 @@ def _describe(
         )
     if follows(one):
         lines.append(_who_left(one, outcome))
+    if _lacks_sdk(one):
+        lines.append("hint: poprun --sdk-names gives popdist's modules the names of the SDK's")
     tail = _tail(one)[-_TAIL_LINES:]
     if tail and len(instances) > 1:
         lines.append("the end of its standard error:")
@@ -149,6 +151,13 @@ def _who_left(one: InstanceRecord, outcome: Outcome) -> str:
         f"by its own words it failed because another instance had left; {who}, so most likely one "
         f"ended early, with fewer steps than instance {one.index}"
     )
+
+
+def _lacks_sdk(one: InstanceRecord) -> bool:
+    """Whether a program failed because it imports a module of the SDK, which is not installed."""
+    from popdist.sdk.finder import ALIASES
+
+    return any(f"No module named '{name}'".encode() in one.tail for name in ALIASES)
 
 
 def _tail(one: InstanceRecord) -> list[str]:

@@ -95,12 +95,11 @@ _COLLECTIONS = """
 Callable Container Hashable Iterable Iterator ItemsView KeysView Mapping MappingView MutableMapping
 MutableSequence MutableSet Sequence Set Sized ValuesView
 """.split()  # noqa: SIM905 - as above
+_FFT = {"irfft": "torch.fft.irfft(a)", "rfft": "torch.fft.rfft(a)"}
 _TORCH = {
     "eig": "torch.linalg.eig(a)",
-    "irfft": "torch.fft.irfft(a)",
     "lstsq": "torch.linalg.lstsq(a, b), with the arguments the other way round",
     "matrix_rank": "torch.linalg.matrix_rank(a)",
-    "rfft": "torch.fft.rfft(a)",
     "solve": "torch.linalg.solve(a, b), with the arguments the other way round",
     "symeig": "torch.linalg.eigh(a)",
 }
@@ -129,7 +128,6 @@ IDIOMS: tuple[Idiom, ...] = (
         certain=False,
     ),
     Idiom(".fit_generator", "model.fit(generator, ...)", "TensorFlow 2.16", certain=False),
-    Idiom(".experimental_run_v2", "strategy.run(...)", "TensorFlow 2.4", certain=False),
     *(
         Idiom(
             f"tensorflow.keras.optimizers.{name}",
@@ -159,7 +157,8 @@ IDIOMS: tuple[Idiom, ...] = (
         certain=False,
         without="weights_only",
     ),
-    *(Idiom(f"torch.{name}", edit, "PyTorch 1.13") for name, edit in _TORCH.items()),
+    *(Idiom(f"torch.{name}", edit, "PyTorch 1.8") for name, edit in _FFT.items()),
+    *(Idiom(f"torch.{name}", edit, "PyTorch 2.0") for name, edit in _TORCH.items()),
     Idiom("torch._six.string_classes", "str", "PyTorch 2.0"),
     Idiom("torch._six.int_classes", "int", "PyTorch 2.0"),
     Idiom("torch._six.container_abcs", "import collections.abc as container_abcs", "PyTorch 2.0"),
@@ -186,7 +185,7 @@ IDIOMS: tuple[Idiom, ...] = (
     Idiom(
         "onnx.mapping",
         "onnx.helper.tensor_dtype_to_np_dtype and its like",
-        "onnx 1.19",
+        "current onnx",
         certain=False,
     ),
 )

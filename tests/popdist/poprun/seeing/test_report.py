@@ -38,6 +38,15 @@ def test_the_first_failure_is_named_with_its_last_lines():
     assert outcome.exit_code == 3
 
 
+def test_a_missing_module_of_the_sdk_is_offered_ours():
+    outcome = Outcome()
+    tail = b"ModuleNotFoundError: No module named '%s'\n"
+    outcome.first_failure = ended(outcome, 0, code=1, tail=tail % b"tensorflow.python.ipu")
+    assert "hint: poprun --sdk-names" in failure_report(outcome, TWO)
+    outcome.first_failure = ended(outcome, 0, code=1, tail=tail % b"tensorflow")
+    assert "sdk-names" not in failure_report(outcome, TWO)
+
+
 @pytest.mark.parametrize(
     ("number", "words"), [(signal.SIGKILL, "memory"), (signal.SIGSEGV, "SIGSEGV")]
 )
