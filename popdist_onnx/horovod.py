@@ -20,7 +20,6 @@ from popdist_onnx.session.training import TrainingSession
 from popdist_onnx.session.weights import PyWeightsIO
 
 if TYPE_CHECKING:
-
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.runtime.cells import Array
     from popdist_onnx.types import SessionOptions

@@ -12,6 +12,7 @@ from popdist_onnx.builder.annotations import Annotations
 from popdist_onnx.builder.attributes import plain_attribute
 from popdist_onnx.builder.core import DEFAULT_OPSETS
 from popdist_onnx.builder.graphcore_methods import ai_graphcore
+from popdist_onnx.builder.input_arguments import input_info, input_name
 from popdist_onnx.builder.model_files import as_tensor
 from popdist_onnx.builder.naming import debug_name, require_unreserved
 from popdist_onnx.builder.onnx_methods import OLDEST_OPSET, ai_onnx, newest_opset
@@ -114,10 +115,10 @@ class Builder(Annotations, Queries):
         Raises:
             ArgumentError: The arguments are neither of these.
         """
-        info, rest = _info(arguments)
+        info, rest = input_info(arguments)
         # Settings have been checked when they were made, and change nothing here.
         rest = tuple(one for one in rest if not isinstance(one, InputSettings))
-        name = _named("addInputTensor", rest, debugContext, old) or "input"
+        name = input_name("addInputTensor", rest, debugContext, old) or "input"
         return self._add_input(name, info)
 
     def addUntypedInputTensor(self, debugContext: object = "") -> str:
@@ -178,7 +179,7 @@ class Builder(Annotations, Queries):
                 hint="write np.array(value, dtype=np.float32)",
             )
         DataType.of(content.dtype)
-        name = _named("addInitializedInputTensor", (), debugContext, old) or "init_input"
+        name = input_name("addInitializedInputTensor", (), debugContext, old) or "init_input"
         tensor_id = self._add_input(name, TensorInfo(content))
         value = self._values[tensor_id]
         value.const_value = as_tensor(content, tensor_id)
@@ -272,33 +273,3 @@ class Builder(Annotations, Queries):
     def _known(self, value: ir.Value) -> str:
         self._values[str(value.name)] = value
         return str(value.name)
-
-
-def _info(arguments: tuple[Any, ...]) -> tuple[TensorInfo, tuple[Any, ...]]:
-    match arguments:
-        case (TensorInfo() as info, *rest):
-            return info, tuple(rest)
-        case (dtype, shape, *rest) if not isinstance(shape, str):
-            return TensorInfo(dtype, shape), tuple(rest)
-        case _:
-            raise ArgumentError(
-                "PD507",
-                "addInputTensor takes a TensorInfo, or an element type and a shape",
-                value=arguments,
-                hint='write addInputTensor("FLOAT", [2, 3])',
-            )
-
-
-def _named(
-    method: str, rest: tuple[object, ...], context: object, old: Mapping[str, object]
-) -> str:
-    given = [*rest, *[one for name, one in old.items() if name == "debugPrefix"]]
-    unknown = [name for name in old if name != "debugPrefix"]
-    if unknown or len(given) > 1:
-        raise ArgumentError(
-            "PD501",
-            f"{method} was given arguments that it does not take",
-            value=unknown or given,
-            accepted="debugContext",
-        )
-    return debug_name(given[0] if given else context)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from popdist_onnx.builder import graphcore_arguments as arguments
 from popdist_onnx.builder.attributes import Kind
 from popdist_onnx.builder.methods import Method, OperatorSet, Parameter, make
-from popdist_onnx.errors import ArgumentError
 from popdist_onnx.lowering.registry import DOMAIN
-from popdist_onnx.types import InitType, ReductionType, ScatterReduction
+from popdist_onnx.types import ReductionType, ScatterReduction
 
 _ANY = 1 << 30
 
@@ -42,53 +42,6 @@ def _method(
         prepare,
         outputs_follow=outputs_follow,
     )
-
-
-def _init_type(inputs: list[Any], bound: dict[str, Any]) -> None:
-    del inputs
-    if not isinstance(bound["init_type"], InitType):
-        raise ArgumentError(
-            "PD501", "init takes an InitType", value=bound["init_type"], accepted="NoInit, Zero"
-        )
-
-
-def _scatter(inputs: list[Any], bound: dict[str, Any]) -> None:
-    del inputs
-    reduction = bound["reduction"]
-    if not isinstance(reduction, ScatterReduction):
-        raise ArgumentError(
-            "PD501",
-            "scatterreduce takes a ScatterReduction",
-            value=reduction,
-            accepted=", ".join(one.name for one in ScatterReduction),
-        )
-    bound["reduction"] = reduction.value
-
-
-def _flatten(inputs: list[Any], bound: dict[str, Any]) -> None:
-    groups = list(inputs)
-    if not all(isinstance(one, (list, tuple)) for one in groups):
-        raise ArgumentError(
-            "PD501",
-            "multiconv takes a list of lists of ids, one list per convolution",
-            value=groups,
-            hint="write [[x0, w0], [x1, w1, b1]]",
-        )
-    for name in ("dilations", "inDilations", "pads", "outPads", "strides"):
-        per_convolution = bound[name]
-        if not all(isinstance(one, (list, tuple)) for one in per_convolution) or (
-            any(per_convolution)
-            and not (all(per_convolution) and len(per_convolution) == len(groups))
-        ):
-            raise ArgumentError(
-                "PD501",
-                f"multiconv takes for {name} a list of numbers for each convolution, or nothing",
-                value=per_convolution,
-            )
-        bound[name] = [number for one in per_convolution for number in one]
-    inputs[:] = [tensor for group in groups for tensor in group]
-    bound["inputCounts"] = [len(group) for group in groups]
-    bound["num_outputs"] = len(groups)
 
 
 METHODS = (
@@ -189,7 +142,7 @@ METHODS = (
         Parameter("data_type", Kind.DTYPE),
         Parameter("init_type", Kind.INT),
         Parameter("batch_axis", Kind.INT, -1),
-        prepare=_init_type,
+        prepare=arguments.require_init_type,
     ),
     _method(
         "l1loss",
@@ -227,7 +180,7 @@ METHODS = (
         Parameter("inputCounts", Kind.INTS, None, hidden=True),
         outputs=(1, _ANY),
         outputs_follow=True,
-        prepare=_flatten,
+        prepare=arguments.flatten_convolutions,
     ),
     _method(
         "nllloss",
@@ -300,7 +253,7 @@ METHODS = (
         Parameter("axis_size", Kind.INT),
         Parameter("axis", Kind.INT, -1),
         Parameter("reduction", Kind.STRING, ScatterReduction.Sum),
-        prepare=_scatter,
+        prepare=arguments.name_reduction,
     ),
     _method(
         "sequenceslice",
@@ -339,10 +292,6 @@ def ai_graphcore(version: int = 1) -> type[OperatorSet]:
     Returns:
         A class with a method for each.
     """
-    members: dict[str, Any] = {
-        "domain": DOMAIN,
-        "version": version,
-        "__doc__": "PopART's own operators.",
-    }
-    members.update({method.name: make(method) for method in METHODS})
-    return type("AiGraphcoreOpset1", (OperatorSet,), members)
+    members = {method.name: make(method) for method in METHODS}
+    described = {"domain": DOMAIN, "version": version, "__doc__": "PopART's own operators."}
+    return type("AiGraphcoreOpset1", (OperatorSet,), {**described, **members})

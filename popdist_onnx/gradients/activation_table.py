@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from popdist_onnx.graph import extents
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,7 +32,7 @@ def _or(number: float | None, default: float) -> float:
 
 def _affine(alpha: float | None, beta: float | None) -> Activation:
     a, b = _or(alpha, 1.0), _or(beta, 0.0)
-    return Activation(lambda x: a * x + b, lambda x, _: x.tape.fill(x, a))
+    return Activation(lambda x: a * x + b, lambda x, _: extents.fill(x, a))
 
 
 def _scaled_tanh(alpha: float | None, beta: float | None) -> Activation:

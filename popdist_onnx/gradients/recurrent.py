@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from popdist_onnx.gradients.activation_table import ACTIVATIONS, Activation
+from popdist_onnx.graph import extents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,7 +84,7 @@ class Direction:
             The state, ``[N, H]``.
         """
         found = self.own(index)
-        return self.tape.zeros(pick(self.y, 0, 0)) if found is None else found
+        return extents.zeros(pick(self.y, 0, 0)) if found is None else found
 
     def last_gradient(self, output: int) -> Tensor:
         """The gradient of a last state, zeros where it is not read.
@@ -96,7 +97,7 @@ class Direction:
         """
         if output < len(self.at.gradients) and self.at.gradients[output] is not None:
             return pick(self.at.g_of(output), self.index, 0)
-        return self.tape.zeros(pick(self.y, 0, 0))
+        return extents.zeros(pick(self.y, 0, 0))
 
     def before(self, first: Tensor, sequence: Tensor) -> Tensor:
         """What each step started from.

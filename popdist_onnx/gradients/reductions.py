@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from popdist_onnx.gradients.registry import At, gradient
+from popdist_onnx.graph import extents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ def spread(at: At, reduced: Tensor) -> Tensor:
     Returns:
         The tensor in the input's shape.
     """
-    return at.tape.Expand(reduced, at.tape.lengths(at.x))
+    return at.tape.Expand(reduced, extents.lengths(at.x))
 
 
 @gradient("ReduceSum", inputs=(0,))
@@ -71,7 +72,7 @@ def _mean(at: At) -> Tensor:
     axes = axes_of(at)
     if axes is None:
         return at.g
-    return spread(at, kept(at, at.g, axes) / at.tape.count(at.x, axes))
+    return spread(at, kept(at, at.g, axes) / extents.count(at.x, axes))
 
 
 @gradient("ReduceSumSquare", inputs=(0,))
@@ -129,7 +130,7 @@ def _prod(at: At) -> Tensor:
     order = [*others, *axes]
     flat = tape.Transpose(x, perm=order)
     if len(axes) != 1:
-        lengths = tape.lengths(flat)
+        lengths = extents.lengths(flat)
         flat = tape.Reshape(flat, [*[0] * len(others), -1])
     # The matrix of all elements, repeated, with ones on its diagonal: rows multiply the others.
     last = len(others)

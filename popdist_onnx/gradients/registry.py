@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import onnx_ir as ir
 
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph import extents
 from popdist_onnx.graph.names import OPSET, ORIGIN
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class At:
             The gradient.
         """
         found = self.gradients[index]
-        return self.tape.zeros(self.output(index)) if found is None else found
+        return extents.zeros(self.output(index)) if found is None else found
 
     @property
     def x(self) -> Tensor:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
-from popdist_onnx.graph.compat import subgraphs
+from popdist_onnx.graph import values
 from popdist_onnx.graph.inference import annotate
 from popdist_onnx.graph.tensor import Array, Operand, Tensor
+from popdist_onnx.graph.uses import replace_uses
+from popdist_onnx.graph.value_names import ValueNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-_SCALARS = (bool, int, float, np.number)
 
 
 class Tape:
@@ -49,10 +48,7 @@ class Tape:
         self.opset: int = graph.opset_imports.get("", 0) if opset is None else opset
         self._before = before
         self._constants: dict[tuple[Any, ...], Tensor] = {}
-        self._names = _names(graph)
-        self._counts: dict[str, int] = {}
-        # Names that `fresh` made: no one outside relies on them yet.
-        self._unnamed: set[str] = set()
+        self._names = ValueNames(graph)
 
     def __getattr__(self, op_type: str) -> Callable[..., Tensor]:
         if not op_type[:1].isupper():
@@ -99,22 +95,13 @@ class Tape:
         Returns:
             Its outputs.
         """
-        values = [None if given is None else self.tensor(given, inputs).value for given in inputs]
-        while values and values[-1] is None:
-            values.pop()
-        given = {name: value for name, value in attributes.items() if value is not None}
-        names = (
-            [self.fresh(op_type) for _ in range(outputs)] if isinstance(outputs, int) else outputs
-        )
-        node = ir.Node(
-            domain,
-            op_type,
-            values,
-            ir.convenience.convert_attributes(given),
-            outputs=[ir.Value(name=self._claimed(name)) for name in names],
-            name=names[0],
-            metadata_props=dict(self.metadata),
-        )
+        read = [None if given is None else self.tensor(given, inputs).value for given in inputs]
+        while read and read[-1] is None:
+            read.pop()
+        if isinstance(outputs, int):
+            outputs = [self.fresh(op_type) for _ in range(outputs)]
+        names = [self._names.claim(name) for name in outputs]
+        node = values.operator_node(domain, op_type, read, attributes, names, self.metadata)
         annotate(node, self.opset)
         self.insert(node)
         return tuple(Tensor(self, output) for output in node.outputs)
@@ -180,7 +167,7 @@ class Tape:
             return given
         if isinstance(given, ir.Value):
             return Tensor(self, given)
-        if isinstance(given, _SCALARS) and not isinstance(given, np.generic):
+        if isinstance(given, bool | int | float) and not isinstance(given, np.generic):
             typed = next((one for one in beside if isinstance(one, Tensor | ir.Value)), None)
             dtype = None if typed is None else typed.dtype
             return self.scalar(given, dtype)
@@ -227,26 +214,10 @@ class Tape:
         """
         key = (array.dtype, array.shape, array.tobytes(), name)
         if key not in self._constants:
-            tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape))
-            chosen = self.fresh("Constant") if name is None else self._claimed(name)
-            value = ir.Value(
-                name=chosen, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype)
-            )
-            node = ir.Node(
-                "",
-                "Constant",
-                [],
-                [ir.AttrTensor("value", tensor)],
-                outputs=[value],
-                name=chosen,
-                metadata_props=dict(self.metadata),
-            )
-            first = next(iter(self.graph), None)
-            if first is None:
-                self.graph.append(node)
-            else:
-                self.graph.insert_before(first, node)
-            self._constants[key] = Tensor(self, value)
+            chosen = self.fresh("Constant") if name is None else name
+            node = values.constant_node(array, self._names.claim(chosen), self.metadata)
+            values.put_first(self.graph, node)
+            self._constants[key] = Tensor(self, node.outputs[0])
         return self._constants[key]
 
     def input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str | None]) -> Tensor:
@@ -260,9 +231,7 @@ class Tape:
         Returns:
             The input.
         """
-        value = ir.Value(name=self._claimed(name), shape=ir.Shape(shape), type=ir.TensorType(dtype))
-        self.graph.inputs.append(value)
-        return Tensor(self, value)
+        return Tensor(self, values.add_input(self.graph, self._names.claim(name), dtype, shape))
 
     def state(self, name: str, array: Array) -> Tensor:
         """Adds an initializer: a weight, or another tensor that lasts from update to update.
@@ -274,14 +243,7 @@ class Tape:
         Returns:
             The initializer.
         """
-        value = ir.Value(
-            name=self._claimed(name),
-            shape=ir.Shape(array.shape),
-            type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-            const_value=ir.Tensor(array, name=name),
-        )
-        self.graph.register_initializer(value)
-        return Tensor(self, value)
+        return Tensor(self, values.add_initializer(self.graph, self._names.claim(name), array))
 
     def rename(self, tensor: Tensor, name: str) -> Tensor:
         """Gives a tensor a name, through a node where it has one that counts already.
@@ -294,11 +256,10 @@ class Tape:
             The tensor of that name.
         """
         value = tensor.value
-        if value.producer() is None or value.name not in self._unnamed:
+        if value.producer() is None or not self._names.is_made_up(value.name):
             return self.many("Identity", [name], tensor)[0]
-        self._unnamed.discard(str(value.name))
-        self._names.discard(str(value.name))
-        value.name = self._claimed(name)
+        self._names.release(str(value.name))
+        value.name = self._names.claim(name)
         return tensor
 
     def release(self, value: ir.Value) -> str:
@@ -311,7 +272,7 @@ class Tape:
             The name.
         """
         name, value.name = str(value.name), None
-        self._names.discard(name)
+        self._names.release(name)
         return name
 
     def substitute(self, node: ir.Node, outputs: Sequence[Tensor | None]) -> None:
@@ -327,61 +288,6 @@ class Tape:
                 replace_uses(self.graph, old, kept.value)
         self.graph.remove(node, safe=True)
 
-    def zeros(self, like: Tensor, dtype: ir.DataType | None = None) -> Tensor:
-        """Zeros of a tensor's shape.
-
-        Args:
-            like: The tensor.
-            dtype: Their type; None takes the tensor's.
-
-        Returns:
-            The zeros; a small node, the runtime makes the content.
-        """
-        return self.fill(like, 0, dtype)
-
-    def fill(self, like: Tensor, number: float, dtype: ir.DataType | None = None) -> Tensor:
-        """One number in a tensor's shape.
-
-        Args:
-            like: The tensor.
-            number: The number.
-            dtype: Its type; None takes the tensor's.
-
-        Returns:
-            The filled tensor.
-        """
-        shape = self.ints(*like.shape) if like.static else self.Shape(like)
-        content = ir.Tensor(np.asarray([number]).astype((dtype or like.dtype).numpy()))
-        return self.ConstantOfShape(shape, value=content)
-
-    def lengths(self, tensor: Tensor) -> Tensor:
-        """A tensor's shape as a tensor: a constant where it is known.
-
-        Args:
-            tensor: The tensor.
-
-        Returns:
-            Its shape, int64.
-        """
-        return self.ints(*tensor.shape) if tensor.static else self.Shape(tensor)
-
-    def count(self, tensor: Tensor, axes: Sequence[int] | None = None) -> Operand:
-        """The number of elements along some axes.
-
-        Args:
-            tensor: The tensor.
-            axes: The axes, not negative; None takes all.
-
-        Returns:
-            A number where the lengths are known, else a scalar of the tensor's type.
-        """
-        known = tensor.dims
-        chosen = range(tensor.rank) if axes is None else axes
-        if known is not None and all(isinstance(known[axis], int) for axis in chosen):
-            return float(math.prod(int(known[axis] or 0) for axis in chosen))
-        lengths = self.Gather(self.Shape(tensor), list(chosen))
-        return self.Cast(self.ReduceProd(lengths, keepdims=0), to=tensor.dtype.value)
-
     def fresh(self, stem: str) -> str:
         """A name that the graph does not have yet.
 
@@ -391,41 +297,4 @@ class Tape:
         Returns:
             ``<scope><stem>_<n>``.
         """
-        stem = f"{self.scope}{stem}"
-        while True:
-            count = self._counts[stem] = self._counts.get(stem, -1) + 1
-            if (name := f"{stem}_{count}") not in self._names:
-                self._unnamed.add(name)
-                return name
-
-    def _claimed(self, name: str) -> str:
-        if name in self._names:
-            raise ValueError(f"the graph has a value {name!r} already")
-        self._names.add(name)
-        return name
-
-
-def _names(graph: ir.Graph) -> set[str]:
-    names = {str(value.name) for value in graph.inputs} | set(graph.initializers)
-    for node in graph.all_nodes():
-        names.update(str(value.name) for value in node.outputs)
-    return names
-
-
-def replace_uses(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """Makes everything that reads one value read another, the graph's outputs included.
-
-    Args:
-        graph: The main graph.
-        old: The value to replace.
-        new: What replaces it.
-    """
-    for user, index in list(old.uses()):
-        if isinstance(user, ir.Node):
-            user.replace_input_with(index, new)
-    for index, output in enumerate(graph.outputs):
-        if output is old:
-            graph.outputs[index] = new
-    for user in graph:
-        for inner in subgraphs(user):
-            replace_uses(inner, old, new)
+        return self._names.fresh(f"{self.scope}{stem}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from popdist_onnx.errors import NotOnHostError
+from popdist_onnx.graph import extents
 from popdist_onnx.graph.names import ORIGIN
 from popdist_onnx.lowering.registry import Operation, lowering
 
@@ -77,7 +78,7 @@ def lstm(op: Operation) -> tuple[Tensor, Tensor]:
     bias = None
     if biases is not None:
         given = tape.Reshape(tape.Gather(biases, order, axis=0), [1, 4 * hidden])
-        bias = tape.Concat(given, tape.zeros(given), axis=1)
+        bias = tape.Concat(given, extents.zeros(given), axis=1)
     h0 = c0 = None
     if state is not None:
         h0 = tape.Slice(state, [0], [1], [0])

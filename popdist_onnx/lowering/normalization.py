@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from popdist_onnx.graph import extents
 from popdist_onnx.lowering.registry import DOMAIN, Operation, lowering
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def ungrouped(op: Operation, by_group: Tensor, x: Tensor, groups: int) -> Tensor
         channels = channel_count(op, x, groups)
         split = op.tape.Reshape(by_group, [0, groups, channels // groups, _positions(x)])
         by_group = op.tape.Transpose(split, perm=[0, 2, 1, 3])
-    return op.tape.Reshape(by_group, op.tape.lengths(x))
+    return op.tape.Reshape(by_group, extents.lengths(x))
 
 
 def _positions(x: Tensor) -> int:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import captured, subgraphs
 from popdist_onnx.graph.passes import Pass
-from popdist_onnx.graph.tape import replace_uses
+from popdist_onnx.graph.uses import replace_uses
 from popdist_onnx.transforms.accumulate import updaters
 from popdist_onnx.transforms.host_streams import (
     BARRIER,
