@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.growth import chart as growth
 from benchmarks.suite import SUITE
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ def draw(document: Document, folder: Path) -> list[Path]:
         rows = [row for row in document["rows"] if row["benchmark"] == name]
         if name == "exchange" and rows:
             drawn.append(_save(_sizes(rows), folder / "exchange-sizes.png"))
+        if name == "growth" and (figure := growth.draw(document)) is not None:
+            drawn.append(_save(figure, folder / "growth-model.png"))
         compared = ratios(rows)
         if compared:
             drawn.append(_save(_ratios(name, compared), folder / f"{name}.png"))
@@ -85,6 +89,7 @@ def ratios(rows: list[RowDocument]) -> list[RowDocument]:
 
 def _ratios(name: str, rows: list[RowDocument]) -> Any:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     aims = {aim.sentence: aim for one in SUITE if one.name == name for aim in one.aims}
     figure = Figure(figsize=(9, 1.2 + 0.32 * len(rows)), layout="constrained")
@@ -119,6 +124,7 @@ def _ratios(name: str, rows: list[RowDocument]) -> Any:
         "green: aim met, red: not met, grey: no aim or no verdict; black mark: the aim",
         fontsize=9,
     )
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter("")
     axes.grid(axis="x", alpha=0.3)
@@ -142,8 +148,13 @@ def _sizes(rows: list[RowDocument]) -> Any:
     from matplotlib.figure import Figure
 
     kinds = list(dict.fromkeys((r["parameters"]["buffers"], _many(r)) for r in rows))
-    figure = Figure(figsize=(4.4 * len(kinds), 4.2), layout="constrained")
-    panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
+    across = min(3, len(kinds))
+    down = math.ceil(len(kinds) / across)
+    figure = Figure(figsize=(4.4 * across, 3.8 * down), layout="constrained")
+    panels = list(figure.subplots(down, across, sharey=True, squeeze=False).flat)
+    for spare in panels[len(kinds) :]:
+        spare.remove()
+    panels = panels[: len(kinds)]
     for axes, (buffers, many) in zip(panels, kinds, strict=True):
         for contender, points in _curves(rows, buffers, many=many).items():
             sizes, micros = zip(*sorted(points.items()), strict=True)

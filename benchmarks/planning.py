@@ -37,8 +37,8 @@ def measure(effort: Effort) -> Iterator[Row]:
     """
     whole, quarter = [], []
     for _ in range(effort.choose(full=7, quick=2)):
-        whole.append(_plan(_HOSTS))
-        quarter.append(_plan(_HOSTS // 4))
+        whole.append(plan(_HOSTS))
+        quarter.append(plan(_HOSTS // 4))
     name = f"plan {_HOSTS * _PER_HOST} instances on {_HOSTS} hosts"
     seconds = Samples(tuple(took for took, _ in whole))
     yield compare(name, seconds, unit="s", aim=TIME_AIM)
@@ -61,15 +61,26 @@ def measure(effort: Effort) -> Iterator[Row]:
     )
 
 
-def _plan(hosts: int) -> tuple[float, float]:
-    """Seconds and megabytes of one dry run."""
+def plan(hosts: int, per_host: int = _PER_HOST) -> tuple[float, float]:
+    """Plans a job once.
+
+    Args:
+        hosts: How many.
+        per_host: Instances on each, of eight replicas.
+
+    Returns:
+        Seconds and megabytes of one dry run.
+
+    Raises:
+        MeasurementError: poprun is not installed, or fails.
+    """
     poprun = find_poprun()
     if poprun is None:
         raise MeasurementError("poprun is not installed")
-    instances = hosts * _PER_HOST
+    instances = hosts * per_host
     command = [
         *poprun,
-        f"--host=node[0001-{hosts}]",
+        f"--host=node[0001-{hosts:04}]",
         f"--num-instances={instances}",
         f"--num-replicas={instances * _REPLICAS_EACH}",
         "--dry-run=yes",

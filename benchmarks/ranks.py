@@ -20,7 +20,7 @@ from benchmarks.programs import find_mpirun, find_poprun
 from benchmarks.sampling import MeasurementError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _ROOT = Path(__file__).resolve().parents[1]
 _GRACE = 5.0
@@ -70,7 +70,7 @@ def run_on_ranks(
     target: str,
     *,
     ranks: int = 2,
-    launcher: Literal["mpirun", "poprun"] | Sequence[str] = "mpirun",
+    launcher: Literal["mpirun", "poprun"] | list[str] = "mpirun",
     env: Mapping[str, str] | None = None,
     timeout: float = 300.0,
     **arguments: Any,

@@ -110,6 +110,32 @@ def load(path: Path) -> Document:
     return document
 
 
+def newest(folder: Path = FOLDER) -> tuple[Path, Document] | None:
+    """The newest record of any machine.
+
+    Args:
+        folder: The folder of all records.
+
+    Returns:
+        Its file and its content; None where there is none.
+    """
+    paths = [path for place in sorted(folder.glob("*")) for path in records(place)]
+    known = [(path, load(path)) for path in paths]
+    return max(known, key=lambda one: measured(one[1]), default=None)
+
+
+def measured(document: Document) -> str:
+    """When the last part of a record was measured.
+
+    Args:
+        document: The record.
+
+    Returns:
+        The time in UTC (ISO 8601); an empty text where nothing was.
+    """
+    return max((one["measured"] or "" for one in document["benchmarks"]), default="")
+
+
 def merge(old: Document, new: Document) -> Document:
     """Replaces parts of a record.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from benchmarks import (
     exchange,
+    growth,
     imports,
     launcher,
     onnx_link,
     onnx_training,
     onnx_updates,
     planning,
+    sdk_names,
     tensorflow_training,
     torch_steps,
 )
@@ -52,6 +54,13 @@ SUITE = (
         seconds=90,
     ),
     Benchmark(
+        name="sdk-names",
+        what="starting Python and importing frameworks with the SDK's names enabled, unused",
+        aims=(sdk_names.START_AIM,),
+        measure=sdk_names.measure,
+        seconds=150,
+    ),
+    Benchmark(
         name="exchange",
         what="summing 4 KiB to 64 MiB over two ranks, against memcpy, MPI, Horovod and gloo",
         aims=(exchange.MEMCPY_AIM, exchange.HOROVOD_AIM),
@@ -92,5 +101,11 @@ SUITE = (
         aims=tensorflow_training.AIMS,
         measure=tensorflow_training.measure,
         seconds=240,
+    ),
+    Benchmark(
+        name="growth",
+        what="steps on 1, 2, 4 and 8 ranks against a model, and planning 1 to 8,192 instances",
+        measure=growth.measure,
+        seconds=60,
     ),
 )

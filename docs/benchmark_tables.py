@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the benchmarks are a part of the checkout and not installed
 
-from benchmarks.record import FOLDER, load, records  # noqa: E402 - after the path above
+from benchmarks.record import measured, newest  # noqa: E402 - after the path above
 from benchmarks.report import number  # noqa: E402 - as above
 from benchmarks.suite import SUITE  # noqa: E402 - as above
 
@@ -18,31 +18,20 @@ if TYPE_CHECKING:
 
 PICTURES = ROOT / "docs" / "images" / "benchmarks"
 
-_NOTHING = "No full run has been recorded yet."
+NOTHING = "No full run has been recorded yet."
 _VERDICTS = {True: "met", False: "**not met**", None: "no verdict"}
-
-
-def newest() -> tuple[Path, dict[str, Any]] | None:
-    """The newest record of any machine.
-
-    Returns:
-        Its file and its content; None where there is none.
-    """
-    paths = [path for place in sorted(FOLDER.glob("*")) for path in records(place)]
-    known = [(path, load(path)) for path in paths]
-    return max(known, key=lambda one: _measured(one[1]), default=None)
 
 
 def aims_table() -> str:
     """Every aim with what was measured, and what it was measured on."""
     found = newest()
     if found is None:
-        return _NOTHING
+        return NOTHING
     path, record = found
     machine = record["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     about = (
-        f"Recorded on {_measured(record)[:10]} at commit {machine['commit']}, on "
+        f"Recorded on {measured(record)[:10]} at commit {machine['commit']}, on "
         f"{machine['description']}; {versions}. All rows: `{path.relative_to(ROOT)}`."
     )
     head = "| Benchmark | Measured | Minimum | Peer | Peer's | Ratio | Aim | |"
@@ -55,7 +44,7 @@ def pictures() -> str:
     """The charts that belong to the record."""
     found = newest()
     if found is None:
-        return _NOTHING
+        return NOTHING
     names = [one["name"] for one in found[1]["benchmarks"]]
     shown = [stem for name in names for stem in ([f"{name}-sizes"] * (name == "exchange") + [name])]
     return "\n\n".join(
@@ -107,10 +96,6 @@ def _why(summary: dict[str, Any] | None) -> str:
     if summary is None:
         return "not run"
     return "failed" if summary["error"] else "not measured"
-
-
-def _measured(record: dict[str, Any]) -> str:
-    return max((one["measured"] or "" for one in record["benchmarks"]), default="")
 
 
 def _number(value: float | None, unit: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from api_parts import PARTS as API_PARTS  # beside this script
 from benchmark_tables import aims_table, pictures  # beside this script
+from growth_tables import PARTS as GROWTH_PARTS  # beside this script
 from operator_tables import (  # beside this script
     gradients_table,
     graphcore_table,
@@ -71,6 +72,7 @@ PARTS = {
     "optimizer-scalars": scalars_table,
     "benchmark-aims": aims_table,
     "benchmark-pictures": pictures,
+    **GROWTH_PARTS,
     **TORCH_PARTS,
     **SDK_PARTS,
     **API_PARTS,

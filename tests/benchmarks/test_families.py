@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks import imports, launcher, planning
+from benchmarks import imports, launcher, planning, sdk_names
 from benchmarks.harness import Effort
 from benchmarks.sampling import MeasurementError, Missing, Samples
 
@@ -23,6 +23,7 @@ def timed(monkeypatch):
 
     monkeypatch.setattr(launcher, "time_commands", time_commands)
     monkeypatch.setattr(imports, "time_commands", time_commands)
+    monkeypatch.setattr(sdk_names, "time_commands", time_commands)
     return asked
 
 
@@ -56,7 +57,7 @@ def test_many_instances_and_an_mpirun_that_does_not_always_end(monkeypatch):
 def test_planning_is_judged_by_time_memory_and_growth(monkeypatch):
     # 2 s and 100 MB for all hosts, 0.4 s for a quarter of them.
     took = {planning._HOSTS: (2.0, 100.0), planning._HOSTS // 4: (0.4, 50.0)}
-    monkeypatch.setattr(planning, "_plan", took.get)
+    monkeypatch.setattr(planning, "plan", took.get)
     time, growth, memory = planning.measure(QUICK)
     assert (time.value, time.met) == (2.0, False)
     assert (growth.ratio, growth.met) == (1.25, False)
@@ -72,6 +73,19 @@ def test_a_launcher_that_is_not_installed_is_reported_and_not_faked(timed, monke
             assert row.met is None
             assert "poprun is not installed" in row.note
     assert isinstance(timed["poprun"], Missing)
+
+
+def test_the_sdks_names_are_judged_where_nothing_else_is_started(timed):
+    rows = list(sdk_names.measure(QUICK))
+    assert [(row.name, row.aim is None) for row in rows] == [
+        ("bare Python, names enabled", False),
+        ("import torch, names enabled", True),
+        ("import tensorflow, names enabled", True),
+    ]
+    with_names, without = timed["with"], timed["without"]
+    assert with_names[2:] == without[2:]
+    assert with_names[1].startswith("PYTHONPATH=")
+    assert with_names[1].endswith(without[1][11:])
 
 
 def test_help_and_imports_are_judged_against_bare_python(timed):

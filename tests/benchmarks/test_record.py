@@ -154,7 +154,7 @@ def tables():
 
 def test_the_page_shows_every_aim_with_its_verdict_or_why_there_is_none(tmp_path, monkeypatch):
     page = tables()
-    monkeypatch.setattr(page, "FOLDER", tmp_path)
+    monkeypatch.setattr(page, "newest", lambda: record.newest(tmp_path))
     monkeypatch.setattr(page, "ROOT", tmp_path)
     suite = [Benchmark(name=name, what=name, measure=works, aims=(AIM,)) for name in ORDER]
     monkeypatch.setattr(page, "SUITE", suite)

@@ -1,0 +1,62 @@
+"""The growth of step time as a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.growth.curves import NETWORKS, constants, predicted, rows_of
+
+if TYPE_CHECKING:
+    from benchmarks.document import Document
+
+_STYLES = {"ring": "--", "hierarchical": "-", "overlapped": ":"}
+_COLORS = ("#b3432b", "#2f5fb3")
+
+
+def draw(record: Document) -> Any | None:
+    """Draws the model to 8,192 instances beside what was measured on one host.
+
+    Args:
+        record: A record.
+
+    Returns:
+        A figure of matplotlib; None where growth was not measured.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
+
+    known = constants(record)
+    if known is None:
+        return None
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for network, color in zip(NETWORKS, _COLORS, strict=True):
+        curve = list(predicted(known, network))
+        for way, style in _STYLES.items():
+            times = [seconds[way] * 1e3 for _, seconds in curve]
+            label = f"{way}, {network}"
+            left.plot([n for n, _ in curve], times, style, color=color, label=label)
+    left.axhline(known.compute * 1e3, color="black", linewidth=0.8, label="compute alone")
+    left.set(xscale="log", yscale="log", title="model: 8 instances a host, a core for each")
+    left.legend(fontsize=8)
+    for what, color in {"step": "#1f2328", "exchange": "#b3432b", "compute": "#2f5fb3"}.items():
+        rows = [r for r in rows_of(record) if r["parameters"]["what"] == what and r["peer"]]
+        ranks = [row["parameters"]["ranks"] for row in rows]
+        right.plot(ranks, [row["peer_value"] for row in rows], "--", color=color)
+        right.plot(ranks, [row["value"] for row in rows], "o", color=color, label=what)
+    right.set(
+        xscale="log", yscale="log",
+        title=f"one host with {known.cores} cores: measured (dots), model (lines)",
+    )  # fmt: skip
+    right.legend(fontsize=8)
+    for axes in (left, right):
+        axes.set_xlabel("instances")
+        axes.set_ylabel("ms")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter("")
+        axes.grid(alpha=0.3)
+    right.set_xticks([1, 2, 4, 8], minor=False)
+    right.xaxis.set_minor_formatter("")
+    return figure
