@@ -243,7 +243,7 @@ def _require_module(model: Any) -> None:
             hint="put the function into the forward method of a module",
         )
     for name, part in model.named_modules():
-        compiled = part._compiled_call_impl  # noqa: SLF001 - what Module.compile() sets
+        compiled = getattr(part, "_compiled_call_impl", None)  # what Module.compile() sets
         if hasattr(part, "_orig_mod") or compiled is not None:
             raise Error(
                 "PD305",

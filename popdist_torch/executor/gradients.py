@@ -63,8 +63,8 @@ class Gradients:
 class SharedGradients(Gradients):
     """Gradients summed over all instances of the job.
 
-    In the last backward pass, a hook moves each gradient into the exchange's flat buffer as soon as
-    it is complete; full slices leave while the pass goes on.
+    In the last backward pass, a hook notes each gradient that is complete; slices of the exchange
+    whose gradients all are leave while the pass goes on.
 
     Args:
         parameters: What is trained, in the order of the model.

@@ -89,9 +89,9 @@ def DistributedOptimizer(
 ) -> torch.optim.Optimizer:
     """Makes an optimizer's steps use the gradients of all processes.
 
-    Gradients travel in flat buffers, in slices that leave as soon as a backward pass has completed
-    them. Those of ``backward_passes_per_step`` passes are added up, not averaged, as in Horovod.
-    bfloat16 travels as float32.
+    Gradients travel in slices, which leave as soon as a backward pass has completed them. Those of
+    ``backward_passes_per_step`` passes are added up, not averaged, as in Horovod. bfloat16 travels
+    as float32.
 
     Args:
         optimizer: Any optimizer of torch but LBFGS; it is changed in place.
