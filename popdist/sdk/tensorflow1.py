@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-_BELOW = ("data", "graph_util", "image", "nn", "saved_model", "train")
+BELOW = ("data", "graph_util", "image", "nn", "saved_model", "train")
 """Modules of both. ``losses`` and ``metrics`` are Keras' own in TensorFlow 2."""
 
 
@@ -25,7 +25,7 @@ def serve(tensorflow: ModuleType) -> None:
         tensorflow: The module ``tensorflow``.
     """
     version1 = tensorflow.compat.v1
-    below = [(getattr(tensorflow, name), getattr(version1, name)) for name in _BELOW]
+    below = [(getattr(tensorflow, name), getattr(version1, name)) for name in BELOW]
     for new, old in [(tensorflow, version1), *below]:
         # Not where TensorFlow has taken to answering for names itself.
         vars(new).setdefault("__getattr__", _answer(new.__name__, old))

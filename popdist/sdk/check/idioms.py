@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from popdist.sdk.tensorflow1 import BELOW
+
 
 class Idiom(NamedTuple):
     """One thing that has to be written in another way.
@@ -28,6 +30,14 @@ class Idiom(NamedTuple):
     certain: bool = True
     keyword: str = ""
     without: str = ""
+
+    @property
+    def is_found_beside_ipu(self) -> bool:
+        """Whether it is a name of TensorFlow 1 that `popdist.sdk.tensorflow1` answers for."""
+        top, _, below = self.name.partition(".")
+        part, _, inner = below.partition(".")
+        is_moved = top == "tensorflow" and self.edit == f"tf.compat.v1.{below}"
+        return is_moved and (not inner or part in BELOW or part in _TF1)
 
 
 _TF1 = """

@@ -47,10 +47,11 @@ def examine(source: Source) -> list[Finding]:
     resolver = Resolver(constructs, exports)
     resolver.visit(source.tree)
     uses = [*resolver.uses, *(Use(f".{one.name}", one.line) for one in resolver.methods)]
+    beside_ipu = any(f"{use.name}.".startswith("tensorflow.python.ipu.") for use in uses)
     found = {
         Finding(source.path, use.line, verdict): None
         for use in uses
-        if (verdict := judge(use.name, use.keywords)) is not None
+        if (verdict := judge(use.name, use.keywords, beside_ipu=beside_ipu)) is not None
     }
     return sorted(found, key=lambda finding: (finding.line, finding.verdict.name))
 

@@ -37,6 +37,8 @@ _COMPLETE = {
 }
 """Classes that, with their parts, have members of their own only, which are all listed."""
 
+_GRAPHS = "tf.compat.v1.disable_eager_execution() first where the program runs sessions"
+
 _FLUENT = {"poptorch.Options", "popdist.poptorch.Options"}
 """Classes whose methods, and whose parts' methods, give their object back."""
 
@@ -58,12 +60,16 @@ class Verdict(NamedTuple):
     instead: str = ""
 
 
-def judge(name: str, keywords: frozenset[str] | None = None) -> Verdict | None:
+def judge(
+    name: str, keywords: frozenset[str] | None = None, *, beside_ipu: bool = False
+) -> Verdict | None:
     """Judges one use.
 
     Args:
         name: Absolute and dotted, or ``.name`` for a method of something unknown.
         keywords: The names of the arguments where it is called, else None.
+        beside_ipu: Whether the same source imports ``tensorflow.python.ipu``, with which names of
+            TensorFlow 1 are found (`popdist.sdk.tensorflow1`).
 
     Returns:
         The verdict, or None for a name that concerns nobody here.
@@ -71,6 +77,9 @@ def judge(name: str, keywords: frozenset[str] | None = None) -> Verdict | None:
     idiom = idiom_of(name, keywords)
     if idiom is not None:
         shown = name if not idiom.keyword else f"{name}({idiom.keyword}=...)"
+        if beside_ipu and idiom.is_found_beside_ipu:
+            reason = "found in tf.compat.v1 beside tensorflow.python.ipu, and sessions need graphs"
+            return Verdict(shown, "look", reason, f"{idiom.edit}; {_GRAPHS}")
         status: Status = "edit" if idiom.certain else "look"
         return Verdict(shown, status, f"refused since {idiom.since}", idiom.edit)
     for entry in ABSENT:

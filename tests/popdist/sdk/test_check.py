@@ -140,6 +140,15 @@ def test_idioms_of_old_libraries_get_their_edit(tmp_path, text, name, status, ed
     assert edit in verdict.instead
 
 
+def test_names_of_tensorflow_1_are_found_beside_the_ipus(tmp_path):
+    text = "import tensorflow as tf\ntf.ConfigProto, tf.app.run, tf.train.Saver, tf.nn.rnn_cell"
+    elsewhere = "\ntf.summary.FileWriter, tf.contrib"
+    assert len(names(tmp_path, text + elsewhere, "edit")) == 6
+    text += elsewhere + "\nfrom tensorflow.python import ipu"
+    left = ["tensorflow.contrib", "tensorflow.summary.FileWriter"]
+    assert names(tmp_path, text, "edit") == left
+
+
 def test_an_idiom_that_is_about_an_argument_needs_it():
     assert idiom_of("torch.load", None) is None
     assert idiom_of("torch.load", frozenset({"weights_only"})) is None

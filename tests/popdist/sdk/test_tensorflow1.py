@@ -4,7 +4,7 @@ from types import ModuleType
 
 import pytest
 
-from popdist.sdk.tensorflow1 import _BELOW, serve
+from popdist.sdk.tensorflow1 import BELOW, serve
 
 
 def module(name, **content):
@@ -15,10 +15,10 @@ def module(name, **content):
 
 @pytest.fixture
 def tensorflow():
-    parts = {name: module(f"v1.{name}") for name in _BELOW}
+    parts = {name: module(f"v1.{name}") for name in BELOW}
     parts["train"].AdamOptimizer = "Adam of 1"
     version1 = module("v1", ConfigProto="configuration", reduce_sum="sum of 1", **parts)
-    parts = {name: module(f"tensorflow.{name}") for name in _BELOW}
+    parts = {name: module(f"tensorflow.{name}") for name in BELOW}
     found = module("tensorflow", reduce_sum="sum of 2", compat=module("compat", v1=version1))
     vars(found).update(parts)
     serve(found)
