@@ -12,6 +12,7 @@ from pathlib import Path
 
 from api_parts import PARTS as API_PARTS  # beside this script
 from benchmark_tables import aims_table, pictures  # beside this script
+from error_texts import texts  # beside this script
 from growth_tables import PARTS as GROWTH_PARTS  # beside this script
 from operator_tables import (  # beside this script
     gradients_table,
@@ -49,7 +50,13 @@ def codes_table() -> str:
         lines += [f"## {family}", ""]
         for code, (cause, fix) in remedies.items():
             lines += [f"### {code}: {CODES[code]}", "", cause, "", f"**What to do.** {fix}", ""]
+            if said := [f"- `{text}`" for text in texts().get(code, []) if _readable(text)]:
+                lines += ["It says:", "", *said, ""]
     return "\n".join(lines).rstrip()
+
+
+def _readable(text: str) -> bool:
+    return len(text.replace("...", "").split()) > 1 and "`" not in text
 
 
 def result_table() -> str:

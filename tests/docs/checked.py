@@ -15,7 +15,8 @@ from popdist.poprun.plan.job import make_job
 from tests.distributed.jobs import ROOT
 
 BESIDE_PYTHON = Path(sys.executable).parent
-ELSEWHERE = {"sbatch", "salloc", "srun", "ssh", "git", "cd", "kubectl", "export", "eval", "source", "unset"}
+ELSEWHERE = {"cd", "eval", "export", "git", "kubectl", "salloc", "sbatch", "srun", "ssh"}
+ELSEWHERE |= {"source", "unset"}
 HELP = {"mpirun": ["--help", "all"], "horovodrun": ["--help"], "torchrun": ["--help"]}
 ENVIRON = {"PATH": f"{BESIDE_PYTHON}:/usr/bin:/bin", "HF_TOKEN": "x", "B": "y"}
 

@@ -1,0 +1,62 @@
+"""The site builds without a warning, needs nothing from elsewhere, and its search finds errors."""
+
+import re
+import shutil
+import sys
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.jobs import run_command
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    place = tmp_path_factory.mktemp("site")
+    code, output = run_command(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", place],
+        env={"NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert (code, output) == (0, "")
+    return place
+
+
+def test_pages_load_nothing_from_elsewhere(site):
+    loaded = r'<(?:script|img|iframe)[^>]+src="?(\w+:)?//|<link[^>]+href="?(\w+:)?//'
+    for page in site.rglob("*.html"):
+        assert not re.search(loaded, page.read_text()), page
+    for style in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(\w+:)?//|@import", style.read_text()), style
+
+
+def test_links_to_programs_lead_to_pages_that_show_them(site):
+    assert "class" in (site / "examples" / "torch_digits.html").read_text()
+    assert 'href="examples/torch_digits.html"' in (site / "torch.html").read_text()
+
+
+@pytest.mark.skipif(BROWSER is None, reason=f"NO BROWSER: none of {', '.join(BROWSERS)} is on PATH")
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("PD303", "troubleshooting.html#pd303"),
+        ("Couldn't find a loss in graph", "troubleshooting.html"),
+        ("not enough slots available", "troubleshooting.html#there-are-not-enough-slots"),
+    ],
+)
+def test_the_search_of_pages_opened_as_files_finds_errors(site, tmp_path, words, page):
+    address = f"{Path(site / 'index.html').as_uri()}?q={words.replace(' ', '%20')}"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    _, output = run_command(
+        [BROWSER, *options, "--virtual-time-budget=10000", "--dump-dom", address]
+    )
+    found = re.findall(
+        r'class="md-search-result__link"[^>]*href="([^"?]+)[^"]*?(#[\w-]+)?"', output
+    )
+    found += re.findall(
+        r'href="([^"?]+)[^"]*?(#[\w-]+)?"[^>]*class="md-search-result__link"', output
+    )
+    assert any(page in unescape(path + place) for path, place in found), found
