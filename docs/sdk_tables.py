@@ -77,7 +77,7 @@ def absent_table() -> str:
 
 def idioms_table() -> str:
     """What else programs have to change."""
-    moved = [one for one in IDIOMS if one.edit == f"tf.compat.v1.{_below(one)}"]
+    moved = [one for one in IDIOMS if one.is_moved]
     rows = ["| Written | Write instead | Refused since |", "|---|---|---|"]
     rows += [
         f"| {_written(one)} | {_code(one.edit)} | {one.since}{'' if one.certain else ' *'} |"

@@ -32,12 +32,16 @@ class Idiom(NamedTuple):
     without: str = ""
 
     @property
+    def is_moved(self) -> bool:
+        """Whether it is a name of TensorFlow 1, which is the same elsewhere."""
+        top, _, below = self.name.partition(".")
+        return top == "tensorflow" and self.edit == f"tf.compat.v1.{below}"
+
+    @property
     def is_found_beside_ipu(self) -> bool:
         """Whether it is a name of TensorFlow 1 that `popdist.sdk.tensorflow1` answers for."""
-        top, _, below = self.name.partition(".")
-        part, _, inner = below.partition(".")
-        is_moved = top == "tensorflow" and self.edit == f"tf.compat.v1.{below}"
-        return is_moved and (not inner or part in BELOW or part in _TF1)
+        part, _, inner = self.name.partition(".")[2].partition(".")
+        return self.is_moved and (not inner or part in BELOW or part in _TF1)
 
 
 _TF1 = """

@@ -37,7 +37,19 @@ _COMPLETE = {
 }
 """Classes that, with their parts, have members of their own only, which are all listed."""
 
-_GRAPHS = "tf.compat.v1.disable_eager_execution() first where the program runs sessions"
+_GRAPHS = {
+    f"tensorflow.{name}"
+    for name in (
+        "InteractiveSession",
+        "Session",
+        "placeholder",
+        "placeholder_with_default",
+        "sparse_placeholder",
+    )
+}
+"""Names of TensorFlow 1 that are found, and are of no use before eager execution is turned off."""
+
+_NO_EAGER = "tf.compat.v1.disable_eager_execution() at the start of the program"
 
 _FLUENT = {"poptorch.Options", "popdist.poptorch.Options"}
 """Classes whose methods, and whose parts' methods, give their object back."""
@@ -78,10 +90,12 @@ def judge(
     if idiom is not None:
         shown = name if not idiom.keyword else f"{name}({idiom.keyword}=...)"
         if beside_ipu and idiom.is_found_beside_ipu:
-            reason = "found in tf.compat.v1 beside tensorflow.python.ipu, and sessions need graphs"
-            return Verdict(shown, "look", reason, f"{idiom.edit}; {_GRAPHS}")
+            if name in _GRAPHS:
+                return Verdict(shown, "look", "it needs graphs, which TensorFlow 1 ran", _NO_EAGER)
+            return Verdict(shown, "works", "found in tf.compat.v1 beside tensorflow.python.ipu")
         status: Status = "edit" if idiom.certain else "look"
-        return Verdict(shown, status, f"refused since {idiom.since}", idiom.edit)
+        edit = idiom.edit + name[len(idiom.name) :] if idiom.is_moved else idiom.edit
+        return Verdict(shown, status, f"refused since {idiom.since}", edit)
     for entry in ABSENT:
         if name == entry.name or name.startswith(f"{entry.name}."):
             return Verdict(name, "refused", entry.reason, entry.instead)

@@ -118,7 +118,12 @@ def test_methods_that_the_launcher_forbids_are_refused(tmp_path):
     [
         ("import tensorflow as tf\ntf.Session()", "tensorflow.Session", "edit", "tf.compat.v1."),
         ("from tensorflow import layers", "tensorflow.layers", "edit", "tf.compat.v1.layers"),
-        ("import tensorflow as tf\ntf.layers.dense(x)", "tensorflow.layers.dense", "edit", "v1"),
+        (
+            "import tensorflow as tf\ntf.layers.dense(x)",
+            "tensorflow.layers.dense",
+            "edit",
+            "v1.layers.dense",
+        ),
         ("import numpy as np\nnp.bool", "numpy.bool", "edit", "bool"),
         ("import torch\ntorch.load(f)", "torch.load", "look", "weights_only=False"),
         ("from collections import Mapping", "collections.Mapping", "edit", "collections.abc."),
@@ -147,6 +152,7 @@ def test_names_of_tensorflow_1_are_found_beside_the_ipus(tmp_path):
     text += elsewhere + "\nfrom tensorflow.python import ipu"
     left = ["tensorflow.contrib", "tensorflow.summary.FileWriter"]
     assert names(tmp_path, text, "edit") == left
+    assert names(tmp_path, text + "\ntf.Session()", "look") == ["tensorflow.Session"]
 
 
 def test_an_idiom_that_is_about_an_argument_needs_it():
