@@ -1,5 +1,6 @@
 """Programs written for the IPU SDK run without changing a line.
 
-`names` says which module of ours stands for which of the SDK's, `finder` serves them to ``import``,
-`surface` lists what each publishes and how it fares on a host, and `cli` is ``popdist-sdk``.
+`finder` says which module of ours stands for which of the SDK's and serves them to ``import``;
+`run`, `permanent` and `startup` are the ways in; `surface` lists what each module publishes and how
+it fares on a host; `check` looks programs up in the lists; `cli` is ``popdist-sdk``.
 """

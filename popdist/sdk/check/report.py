@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from popdist.sdk.check.resolve import Resolver, Use
+from popdist.sdk.check.resolve import Resolver, Use, guarded_lines
 from popdist.sdk.check.sources import SourceError, find, parse
 from popdist.sdk.check.verdicts import Verdict, constructs, exports, judge
 
@@ -48,11 +48,16 @@ def examine(source: Source) -> list[Finding]:
     resolver.visit(source.tree)
     uses = [*resolver.uses, *(Use(f".{one.name}", one.line) for one in resolver.methods)]
     beside_ipu = any(f"{use.name}.".startswith("tensorflow.python.ipu.") for use in uses)
-    found = {
-        Finding(source.path, use.line, verdict): None
-        for use in uses
-        if (verdict := judge(use.name, use.keywords, beside_ipu=beside_ipu)) is not None
-    }
+    guarded = guarded_lines(source.tree)
+    found: dict[Finding, None] = {}
+    for use in uses:
+        verdict = judge(use.name, use.keywords, beside_ipu=beside_ipu)
+        if verdict is None:
+            continue
+        if use.line in guarded and verdict.status in BLOCKING:
+            reason = f"{verdict.reason.rstrip('.')}; the program catches that"
+            verdict = verdict._replace(status="look", reason=reason)
+        found[Finding(source.path, use.line, verdict)] = None
     return sorted(found, key=lambda finding: (finding.line, finding.verdict.name))
 
 

@@ -219,6 +219,8 @@ class Resolver(ast.NodeVisitor):
             keywords = frozenset(one.arg or "**" for one in node.keywords)
             self._use(path, node.func.end_lineno or node.lineno, keywords)
             self._below(node.func)
+        if path == "importlib.import_module" and node.args and (name := _text(node.args[0])):
+            self.uses.append(Use(name, node.lineno))
         for argument in [*node.args, *(one.value for one in node.keywords)]:
             self.visit(argument)
 
@@ -254,6 +256,8 @@ class Resolver(ast.NodeVisitor):
         """The dotted name that an expression stands for."""
         if isinstance(node, ast.Call):
             called = self._path(node.func)
+            if called == "importlib.import_module" and node.args:
+                return _text(node.args[0])
             return self._constructs(called) if called is not None else None
         if isinstance(node, ast.Name):
             return self._scope.find(node.id)
@@ -264,6 +268,37 @@ class Resolver(ast.NodeVisitor):
             above = self._path(node.value)
             return f"{above}.{node.attr}" if above is not None else None
         return None
+
+
+def guarded_lines(tree: ast.Module) -> set[int]:
+    """The lines of imports that may fail: the program catches that.
+
+    Args:
+        tree: A parsed source.
+
+    Returns:
+        Line numbers.
+    """
+    return {
+        inner.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Try) and any(map(_catches_imports, node.handlers))
+        for statement in node.body
+        for inner in ast.walk(statement)
+        if isinstance(inner, (ast.Import, ast.ImportFrom))
+    }
+
+
+def _catches_imports(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    kinds = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+    return any(_chain(one) in kinds for one in caught)
+
+
+def _text(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def _chain(node: ast.expr) -> str | None:

@@ -39,6 +39,7 @@ def names(tmp_path, text, status=None):
         ("from poptorch import *\nx = DataLoader(1)", "poptorch.DataLoader"),
         ("if x:\n  import popart\nelse:\n  popart = None\npopart.SGD", "popart.SGD"),
         ("def f():\n  return popart.SGD\nimport popart", "popart.SGD"),
+        ("import importlib\np = importlib.import_module('popart')\np.SGD", "popart.SGD"),
         ("import popart\nclass A(popart.PyStepIO): pass", "popart.PyStepIO"),
         ("import popart\n@popart.SGD\ndef f(): pass", "popart.SGD"),
         ("import popart\nf = lambda: popart.SGD", "popart.SGD"),
@@ -105,6 +106,15 @@ def test_a_misspelt_name_gets_the_nearest(tmp_path, text, name):
 )
 def test_what_is_not_the_sdks_is_left_alone(tmp_path, text):
     assert not [own for _, _, own in found(tmp_path, text) if own != "works"]
+
+
+@pytest.mark.parametrize(
+    "caught", ["ImportError", "(KeyError, ModuleNotFoundError)", "Exception", ""]
+)
+def test_an_import_that_may_fail_keeps_nothing_from_running(tmp_path, caught):
+    text = f"try:\n  import popxl\nexcept {caught}:\n  popxl = None"
+    assert found(tmp_path, text) == [(2, "popxl", "look")]
+    assert found(tmp_path, "try:\n  import popxl\nexcept KeyError:\n  pass")[0][2] == "refused"
 
 
 def test_methods_that_the_launcher_forbids_are_refused(tmp_path):
