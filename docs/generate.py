@@ -107,13 +107,16 @@ def main(arguments: list[str]) -> int:
     Returns:
         1 where a page was out of date and was not to be rewritten, else 0.
     """
-    stale = {page: filled(page.read_text()) for page in PAGES}
-    stale = {page: text for page, text in stale.items() if text != page.read_text()}
-    for page, text in stale.items():
-        print(page.relative_to(ROOT))
-        if "--check" not in arguments:
-            page.write_text(text)
-    return int(bool(stale) and "--check" in arguments)
+    stale = False
+    for page in PAGES:
+        before = page.read_text()
+        after = filled(before)
+        if after != before:
+            stale = True
+            print(page.relative_to(ROOT))
+            if "--check" not in arguments:
+                page.write_text(after)
+    return int(stale and "--check" in arguments)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Finds the blocks of code in the pages.
 
-A block stands between fences. A comment before it says what is special about it:
+A block stands between fences. Python continues the blocks above it, and commands of a console run.
+There are two exceptions:
 
-    <!-- file: train.py -->         a file of that name; commands below it may use it
-    <!-- not run: why -->           cannot run here; commands are still checked, word by word
-
-Without a comment, Python continues the blocks above it, and the commands of a console run.
+    ```python title="train.py"      a file of that name; commands below it may use it
+    <!-- not run: why -->           a comment before a block that cannot run here; its commands are
+                                    still checked, word by word
 """
 
 import re
@@ -16,8 +16,8 @@ from tests.distributed.jobs import ROOT
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
 _FENCE = re.compile(
-    r"^(?:<!-- (?P<key>file|not run): (?P<value>[^>]+) -->\n+)?"
-    r"```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    r"^(?:<!-- not run: (?P<why>[^>]+) -->\n+)?"
+    r'```(?P<language>\w*)(?: title="(?P<file>[^"]+)")?\n(?P<text>.*?)^```$',
     re.MULTILINE | re.DOTALL,
 )
 _INDENTED = re.compile(r"(?<=\n\n)    (?! *(?:[-*]|\d+\.) ).*")
@@ -56,8 +56,8 @@ def blocks_of(page):
             place=f"{page.relative_to(ROOT)}:{1 + text.count(chr(10), 0, found.start('language'))}",
             language=found["language"],
             text=found["text"],
-            file=found["value"] if found["key"] == "file" else None,
-            not_run=found["value"] if found["key"] == "not run" else None,
+            file=found["file"],
+            not_run=found["why"],
         )
         for found in _FENCE.finditer(text)
     ]

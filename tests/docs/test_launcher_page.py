@@ -12,7 +12,7 @@ ENVIRON = {"PATH": "/usr/bin:/bin", "HF_TOKEN": "x", "B": "y"}
 
 
 def test_the_configuration_file_makes_a_job(tmp_path):
-    [text] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    [text] = re.findall(r"```toml.*?\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "job.toml"
     path.write_text(text)
     job = make_job(parse([f"--config={path}"]), ENVIRON)
