@@ -159,9 +159,27 @@ class InstanceSum:
             gradient = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
         elif gradient.is_sparse:
             gradient = gradient.to_dense()
-        elif gradient.requires_grad:  # part of a graph (create_graph=True), so not ours to change
+        elif gradient.requires_grad or not _exclusive(gradient):
             gradient = gradient.detach().clone()
         gradient = gradient.contiguous()
         self._large[index] = gradient
         self._exchange.lend(index, gradient.view(-1))
         return gradient
+
+
+def _exclusive(gradient: torch.Tensor) -> bool:
+    """Whether nobody else refers to a gradient's memory.
+
+    Autograd hands gradients on without copying them: that of ``b`` in ``a + b.view(...)`` may be
+    the very memory from which the backward pass still computes that of ``a``, or another
+    parameter's gradient.
+    """
+    return _users(gradient) <= _ALONE
+
+
+def _users(tensor: torch.Tensor) -> int:
+    """How many refer to a tensor's memory, this function among them."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))  # noqa: SLF001
+
+
+_ALONE = _users(torch.zeros(1))
