@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _MARK = "_popdist_corrects_steps"
+_COUNT = re.compile(r"_\d+(?=_|$)")
 
 
 def keras_is_3() -> bool:
@@ -55,6 +57,24 @@ def variable_name(variable: Any) -> str:
         Its name.
     """
     return str(getattr(variable, "path", variable.name))
+
+
+def describe(variables: Iterable[Any]) -> str:
+    """Variables in words, the same on every instance.
+
+    Numbers that Keras counts up in names (``dense_1``) differ as soon as one instance builds a
+    model more than the others, and are left out.
+
+    Args:
+        variables: Variables of Keras or of TensorFlow.
+
+    Returns:
+        The last part of each name, and the shape.
+    """
+    names = (
+        (_COUNT.sub("", variable_name(one).split("/")[-1]), tuple(one.shape)) for one in variables
+    )
+    return ", ".join(f"{name}{shape}" for name, shape in names)
 
 
 def correct_epoch_steps(corrected: Callable[[int], int]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
+from popdist_tf.errors import EstimatorValueError
+from popdist_tf.estimator.arguments import check_combination, check_listeners, check_params
 from popdist_tf.estimator.availability import estimator_api
 from popdist_tf.estimator.batch_size import local_batch_size
 from popdist_tf.estimator.checkpoints import SaveTogether, StartFromFirstRank, reduces_when_read
@@ -77,8 +78,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
             _MODES.EVAL: ("eval_batch_size", eval_batch_size),
             _MODES.PREDICT: ("predict_batch_size", predict_batch_size),
         }
-        _check_params(params, [size for _, size in self._batch_sizes.values()])
-        _check_combination(config)
+        check_params(params, [size for _, size in self._batch_sizes.values()])
+        check_combination(config)
         collectives = _collectives(config.train_distribute)
         if model_dir is None and config.model_dir is None and collectives is not None:
             model_dir = shared_model_dir(collectives)
@@ -231,6 +232,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
     ) -> Any:
         train_op = counted(estimator_spec.train_op, global_step_tensor, self._iterations)
         if getattr(self._train_distribution, "num_replicas_in_sync", 1) > 1:
+            check_listeners(saving_listeners, self._eval_distribution)
             worker_hooks.extend(self._hooks_of_workers(estimator_spec.scaffold))
         return super()._train_with_estimator_spec(
             estimator_spec._replace(train_op=train_op),
@@ -257,36 +259,3 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
 def _collectives(strategy: Any) -> HostCollectives | None:
     extended = getattr(strategy, "extended", None)
     return extended.collectives if isinstance(extended, HorovodExtended) else None
-
-
-def _check_params(params: Any, sizes: list[int | None]) -> None:
-    if params is not None and not isinstance(params, dict):
-        raise EstimatorTypeError("PD421", "`params` must be a dict", value=params)
-    if params and "input_fn" in params:
-        raise EstimatorValueError("PD421", "the key 'input_fn' of `params` is reserved")
-    if params and "batch_size" in params and any(size is not None for size in sizes):
-        raise EstimatorValueError(
-            "PD421",
-            "the batch size is given twice: in params['batch_size'] and as an argument",
-            value=params["batch_size"],
-            accepted="one of the two",
-        )
-
-
-def _check_combination(config: Any) -> None:
-    ipu = config.ipu_run_config
-    if config.train_distribute is not None and ipu.iterations_per_loop > 1:
-        raise EstimatorUnsupportedError(
-            "PD423",
-            "a distribution strategy needs a call into TensorFlow for each update",
-            value=f"iterations_per_loop={ipu.iterations_per_loop}",
-            accepted="iterations_per_loop=1 with train_distribute",
-        )
-    if ipu.num_replicas > 1 and config.train_distribute is None:
-        raise EstimatorUnsupportedError(
-            "PD423",
-            "several replicas in one process need a strategy that runs them",
-            value=f"num_replicas={ipu.num_replicas}",
-            hint="RunConfig(train_distribute=PopDistStrategy()), started with poprun "
-            f"--num-replicas {ipu.num_replicas}",
-        )

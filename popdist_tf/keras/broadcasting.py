@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.collectives.instances import job_collectives
-from popdist_tf.versions import tensorflow_variable, variable_name
+from popdist_tf.versions import describe, tensorflow_variable, variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,8 +28,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
     held = list(variables)
     if collectives.horovod is None or not held:
         return
-    shapes = ", ".join(f"{variable_name(v).split('/')[-1]}{tuple(v.shape)}" for v in held)
-    agree(collectives, f"{len(held)} variables to broadcast: {shapes}")
+    agree(collectives, f"{len(held)} variables to broadcast: {describe(held)}")
 
     @tf.function  # type: ignore[untyped-decorator]
     def assign_all() -> None:

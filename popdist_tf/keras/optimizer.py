@@ -16,7 +16,7 @@ from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.errors import StrategyError
 from popdist_tf.keras.ends import AnnouncedSteps
 from popdist_tf.keras.guard import DivergenceGuard
-from popdist_tf.versions import update_method, variable_name
+from popdist_tf.versions import describe, update_method
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,8 +156,7 @@ class _Reduction:
             # Once: a later call may be a retrace on one instance alone.
             self._has_run = True
             shapes = [
-                f"{variable_name(variable).split('/')[-1]}{tuple(variable.shape)}"
-                + (" without gradient" if gradient is None else "")
+                describe([variable]) + (" without gradient" if gradient is None else "")
                 for gradient, variable in zip(gradients, variables, strict=True)
             ]
             agree(self._collectives, f"an update of {len(shapes)} weights: {', '.join(shapes)}")

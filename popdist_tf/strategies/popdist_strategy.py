@@ -8,6 +8,7 @@ import popdist
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.devices.local import replica_devices
 from popdist_tf.strategies.base import HostStrategy
+from popdist_tf.strategies.cluster import refuse_tf_config
 from popdist_tf.strategies.epochs import count_replica_steps
 from popdist_tf.strategies.extended import HorovodExtended
 
@@ -27,6 +28,7 @@ class PopDistStrategy(HostStrategy):
             instance runs several replicas.
 
     Raises:
+        StrategyError: ``TF_CONFIG`` describes another cluster.
         TooLateError: TensorFlow has started with fewer devices than this instance has replicas.
     """
 
@@ -39,6 +41,8 @@ class PopDistStrategy(HostStrategy):
     ) -> None:
         del enable_dataset_iterators
         devices = replica_devices(popdist.getNumLocalReplicas())
+        if popdist.getNumInstances() > 1:
+            refuse_tf_config(type(self).__name__)
         if enable_keras_extensions and len(devices) > 1:
             count_replica_steps()
         self.ipu_device = ipu_device

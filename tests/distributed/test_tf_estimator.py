@@ -70,7 +70,7 @@ def variables_after(estimator, input_fn, stops):
     return {name: np.asarray(estimator.get_variable_value(name)) for name in names}
 
 
-def estimator_for(optimizer, batch_norm, strategy=None):
+def estimator_for(optimizer, batch_norm, strategy=None, **settings):
     import tensorflow.compat.v1 as tf
 
     from popdist_tf import ipu
@@ -80,13 +80,14 @@ def estimator_for(optimizer, batch_norm, strategy=None):
         train_distribute=strategy, tf_random_seed=3, save_checkpoints_steps=2
     )
     return ipu.ipu_estimator.IPUEstimator(
-        model(optimizer, batch_norm), config=config, train_batch_size=2 * BATCH
+        model(optimizer, batch_norm), config=config, train_batch_size=2 * BATCH, **settings
     )
 
 
 def estimators_in_job():
     import tensorflow.compat.v1 as tf
 
+    from popdist_tf import ipu
     from popdist_tf.ipu import horovod as hvd
     from popdist_tf.ipu.horovod.ipu_horovod_strategy import IPUHorovodStrategy
 
@@ -112,6 +113,23 @@ def estimators_in_job():
         estimator = estimator_for(optimizer, batch_norm=batch_norm, strategy=strategy)
         found = variables_after(estimator, input_fn, stops)
         answers |= {f"{case}/{name}": value for name, value in found.items()}
+    warm = estimator_for(
+        "adam", batch_norm=True, strategy=strategy, warm_start_from=estimator.model_dir
+    )
+    answers |= {f"warm/{n}": v for n, v in variables_after(warm, input_fn, [1]).items()}
+
+    # The chief would evaluate with collectives while the others train.
+    together = ipu.ipu_run_config.RunConfig(train_distribute=strategy, eval_distribute=strategy)
+    evaluating = ipu.ipu_estimator.IPUEstimator(
+        model("adam", batch_norm=False), config=together, train_batch_size=2 * BATCH
+    )
+    try:
+        tf.estimator.train_and_evaluate(
+            evaluating, tf.estimator.TrainSpec(input_fn, 1), tf.estimator.EvalSpec(input_fn)
+        )
+    except NotImplementedError as error:
+        answers["evaluating"] = str(error)
+
     diverging = estimator_for("diverging", batch_norm=False, strategy=strategy)
     try:
         diverging.train(input_fn, max_steps=STEPS)
@@ -142,7 +160,7 @@ def ranks():
 def test_ranks_have_equal_variables_slots_included(ranks):
     assert any("Adam" in name for name in ranks[0])
     assert any("Momentum" in name for name in ranks[0])
-    for name in ranks[0].keys() - {"diverging"}:
+    for name in ranks[0].keys() - {"diverging", "evaluating"}:
         np.testing.assert_array_equal(ranks[0][name], ranks[1][name])
 
 
@@ -160,6 +178,20 @@ def test_checkpoints_are_labelled_with_the_updates_they_hold(ranks, case):
 
 def test_training_with_batch_norm_saves_on_all_ranks_and_resumes(ranks):
     assert any("moving_mean" in name for name in ranks[0])
+
+
+def test_a_warm_start_begins_with_the_other_trainings_weights(ranks):
+    assert ranks[0]["warm/global_step"] == 1
+    names = [name.partition("/")[2] for name in ranks[0] if name.startswith("warm/sequential")]
+    for name in [name for name in names if name.endswith(("kernel", "bias"))]:
+        moved = ranks[0][f"warm/{name}"] - ranks[0][f"resumed/{name}"]
+        # A step of Adam, whose slots are warm too, is small.
+        assert 0 < np.abs(moved).max() < 0.02
+
+
+def test_evaluations_that_would_wait_for_training_workers_are_refused(ranks):
+    for rank in ranks:
+        assert "[PD423] the chief evaluates alone during train_and_evaluate" in rank["evaluating"]
 
 
 def test_weights_that_the_first_step_makes_different_stop_the_training(ranks):
