@@ -140,10 +140,14 @@ class Compiled:
 
 
 def _hint(said: str) -> str | None:
-    newest = _NEWEST.search(said)
-    if newest is None:
-        return None
-    return f"use opset {newest[1]} or older, or a newer onnxruntime"
+    if newest := _NEWEST.search(said):
+        return f"use opset {newest[1]} or older, or a newer onnxruntime"
+    if "Could not find an implementation" in said:
+        return (
+            "ONNX Runtime has no kernel for it with these element types: cast its operands to "
+            "float32, and back"
+        )
+    return None
 
 
 def _first_line(error: Exception) -> str:
