@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "images" / "benchmarks"
 """Where the charts of the committed record are, for the page that shows them."""
 
+_INTERRUPTED = 130
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program.
@@ -34,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The command line; None for that of this process.
 
     Returns:
-        The exit code: 1 where a benchmark could not be measured, otherwise 0. An aim that is not
-        met is a result and no failure.
+        The exit code: 1 where a benchmark could not be measured, 130 after Ctrl-C, otherwise 0. An
+        aim that is not met is a result and no failure.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -52,7 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     kept = _record(options) if options.record else None
     save = None if kept is None else partial(_save, kept)
-    report = run(chosen, Effort(quick=options.quick), _tell, save)
+    try:
+        report = run(chosen, Effort(quick=options.quick), _tell, save)
+    except KeyboardInterrupt:
+        if kept is not None and kept.path.exists():
+            _publish(kept, published=options.record == record.FOLDER)
+        return _INTERRUPTED
     _show(report, options)
     if kept is not None:
         _publish(kept, published=options.record == record.FOLDER)

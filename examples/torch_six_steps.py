@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import popdist_torch.horovod as hvd
+from popdist import metrics
 from popdist_torch import Checkpoint
 
 LOWEST_ACCURACY = 0.95
@@ -109,6 +110,7 @@ def main() -> int:
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 losses.append(loss.item())
+                metrics.record(loss=losses[-1], samples=len(images))
                 bar.update()
             mean = hvd.average_metrics({"loss": losses[-1]})["loss"]
             bar.set_postfix(epoch=epoch + 1, loss=f"{mean:.4f}")

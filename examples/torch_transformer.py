@@ -23,6 +23,7 @@ from torch.utils.data import TensorDataset
 import popdist
 import popdist.poptorch
 import popdist_torch as poptorch
+from popdist import metrics
 
 LOWEST_ACCURACY = 0.9
 
@@ -115,6 +116,7 @@ def main() -> int:
         for epoch in range(args.epochs):
             for images, labels in loader:
                 losses.append(training(images, labels)[1].mean().item())
+                metrics.record(loss=losses[-1], samples=len(images))
                 bar.update()
             bar.set_postfix(epoch=epoch + 1, loss=f"{losses[-1]:.4f}")
     seconds = time.perf_counter() - started

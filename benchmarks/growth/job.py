@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _WARM_UP = 2
 _SIDE = 1024
 _PRODUCTS = 3
+_MESSAGES = 16
 
 
 def measure(*, sizes: Sequence[int], repetitions: int) -> dict[str, list[float]]:
@@ -36,8 +37,12 @@ def measure(*, sizes: Sequence[int], repetitions: int) -> dict[str, list[float]]
     torch.set_num_threads(1)
     world = MPI.COMM_WORLD
     calls: dict[str, Callable[[], None]] = {"compute": _compute()}
+    seconds: dict[str, list[float]] = {}
     if world.size > 1:
-        calls["message"] = Mpi(MPI).prepare(_buffers(sizes[0]))
+        # Before Horovod's thread runs, which wakes up all the time and would be a part of it.
+        message = Mpi(MPI).prepare(_buffers(sizes[0]))
+        many = _sampler(world, lambda: [message() for _ in range(_MESSAGES)])
+        seconds["message"] = [many() / _MESSAGES for _ in range(_WARM_UP + repetitions)]
         popdist = Popdist()
         for size in sizes:
             calls[str(size)] = popdist.prepare(_buffers(size))
@@ -50,7 +55,7 @@ def measure(*, sizes: Sequence[int], repetitions: int) -> dict[str, list[float]]
 
     samplers = {name: _sampler(world, call) for name, call in {**calls, "step": step}.items()}
     interleave(samplers, _WARM_UP)
-    return interleave(samplers, repetitions)
+    return {**seconds, **interleave(samplers, repetitions)}
 
 
 def _buffers(size: int) -> Buffers:
@@ -70,7 +75,7 @@ def _compute() -> Callable[[], None]:
     return compute
 
 
-def _sampler(world: Any, call: Callable[[], None]) -> Callable[[], float]:
+def _sampler(world: Any, call: Callable[[], object]) -> Callable[[], float]:
     def sample() -> float:
         world.Barrier()
         began = time.perf_counter()

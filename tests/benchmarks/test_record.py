@@ -120,6 +120,19 @@ def test_a_recorded_run_keeps_each_part_as_soon_as_it_is_there(tmp_path, monkeyp
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_an_interrupted_run_shows_what_it_has(tmp_path, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    suite = tuple(
+        Benchmark(name=name, what=name, measure=measure)
+        for name, measure in (("works", works), ("slow", interrupted))
+    )
+    monkeypatch.setattr(command_line, "SUITE", suite)
+    assert command_line.main(["--quick", "--record", str(tmp_path)]) == 130
+    assert [path.name for path in tmp_path.glob("*/*/*.png")] == ["works.png"]
+
+
 def test_a_quick_run_is_not_published(capsys):
     with pytest.raises(SystemExit):
         command_line.main(["--quick", "--record"])
