@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import tensorflow as tf
 from tensorflow.python.distribute import collective_all_reduce_strategy as collective
 from tensorflow.python.distribute import collective_util
 
@@ -84,4 +85,8 @@ class MultiWorkerExtended(collective.CollectiveAllReduceExtended):  # type: igno
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
         check_reduction(reduce_op)
-        return super()._reduce_to(reduce_op, value, destinations, options)
+        reduce_one = super()._reduce_to
+        # Keras 3 reduces whole structures of inputs while it builds a model.
+        return tf.nest.map_structure(
+            lambda one: reduce_one(reduce_op, one, destinations, options), value
+        )

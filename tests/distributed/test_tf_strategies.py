@@ -4,6 +4,9 @@ TensorFlow takes seconds to start, so each job answers many questions at once, a
 about one of the answers.
 """
 
+import json
+import os
+
 import numpy as np
 import pytest
 
@@ -161,8 +164,11 @@ def test_only_the_first_instance_writes_checkpoints(answers):
 def model_for(strategy):
     import tensorflow as tf
 
+    import popdist
+
     with strategy.scope():
-        tf.keras.utils.set_random_seed(SEED + strategy.extended._collectives.rank)
+        # Each instance starts elsewhere.
+        tf.keras.utils.set_random_seed(SEED + popdist.getInstanceIndex())
         model = tf.keras.Sequential(
             [
                 tf.keras.layers.Conv2D(3, 3, activation="relu", input_shape=(6, 6, 1)),
@@ -179,9 +185,15 @@ def model_for(strategy):
     return model
 
 
-def trained(model, dataset):
-    history = model.fit(dataset, epochs=EPOCHS, shuffle=False, verbose=0).history
-    evaluated = model.evaluate(dataset, verbose=0)
+def trained(model, dataset, steps=None):
+    history = model.fit(
+        dataset if steps is None else dataset.repeat(),
+        epochs=EPOCHS,
+        steps_per_epoch=steps,
+        shuffle=False,
+        verbose=0,
+    ).history
+    evaluated = model.evaluate(dataset, verbose=0) if steps is None else []
     return {
         **{f"weight{i}": w for i, w in enumerate(model.get_weights())},
         **{f"slot{i}": np.asarray(v) for i, v in enumerate(model.optimizer.variables)},
@@ -239,15 +251,65 @@ def test_keras_fit_equals_one_process_on_the_global_batch(instances, global_batc
         np.testing.assert_allclose(ranks[0][name], expected, rtol=2e-5, atol=2e-6)
 
 
+def keras_of_workers():
+    import tensorflow as tf
+
+    import popdist
+    from popdist_tf.ipu.ipu_multi_worker_strategy import IPUMultiWorkerStrategy
+
+    cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    strategy = IPUMultiWorkerStrategy(cluster)
+    options = tf.data.Options()
+    # TensorFlow divides a batch over the workers; the data is this worker's own already.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    dataset = tf.data.Dataset.from_tensor_slices(data(popdist.getInstanceIndex()))
+    dataset = dataset.batch(2 * BATCH, drop_remainder=True).with_options(options)
+    return trained(model_for(strategy), dataset, steps=2 * STEPS)
+
+
+def keras_of_both():
+    import tensorflow as tf
+
+    from popdist_tf.ipu.ipu_strategy import IPUStrategy
+
+    dataset = tf.data.Dataset.from_tensor_slices(as_steps(range(2))).batch(2 * BATCH)
+    return trained(model_for(IPUStrategy()), dataset, steps=2 * STEPS)
+
+
+def test_keras_fit_of_two_grpc_workers_equals_one_process_on_the_global_batch():
+    ranks = run_job(keras_of_workers, options=["--tf-config=yes"])
+    (alone,) = run_job(keras_of_both, instances=1)
+    for name, expected in alone.items():
+        np.testing.assert_array_equal(ranks[0][name], ranks[1][name])
+        np.testing.assert_allclose(ranks[0][name], expected, rtol=2e-5, atol=2e-6)
+
+
+def error_of(strategy):
+    try:
+        strategy()
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
 def disagreements():
     import tensorflow as tf
 
     import popdist
+    from popdist_tf.ipu.distributed.ipu_horovod_strategy import IPUHorovodStrategy
     from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
 
-    strategy = PopDistStrategy()
     instance = popdist.getInstanceIndex()
     answers = {}
+    cluster = {"worker": ["localhost:1", "localhost:2"]}
+    task = {"type": "worker", "index": instance}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    answers["PopDistStrategy"] = error_of(PopDistStrategy)
+    answers["IPUHorovodStrategy"] = error_of(IPUHorovodStrategy)
+    del os.environ["TF_CONFIG"]
+    answers["early"] = error_of(IPUHorovodStrategy)
+
+    strategy = PopDistStrategy()
     try:
         with strategy.scope():
             variable = tf.Variable(1.0, name="shared")
@@ -270,6 +332,17 @@ def disagreements():
 @pytest.fixture(scope="module")
 def messages():
     return run_job(disagreements)
+
+
+@pytest.mark.parametrize("strategy", ["PopDistStrategy", "IPUHorovodStrategy"])
+def test_a_cluster_beside_horovods_job_is_refused(messages, strategy):
+    for rank in messages:
+        assert f"TF_CONFIG describes a cluster, and {strategy} takes" in rank[strategy]
+
+
+def test_a_strategy_before_horovod_is_initialised_is_refused(messages):
+    for rank in messages:
+        assert "[PD411] Horovod has not been initialised" in rank["early"]
 
 
 def test_a_different_model_on_one_instance_is_named(messages):
