@@ -75,7 +75,7 @@ def read_run(folder: Path, timeline: Path | None = None) -> Run:
     newest = _newest_attempt(folder)
     damaged = _metrics(newest, run)
     if damaged:
-        run.gaps.append(f"{damaged} lines of metrics cannot be read and are left out")
+        run.gaps.append(f"lines of metrics that cannot be read are left out: {damaged}")
     run.trace = _trace(run, timeline)
     logged = {int(found[1]) for path in newest.iterdir() if (found := _OUTPUT.match(path.name))}
     described = {one["index"] for one in run.result.get("instances", [])}

@@ -56,7 +56,7 @@ def test_lines_and_traces_that_were_cut_off_are_left_out(tmp_path):
     run = read_run(folder)
     assert len(run.steps[0]) == 3
     assert run.trace == [{"ph": "M", "pid": 0}]
-    assert any("1 lines of metrics cannot be read" in gap for gap in run.gaps)
+    assert any("cannot be read are left out: 1" in gap for gap in run.gaps)
     assert any("timeline.json is cut off" in gap for gap in run.gaps)
 
 
