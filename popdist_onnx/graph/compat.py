@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import onnx
@@ -46,7 +47,7 @@ def has_wrong_function(node: ir.Node, function: onnx.FunctionProto) -> bool:
         return False
     query, key = (None if one is None else one.shape for one in node.inputs[:2])
     if query is None or key is None or len(query) < 4:  # noqa: PLR2004 - [batch, heads, position, width]
-        return tuple(int(part) for part in onnx.__version__.split(".")[:2]) < (1, 19)
+        return tuple(int(part) for part in version("onnx").split(".")[:2]) < (1, 19)
     in_turns = any(inner.op_type == "Tile" for inner in function.node)
     return in_turns and query[1] != key[1]
 
