@@ -1,4 +1,4 @@
-"""The complete programs of the guides, under the commands that the guides print."""
+"""Programs with the calls that the guides teach, under the commands that the guides print."""
 
 import importlib.util
 import json
@@ -47,7 +47,7 @@ def test_popart_trains_to_the_computed_losses(launcher, enabled, tmp_path):
 
 
 def test_popart_has_equal_weights_where_every_rank_has_data_of_its_own(tmp_path):
-    # As published: nothing seeds the data.
+    # Nothing seeds the data.
     run("poprun with names", GUIDES / "popart_horovod.py", env=observing(tmp_path))
     first, second = two_alike(tmp_path)
     assert first["losses"][0] != second["losses"][0]
@@ -100,7 +100,7 @@ def test_the_listing_of_pytorch_trains_on_all_replicas(instances, replicas):
     options = [f"--num-instances={instances}", f"--num-replicas={replicas}", "--numa-aware=yes"]
     program = GUIDES / "pytorch_popdist.py"
     ranks, output = run("poprun with names", program, options=[*options, "-v"])
-    assert f"The new value is {replicas}." in output
+    assert f"poprun decides about replicas: {replicas} in all" in output
     expected = listing_alone(instances, replicas)
     for rank in ranks:
         assert rank["weights"] == ranks[0]["weights"]

@@ -1,4 +1,4 @@
-"""Looks at published programs from outside, as not one of their lines may be changed for a test.
+"""Looks at programs from outside, as not one of their lines may be changed for a test.
 
 A folder with this file on PYTHONPATH makes every Python program write what it trained, as JSON, to
 ``$OBSERVED/<process id>.json`` when it ends. The programs also get what a test cannot download:
@@ -6,7 +6,7 @@ Keras' MNIST is answered with scikit-learn's digits, enlarged to 28 x 28 pixels.
 
 Environment:
     OBSERVED: Folder for the answers; without it nothing is observed.
-    OBSERVED_SEED: Seeds numpy's old generator, which published programs draw from unseeded.
+    OBSERVED_SEED: Seeds numpy's old generator, which the programs draw from unseeded.
 """
 
 import atexit

@@ -1,0 +1,99 @@
+"""The rules of the house that a machine can check (docs/contributing.md)."""
+
+import ast
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ADAPTERS = {"popdist_torch", "popdist_tf", "popdist_onnx"}
+DOORS = {"popdist.poptorch", "popdist.tensorflow", "popdist.popart"}
+FIRST_FLOOR = ("popdist.exchange", "popdist.poprun", "popdist.horovod_build", "popdist.sdk")
+# What reads a run afterwards stands beside the adapters: it may use the launcher.
+SECOND_FLOOR = ("popdist.report",)
+FRAMEWORKS = {"torch", "tensorflow", "onnx", "onnxruntime", "onnx_ir", "horovod", "keras", "numpy"}
+MOST_LINES = 300
+
+FILES = sorted(
+    path
+    for package in ("popdist", *sorted(ADAPTERS))
+    for path in (ROOT / package).rglob("*.py")
+    if "__pycache__" not in path.parts
+)
+
+
+def module_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_list(path):
+    """Lists of what others publish are as long as that is."""
+    return path.parent == ROOT / "popdist" / "sdk" / "surface"
+
+
+def floor(module):
+    if module.split(".")[0] in ADAPTERS or module in DOORS or module.startswith(SECOND_FLOOR):
+        return 2
+    return 1 if module.startswith(FIRST_FLOOR) else 0
+
+
+def imports(path, *, at_start=False):
+    """Modules that a file imports, those in functions included; types' imports do not count."""
+    found = set()
+    pending = [ast.parse(path.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+        if not (at_start and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
+            pending += ast.iter_child_nodes(node)
+    return found
+
+
+def test_imports_point_down():
+    wrong = []
+    for path in FILES:
+        here = module_of(path)
+        for target in imports(path):
+            package = target.split(".")[0]
+            if package not in {"popdist", *ADAPTERS}:
+                continue
+            if package not in (here.split(".")[0], "popdist") and here not in DOORS:
+                wrong.append(f"{here} imports another adapter: {target}")
+            if floor(target) > floor(here):
+                wrong.append(f"{here} imports {target}, which lies above it")
+    assert not wrong
+
+
+def test_modules_have_one_responsibility():
+    lines = {
+        module_of(path): len(path.read_text().splitlines()) for path in FILES if not is_list(path)
+    }
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
+
+
+def test_names_say_what_modules_are_for():
+    vague = {"utils", "helpers", "common", "misc"}
+    # The published tree has a module of that name.
+    found = {module_of(path) for path in FILES if path.stem in vague}
+    assert found <= {"popdist_tf.ipu.utils"}
+
+
+def test_the_core_and_the_launcher_load_no_framework():
+    for path in FILES:
+        here = module_of(path)
+        if floor(here) < 2 and not here.startswith("popdist.exchange"):
+            loaded = {name.split(".")[0] for name in imports(path, at_start=True)} & FRAMEWORKS
+            assert not loaded, f"{here} imports {sorted(loaded)} when it is imported"
+
+
+def test_the_launcher_needs_the_standard_library_only():
+    ours = {"popdist", "__future__", *sys.stdlib_module_names}
+    for path in FILES:
+        if module_of(path).startswith("popdist.poprun"):
+            others = {name.split(".")[0] for name in imports(path)} - ours
+            assert not others - {"tomli"}, f"{module_of(path)} needs {sorted(others)}"
