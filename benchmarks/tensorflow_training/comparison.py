@@ -30,6 +30,11 @@ _ROW = {
     "wrapper": "Keras step, popdist_tf.keras",
     "estimator": "Estimator step with host_call",
 }
+_NOTES = {
+    # Tried: with a second training in the same processes, its workers wait for each other.
+    "estimator": "one thread a rank; no row beside MultiWorkerMirroredStrategy, whose Estimator "
+    "cannot train in turns with another",
+}
 _PEERS = {
     "Horovod optimizer": _HOROVOD_AIM,
     "Horovod tape": None,
@@ -92,7 +97,7 @@ def _row(
         peer=peer,
         against=missing or times[peer],  # type: ignore[index]
         aim=aim,
-        note="one thread a rank",
+        note=_NOTES.get(row, "one thread a rank"),
         parameters={"row": row, "ranks": ranks},
     )
 
