@@ -32,7 +32,7 @@ from popdist_tf.config.legacy import (
     set_ipu_connection_type,
 )
 from popdist_tf.config.system import configure_ipu_system, reset_ipu_configuration
-from popdist_tf.loops.helpers import (
+from popdist_tf.loops.seeds import (
     move_variable_initialization_to_cpu,
     reset_ipu_seed,
     running_on_ipu_model,

@@ -1,4 +1,4 @@
-"""Small helpers of the published ``ipu.utils``."""
+"""Random seeds, and small questions of the published ``ipu.utils``."""
 
 from __future__ import annotations
 
