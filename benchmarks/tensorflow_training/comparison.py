@@ -31,9 +31,10 @@ _ROW = {
     "estimator": "Estimator step with host_call",
 }
 _NOTES = {
-    # Tried: with a second training in the same processes, its workers wait for each other.
+    # Tried: after a few turns with another training in the same processes its workers waited for
+    # each other; why was not found.
     "estimator": "one thread a rank; no row beside MultiWorkerMirroredStrategy, whose Estimator "
-    "cannot train in turns with another",
+    "did not get through turns with another",
 }
 _PEERS = {
     "Horovod optimizer": _HOROVOD_AIM,

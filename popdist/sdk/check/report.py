@@ -6,8 +6,9 @@ import json
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from popdist.sdk.check.resolve import Resolver, Use, guarded_lines
+from popdist.sdk.check.resolve import Resolver, Use
 from popdist.sdk.check.sources import SourceError, find, parse
+from popdist.sdk.check.syntax import guarded_lines
 from popdist.sdk.check.verdicts import Verdict, constructs, exports, judge
 
 if TYPE_CHECKING:

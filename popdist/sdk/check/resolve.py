@@ -10,8 +10,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple
 
+from popdist.sdk.check.syntax import chain, flat, text
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 class Use(NamedTuple):
@@ -80,7 +82,7 @@ class Resolver(ast.NodeVisitor):
 
     def _body(self, statements: list[ast.stmt]) -> None:
         later: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] = []
-        for statement in _flat(statements):
+        for statement in flat(statements):
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 for decorator in statement.decorator_list:
                     self.visit(decorator)
@@ -93,7 +95,7 @@ class Resolver(ast.NodeVisitor):
             self._definition(statement)
 
     def _head(self, node: ast.stmt) -> None:
-        """Visits a statement, without the statements in it, which `_flat` gives by themselves."""
+        """Visits a statement, without the statements in it, which `flat` gives by themselves."""
         if isinstance(node, (ast.If, ast.While)):
             self.visit(node.test)
         elif isinstance(node, ast.Match):
@@ -200,7 +202,7 @@ class Resolver(ast.NodeVisitor):
             for one, own in zip(target.elts, values, strict=True):
                 self._assign(one, own)
             return
-        name = _chain(target)
+        name = chain(target)
         if name is None:
             self.visit(target)
             return
@@ -219,7 +221,7 @@ class Resolver(ast.NodeVisitor):
             keywords = frozenset(one.arg or "**" for one in node.keywords)
             self._use(path, node.func.end_lineno or node.lineno, keywords)
             self._below(node.func)
-        if path == "importlib.import_module" and node.args and (name := _text(node.args[0])):
+        if path == "importlib.import_module" and node.args and (name := text(node.args[0])):
             self.uses.append(Use(name, node.lineno))
         for argument in [*node.args, *(one.value for one in node.keywords)]:
             self.visit(argument)
@@ -257,67 +259,14 @@ class Resolver(ast.NodeVisitor):
         if isinstance(node, ast.Call):
             called = self._path(node.func)
             if called == "importlib.import_module" and node.args:
-                return _text(node.args[0])
+                return text(node.args[0])
             return self._constructs(called) if called is not None else None
         if isinstance(node, ast.Name):
             return self._scope.find(node.id)
         if isinstance(node, ast.Attribute):
-            name = _chain(node)
+            name = chain(node)
             if name is not None and (bound := self._scope.find(name)) is not None:
                 return bound  # `self.opts`
             above = self._path(node.value)
             return f"{above}.{node.attr}" if above is not None else None
         return None
-
-
-def guarded_lines(tree: ast.Module) -> set[int]:
-    """The lines of imports that may fail: the program catches that.
-
-    Args:
-        tree: A parsed source.
-
-    Returns:
-        Line numbers.
-    """
-    return {
-        inner.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Try) and any(map(_catches_imports, node.handlers))
-        for statement in node.body
-        for inner in ast.walk(statement)
-        if isinstance(inner, (ast.Import, ast.ImportFrom))
-    }
-
-
-def _catches_imports(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    kinds = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
-    return any(_chain(one) in kinds for one in caught)
-
-
-def _text(node: ast.expr) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-
-
-def _chain(node: ast.expr) -> str | None:
-    """``self.opts`` as a text; None for what is no chain of names."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        above = _chain(node.value)
-        return f"{above}.{node.attr}" if above is not None else None
-    return None
-
-
-def _flat(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements in their order, those of branches and loops too, as if all of them ran."""
-    for statement in statements:
-        yield statement
-        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
-            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                break
-            for inner in getattr(statement, field, []):
-                is_branch = isinstance(inner, (ast.ExceptHandler, ast.match_case))
-                yield from _flat(inner.body if is_branch else [inner])
