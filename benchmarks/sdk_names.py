@@ -10,7 +10,6 @@ from benchmarks.processes import time_commands
 from benchmarks.ranks import environment
 from benchmarks.rows import Aim, Row, compare
 from benchmarks.sampling import Missing
-from popdist.sdk.startup.environment import enable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +50,9 @@ def measure(effort: Effort) -> Iterator[Row]:
 
 
 def _command(statement: str, *, with_names: bool) -> list[str] | Missing:
+    # Imported here so that choosing a benchmark needs none of what is measured.
+    from popdist.sdk.startup.environment import enable
+
     env = shutil.which("env")
     if env is None:
         return Missing("there is no `env` that sets variables")
