@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
 ALONE := tests/popdist/ tests/popdist_onnx/ tests/popdist_torch/ tests/popdist_tf/
+FEW := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/
 
 # Programs of the environment come first, so that Horovod finds the environment's mpicxx and cmake.
 export PATH := $(abspath $(BIN)):$(PATH)
@@ -27,10 +28,12 @@ demo: $(READY)
 	$(BIN)/poprun --num-instances 2 --num-replicas 4 --print-topology yes \
 		$(BIN)/python examples/torch_digits.py
 
-# Tests of single processes share the cores; those that start jobs get the machine to themselves.
+# Tests of single processes share the cores, as do those whose jobs have time; all others start jobs
+# that are to end within seconds, and get the machine to themselves.
 test: $(READY) lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ALONE)
-	$(BIN)/python -m pytest $(filter-out tests/__pycache__/ $(ALONE),$(wildcard tests/*/))
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(FEW)
+	$(BIN)/python -m pytest $(filter-out tests/__pycache__/ $(ALONE) $(FEW),$(wildcard tests/*/))
 
 test-latest:
 	$(MAKE) test SET=constraints/latest.txt VENV=.venv-latest

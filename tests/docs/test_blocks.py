@@ -24,6 +24,7 @@ SHELL = {
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",  # a machine of one core has one slot
     "TF_CPP_MIN_LOG_LEVEL": "2",
+    "PYTHONUNBUFFERED": "",  # else ranks that print at once end their lines late, and share them
 }
 
 
