@@ -54,7 +54,7 @@ def measure(effort: Effort) -> Iterator[Row]:
         For each model: steps and exposed communication against DDP and Horovod; the overhead on one
         rank; the scaling from one rank to two; peak memory on two ranks.
     """
-    repetitions = effort.choose(full=12, quick=3)
+    repetitions = effort.choose(full=6, quick=3)
     rounds = effort.choose(full=2, quick=1)
     for name in _NAMES:
         two: Pool = {}
