@@ -4,7 +4,7 @@ On a processor, images whose channels divide into blocks go to ONNX Runtime's bl
 the weights laid out anew in every step, which costs little. So do the gradients of images where
 windows move one element at a time, and the gradients of weights where the batch divides into
 blocks. All other gradients of weights become matrix products. A training step of a small residual
-network (``python -m benchmarks --only onnx``) is a third shorter for it.
+network (``python -m benchmarks --only onnx``) is a quarter shorter for it.
 
 It is done to the graph that is run, not to the one that is written to a file: what it makes fits
 this machine's processor.
