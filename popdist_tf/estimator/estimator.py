@@ -17,6 +17,7 @@ from popdist_tf.estimator.guard import CompareAfterFirstStep
 from popdist_tf.estimator.loop import repeated
 from popdist_tf.estimator.model_dir import shared_model_dir
 from popdist_tf.estimator.run_config import RunConfig
+from popdist_tf.estimator.share_checkpoint import share_checkpoint
 from popdist_tf.estimator.signature import accepts
 from popdist_tf.estimator.spec import to_estimator_spec
 from popdist_tf.estimator.updates import StopAfterUpdates, counted, untouched_global_step
@@ -217,6 +218,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         collectives = _collectives(strategy)
         if collectives is None or collectives.horovod is None:
             return super()._train_model_distributed(input_fn, hooks, saving_listeners)
+        share_checkpoint(collectives, self.model_dir)
         with RankContext(strategy, collectives.rank, self.config.session_config):
             return super()._train_model_distributed(
                 input_fn, [StartFromFirstRank(collectives), *hooks], saving_listeners
