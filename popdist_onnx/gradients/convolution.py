@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from popdist_onnx.gradients.registry import At, gradient
-from popdist_onnx.gradients.window_products import by_channel, by_columns, by_taps, is_narrow
+from popdist_onnx.gradients.window_products import products
 from popdist_onnx.gradients.windows import Windows, spatial
 from popdist_onnx.graph import names
 
@@ -146,11 +146,7 @@ def weight_gradient(x: Tensor, g: Tensor, w: Tensor, windows: Windows, groups: i
     static = spatial(g) is not None and spatial(x) is not None and w.static
     if not static or taps >= _MANY_TAPS or (groups == 1 and x.static and x.rank == _IMAGES):
         return _by_convolution(x, g, windows, groups)
-    if groups > 1 and w.shape[1] == 1 and w.shape[0] == groups:
-        return by_channel(x, g, w.shape, windows)
-    if groups == 1 and is_narrow(w.shape, windows):
-        return by_columns(x, g, w.shape, windows)
-    return by_taps(x, g, w.shape, windows, groups)
+    return products(x, g, w.shape, windows, groups)
 
 
 def _by_convolution(x: Tensor, g: Tensor, windows: Windows, groups: int) -> Tensor:

@@ -45,7 +45,16 @@ def is_narrow(shape: Sequence[int], windows: Windows) -> bool:
     return shape[1] < _NARROW and any(size > 1 for size in windows.kernel)
 
 
-def by_taps(x: Tensor, g: Tensor, shape: Sequence[int], windows: Windows, groups: int) -> Tensor:
+def products(x: Tensor, g: Tensor, shape: Sequence[int], windows: Windows, groups: int) -> Tensor:
+    """The gradient by the formula that fits the shapes."""
+    if groups > 1 and shape[1] == 1 and shape[0] == groups:
+        return _by_channel(x, g, shape, windows)
+    if groups == 1 and is_narrow(shape, windows):
+        return _by_columns(x, g, shape, windows)
+    return _by_taps(x, g, shape, windows, groups)
+
+
+def _by_taps(x: Tensor, g: Tensor, shape: Sequence[int], windows: Windows, groups: int) -> Tensor:
     """One matrix product per element of the window, channels by channels."""
     tape, rank = x.tape, x.rank
     swap = [1, 0, *range(2, rank)]
@@ -73,7 +82,7 @@ def _assembled(products: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
     return tape.Reshape(tape.Concat(*taps, axis=2), tape.ints(*shape))
 
 
-def by_columns(x: Tensor, g: Tensor, shape: Sequence[int], windows: Windows) -> Tensor:
+def _by_columns(x: Tensor, g: Tensor, shape: Sequence[int], windows: Windows) -> Tensor:
     """All windows side by side, then one product."""
     tape = x.tape
     pieces = list(_pieces(x, windows, spatial(g) or ()))
@@ -86,7 +95,7 @@ def by_columns(x: Tensor, g: Tensor, shape: Sequence[int], windows: Windows) -> 
     return tape.Reshape(tape.Transpose(split, perm=[0, 2, 1]), tape.ints(*shape))
 
 
-def by_channel(x: Tensor, g: Tensor, shape: Sequence[int], windows: Windows) -> Tensor:
+def _by_channel(x: Tensor, g: Tensor, shape: Sequence[int], windows: Windows) -> Tensor:
     """Depthwise: every channel meets only its own."""
     tape = x.tape
     axes = [0, *range(2, x.rank)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from popdist_onnx.gradients.convolution import WEIGHT_GRADIENT
-from popdist_onnx.gradients.window_products import by_columns, by_taps, is_narrow
+from popdist_onnx.gradients.window_products import is_narrow, products
 from popdist_onnx.gradients.windows import Windows
 from popdist_onnx.graph import names
 from popdist_onnx.graph.tape import Tape
@@ -34,6 +34,7 @@ from popdist_onnx.runtime.blocked_kernels import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from popdist_onnx.graph.tensor import Tensor
 
@@ -50,13 +51,14 @@ def choose_convolutions(model: ir.Model, block: int | None) -> None:
         block: Channels of a block of this machine's blocked kernels; None where there are none.
     """
     graph = model.graph
+    tape = Tape(graph)
     for node in list(graph):
         if node.op_type not in ("Conv", "ConvTranspose") or node.domain not in ("", "ai.onnx"):
             continue
         if node.metadata_props.get(names.ROLE) == WEIGHT_GRADIENT:
-            _weight_gradient(graph, node, block)
+            _weight_gradient(tape, node, block)
         elif block is not None and _is_blockable(node, block):
-            _rewrite(graph, node, block)
+            _rewrite(tape, node, block)
     if any(node.domain == DOMAIN for node in graph):
         graph.opset_imports[DOMAIN] = 1
 
@@ -86,9 +88,8 @@ def _is_blockable(node: ir.Node, block: int) -> bool:
     )
 
 
-def _rewrite(graph: ir.Graph, node: ir.Node, block: int) -> None:
-    tape = _tape(graph, node)
-    with tape.at(node):
+def _rewrite(tape: Tape, node: ir.Node, block: int) -> None:
+    with _at(tape, node):
         x, w = (tape.wrap(value) for value in node.inputs[:2])  # type: ignore[arg-type]
         third = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - the bias
         dilations, pads = _ints(node, "dilations"), _pads(node)
@@ -109,7 +110,7 @@ def _rewrite(graph: ir.Graph, node: ir.Node, block: int) -> None:
         tape.substitute(node, [unblocked(made)])
 
 
-def _weight_gradient(graph: ir.Graph, node: ir.Node, block: int | None) -> None:
+def _weight_gradient(tape: Tape, node: ir.Node, block: int | None) -> None:
     """Writes another formula; the node's inputs are transposed images, its output is cut."""
     turned = [value.producer() for value in node.inputs[:2] if value is not None]
     (cut,) = node.outputs[0].consumers()
@@ -127,19 +128,16 @@ def _weight_gradient(graph: ir.Graph, node: ir.Node, block: int | None) -> None:
         before=tuple(pads[:2]),
         after=tuple(pads[2:]),
     )
-    tape = _tape(graph, last)
-    with tape.at(last):
+    with _at(tape, last):
         x, g = (tape.wrap(value) for value in sources)  # type: ignore[arg-type]
         if block is not None and _is_blockable_gradient(x, g, windows, block):
             made = _by_blocks(x, g, shape, windows, block)
-        elif is_narrow(shape, windows):
-            made = by_columns(x, g, shape, windows)
         else:
-            made = by_taps(x, g, shape, windows, 1)
+            made = products(x, g, shape, windows, 1)
         tape.substitute(last, [made])
     for one in (cut, node, *turned):
         if one is not None and not any(output.uses() for output in one.outputs):
-            graph.remove(one, safe=True)
+            tape.graph.remove(one, safe=True)
 
 
 def _is_blockable_gradient(x: Tensor, g: Tensor, windows: Windows, block: int) -> bool:
@@ -181,9 +179,9 @@ def _by_blocks(
     return tape.Transpose(whole, perm=[1, 0, 2, 3])
 
 
-def _tape(graph: ir.Graph, node: ir.Node) -> Tape:
+def _at(tape: Tape, node: ir.Node) -> AbstractContextManager[Tape]:
     metadata = {key: v for key, v in node.metadata_props.items() if key != names.ROLE}
-    return Tape(graph, scope=f"{node.name or node.outputs[0].name}/", metadata=metadata)
+    return tape.at(node, scope=f"{node.name or node.outputs[0].name}/", metadata=metadata)
 
 
 def _shape(value: ir.Value | None) -> tuple[int, ...]:

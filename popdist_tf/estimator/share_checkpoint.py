@@ -39,7 +39,7 @@ def share_checkpoint(collectives: HostCollectives, model_dir: str) -> None:
         row = np.asarray([[lacks]], np.int32)
         if not np.asarray(collectives.allgather(tf.constant(row)).numpy()).any():
             return
-        files = _broadcast(collectives, None if prefix is None else _read(prefix))
+        files = _broadcast(collectives, _read(prefix) if collectives.rank == 0 else None)
     if lacks:
         _write(Path(model_dir), first, files)
 
