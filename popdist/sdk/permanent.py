@@ -74,12 +74,7 @@ def enable() -> str:
             file.write_text(text)
         _try_out(file, before)
     except OSError as error:
-        raise NamesError(
-            "PD452",
-            f"the environment cannot be changed: {error.strerror}",
-            value=str(file),
-            hint="run it as the owner of the environment",
-        ) from None
+        raise _unchangeable(file, error) from None
     if before == text:
         return f"enabled already, by {file}"
     names = ", ".join(finder.ALIASES)
@@ -123,13 +118,17 @@ def disable() -> str:
     except FileNotFoundError:
         return f"not enabled: there is no {file}"
     except OSError as error:
-        raise NamesError(
-            "PD452",
-            f"the environment cannot be changed: {error.strerror}",
-            value=str(file),
-            hint="run it as the owner of the environment",
-        ) from None
+        raise _unchangeable(file, error) from None
     return f"disabled: removed {file}"
+
+
+def _unchangeable(file: Path, error: OSError) -> NamesError:
+    return NamesError(
+        "PD452",
+        f"the environment cannot be changed: {error.strerror}",
+        value=str(file),
+        hint="run it as the owner of the environment",
+    )
 
 
 def status() -> tuple[str, bool]:
