@@ -27,6 +27,13 @@ _HEAVY = (
     ("import torch", _BARE, None),
     ("import torch, popdist_torch", "import torch", None),
     ("import horovod.torch", "import torch", None),
+    (
+        "import onnx, onnxruntime; from popdist_onnx import TrainingSession",
+        "import onnx, onnxruntime",
+        None,
+    ),
+    ("import tensorflow, popdist_tf.keras", "import tensorflow", None),
+    ("import horovod.tensorflow", "import tensorflow", None),
 )
 
 
@@ -40,7 +47,7 @@ def measure(effort: Effort) -> Iterator[Row]:
         A row for each statement. Those that take seconds take turns among themselves.
     """
     yield from _measure(_LIGHT, effort.choose(full=60, quick=10))
-    yield from _measure(_HEAVY, effort.choose(full=11, quick=3))
+    yield from _measure(_HEAVY, effort.choose(full=9, quick=3))
 
 
 def _measure(table: tuple[tuple[str, str, Aim | None], ...], repetitions: int) -> Iterator[Row]:

@@ -83,8 +83,8 @@ def measure(effort: Effort) -> Iterator[Row]:
     """
     yield from compare_cases(
         cases(effort),
-        repetitions=effort.choose(full=15, quick=4),
-        rounds=effort.choose(full=3, quick=1),
+        repetitions=effort.choose(full=12, quick=4),
+        rounds=effort.choose(full=2, quick=1),
     )
 
 

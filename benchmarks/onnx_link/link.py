@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.orphans import adopted
 from benchmarks.programs import find_mpirun
 from benchmarks.sampling import MeasurementError
 
@@ -84,6 +85,8 @@ class Link:
         _remove()  # what an earlier, killed run has left
         with ExitStack() as stack:
             stack.callback(_remove)
+            # The other host's rank hangs below a daemon that leaves its parent.
+            stack.enter_context(adopted())
             first, second = _ENDS
             for end in _ENDS:
                 _run("ip", "netns", "add", end.host)

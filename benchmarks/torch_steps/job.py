@@ -14,7 +14,7 @@ from benchmarks.torch_steps.models import WORKLOADS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_WARM_UP = 2
+_WARM_UP = 3
 
 
 def measure(*, workload: str, kind: str, repetitions: int, store: str) -> list[Any]:
