@@ -30,15 +30,10 @@ _ROW = {
     "wrapper": "Keras step, popdist_tf.keras",
     "estimator": "Estimator step with host_call",
 }
-_NOTES = {
-    # Tried: after a few turns with another training in the same processes its workers waited for
-    # each other; why was not found.
-    "estimator": "one thread a rank; no row beside MultiWorkerMirroredStrategy, whose Estimator "
-    "did not get through turns with another",
-}
+_NOTE = "one thread a rank"
 _PEERS = {
     "Horovod optimizer": _HOROVOD_AIM,
-    "Horovod tape": None,
+    "Horovod tape": _HOROVOD_AIM,
     "MultiWorkerMirrored": _WORKERS_AIM,
 }
 
@@ -52,17 +47,26 @@ def measure(effort: Effort) -> Iterator[Row]:
     Yields:
         Steps on two ranks against each peer, then on one; peak memory on two ranks.
     """
-    steps = effort.choose(full=150, quick=15)
+    steps = effort.choose(full=500, quick=15)
     two = _times("keras_job", _RANKS, steps=steps, ports=_free_ports(_RANKS))
     for ours in ("strategy", "wrapper"):
         for peer, aim in _PEERS.items():
             yield _row(two, ours, ours, peer, aim, _RANKS)
     one = _times("keras_job", 1, steps=steps, ports=[])
     yield _row(one, "strategy", "strategy", "plain Keras", _OVERHEAD_AIM, 1)
-    turns = effort.choose(full=6, quick=1)
-    estimators = _times("estimator_job", _RANKS, turns=turns)
-    yield _row(estimators, "estimator", "strategy", "Horovod optimizer", _HOROVOD_AIM, _RANKS)
+    yield from _estimators(effort.choose(full=8, quick=1))
     yield from _memory()
+
+
+def _estimators(turns: int) -> Iterator[Row]:
+    times = _times("estimator_job", _RANKS, turns=turns)
+    yield _row(times, "estimator", "strategy", "Horovod optimizer", _HOROVOD_AIM, _RANKS)
+    peer = "MultiWorkerMirrored"
+    other = _times("estimator_job", _RANKS, "workers", turns=turns, ports=_free_ports(_RANKS))
+    missing = next((one for one in (times, other) if isinstance(one, Missing)), None)
+    both = missing or {"strategy": times["strategy"], peer: other[peer]}  # type: ignore[index]
+    note = f"{_NOTE}; two jobs, one after the other"
+    yield _row(both, "estimator", "strategy", peer, _WORKERS_AIM, _RANKS, note)
 
 
 def _memory() -> Iterator[Row]:
@@ -88,7 +92,13 @@ def _peaks(name: str) -> list[int] | str:
 
 
 def _row(
-    times: dict[str, Samples] | Missing, row: str, ours: str, peer: str, aim: Aim | None, ranks: int
+    times: dict[str, Samples] | Missing,
+    row: str,
+    ours: str,
+    peer: str,
+    aim: Aim | None,
+    ranks: int,
+    note: str = _NOTE,
 ) -> Row:
     missing = times if isinstance(times, Missing) else None
     return compare(
@@ -98,14 +108,16 @@ def _row(
         peer=peer,
         against=missing or times[peer],  # type: ignore[index]
         aim=aim,
-        note=_NOTES.get(row, "one thread a rank"),
+        note=note,
         parameters={"row": row, "ranks": ranks},
     )
 
 
-def _times(job: str, ranks: int, **arguments: Any) -> dict[str, Samples] | Missing:
+def _times(
+    job: str, ranks: int, function: str = "measure", **arguments: Any
+) -> dict[str, Samples] | Missing:
     try:
-        answers = run_on_ranks(f"{_PACKAGE}.{job}:measure", ranks=ranks, **arguments)
+        answers = run_on_ranks(f"{_PACKAGE}.{job}:{function}", ranks=ranks, **arguments)
     except MeasurementError as error:
         return Missing(str(error).splitlines()[-1])
     return {

@@ -1,13 +1,20 @@
-"""A rank of the Estimator comparison: host_call under a strategy, and Horovod in a plain Estimator.
+"""A rank of the Estimator comparison: host_call under a strategy, and plain Estimators.
 
-The two train in turns, a few steps at a time.
+With Horovod's optimizer the plain one trains in turns with ours, a few steps at a time.
+TensorFlow's own strategy has a job of its own, because its workers wait for each other where
+another training took a turn in between.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BATCH = 32
 _STEPS = 15
@@ -45,6 +52,38 @@ def measure(turns: int) -> dict[str, list[float]]:
                 estimator.train(_input, steps=_STEPS + _WARM_UP, hooks=hooks)
                 took[name] += clock.seconds[_WARM_UP:]
     return took
+
+
+def workers(turns: int, ports: list[int]) -> dict[str, list[float]]:
+    """Times steps of an Estimator under TensorFlow's own strategy for several workers.
+
+    Args:
+        turns: How many times the steps of a turn of the others it takes.
+        ports: One for each rank.
+
+    Returns:
+        Seconds of every step, by contender.
+    """
+    import tensorflow.compat.v1 as tf
+
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    chief, *others = (f"127.0.0.1:{port}" for port in ports)
+    task = {"type": "worker", "index": rank - 1} if rank else {"type": "chief", "index": 0}
+    cluster = {"chief": [chief], "worker": others}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    clock = _clock()
+    with tempfile.TemporaryDirectory(prefix="popdist-bench-") as folder:
+        strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
+        config = tf.estimator.RunConfig(train_distribute=strategy, **_settings())
+        estimator = tf.estimator.Estimator(_model_fn(lambda adam: adam), folder, config)
+        steps = _WARM_UP + turns * _STEPS
+        tf.estimator.train_and_evaluate(
+            estimator,
+            tf.estimator.TrainSpec(_input, max_steps=steps, hooks=[clock]),
+            tf.estimator.EvalSpec(_input, steps=1),
+        )
+    return {"MultiWorkerMirrored": clock.seconds[_WARM_UP:]}
 
 
 def _clock() -> Any:
@@ -130,15 +169,21 @@ def _plain(folder: str) -> Any:
     import horovod.tensorflow as horovod
     import tensorflow.compat.v1 as tf
 
+    config = tf.estimator.RunConfig(**_settings())
+    # A folder for each rank: this Estimator takes every rank for the chief.
+    folder = f"{folder}-{horovod.rank()}"
+    return tf.estimator.Estimator(_model_fn(horovod.DistributedOptimizer), folder, config)
+
+
+def _model_fn(wrap: Callable[[Any], Any]) -> Callable[..., Any]:
+    import tensorflow.compat.v1 as tf
+
     def model_fn(features: Any, labels: Any, mode: str) -> Any:
         network = _network()
         loss = tf.losses.sparse_softmax_cross_entropy(labels, network(features, training=True))
-        optimizer = horovod.DistributedOptimizer(tf.train.AdamOptimizer(0.001))
-        train = optimizer.minimize(
+        train = wrap(tf.train.AdamOptimizer(0.001)).minimize(
             loss, tf.train.get_global_step(), var_list=network.trainable_variables
         )
         return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
 
-    config = tf.estimator.RunConfig(**_settings())
-    # A folder for each rank: this Estimator takes every rank for the chief.
-    return tf.estimator.Estimator(model_fn, f"{folder}-{horovod.rank()}", config=config)
+    return model_fn
