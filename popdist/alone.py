@@ -1,4 +1,4 @@
-"""Starts the real Horovod in a process that no launcher started."""
+"""Processes that no launcher started, and how the real Horovod starts in them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
 _GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
 
+def launched() -> bool:
+    """Whether mpirun, srun or horovodrun started this process; poprun starts them through mpirun.
+
+    Returns:
+        False in a process that runs alone.
+    """
+    return any(name in os.environ for name in _LAUNCHED)
+
+
 @contextmanager
 def connected_by_gloo(horovod: Any) -> Iterator[None]:
     """Has Horovod start by gloo in a process that nobody launched, as rank 0 of 1.
@@ -31,9 +40,9 @@ def connected_by_gloo(horovod: Any) -> Iterator[None]:
     Yields:
         None; programs that are started afterwards inherit no setting.
     """
-    launched = isPopdistEnvSet() or any(name in os.environ for name in _LAUNCHED)
+    is_launched = isPopdistEnvSet() or launched()
     chosen = any(name in os.environ for name in _GLOO)
-    if launched or chosen or not horovod.gloo_built():
+    if is_launched or chosen or not horovod.gloo_built():
         yield
         return
     os.environ.update(_GLOO)

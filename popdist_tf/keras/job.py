@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import tensorflow as tf
 
 import popdist
+from popdist.alone import launched
 from popdist_tf.collectives import basics
 from popdist_tf.collectives.instances import job_collectives
-
-# Variables of mpirun, Slurm, MPICH's launchers and horovodrun, in this order.
-_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
 
 
 def init() -> None:
     """Starts Horovod among all processes of the job; a program that runs alone needs none."""
-    if popdist.isPopdistEnvSet() or any(name in os.environ for name in _LAUNCHED):
+    if popdist.isPopdistEnvSet() or launched():
         basics.init()
 
 

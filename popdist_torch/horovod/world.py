@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from typing import Any
 
 import torch
 
 from popdist import backend
+from popdist.alone import launched
 from popdist.popdist_core import getDeviceId, isPopdistEnvSet
 from popdist_torch.errors import PlainLoopError
-
-_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE", "HOROVOD_SIZE")
-"""Variables of which mpirun (Open MPI, PRRTE, MPICH) and horovodrun set one."""
 
 
 def init() -> None:
@@ -105,7 +102,7 @@ def pin_device() -> torch.device:
 
 
 def _installed() -> Any | None:
-    if not any(name in os.environ for name in _LAUNCHERS):
+    if not launched():
         return None
     try:
         horovod = import_module("horovod.torch")
