@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ABSENT = "(absent)"
 """What an instance is reported to say about a fact that it did not state."""
 
+_SHOWN = 8
+
 
 @dataclass(frozen=True)
 class Disagreement:
@@ -54,6 +56,20 @@ def compare(facts: Sequence[Mapping[str, str]]) -> list[Disagreement]:
     names = dict.fromkeys(name for instance in facts for name in instance)
     rows = [Disagreement(n, tuple(f.get(n, ABSENT) for f in facts)) for n in names]
     return [row for row in rows if len(set(row.values)) > 1]
+
+
+def listed(found: Sequence[Disagreement]) -> str:
+    """Disagreements as an error shows them.
+
+    Args:
+        found: At least one.
+
+    Returns:
+        A line for each of the first, and how many follow; every line begins with its break.
+    """
+    rest = len(found) - _SHOWN
+    lines = [str(row) for row in found[:_SHOWN]] + ([f"and {rest} more"] if rest > 0 else [])
+    return "".join(f"\n    {line}" for line in lines)
 
 
 def disagreements(facts: Mapping[str, str], horovod: Any) -> list[Disagreement]:

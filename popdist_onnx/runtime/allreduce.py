@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.cells import Array
     from popdist_onnx.runtime.reading import HostCopy, Spec
 
-_SHOWN = 8
-
 
 class Allreduce:
     """An exchange of all gradients of a session.
@@ -98,16 +96,15 @@ def require_agreement(facts: Mapping[str, str], horovod: Any) -> None:
         popart_exception: Instances differ; raised on all of them.
     """
     from popdist.exchange import disagreements
+    from popdist.exchange.agreement import listed
 
     found = disagreements(facts, horovod)
     if not found:
         return
-    rest = len(found) - _SHOWN
-    shown = [str(row) for row in found[:_SHOWN]] + ([f"and {rest} more"] if rest > 0 else [])
     values = all(row.name.startswith("values of ") for row in found)
     raise popart_exception(
         "PD568",
-        "the instances are about to train different things:\n    " + "\n    ".join(shown),
+        f"the instances are about to train different things:{listed(found)}",
         hint="share the first weights: popdist_onnx.horovod.broadcast_weights(session), then "
         "session.weightsFromHost()"
         if values

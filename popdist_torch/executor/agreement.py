@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist.exchange import Disagreement, disagreements
-from popdist.exchange.agreement import ABSENT
+from popdist.exchange.agreement import ABSENT, listed
 from popdist_torch.errors import AgreementError
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from popdist_torch.options import Options
-
-_SHOWN = 8
 
 
 def facts(module: nn.Module, options: Options, optimizer: torch.optim.Optimizer) -> dict[str, str]:
@@ -97,11 +95,9 @@ def require(stated: Mapping[str, str], horovod: Any) -> None:
     found = [row for row in disagreements(stated, horovod) if not _only_somewhere(row)]
     if not found:
         return
-    rest = len(found) - _SHOWN
-    shown = [str(row) for row in found[:_SHOWN]] + ([f"and {rest} more"] if rest > 0 else [])
     raise AgreementError(
         "PD304",
-        "the instances are about to train different things:\n    " + "\n    ".join(shown),
+        f"the instances are about to train different things:{listed(found)}",
         hint=_hint(found),
     )
 

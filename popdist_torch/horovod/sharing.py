@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from popdist.exchange import disagreements
+from popdist.exchange.agreement import listed
 from popdist_torch.checkpoint import file
 from popdist_torch.checkpoint.job import Job
 from popdist_torch.checkpoint.parts import load_optimizer
@@ -120,7 +121,6 @@ def _require_same(stated: dict[str, str], horovod: Any) -> None:
     if found:
         raise AgreementError(
             "PD304",
-            "the processes are about to share different things:\n    "
-            + "\n    ".join(map(str, found[:8])),
+            f"the processes are about to share different things:{listed(found)}",
             hint="build the same model in every process",
         )

@@ -1,4 +1,4 @@
-from popdist.exchange.agreement import ABSENT, Disagreement, compare
+from popdist.exchange.agreement import ABSENT, Disagreement, compare, listed
 
 
 def test_equal_facts_are_no_disagreement():
@@ -18,3 +18,11 @@ def test_a_disagreement_reads_as_a_sentence():
     assert str(Disagreement("lr", ("0.1", "0.2", "0.1"))) == (
         "lr: 0.1 on instance 0, 2; 0.2 on instance 1"
     )
+
+
+def test_an_error_shows_the_first_and_counts_the_rest():
+    found = [Disagreement(f"fact {number}", ("a", "b")) for number in range(10)]
+    lines = listed(found).split("\n    ")
+    assert lines[:3] == ["", "fact 0: a on instance 0; b on instance 1", str(found[1])]
+    assert lines[9:] == ["and 2 more"]
+    assert listed(found[:1]) == f"\n    {found[0]}"
