@@ -91,4 +91,5 @@ def _kept(probability: float, shape: tuple[int, ...], generator: np.random.Gener
     scaled = probability * 2**_KEEP_BITS
     if scaled == int(scaled) and scaled < 2**_KEEP_BITS:
         return generator.integers(0, 2**_KEEP_BITS, shape, np.uint16) < int(scaled)
-    return generator.random(shape, np.float32) < np.float32(probability)
+    kept: Array = generator.random(shape, np.float32) < np.float32(probability)
+    return kept

@@ -166,7 +166,8 @@ def _proto(name: str, array: Array) -> onnx.TensorProto:
 
 
 def _content(array: Array) -> Array:
-    return np.ascontiguousarray(array).reshape(array.shape)
+    content: Array = np.ascontiguousarray(array).reshape(array.shape)
+    return content
 
 
 def _require_fit(name: str, array: Array, like: Array) -> None:

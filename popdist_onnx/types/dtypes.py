@@ -48,7 +48,8 @@ class DataType(IntEnum):
             # numpy itself has no bfloat16; ml_dtypes comes with onnx-ir.
             import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)
+            bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return bfloat16
         if self not in _NUMPY:
             raise ArgumentError("PD507", f"{self.name} has no numpy type", value=self)
         return np.dtype(_NUMPY[self])

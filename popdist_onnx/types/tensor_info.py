@@ -32,7 +32,7 @@ class TensorInfo:
             if shape is not None:
                 raise ArgumentError("PD507", "an array brings its own shape", value=shape)
             self._dtype = DataType.of(dtype_or_array.dtype)
-            self._shape = dtype_or_array.shape
+            self._shape: tuple[int, ...] = dtype_or_array.shape
             return
         if shape is None:
             raise ArgumentError(
