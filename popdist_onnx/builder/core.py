@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from popdist.nearest import did_you_mean
 from popdist_onnx.builder.annotation_keys import notes_of
 from popdist_onnx.builder.mismatches import require_fitting
 from popdist_onnx.builder.naming import Ids, debug_name
@@ -81,12 +81,11 @@ class Core:
                 return self._parent.value(tensor_id)
         known = list(self._values)
         listed = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
-        close = difflib.get_close_matches(str(tensor_id), known, n=1)
         raise ValueRangeError(
             "PD500",
             f"Unknown tensor '{tensor_id}'",
             accepted=f"the tensors {listed}" if known else "there are no tensors yet",
-            hint=f"did you mean '{close[0]}'?" if close else None,
+            hint=did_you_mean(str(tensor_id), known, shown="'{}'"),
         )
 
     def add_node(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from popdist.nearest import did_you_mean
 from popdist_onnx.builder.attributes import Kind, attribute
 from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
 
@@ -163,12 +163,11 @@ def _bound(
     for name in named:
         if name not in signature.parameters:
             known = [one for one in signature.parameters if one != "self"]
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             raise ArgumentError(
                 "PD501",
                 f"{method.name} has no argument {name}",
                 accepted=", ".join(known),
-                hint=f"did you mean {close[0]}?" if close else None,
+                hint=did_you_mean(name, known, cutoff=0.5),
             )
     try:
         bound = signature.bind(*arguments, **named)
@@ -199,11 +198,10 @@ class OperatorSet:
         # Called for missing attributes only.
         if name.startswith("_"):
             raise AttributeError(name)
-        close = difflib.get_close_matches(name, operators(type(self)), n=1, cutoff=0.5)
         raise OptionError(
             "PD501",
             f"{self.domain} opset {self.version} has no operator {name}",
-            hint=f"did you mean {close[0]}?" if close else None,
+            hint=did_you_mean(name, operators(type(self)), cutoff=0.5),
         )
 
     def __dir__(self) -> list[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from popdist.nearest import did_you_mean
 from popdist_onnx.errors import NotOnHostError, popart_exception, popart_internal_exception
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import inference
@@ -121,12 +121,11 @@ def _require_lowering(node: ir.Node) -> None:
     refuse(node.op_type)
     if node.op_type in LOWERINGS:
         return
-    close = difflib.get_close_matches(node.op_type, LOWERINGS, n=1)
     raise popart_exception(
         "PD511",
         f"ai.graphcore has no operator {node.op_type} that a host can run",
         value=node.name or [output.name for output in node.outputs],
-        hint=f"did you mean {close[0]}?" if close else None,
+        hint=did_you_mean(node.op_type, LOWERINGS),
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from popdist.nearest import did_you_mean
 from popdist_onnx.optimizers.errors import OptimizerSettingError, OptimizerValueError
 from popdist_onnx.optimizers.values import OptimizerValue
 
@@ -160,12 +160,11 @@ def _read(
         # A value object stands for its pair.
         value = (given.val(), given.isConst()) if isinstance(given, OptimizerValue) else given
         if name not in by_name:
-            close = difflib.get_close_matches(str(name), by_name, n=1, cutoff=0.5)
             raise OptimizerSettingError(
                 "PD540",
                 f"{optimizer} has no setting {name}",
                 accepted=", ".join(by_name),
-                hint=f"did you mean {close[0]}?" if close else None,
+                hint=did_you_mean(str(name), by_name, cutoff=0.5),
             )
         if not _is_pair(value):
             raise OptimizerSettingError(

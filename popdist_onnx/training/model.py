@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, NamedTuple
 
+from popdist.nearest import did_you_mean
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as to_proto
@@ -116,12 +116,11 @@ def trainable(proto: onnx.ModelProto, loss: str) -> Trainable:
     elif loss == "mse":
         add_squared_error(model, str(model.graph.outputs[0].name), LABELS)
     elif not _has(model, loss):
-        near = difflib.get_close_matches(loss, LOSSES, n=1)
         raise popart_exception(
             "PD579",
             f"there is no loss '{loss}'",
             accepted=f"{', '.join(LOSSES)}, or the id of a scalar tensor of the model",
-            hint=f"did you mean '{near[0]}'?" if near else None,
+            hint=did_you_mean(loss, LOSSES, shown="'{}'"),
         )
     return Trainable(to_proto(model), "loss" if loss in LOSSES else loss, classes)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.adaptive import Adaptive
@@ -89,12 +89,11 @@ def optimizer_of(given: object = None, learning_rate: float | None = None) -> Op
             accepted=f"{', '.join(_NAMED)}, or an object such as popdist_onnx.Adam({{...}})",
         )
     if name.lower() not in _NAMED:
-        near = difflib.get_close_matches(name.lower(), _NAMED, n=1)
         raise ValueRangeError(
             "PD579",
             f"there is no optimizer '{name}'",
             accepted=", ".join(_NAMED),
-            hint=f"did you mean '{near[0]}'?" if near else None,
+            hint=did_you_mean(name.lower(), _NAMED, shown="'{}'"),
         )
     named = _NAMED[name.lower()]
     rate: Any = named.rate if learning_rate is None else learning_rate

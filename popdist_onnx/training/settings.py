@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError
 
 if TYPE_CHECKING:
@@ -29,12 +29,11 @@ def require_known(function: Callable[..., Any], given: Iterable[str]) -> None:
     ]
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
             raise ArgumentError(
                 "PD579",
                 f"there is no setting {name}",
                 accepted=", ".join([*known, "epochs"]),
-                hint=f"did you mean {near[0]}?" if near else None,
+                hint=did_you_mean(name, known),
             )
 
 

@@ -7,12 +7,12 @@ gives content.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
+from popdist.nearest import did_you_mean
 from popdist_onnx.graph import names
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tape import Tape
@@ -150,13 +150,12 @@ class GrowUpdates(Pass):
         known = list(model.graph.initializers)
         for weight in weights:
             if weight not in model.graph.initializers:
-                close = difflib.get_close_matches(weight, known, n=3)
                 raise UpdateError(
                     "PD544",
                     f"the optimizer has {what} for a weight that the model does not have",
                     value=weight,
                     accepted=", ".join(updaters(model)),
-                    hint=f"did you mean {close[0]}?" if close else None,
+                    hint=did_you_mean(weight, known),
                 )
 
 

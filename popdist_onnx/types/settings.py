@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import typing
 from enum import Enum
 from functools import cache
 from typing import Any
 
+from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, OptionError
 
 logger = logging.getLogger("popdist.onnx")
@@ -68,11 +68,10 @@ class Settings:
         raise self._unknown(name)
 
     def _unknown(self, name: str) -> OptionError:
-        close = difflib.get_close_matches(name, type(self).__dataclass_fields__, n=1, cutoff=0.5)
         return OptionError(
             "PD506",
             f"{type(self).__name__} has no option {name}",
-            hint=f"did you mean {close[0]}?" if close else None,
+            hint=did_you_mean(name, type(self).__dataclass_fields__, cutoff=0.5),
         )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from popdist.nearest import did_you_mean
 from popdist_tf.errors import ConfigError, ConfigTypeError
 
 
@@ -109,10 +109,9 @@ class Category:
         return "\n".join([f"{self._path}:", *lines])
 
     def _unknown(self, name: str) -> ConfigError:
-        close = difflib.get_close_matches(name, self._table, n=1)
         return ConfigError(
             "PD400",
             f"{self._path} has no attribute '{name}'",
             accepted=", ".join(sorted(self._table)),
-            hint=f"did you mean {self._path}.{close[0]}?" if close else None,
+            hint=did_you_mean(name, self._table, shown=f"{self._path}.{{}}"),
         )

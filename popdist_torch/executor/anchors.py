@@ -5,9 +5,9 @@ PopART has names for activations too; here these exist only while the model runs
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from popdist.nearest import did_you_mean
 from popdist_torch.errors import Error
 from popdist_torch.executor.state import Stateful
 
@@ -58,13 +58,12 @@ class Anchored(Stateful):
         tensors = self._tensors()
         long_name = named[short_name]
         if long_name not in tensors:
-            near = get_close_matches(long_name, tensors, n=1)
             raise Error(
                 "PD305",
                 "the model has no such tensor",
                 value=long_name,
                 accepted="the names of getTensorNames()",
-                hint=f"did you mean {near[0]!r}?" if near else None,
+                hint=did_you_mean(long_name, tensors, shown="{!r}"),
             )
         return tensors[long_name].detach().clone()
 

@@ -8,10 +8,10 @@ base constructor has run, and a copy is never frozen.
 from __future__ import annotations
 
 import copy
-from difflib import get_close_matches
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from popdist.nearest import did_you_mean
 from popdist_torch.errors import FrozenOptionsError, OptionError, UnknownOptionError
 
 if TYPE_CHECKING:
@@ -175,11 +175,11 @@ class OptionsDict:
         values = self.__dict__.get("_values", {})
         if name in values:
             return values[name]
-        near = get_close_matches(name, [n for n in dir(type(self)) if n[0] != "_"] + [*values], n=1)
+        known = [*(n for n in dir(type(self)) if n[0] != "_"), *values]
         raise UnknownOptionError(
             "PD300",
             f"{type(self).__name__} has no option {name!r}",
-            hint=f"did you mean {near[0]!r}?" if near and not name.startswith("_") else None,
+            hint=None if name.startswith("_") else did_you_mean(name, known, shown="{!r}"),
         )
 
     def __setattr__(self, name: str, value: Any) -> None:

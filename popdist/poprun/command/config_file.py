@@ -88,14 +88,13 @@ def _option(key: str, path: str) -> Option:
         return option
     if option is not None:
         raise _wrong(path, f"'{key}' cannot be set in a file", value=key)
-    import difflib
+    from popdist.nearest import did_you_mean
 
-    close = difflib.get_close_matches(name, [*BY_NAME, PROGRAM], n=1, cutoff=0.6)
     raise _wrong(
         path,
         f"'{key}' is no option",
         value=key,
-        hint=f"did you mean {close[0]}?" if close else None,
+        hint=did_you_mean(name, [*BY_NAME, PROGRAM]),
     )
 
 

@@ -80,7 +80,7 @@ def _read_level(text: str, given: Given, names: dict[str, str]) -> None:
 def _remark(name: str) -> list[str]:
     if name in _TYPED_ONLY:
         return [f"{name} is not read: that option counts on the command line only"]
-    import difflib
+    from popdist.nearest import did_you_mean
 
-    close = difflib.get_close_matches(name, _BY_VARIABLE, n=1, cutoff=0.85)
-    return [f"{name} sets no option; did you mean {close[0]}?"] if close else []
+    question = did_you_mean(name, _BY_VARIABLE, cutoff=0.85)
+    return [f"{name} sets no option; {question}"] if question else []

@@ -99,15 +99,15 @@ def _by_prefix(name: str) -> Option:
 
 
 def _unknown(name: str) -> UsageError:
-    import difflib
+    from popdist.nearest import did_you_mean
 
-    close = difflib.get_close_matches(name, [f"--{known}" for known in BY_NAME], n=1, cutoff=0.6)
     return UsageError(
         "PD100",
         "there is no such option",
         value=name,
         accepted="the options that poprun --help lists, before the program",
-        hint=f"did you mean {close[0]}?" if close else "options of the program go after its name",
+        hint=did_you_mean(name, [f"--{known}" for known in BY_NAME])
+        or "options of the program go after its name",
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import popdist
+from popdist.nearest import did_you_mean
 from popdist.sdk.check.idioms import idiom_of
 from popdist.sdk.finder import ALIASES
 from popdist.sdk.surface import load
@@ -156,12 +156,11 @@ def _listed(name: str, module: str) -> Verdict | None:
     is_complete = any(owner == one or owner.startswith(f"{one}.") for one in _COMPLETE)
     if (is_complete or is_module) and owner in members:
         last = name[len(owner) + 1 :].partition(".")[0]
-        near = get_close_matches(last, members.get(owner, ()), n=1)
         return Verdict(
             f"{owner}.{last}",
             "unknown",
             f"{owner} has no {last!r}",
-            f"did you mean {near[0]!r}?" if near else "",
+            did_you_mean(last, members.get(owner, ()), shown="{!r}") or "",
         )
     return above
 

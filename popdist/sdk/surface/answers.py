@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from popdist.errors import PopdistError
+from popdist.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -66,11 +66,10 @@ class _UnknownError(PopdistError):
         names = [entry.name.rpartition(".") for entry in surface.entries]
         beside = {own for above, _, own in names if above == owner}
         beside |= {own for own in dir(sys.modules.get(module)) if not own.startswith("_")}
-        near = get_close_matches(last, sorted(beside), n=1)
         return cls(
             "PD451",
             f"module {f'{surface.sdk}.{owner}'.rstrip('.')!r} has no attribute {last!r}",
-            hint=f"did you mean {near[0]!r}?" if near else None,
+            hint=did_you_mean(last, sorted(beside), shown="{!r}"),
         )
 
 
