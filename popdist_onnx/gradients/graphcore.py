@@ -12,7 +12,7 @@ import onnx_ir as ir
 from popdist_onnx.gradients.activations import gelu_tanh
 from popdist_onnx.gradients.losses import one_hot
 from popdist_onnx.gradients.normalization import channels, normalized_gradient, over_channels
-from popdist_onnx.gradients.registry import RULES, At, Edges, gradient, no_gradient
+from popdist_onnx.gradients.registry import At, Edges, gradient, no_gradient
 from popdist_onnx.graph import extents
 from popdist_onnx.lowering.ctc import ctc_gradient
 from popdist_onnx.lowering.normalization import grouped, ungrouped
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 
 _SMALLEST = {ir.DataType.FLOAT16: 6.104e-5}
 """What the backward half of `Nll` takes for smaller probabilities; 1e-10 for other types."""
-
-
-def own_rules() -> frozenset[str]:
-    """The operators of ``ai.graphcore`` that autodiff wants to see.
-
-    Returns:
-        What `lower` keeps before autodiff, and lowers after it.
-    """
-    return frozenset(op_type for domain, op_type in RULES if domain == DOMAIN)
 
 
 no_gradient("Detach", domain=DOMAIN, reason="it stops gradients: that is what it is for")

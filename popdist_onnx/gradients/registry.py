@@ -260,6 +260,18 @@ def rule_of(node: ir.Node) -> Rule | None:
     return RULES.get((node.domain, node.op_type))
 
 
+def differentiable(domain: str) -> frozenset[str]:
+    """The operators of a domain that have a rule.
+
+    Args:
+        domain: The domain.
+
+    Returns:
+        Their types, as far as rules are loaded.
+    """
+    return frozenset(op_type for ruled, op_type in RULES if ruled == domain)
+
+
 def described(node: ir.Node) -> str:
     """A node, as messages name it.
 

@@ -8,7 +8,7 @@ import onnx
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.gradients import load_rules
-from popdist_onnx.gradients.registry import RULES
+from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.names import reserved_prefix
 from popdist_onnx.lowering.apply import lower
@@ -95,7 +95,7 @@ def training_graph(
     check_loss_scaling_options(options)
     model = _loaded(proto, options)
     load_rules()
-    lower(model, keep={op_type for domain, op_type in RULES if domain == DOMAIN})
+    lower(model, keep=differentiable(DOMAIN))
     random_inputs(model)
     running_statistics(model)
     set_loss(model, loss)

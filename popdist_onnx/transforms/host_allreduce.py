@@ -10,11 +10,11 @@ sees it, so that every optimizer can be used.
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from popdist.nearest import did_you_mean
 from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import captured, subgraphs
 from popdist_onnx.graph.passes import Pass
@@ -27,7 +27,7 @@ from popdist_onnx.transforms.host_streams import (
     GRAPHCORE,
     METADATA,
     StreamError,
-    host_streams,
+    host_reduce_stream_ids,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class HostAllReduce(Pass):
         Raises:
             StreamError: There is no such gradient, or an exchange already.
         """
-        if host_streams(model):
+        if host_reduce_stream_ids(model):
             raise StreamError("PD548", "the model's gradients are exchanged on the host already")
         if not self._chosen(model):
             raise StreamError(
@@ -134,12 +134,11 @@ class HostAllReduce(Pass):
         known |= {str(value.name): value for node in model.graph for value in node.outputs}
         for name in self.gradients:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=3)
                 raise StreamError(
                     "PD548",
                     "the model has no gradient of this name",
                     value=name,
-                    hint=f"did you mean {close[0]}?" if close else None,
+                    hint=did_you_mean(name, known),
                 )
         return {known[name]: str(number) for number, name in enumerate(self.gradients)}
 

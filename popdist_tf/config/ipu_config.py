@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from popdist_tf.config.nested import Category
 from popdist_tf.config.tables import ATTRIBUTES
 from popdist_tf.errors import ConfigConflictError, ConfigError
@@ -72,8 +70,3 @@ class IPUConfig(Category):
         from popdist_tf.config.system import configure_ipu_system
 
         configure_ipu_system(self, device)
-
-
-def is_ipu_config(value: Any) -> bool:
-    """Whether a value is a configuration."""
-    return isinstance(value, IPUConfig)

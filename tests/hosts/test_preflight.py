@@ -12,7 +12,7 @@ import pytest
 from popdist import _version
 from popdist.errors import LaunchError
 from popdist.poprun.log import Log
-from popdist.poprun.machines.preflight import ask_hosts, look_at_hosts
+from popdist.poprun.machines.preflight import ask_hosts
 from popdist.poprun.machines.reach import reach_hosts
 from popdist.poprun.machines.ssh import ssh_words
 from popdist.poprun.plan.locate import locate_mpirun
@@ -87,7 +87,7 @@ def test_every_cause_is_told_apart_in_one_look(hosts, ssh):
 
 def test_one_message_has_all_hosts_and_their_remedies(hosts, ssh):
     with pytest.raises(LaunchError) as caught:
-        look_at_hosts(hosts.addresses[:4], ssh, MPIRUN)
+        reach_hosts(hosts.addresses[:4], ssh, MPIRUN, Reach(), Log())
     text = str(caught.value)
     assert text.startswith("[PD120] 3 of 4 hosts cannot take part in the job\n")
     for index, remedy in ((1, "known_hosts"), (2, "ssh-copy-id"), (3, "start sshd on")):

@@ -13,7 +13,7 @@ import time
 from popdist._version import __version__
 from popdist.poprun.machines.cpus import Node, parse_list
 from popdist.poprun.machines.probe import MARK
-from popdist.poprun.machines.reasons import Reason, explain_answer, explain_ssh, unfit_hosts
+from popdist.poprun.machines.reasons import Reason, explain_answer, explain_ssh
 from popdist.poprun.machines.ssh import CONNECT_SECONDS
 from popdist.poprun.supervision.leash import load_leash
 
@@ -34,35 +34,15 @@ _PROBE = (
 )
 
 
-def look_at_hosts(hosts: Sequence[str], ssh: Sequence[str], mpirun: str) -> dict[str, Nodes]:
+def ask_hosts(
+    hosts: Sequence[str], ssh: Sequence[str], mpirun: str
+) -> tuple[dict[str, Nodes], dict[str, Reason]]:
     """Asks every host whether it can take part.
 
     Args:
         hosts: Their names, without this machine's.
         ssh: The words that start a command on a host, up to its name.
         mpirun: The path of mpirun, which must be the same there.
-
-    Returns:
-        The usable NUMA nodes of each host.
-
-    Raises:
-        LaunchError: Some cannot take part; it says which and why.
-    """
-    nodes, reasons = ask_hosts(hosts, ssh, mpirun)
-    if reasons:
-        raise unfit_hosts(reasons, len(hosts))
-    return nodes
-
-
-def ask_hosts(
-    hosts: Sequence[str], ssh: Sequence[str], mpirun: str
-) -> tuple[dict[str, Nodes], dict[str, Reason]]:
-    """The same, as two mappings.
-
-    Args:
-        hosts: Their names.
-        ssh: The words that start a command on a host, up to its name.
-        mpirun: The path of mpirun.
 
     Returns:
         The nodes of the hosts that can take part, and the reasons of the others, both by host.

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-RED, BOLD, PLAIN = "\x1b[31m", "\x1b[1m", "\x1b[0m"
+RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
 
 def wants_color(choice: str, environ: Mapping[str, str], fd: int) -> bool:

@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 from torch.nn import functional
 
 from popdist_onnx.gradients import load_rules
-from popdist_onnx.gradients.graphcore import own_rules
+from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load
 from popdist_onnx.lowering.apply import lower
 from popdist_onnx.transforms.autodiff import autodiff
@@ -35,7 +35,7 @@ def gradient(nodes, feeds, wanted, constants=None):
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.graphcore", 1)]
     model = load(helper.make_model(graph, opset_imports=opsets, ir_version=8))
-    keep = own_rules()
+    keep = differentiable("ai.graphcore")
     training = lower(autodiff(set_loss(lower(model, keep=keep), "loss"), outputs=wanted))
     return session(training).run(None, feeds)
 
