@@ -82,6 +82,7 @@ def init() -> None:
 
 
 initializeBackend = init  # noqa: N816 - published name
+"""The same as `init`."""
 
 
 def isBackendInitialized() -> bool:  # noqa: N802 - published name

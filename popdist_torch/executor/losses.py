@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch.overrides import TorchFunctionMode
 
 from popdist_torch.errors import LossError
-from popdist_torch.ops.identity_loss import identity_loss
+from popdist_torch.ops.loss import identity_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -22,8 +22,8 @@ from popdist_torch.ops.hints import (
     set_overlap_for_output,
 )
 from popdist_torch.ops.host_code import CPU, custom_op
-from popdist_torch.ops.identity_loss import identity_loss
 from popdist_torch.ops.library import LIBRARY as _LIBRARY
+from popdist_torch.ops.loss import identity_loss
 from popdist_torch.ops.recomputation import recomputationCheckpoint
 from popdist_torch.ops.scope import isRunningOnIpu
 
