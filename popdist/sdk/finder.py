@@ -44,7 +44,7 @@ def ours(name: str) -> str | None:
 
 
 class Finder:
-    """Finds the SDK's modules and what is below them; stands last, so that real ones win."""
+    """Finds the SDK's modules and what is below them, where no finder behind it has real ones."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
@@ -75,7 +75,7 @@ class Finder:
     def _is_served_behind(
         self, name: str, path: "Sequence[str] | None", target: "ModuleType | None"
     ) -> bool:
-        """Whether a finder that came later, as of an editable install, has the real module."""
+        """Whether a finder behind it, as that of `sys.path`, has the real module."""
         finders = sys.meta_path
         behind = finders[finders.index(self) + 1 :] if self in finders else []
         return any(
@@ -179,4 +179,6 @@ def _is_importing() -> bool:
 def install() -> None:
     """Makes the SDK's names importable in this process; each is resolved when it is asked for."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        sys.meta_path.append(Finder())
+        # The last finder stays the last one. absl puts its own before that to learn of reloads, and
+        # learns of none where the finder of `sys.path` is asked earlier.
+        sys.meta_path.insert(-1, Finder())
