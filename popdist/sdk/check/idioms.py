@@ -80,15 +80,15 @@ verify_tensor_all_finite
 """.split()  # noqa: SIM905 - one name for each line would be 160 lines
 
 _NUMPY = {
-    "bool": "bool (or np.bool_)",
     "complex": "complex (or np.complex128)",
     "float": "float (or np.float64)",
     "int": "int (or np.int64)",
-    "long": "int (or np.int64)",
     "object": "object",
     "str": "str",
     "unicode": "str",
 }
+# NumPy 2 has these again, as types of its own.
+_NUMPY_BETWEEN = {"bool": "bool (or np.bool_)", "long": "int (or np.int64)"}
 _NUMPY2 = {
     "alltrue": "np.all",
     "asfarray": "np.asarray(values, dtype=np.float64)",
@@ -162,6 +162,10 @@ IDIOMS: tuple[Idiom, ...] = (
         for name in ("Adam", "SGD", "RMSprop", "Adagrad")
     ),
     *(Idiom(f"numpy.{name}", edit, "NumPy 1.24") for name, edit in _NUMPY.items()),
+    *(
+        Idiom(f"numpy.{name}", edit, "NumPy 1.24, until 2.0", certain=False)
+        for name, edit in _NUMPY_BETWEEN.items()
+    ),
     *(Idiom(f"numpy.{name}", edit, "NumPy 2.0", certain=False) for name, edit in _NUMPY2.items()),
     Idiom(
         "torch.load",
