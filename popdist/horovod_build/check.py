@@ -62,8 +62,20 @@ def check(framework: str, mpi: Mpi, environ: Mapping[str, str], *, nccl: bool = 
     """
     with tempfile.TemporaryDirectory(prefix="popdist-check-") as folder:
         code, output = _run(command(framework, mpi, Path(folder)), environment(environ))
-        answers = [_answer(Path(folder) / str(rank)) for rank in range(RANKS)]
+        answers = read_answers(Path(folder))
     return judge(framework, code, output, answers, nccl=nccl)
+
+
+def read_answers(folder: Path) -> list[dict[str, Any] | None]:
+    """What the ranks have answered.
+
+    Args:
+        folder: Where they write.
+
+    Returns:
+        The answer of each rank; None for one that gave none.
+    """
+    return [_answer(folder / str(rank)) for rank in range(RANKS)]
 
 
 def command(framework: str, mpi: Mpi, folder: Path) -> list[str]:

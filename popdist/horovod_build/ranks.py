@@ -54,9 +54,16 @@ def _tensorflow(horovod: Any, values: list[float]) -> tuple[list[float], str, st
     return result.numpy().tolist(), tensorflow.__version__, "cpu"
 
 
-def _main(framework: str, folder: str) -> None:
-    horovod = import_module(f"horovod.{framework}")
-    horovod.init()
+def answer(framework: str, horovod: Any) -> dict[str, Any]:
+    """Reduces this rank's numbers with those of the others.
+
+    Args:
+        framework: The binding.
+        horovod: Its module, initialised.
+
+    Returns:
+        What `popdist.horovod_build.check.judge` reads.
+    """
     reduce = {"torch": _torch, "tensorflow": _tensorflow}[framework]
     sums, version, device = reduce(horovod, contribution(horovod.rank()))
     built = {
@@ -64,14 +71,20 @@ def _main(framework: str, folder: str) -> None:
         "Gloo": horovod.gloo_built(),
         "NCCL": horovod.nccl_built(),
     }
-    answer = {
+    return {
         "size": horovod.size(),
         "sums": sums,
         "version": version,
         "device": device,
         "abilities": [ability for ability, there in built.items() if there],
     }
-    (Path(folder) / str(horovod.rank())).write_text(json.dumps(answer), encoding="utf-8")
+
+
+def _main(framework: str, folder: str) -> None:
+    horovod = import_module(f"horovod.{framework}")
+    horovod.init()
+    found = answer(framework, horovod)
+    (Path(folder) / str(horovod.rank())).write_text(json.dumps(found), encoding="utf-8")
     horovod.shutdown()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -136,14 +135,6 @@ def _run(
             stderr=subprocess.STDOUT,
             check=False,
         )
-        answers = [_answer(Path(folder) / str(rank)) for rank in range(check.RANKS)]
+        answers = check.read_answers(Path(folder))
     code = None if done.returncode == _TIMED_OUT else done.returncode
     return code, done.stdout.decode(errors="replace"), answers
-
-
-def _answer(file: Path) -> dict[str, Any] | None:
-    try:
-        answer: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return answer

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from popdist.horovod_build.ranks import contribution
+from popdist.horovod_build.ranks import answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,16 +64,6 @@ def _best(call: Callable[[], object], barrier: Callable[[], object], times: int)
     return best
 
 
-def _sums(framework: str, horovod: Any) -> list[float]:
-    """The sums of numbers that are different in every rank."""
-    mine = contribution(horovod.rank())
-    if framework == "torch":
-        tensor = import_module("torch").tensor(mine)
-        return list(horovod.allreduce(tensor, op=horovod.Sum, name="sums").tolist())
-    tensor = import_module("tensorflow").constant(mine)
-    return list(horovod.allreduce(tensor, op=horovod.Sum, name="sums").numpy().tolist())
-
-
 def _times(framework: str, horovod: Any) -> dict[int, dict[str, float]]:
     prepare = _reducer(framework, horovod)
     barrier = prepare(1, "barrier")
@@ -89,20 +79,10 @@ def _times(framework: str, horovod: Any) -> dict[int, dict[str, float]]:
 def _main(framework: str, folder: str, what: str) -> None:
     horovod = import_module(f"horovod.{framework}")
     horovod.init()
-    built = {
-        "MPI": horovod.mpi_built(),
-        "Gloo": horovod.gloo_built(),
-        "NCCL": horovod.nccl_built(),
-    }
-    answer = {
-        "size": horovod.size(),
-        "sums": _sums(framework, horovod),
-        "version": import_module(framework).__version__,
-        "device": "cpu",
-        "abilities": [ability for ability, there in built.items() if there],
-        "seconds": _times(framework, horovod) if what == MEASURE else {},
-    }
-    (Path(folder) / str(horovod.rank())).write_text(json.dumps(answer), encoding="utf-8")
+    found = answer(framework, horovod)
+    if what == MEASURE:
+        found["seconds"] = _times(framework, horovod)
+    (Path(folder) / str(horovod.rank())).write_text(json.dumps(found), encoding="utf-8")
     horovod.shutdown()
 
 
