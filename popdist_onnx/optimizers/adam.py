@@ -18,7 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from popdist_onnx.graph import names
-from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
+from popdist_onnx.optimizers.arguments import check_member, state_type
+from popdist_onnx.optimizers.optimizer import Optimizer
 from popdist_onnx.optimizers.scalars import Scalar, plain
 from popdist_onnx.optimizers.settings import LOSS_SCALING, Setting
 from popdist_onnx.types.dtypes import DataType
@@ -160,14 +161,6 @@ class Adam(Optimizer):
             "accl2_type": self.accl2_type.name,
             "scaled_optimizer_state": self.scaled_optimizer_state,
         }
-
-    def learningRates(self) -> OptimizerValueMap:
-        """The learning rate by weight."""
-        return self.value_map("learningRate")
-
-    def weightDecays(self) -> OptimizerValueMap:
-        """The weight decay by weight."""
-        return self.value_map("weightDecay")
 
     def beta1s(self) -> OptimizerValueMap:
         """The share of the first moment that is kept, by weight."""

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from popdist_onnx.optimizers.arguments import check_member, state_type
 from popdist_onnx.optimizers.errors import OptimizerSettingError
-from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
+from popdist_onnx.optimizers.optimizer import Optimizer
 from popdist_onnx.optimizers.scalars import Scalar, plain
 from popdist_onnx.optimizers.settings import LOSS_SCALING, Setting
 from popdist_onnx.types.dtypes import DataType
@@ -102,18 +103,6 @@ class Adaptive(Optimizer):
         self.accl3_type = state_type("accl3_type", accl3_type)
         self.rmsprop_tf_variant = rmsprop_tf_variant
 
-    def has_momentum(self, weight: str | None = None) -> bool:
-        """Whether a weight's last update is kept.
-
-        Args:
-            weight: The weight; None asks for the default.
-
-        Returns:
-            True where its momentum is not 0 or may change.
-        """
-        momentum = self.value("momentum", weight)
-        return not momentum.isConst() or momentum.val() != 0
-
     def scalars(self) -> tuple[Scalar, ...]:
         """Every scalar that an update by this optimizer may read."""
         return LEARNING_RATE, WEIGHT_DECAY, ALPHA, MOMENTUM, EPS, GRADIENT_SCALING
@@ -129,14 +118,6 @@ class Adaptive(Optimizer):
             "accl3_type": self.accl3_type.name,
             "rmsprop_tf_variant": self.rmsprop_tf_variant,
         }
-
-    def learningRates(self) -> OptimizerValueMap:
-        """The learning rate by weight."""
-        return self.value_map("learningRate")
-
-    def weightDecays(self) -> OptimizerValueMap:
-        """The weight decay by weight."""
-        return self.value_map("weightDecay")
 
     def alphas(self) -> OptimizerValueMap:
         """The share of the averages that is kept, by weight."""

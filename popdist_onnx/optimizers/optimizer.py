@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from popdist_onnx.errors import ArgumentError
-from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
-from popdist_onnx.optimizers.errors import OptimizerSettingError
+from popdist_onnx.optimizers.arguments import checked_clips
+from popdist_onnx.optimizers.errors import OptimizerReplacementError, OptimizerSettingError
 from popdist_onnx.optimizers.replacement import check_replacement
 from popdist_onnx.optimizers.settings import Setting, read_defaults, read_specifics
 from popdist_onnx.optimizers.values import OptimizerValue, OptimizerValueMap
@@ -15,8 +14,8 @@ from popdist_onnx.types.dtypes import DataType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from enum import Enum
 
+    from popdist_onnx.optimizers.clip_norm import ClipNormSettings
     from popdist_onnx.optimizers.scalars import Scalar
 
 
@@ -54,7 +53,7 @@ class Optimizer:
     ) -> None:
         self._defaults = read_defaults(self.published, self.settings, values)
         self._specifics: dict[str, dict[str, OptimizerValue]] = {}
-        self._clips = _checked_clips(clip_norm_settings)
+        self._clips = checked_clips(clip_norm_settings)
 
     def insertSpecific(self, weightId: str, values: Mapping[str, tuple[float, bool]]) -> None:
         """Gives one weight settings of its own.
@@ -111,6 +110,26 @@ class Optimizer:
         own = {weight: v[key] for weight, v in self._specifics.items() if key in v}
         return OptimizerValueMap(self._defaults[key], own)
 
+    def learningRates(self) -> OptimizerValueMap:
+        """The learning rate by weight."""
+        return self.value_map("learningRate")
+
+    def weightDecays(self) -> OptimizerValueMap:
+        """The weight decay by weight."""
+        return self.value_map("weightDecay")
+
+    def has_momentum(self, weight: str | None = None) -> bool:
+        """Whether a weight's last step is kept, by an optimizer with the setting ``momentum``.
+
+        Args:
+            weight: The weight; None asks for the default.
+
+        Returns:
+            True where its momentum is not 0 or may change.
+        """
+        momentum = self.value("momentum", weight)
+        return not momentum.isConst() or momentum.val() != 0
+
     def lossScaling(self) -> OptimizerValue:
         """The factor of the loss in backward passes."""
         return self._defaults["lossScaling"]
@@ -158,10 +177,8 @@ class Optimizer:
         Returns:
             True where only non-constant values differ.
         """
-        from popdist_onnx.optimizers.errors import OptimizerReplacementError
-
         try:
-            check_replacement(self, other)
+            check_replacement(self, require_optimizer(other))
         except OptimizerReplacementError:
             return False
         return True
@@ -194,9 +211,6 @@ class Optimizer:
         return f"{self.published}({', '.join(parts)})"
 
 
-FLOAT_TYPES = (DataType.UNDEFINED, DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16)
-
-
 def require_optimizer(given: object) -> Optimizer:
     """Refuses what is no optimizer of this adapter.
 
@@ -217,73 +231,3 @@ def require_optimizer(given: object) -> Optimizer:
             accepted="an object of popdist_onnx.SGD, ConstSGD, Adam or Adaptive",
         )
     return given
-
-
-def state_type(name: str, given: DataType | str) -> DataType:
-    """Reads the element type that a state is kept in.
-
-    Args:
-        name: The argument's name, for the message.
-        given: The type; UNDEFINED means the weight's.
-
-    Returns:
-        The type.
-
-    Raises:
-        OptimizerSettingError: States cannot be kept in it.
-    """
-    accepted = ", ".join(t.name for t in FLOAT_TYPES)
-    try:
-        read = DataType.of(given)
-    except ArgumentError as error:
-        raise OptimizerSettingError(
-            "PD540", f"{name} is no element type", value=given, accepted=accepted
-        ) from error
-    if read not in FLOAT_TYPES:
-        raise OptimizerSettingError(
-            "PD540", f"{name} is a floating-point type", value=read.name, accepted=accepted
-        )
-    return read
-
-
-def check_member(name: str, given: object, enumeration: type[Enum]) -> None:
-    """Refuses an argument that is no member of its enumeration.
-
-    Args:
-        name: The argument.
-        given: Its value.
-        enumeration: The enumeration.
-
-    Raises:
-        OptimizerSettingError: It is none.
-    """
-    if not isinstance(given, enumeration):
-        raise OptimizerSettingError(
-            "PD540",
-            f"{name} is a member of {enumeration.__name__}",
-            value=given,
-            accepted=", ".join(f"{enumeration.__name__}.{m.name}" for m in enumeration),
-        )
-
-
-def _checked_clips(clips: Sequence[ClipNormSettings]) -> tuple[ClipNormSettings, ...]:
-    clips = tuple(clips)
-    for clip in clips:
-        if not isinstance(clip, ClipNormSettings):
-            raise OptimizerSettingError(
-                "PD540",
-                "clip_norm_settings is a list of ClipNormSettings",
-                value=clip,
-                hint="write [ClipNormSettings.clipAllWeights(1.0)]",
-            )
-    everything = any(clip.mode is ClipNormMode.ClipAllWeights for clip in clips)
-    named = [weight for clip in clips for weight in clip.weightIds]
-    twice = sorted({weight for weight in named if named.count(weight) > 1})
-    if twice or (everything and len(clips) > 1):
-        raise OptimizerSettingError(
-            "PD540",
-            "a weight is in more than one clipping group",
-            value=twice or clips,
-            accepted="each weight in one group at most",
-        )
-    return clips

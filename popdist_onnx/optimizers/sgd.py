@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from popdist_onnx.optimizers.arguments import check_member, state_type
 from popdist_onnx.optimizers.errors import OptimizerValueError
-from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
+from popdist_onnx.optimizers.optimizer import Optimizer
 from popdist_onnx.optimizers.scalars import Scalar
 from popdist_onnx.optimizers.settings import LOSS_SCALING, Setting
 from popdist_onnx.types.dtypes import DataType
@@ -139,18 +140,6 @@ class SGD(Optimizer):
             self._specifics[weightId] = before
             raise
 
-    def has_momentum(self, weight: str | None = None) -> bool:
-        """Whether a weight's velocity is kept.
-
-        Args:
-            weight: The weight; None asks for the default.
-
-        Returns:
-            True where its momentum is not 0 or may change.
-        """
-        momentum = self.value("momentum", weight)
-        return not momentum.isConst() or momentum.val() != 0
-
     @property
     def nesterov(self) -> bool:
         """Whether updates look ahead along the velocity."""
@@ -171,14 +160,6 @@ class SGD(Optimizer):
             "accumType": self.accum_type.name,
             "accl1Type": self.accl1_type.name,
         }
-
-    def learningRates(self) -> OptimizerValueMap:
-        """The learning rate by weight."""
-        return self.value_map("learningRate")
-
-    def weightDecays(self) -> OptimizerValueMap:
-        """The weight decay by weight."""
-        return self.value_map("weightDecay")
 
     def momentums(self) -> OptimizerValueMap:
         """The momentum by weight."""

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.optimizers.optimizer import require_optimizer
 from popdist_onnx.optimizers.replacement import check_replacement
 from popdist_onnx.runtime.allreduce import Allreduce, digest
 from popdist_onnx.runtime.blocked_kernels import block_length
@@ -129,7 +130,7 @@ class TrainingSession(Session):
         Raises:
             popart_exception: It differs in more.
         """
-        check_replacement(self._optimizer, optimizer)
+        check_replacement(self._optimizer, require_optimizer(optimizer))
         factors = optimizer.state_factors(self._optimizer)
         self._optimizer = optimizer
         if self._engine is not None:

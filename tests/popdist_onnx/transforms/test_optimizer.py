@@ -10,7 +10,6 @@ from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.adaptive import Adaptive
 from popdist_onnx.optimizers.clip_norm import ClipNormSettings
 from popdist_onnx.optimizers.errors import OptimizerSettingError, UpdateError
-from popdist_onnx.optimizers.replacement import check_replacement
 from popdist_onnx.optimizers.sgd import SGD
 from popdist_onnx.transforms.optimizer import grow_updates, scalar_inputs
 from popdist_onnx.types import (
@@ -305,4 +304,4 @@ def test_something_else_is_no_optimizer(given):
     with pytest.raises(OptimizerSettingError, match="no optimizer of the ONNX adapter"):
         grow_updates(gradient_graph(WEIGHTS), given)
     with pytest.raises(OptimizerSettingError, match="no optimizer of the ONNX adapter"):
-        check_replacement(SGD({}), given)
+        SGD({}).validReplacement(given)
