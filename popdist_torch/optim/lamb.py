@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch.errors import OptionValueError
-from popdist_torch.optim.scaled import MOMENT_TYPES, Scaled, positive
+from popdist_torch.optim.own_step import OwnStep
+from popdist_torch.optim.scaled import MOMENT_TYPES, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Unpack
 
     from popdist_torch.optim.scaled import MomentExtras
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 _LARGEST_NORM = 65500.0
 
 
-class LAMB(Scaled):
+class LAMB(OwnStep):
     """LAMB (You et al., 2020), as PopART computes it.
 
     With the moments m and v of Adam, corrected for their start at 0 (or not)::
@@ -79,24 +78,6 @@ class LAMB(Scaled):
         limit = _LARGEST_NORM if max_weight_norm is None else max_weight_norm
         self.max_weight_norm = positive("max_weight_norm", limit)
         self._set_extras(**extras)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Updates the parameters from their gradients.
-
-        Args:
-            closure: Evaluates the model first.
-
-        Returns:
-            What ``closure`` returned.
-        """
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._update(weight, weight.grad, group)
-        return loss
 
     def _update(self, weight: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
         state, (beta1, beta2) = self.state[weight], group["betas"]

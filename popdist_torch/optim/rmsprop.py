@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist_torch.optim.scaled import MOMENT_TYPES, Scaled
+from popdist_torch.optim.own_step import OwnStep
+from popdist_torch.optim.scaled import MOMENT_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import Unpack
 
     from popdist_torch.optim.scaled import MomentExtras
 
 
-class RMSprop(Scaled, torch.optim.RMSprop):
+class RMSprop(OwnStep, torch.optim.RMSprop):
     """RMSprop.
 
     With gradient g (weight decay added), square average s and mean gradient a (if centered)::
@@ -63,25 +62,6 @@ class RMSprop(Scaled, torch.optim.RMSprop):
         super().__init__(params, lr, alpha, eps, weight_decay, momentum, centered, **settings)
         self.use_tf_variant = bool(use_tf_variant)
         self._set_extras(**extras)
-
-    # Complete on its own: torch runs step hooks once more in a step that calls its parent's.
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Updates the parameters from their gradients.
-
-        Args:
-            closure: Evaluates the model first.
-
-        Returns:
-            What ``closure`` returned.
-        """
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._update(weight, weight.grad, group)
-        return loss
 
     def _update(self, weight: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[weight] or self._begin(weight, group)

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist_torch.optim.scaled import Scaled, clip_factor, positive
+from popdist_torch.optim.own_step import OwnStep
+from popdist_torch.optim.scaled import clip_factor, positive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from typing_extensions import TypedDict, Unpack
 
     class DescentExtras(TypedDict, total=False):
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
         max_grad_norm: float | None
 
 
-class SGD(Scaled, torch.optim.SGD):
+class SGD(OwnStep, torch.optim.SGD):
     """SGD with momentum, weight decay and dampening.
 
     With gradient g, velocity v (at first 0), momentum m, dampening dm and weight decay wd::
@@ -77,20 +76,8 @@ class SGD(Scaled, torch.optim.SGD):
         self.use_combined_accum = bool(extras.pop("use_combined_accum", None))
         self._set_extras(**extras)
 
-    # Complete on its own: torch runs step hooks once more in a step that calls its parent's.
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Updates the parameters from their gradients.
-
-        Args:
-            closure: Evaluates the model first.
-
-        Returns:
-            What ``closure`` returned.
-        """
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
-        updates = [self._update(group) for group in self.param_groups]
+    def _update_all(self) -> None:
+        updates = [self._lessening(group) for group in self.param_groups]
         updates = [update for update in updates if update[0]]
         if self.max_grad_norm is not None and updates:
             updates = self._limited(self.max_grad_norm, updates)
@@ -98,9 +85,8 @@ class SGD(Scaled, torch.optim.SGD):
             if decay != 1:
                 torch._foreach_mul_(weights, decay)
             torch._foreach_add_(weights, steps, alpha=-rate)
-        return loss
 
-    def _update(self, group: dict[str, Any]) -> _Update:
+    def _lessening(self, group: dict[str, Any]) -> _Update:
         """What a group's weights are to lose: steps times rate, after a factor of the weights."""
         weights = [p for p in group["params"] if p.grad is not None]
         steps: list[torch.Tensor] = [p.grad for p in weights]
