@@ -1,4 +1,4 @@
-"""Both generations of Open MPI, whichever of them the environment holds."""
+"""What tests of all packages stand on: a launched process, and both generations of Open MPI."""
 
 import os
 import subprocess
@@ -8,7 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from popdist.environment import Topology
+
 OPEN_MPI = {"4": "4.1.8", "5": "5.0.11"}
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Makes this process an instance of a job, as poprun says it: by fields of a `Topology`."""
+
+    def launch(**fields):
+        for name, value in Topology(launched=True, **fields).to_environ().items():
+            monkeypatch.setenv(name, value)
+
+    return launch
 
 
 @pytest.fixture(scope="session", params=sorted(OPEN_MPI))

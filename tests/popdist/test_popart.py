@@ -4,19 +4,7 @@ import pytest
 
 import popdist.popart
 import popdist_onnx as popart
-from popdist.environment import Topology
 from popdist.errors import ArgumentError
-
-
-@pytest.fixture
-def launched(monkeypatch):
-    def launch(**facts):
-        here = Topology(**facts)
-        for name, text in here.to_environ().items():
-            monkeypatch.setenv(name, text)
-        return here
-
-    return launch
 
 
 def test_without_a_launcher_options_stay_as_they_are():
@@ -31,7 +19,7 @@ def test_without_a_launcher_options_stay_as_they_are():
 def test_options_know_the_replicas_of_the_job(launched):
     launched(
         num_total_replicas=6, num_local_replicas=2, replica_index_offset=4,
-        num_instances=3, instance_index=2, launched=True,
+        num_instances=3, instance_index=2,
     )  # fmt: skip
     options = popart.SessionOptions()
     popdist.popart.configureSessionOptions(options)
@@ -45,7 +33,7 @@ def test_options_know_the_replicas_of_the_job(launched):
 def test_options_that_ask_for_other_replicas_are_refused(launched):
     launched(
         num_total_replicas=2, num_local_replicas=1, replica_index_offset=0,
-        num_instances=2, instance_index=0, launched=True,
+        num_instances=2, instance_index=0,
     )  # fmt: skip
     options = popart.SessionOptions()
     options.replicatedGraphCount = 3

@@ -9,37 +9,30 @@ import popdist
 from popdist.environment import Topology
 from popdist.errors import ArgumentError, NonUniformError
 
-UNIFORM = Topology(
-    launched=True,
-    num_total_replicas=8,
-    num_local_replicas=2,
-    replica_index_offset=6,
-    num_ipus_per_replica=4,
-    num_instances=4,
-    instance_index=3,
-    local_instance_index=1,
-    device_id=8,
-)
-NON_UNIFORM = Topology(
-    launched=True,
-    num_total_replicas=3,
-    num_local_replicas=1,
-    replica_index_offset=2,
-    uniform=False,
-    num_instances=2,
-    instance_index=1,
-)
+UNIFORM = {
+    "num_total_replicas": 8,
+    "num_local_replicas": 2,
+    "replica_index_offset": 6,
+    "num_ipus_per_replica": 4,
+    "num_instances": 4,
+    "instance_index": 3,
+    "local_instance_index": 1,
+    "device_id": 8,
+}
+NON_UNIFORM = {
+    "num_total_replicas": 3,
+    "num_local_replicas": 1,
+    "replica_index_offset": 2,
+    "uniform": False,
+    "num_instances": 2,
+    "instance_index": 1,
+}
 
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch):
-    for name in NON_UNIFORM.to_environ():
+    for name in Topology(launched=True, **NON_UNIFORM).to_environ():
         monkeypatch.delenv(name, raising=False)
-
-
-def launch(monkeypatch, topology):
-    for name, value in topology.to_environ().items():
-        monkeypatch.setenv(name, value)
 
 
 def test_defaults_without_a_launcher():
@@ -58,8 +51,8 @@ def test_defaults_without_a_launcher():
     assert popdist.checkNumIpusPerReplica(2) is False
 
 
-def test_values_of_a_launched_instance(monkeypatch):
-    launch(monkeypatch, UNIFORM)
+def test_values_of_a_launched_instance(launched):
+    launched(**UNIFORM)
     assert popdist.isPopdistEnvSet() is True
     assert popdist.getNumTotalReplicas() == 8
     assert popdist.getNumLocalReplicas() == 2
@@ -73,8 +66,8 @@ def test_values_of_a_launched_instance(monkeypatch):
     assert popdist.checkNumIpusPerReplica(1) is False
 
 
-def test_device_id_accepts_both_published_argument_names(monkeypatch):
-    launch(monkeypatch, UNIFORM)
+def test_device_id_accepts_both_published_argument_names(launched):
+    launched(**UNIFORM)
     assert popdist.getDeviceId() == popdist.getDeviceId(0) == 8
     assert popdist.getDeviceId(ipusPerReplica=4) == popdist.getDeviceId(ipus_per_replica=4) == 8
     with pytest.raises(ArgumentError, match="--ipus-per-replica 2"):
@@ -82,8 +75,8 @@ def test_device_id_accepts_both_published_argument_names(monkeypatch):
 
 
 @pytest.mark.parametrize("query", [popdist.getNumInstances, popdist.getInstanceIndex])
-def test_uniform_only_queries_refuse_non_uniform_jobs(monkeypatch, query):
-    launch(monkeypatch, NON_UNIFORM)
+def test_uniform_only_queries_refuse_non_uniform_jobs(launched, query):
+    launched(**NON_UNIFORM)
     assert popdist.isUniformReplicasPerInstance() is False
     with pytest.raises(NonUniformError, match="PD003"):
         query()

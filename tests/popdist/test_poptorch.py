@@ -8,7 +8,6 @@ import pytest
 import popdist
 import popdist.poptorch
 import popdist_torch
-from popdist.environment import Topology
 
 BLOCKED = {
     "useIpuId": lambda options: options.useIpuId,
@@ -17,15 +16,6 @@ BLOCKED = {
     "Distributed.setEnvVarNames": lambda options: options.Distributed.setEnvVarNames,
     "Distributed.configureProcessId": lambda options: options.Distributed.configureProcessId,
 }
-
-
-@pytest.fixture
-def launched(monkeypatch):
-    def launch(**fields):
-        for name, value in Topology(launched=True, **fields).to_environ().items():
-            monkeypatch.setenv(name, value)
-
-    return launch
 
 
 def test_without_a_launcher_there_is_one_process_with_one_replica():

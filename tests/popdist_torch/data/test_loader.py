@@ -7,7 +7,6 @@ from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, T
 
 import popdist.poptorch
 import popdist_torch as poptorch
-from popdist.environment import Topology
 from popdist_torch.data.processes import start_method
 
 
@@ -30,22 +29,19 @@ def read(loaders):
     return [number for loader in loaders for batch in epoch(loader) for number in batch]
 
 
-def test_published_figures_of_cifar10(monkeypatch):
+def test_published_figures_of_cifar10(monkeypatch, launched):
     """50 000 images, batch size 32, 8 replicas on 4 instances."""
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     plain = poptorch.DataLoader(poptorch.Options(), numbers(50_000), batch_size=32)
     assert (len(plain), plain.combinedBatchSize) == (390, 32)
-    here = Topology(
-        launched=True,
+    launched(
         num_total_replicas=8,
         num_local_replicas=2,
         replica_index_offset=2,
         num_instances=4,
         instance_index=1,
     )
-    for name, value in here.to_environ().items():
-        monkeypatch.setenv(name, value)
     with_popdist = popdist.poptorch.Options()
     loader = poptorch.DataLoader(with_popdist, numbers(50_000), batch_size=32)
     assert (len(loader), loader.combinedBatchSize) == (195, 64)
