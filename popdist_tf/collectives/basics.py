@@ -7,6 +7,7 @@ from typing import Any
 
 from popdist.alone import connected_by_gloo
 from popdist_tf.collectives.binding import binding
+from popdist_tf.errors import CollectiveError
 
 # Horovod's own numbers for its reductions, known before it is initialised.
 Average = binding().Average
@@ -27,6 +28,29 @@ def init(*args: Any, **kwargs: Any) -> None:
     os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
     with connected_by_gloo(binding()):
         binding().init(*args, **kwargs)
+
+
+def require_op(op: Any) -> Any:
+    """Which reduction a program asks for.
+
+    Args:
+        op: `Average` or `Sum`; None for `Average`.
+
+    Returns:
+        One of the two.
+
+    Raises:
+        NotImplementedError: `Adasum`.
+        CollectiveError: Another operation.
+    """
+    op = Average if op is None else op
+    if op == Adasum:
+        raise NotImplementedError("The Adasum reduction is not implemented")
+    if op not in (Average, Sum):
+        raise CollectiveError(
+            "PD410", "this reduction is not supported", value=op, accepted="Average or Sum"
+        )
+    return op
 
 
 shutdown = binding().shutdown

@@ -6,9 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from popdist_tf.collectives.basics import Adasum, Average, Sum
+from popdist_tf.collectives.basics import Average, require_op
 from popdist_tf.collectives.binding import initialised_collectives
-from popdist_tf.errors import CollectiveError
 
 
 def allreduce(tensor: Any, op: Any = None) -> Any:
@@ -26,13 +25,7 @@ def allreduce(tensor: Any, op: Any = None) -> Any:
         NotImplementedError: `Adasum`.
         CollectiveError: Another operation, or a dtype that has no sum.
     """
-    op = Average if op is None else op
-    if op == Adasum:
-        raise NotImplementedError("The Adasum reduction is not implemented")
-    if op not in (Average, Sum):
-        raise CollectiveError(
-            "PD410", "this reduction is not supported", value=op, accepted="Average or Sum"
-        )
+    op = require_op(op)
     collectives = initialised_collectives()
     if isinstance(tensor, tf.IndexedSlices):
         values = collectives.allgather(tensor.values)

@@ -63,7 +63,12 @@ def allreduce(tensor: Any, op: Any = None) -> Any:
 
     Returns:
         The reduced tensor.
+
+    Raises:
+        NotImplementedError: ``Adasum``.
+        CollectiveError: Another operation, or a dtype that has no sum.
     """
+    op = basics.require_op(op)
     total = job_collectives().allreduce(tf.convert_to_tensor(tensor))
     return total if op == basics.Sum else total / size()
 
