@@ -41,12 +41,14 @@ class Target:
         torch: Version of PyTorch; None where its binding is left out.
         tensorflow: Version of TensorFlow; None where its binding is left out.
         nccl: Whether the GPU operations are built.
+        open_mpi: Version of Open MPI; None where the MPI is another.
     """
 
     python: str
     torch: str | None
     tensorflow: str | None
     nccl: bool
+    open_mpi: str | None
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Patch:
         torch: Versions of PyTorch it is for; None where it does not depend on PyTorch.
         tensorflow: Versions of TensorFlow it is for; None where it does not depend on it.
         nccl: Builds it is for: with NCCL, without, or (None) both.
+        open_mpi: Versions of Open MPI it is for; None where it does not depend on it.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Patch:
     torch: VersionRange | None = None
     tensorflow: VersionRange | None = None
     nccl: bool | None = None
+    open_mpi: VersionRange | None = None
 
     def applies(self, target: Target) -> bool:
         """Whether a build takes this patch.
@@ -85,6 +89,7 @@ class Patch:
             and _covers(self.torch, target.torch)
             and _covers(self.tensorflow, target.tensorflow)
             and self.nccl in (None, target.nccl)
+            and _covers(self.open_mpi, target.open_mpi)
         )
 
     @property
@@ -96,6 +101,7 @@ class Patch:
                 ("Python", None if self.python == ANY else self.python),
                 ("PyTorch", self.torch),
                 ("TensorFlow", self.tensorflow),
+                ("Open MPI", self.open_mpi),
             )
             if versions is not None
         ]
@@ -234,6 +240,19 @@ PATCHES: tuple[Patch, ...] = (
             ),
         ),
         python=VersionRange("3.12"),
+    ),
+    Patch(
+        name="two-dashes-in-horovodrun",
+        why="horovodrun writes mpirun's long options with one dash. Open MPI 5 takes that for "
+        "short ones, and the program to run for what follows them.",
+        edits=(
+            Edit(
+                "horovod/runner/mpi_run.py",
+                "list(_OMPI_FLAGS), list(_NO_BINDING_ARGS)",
+                "list(_OMPI_FLAGS), ['--bind-to none', '--map-by slot']",
+            ),
+        ),
+        open_mpi=VersionRange("5"),
     ),
     Patch(
         name="cuda-cxx17",

@@ -106,6 +106,7 @@ def make_plan(facts: Facts, options: Options) -> Plan:
         torch=None if facts.torch is None else facts.torch.version,
         tensorflow=None if facts.tensorflow is None else facts.tensorflow.version,
         nccl=options.nccl,
+        open_mpi=facts.mpi.version if facts.mpi.implementation == "Open MPI" else None,
     )
     patches = select(target)
     jobs = choose_jobs(facts.machine, options.jobs)

@@ -8,14 +8,15 @@ from popdist.horovod_build.cache import Cache
 from popdist.horovod_build.folders import default_folder
 from popdist.horovod_build.patches import PATCHES, Edit, Patch, Target, digest, select
 
-DEFAULT = Target(python="3.11.7", torch="2.13.0+cpu", tensorflow="2.15.1", nccl=False)
+DEFAULT = Target("3.11.7", torch="2.13.0+cpu", tensorflow="2.15.1", nccl=False, open_mpi="4.1.8")
 TARGETS = {
     "default": DEFAULT,
-    "older PyTorch": Target("3.11.7", "2.4.1", None, nccl=False),
-    "PyTorch before C++17": Target("3.10.1", "2.0.1", None, nccl=False),
-    "latest": Target("3.12.1", "2.13.0", "2.21.0", nccl=False),
-    "TensorFlow alone": Target("3.12.1", None, "2.21.0", nccl=False),
-    "NCCL": Target("3.11.7", "2.13.0", None, nccl=True),
+    "older PyTorch": Target("3.11.7", "2.4.1", None, nccl=False, open_mpi="4.1.8"),
+    "PyTorch before C++17": Target("3.10.1", "2.0.1", None, nccl=False, open_mpi="4.1.8"),
+    "latest": Target("3.12.1", "2.13.0", "2.21.0", nccl=False, open_mpi="5.0.11"),
+    "TensorFlow alone": Target("3.12.1", None, "2.21.0", nccl=False, open_mpi="5.0.11"),
+    "NCCL": Target("3.11.7", "2.13.0", None, nccl=True, open_mpi="4.1.8"),
+    "another MPI": Target("3.12.1", "2.13.0", "2.21.0", nccl=False, open_mpi=None),
 }
 
 
@@ -36,6 +37,8 @@ def test_patches_follow_the_versions():
     assert "no-distutils-in-cmake" not in names(DEFAULT)
     assert {"no-distutils-in-cmake", "no-distutils-in-horovodrun"} <= names(TARGETS["latest"])
     assert "no-distutils-in-cmake" not in names(TARGETS["TensorFlow alone"])
+    assert "two-dashes-in-horovodrun" not in names(DEFAULT) | names(TARGETS["another MPI"])
+    assert "two-dashes-in-horovodrun" in names(TARGETS["latest"])
 
 
 def test_host_builds_and_gpu_builds_are_patched_differently():
