@@ -283,15 +283,12 @@ METHODS = (
 
 
 @cache
-def ai_graphcore(version: int = 1) -> type[OperatorSet]:
-    """PopART's own operators.
-
-    Args:
-        version: The opset; there is one.
+def ai_graphcore() -> type[OperatorSet]:
+    """PopART's own operators, of the one opset that there is.
 
     Returns:
         A class with a method for each.
     """
     members = {method.name: make(method) for method in METHODS}
-    described = {"domain": DOMAIN, "version": version, "__doc__": "PopART's own operators."}
+    described = {"domain": DOMAIN, "version": 1, "__doc__": "PopART's own operators."}
     return type("AiGraphcoreOpset1", (OperatorSet,), {**described, **members})
