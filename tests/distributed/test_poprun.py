@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -187,14 +186,12 @@ def test_a_failing_instance_is_shown_although_it_was_silenced(poprun):
     code = (
         "import os, time\n"
         "if os.environ['POPDIST_INSTANCE_INDEX'] == '1': raise ValueError('the reason')\n"
-        "time.sleep(60)"
+        "time.sleep(300)"  # is ended: the command has less time
     )
-    began = time.monotonic()
     status, output = poprun("-np", "2", "--only-output-from-instance=0", *PYTHON, code)
     assert status == 1
     assert "instance 1 on localhost" in output
     assert "ValueError: the reason" in output
-    assert time.monotonic() - began < 60  # the sleeping instance was ended
 
 
 def test_a_program_that_the_kernel_cannot_start(poprun, tmp_path):
