@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.cells import Array
     from popdist_onnx.runtime.reading import HostCopy, Spec
 
+_SHARE_WEIGHTS = (
+    "share the first weights: popdist_onnx.horovod.broadcast_weights(session), then "
+    "session.weightsFromHost()"
+)
+_BUILD_THE_SAME = "build the same model, options and optimizer on every instance"
+
 
 class Allreduce:
     """An exchange of all gradients of a session.
@@ -85,12 +91,13 @@ class Allreduce:
         self._exchange.finish()
 
 
-def require_agreement(facts: Mapping[str, str], horovod: Any) -> None:
+def require_agreement(facts: Mapping[str, str], horovod: Any, *, hint: str | None = None) -> None:
     """Compares facts over all instances; every instance must call it.
 
     Args:
         facts: This instance's facts.
         horovod: The module ``horovod.torch``, initialised.
+        hint: What to do where they differ; None for the advice about sessions.
 
     Raises:
         popart_exception: Instances differ; raised on all of them.
@@ -105,10 +112,7 @@ def require_agreement(facts: Mapping[str, str], horovod: Any) -> None:
     raise popart_exception(
         "PD568",
         f"the instances are about to train different things:{listed(found)}",
-        hint="share the first weights: popdist_onnx.horovod.broadcast_weights(session), then "
-        "session.weightsFromHost()"
-        if values
-        else "build the same model, options and optimizer on every instance",
+        hint=hint or (_SHARE_WEIGHTS if values else _BUILD_THE_SAME),
     )
 
 

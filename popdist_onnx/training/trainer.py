@@ -13,6 +13,7 @@ from popdist_onnx.session.inference import InferenceSession
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.training import TrainingSession
 from popdist_onnx.session.weights import store
+from popdist_onnx.training.agreement import require_same_training
 from popdist_onnx.training.batches import Array, indices, sample_count, updates_of
 from popdist_onnx.training.data import Data
 from popdist_onnx.training.fills import with_stored_fills
@@ -118,11 +119,19 @@ class Trainer:
             For each epoch the mean loss over all samples of the job.
 
         Raises:
-            popart_exception: The data do not fit the model.
+            popart_exception: The data do not fit the model, or the instances have different ones.
         """
         require_positive(epochs=epochs)
         data = self._data.named(inputs, labels)
         samples = sample_count(data)
+        require_same_training(
+            self._job,
+            samples=samples,
+            batch_size=self._batch,
+            epochs=epochs,
+            shuffle=shuffle,
+            seed=self._seed,
+        )
         size = self._batch * self._accumulation * self._job.total_replicas
         updates = updates_of(samples, size)
         anchors = self.session.initAnchorArrays()

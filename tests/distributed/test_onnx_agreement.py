@@ -138,3 +138,35 @@ def test_an_instance_that_stops_early_is_noticed_by_the_others():
     first, second = run_job(leave_early)
     assert second == {"seen": "trained"}
     assert "[PD021]" in first["seen"]
+
+
+def unequal_data_sets():
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [4, 3]), "x")
+    w = builder.addInitializedInputTensor(np.zeros([3, 2], np.float32), "w")
+    builder.addOutputTensor(builder.aiOnnx.matmul([x, w]))
+    model, index = builder.getModelProto(), popdist.getInstanceIndex()
+    seen = {}
+    for name, samples, settings in [
+        ("lengths", 16 + 8 * index, {}),
+        ("orders", 16, {"seed": index}),
+        ("equal", 16, {}),
+    ]:
+        rows, classes = np.ones([samples, 3], np.float32), np.arange(samples) % 2
+        try:
+            popart.train(model, rows, classes, batch_size=4, **settings)
+        except popart.popart_exception as error:
+            seen[name] = str(error)
+        else:
+            seen[name] = "trained"
+    return seen
+
+
+def test_data_sets_that_differ_are_found_before_an_instance_waits_for_the_other():
+    first, second = run_job(unequal_data_sets)
+    assert first == second
+    assert "[PD568]" in first["lengths"]
+    assert "samples: 16 on instance 0; 24 on instance 1" in first["lengths"]
+    assert "give every instance the whole data set" in first["lengths"]
+    assert "seed: 0 on instance 0; 1 on instance 1" in first["orders"]
+    assert first["equal"] == "trained"
