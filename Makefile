@@ -27,6 +27,7 @@ help:
 demo: $(READY)
 	$(BIN)/poprun --num-instances 2 --num-replicas 4 --print-topology yes \
 		$(BIN)/python examples/torch_digits.py
+	@echo "poprun and python are in $(BIN); for this terminal: source $(BIN)/activate"
 
 # Tests of single processes share the cores, as do those whose jobs have time; all others start jobs
 # that are to end within seconds, and get the machine to themselves.

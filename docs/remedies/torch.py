@@ -38,8 +38,8 @@ REMEDIES = {
             "differ because no seed was set."
         ),
         (
-            "Call `options.randomSeed(n)` before the model is built, or broadcast the parameters "
-            "([what must be equal](torch.md#what-must-be-equal-on-all-instances))."
+            "Call `options.randomSeed(n)` right before the model is built, or broadcast the "
+            "parameters ([what must be equal](torch.md#what-must-be-equal-on-all-instances))."
         ),
     ),
     "PD305": (

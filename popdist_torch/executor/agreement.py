@@ -118,7 +118,7 @@ def _digest(parameter: torch.Tensor) -> str:
 def _hint(found: list[Disagreement]) -> str:
     if all(row.name.startswith("values of ") for row in found):
         return (
-            "first weights are not shared by themselves: call options.randomSeed(n) before the "
-            "model is built, or popdist_torch.horovod.broadcast_parameters(model) after it is"
+            "first weights are not shared by themselves: call options.randomSeed(n) right before "
+            "the model is built, or popdist_torch.horovod.broadcast_parameters(model) after it is"
         )
     return "build the same model, options, optimizer and data set on every instance"

@@ -55,11 +55,16 @@ def options_table() -> str:
     for group, options in _groups().items():
         rows.append(f"| **{group}** | | | | |")
         rows += [
-            f"| `{_spelling(option)}` | {option.kind.accepted} | {_default(option) or '-'} "
-            f"| {option.help} | {option.since} |"
+            f"| `{_spelling(option)}` | {_cell(option.kind.accepted)} "
+            f"| {_cell(_default(option) or '-')} | {_cell(option.help)} | {option.since} |"
             for option in options
         ]
     return "\n".join(rows)
+
+
+def _cell(text: str) -> str:
+    """A text of which Markdown takes no ``<part>`` for HTML, which a page would not show."""
+    return text.replace("<", "&lt;")
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from popdist.errors import UsageError
 from popdist.poprun.command.options import BY_ALIAS, BY_NAME, OPTIONS
-from popdist.poprun.command.options.kinds import FLAG
+from popdist.poprun.command.options.kinds import BOOLEAN, FLAG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,13 +100,15 @@ def _by_prefix(name: str) -> Option:
 
 def _unknown(name: str) -> UsageError:
     from popdist.nearest import did_you_mean
+    from popdist.poprun.command.foreign import instead_of
 
     return UsageError(
         "PD100",
         "there is no such option",
         value=name,
         accepted="the options that poprun --help lists, before the program",
-        hint=did_you_mean(name, [f"--{known}" for known in BY_NAME])
+        hint=instead_of(name)
+        or did_you_mean(name, [f"--{known}" for known in BY_NAME])
         or "options of the program go after its name",
     )
 
@@ -115,7 +117,9 @@ def _convert(option: Option, text: str) -> object:
     try:
         return option.kind.convert(text)
     except ValueError:
-        raise _malformed(option, text) from None
+        # mpirun's --tag-output, and flags of other tools, stand alone.
+        hint = f"--{option.name} yes, and then the program" if option.kind is BOOLEAN else None
+        raise _malformed(option, text, hint) from None
 
 
 def _malformed(option: Option, text: str, hint: str | None = None) -> UsageError:

@@ -1,5 +1,7 @@
 """Command line to values: the rules of the original launcher."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +84,20 @@ def test_options_after_the_program_belong_to_the_program():
 
 def test_two_dashes_end_the_options():
     assert parse(["--", "--strange-program", "-v"]).program == ("--strange-program", "-v")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--gloo"], "leave it out, as poprun always uses MPI"),
+        (["--nproc_per_node=2"], "here it is: -np N"),
+        (["-mca", "btl", "self"], "--mpi-global-args='--mca NAME VALUE'"),
+        (["--tag-output", "python"], "--tag-output yes, and then the program"),
+    ],
+)
+def test_options_as_other_launchers_have_them_get_what_to_write_here(words, hint):
+    with pytest.raises(UsageError, match=re.escape(hint)):
+        parse([*words, "train.py"])
 
 
 def test_an_unknown_option_gets_a_suggestion():
