@@ -126,6 +126,7 @@ class Trainer:
         samples = sample_count(data)
         require_same_training(
             self._job,
+            data,
             samples=samples,
             batch_size=self._batch,
             epochs=epochs,

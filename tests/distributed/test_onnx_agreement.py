@@ -147,12 +147,13 @@ def unequal_data_sets():
     builder.addOutputTensor(builder.aiOnnx.matmul([x, w]))
     model, index = builder.getModelProto(), popdist.getInstanceIndex()
     seen = {}
-    for name, samples, settings in [
-        ("lengths", 16 + 8 * index, {}),
-        ("orders", 16, {"seed": index}),
-        ("equal", 16, {}),
+    for name, samples, value, settings in [
+        ("lengths", 16 + 8 * index, 1, {}),
+        ("orders", 16, 1, {"seed": index}),
+        ("parts", 16, index, {}),
+        ("equal", 16, 1, {}),
     ]:
-        rows, classes = np.ones([samples, 3], np.float32), np.arange(samples) % 2
+        rows, classes = np.full([samples, 3], value, np.float32), np.arange(samples) % 2
         try:
             popart.train(model, rows, classes, batch_size=4, **settings)
         except popart.popart_exception as error:
@@ -169,4 +170,7 @@ def test_data_sets_that_differ_are_found_before_an_instance_waits_for_the_other(
     assert "samples: 16 on instance 0; 24 on instance 1" in first["lengths"]
     assert "give every instance the whole data set" in first["lengths"]
     assert "seed: 0 on instance 0; 1 on instance 1" in first["orders"]
+    assert "values of x" in first["parts"]
+    assert "values of labels" not in first["parts"]
+    assert "give every instance the whole data set" in first["parts"]
     assert first["equal"] == "trained"
