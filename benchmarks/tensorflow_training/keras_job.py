@@ -172,7 +172,8 @@ def _under(strategy: Any, optimizer: Any) -> Callable[[], float]:
         # From a function: TensorFlow's own strategy would divide a data set's batches.
         batches = strategy.distribute_datasets_from_function(lambda _: _batches())
     iterator = iter(batches)
-    train = model.make_train_function()
+    model.make_train_function()  # Keras 3 returns nothing
+    train = model.train_function
 
     def step() -> float:
         start = time.perf_counter()
