@@ -64,7 +64,7 @@ def test_the_names_reach_what_a_program_starts(tmp_path):
             return popart.__name__
         if __name__ == "__main__":
             with multiprocessing.get_context("spawn").Pool(1) as pool:
-                print(pool.map(name, [0]))
+                print(pool.map(name, [0]), flush=True)
             child = [sys.executable, "-c", "import popart; print(popart.__name__)"]
             subprocess.run(child, check=True)
     """
