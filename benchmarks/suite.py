@@ -93,7 +93,7 @@ SUITE = (
         what="training steps of PyTorch models on two ranks and on one, against DDP and Horovod",
         aims=torch_steps.AIMS,
         measure=torch_steps.measure,
-        seconds=330,
+        seconds=500,
     ),
     Benchmark(
         name="tensorflow",
