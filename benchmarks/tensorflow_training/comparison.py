@@ -63,8 +63,13 @@ def _estimators(turns: int) -> Iterator[Row]:
     yield _row(times, "estimator", "strategy", "Horovod optimizer", _HOROVOD_AIM, _RANKS)
     peer = "MultiWorkerMirrored"
     other = _times("estimator_job", _RANKS, "workers", turns=turns, ports=_free_ports(_RANKS))
-    missing = next((one for one in (times, other) if isinstance(one, Missing)), None)
-    both = missing or {"strategy": times["strategy"], peer: other[peer]}  # type: ignore[index]
+    both: dict[str, Samples] | Missing
+    if isinstance(times, Missing):
+        both = times
+    elif isinstance(other, Missing):
+        both = other
+    else:
+        both = {**times, **other}
     note = f"{_NOTE}; two jobs, one after the other"
     yield _row(both, "estimator", "strategy", peer, _WORKERS_AIM, _RANKS, note)
 

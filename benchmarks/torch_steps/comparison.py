@@ -69,9 +69,9 @@ def measure(effort: Effort) -> Iterator[Row]:
             for kind in ("popdist", "horovod") * rounds
             for window in _run(name, kind, 2, repetitions)
         ]
-        # What plain torch took before, with no other contender's memory in the caches and at
-        # another moment, says nothing of what wrapping it costs.
-        one = _run(name, "popdist", 1, 4 * repetitions)[-1]
+        # Plain torch in turns with the others: what it takes at another moment, with no other's
+        # memory in the caches, says nothing of what wrapping it costs.
+        [one] = _run(name, "popdist", 1, 4 * repetitions)
         yield from rows(name, one, two)
     for name in _NAMES[: effort.choose(full=len(_NAMES), quick=1)]:
         yield from memory.rows(name)
