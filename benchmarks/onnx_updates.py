@@ -69,9 +69,9 @@ def _ours(optimizer: Any, *, blocked: bool) -> Callable[[], float]:
 
     from popdist_onnx.graph import names
     from popdist_onnx.graph.tape import Tape
+    from popdist_onnx.runtime.compiled import Execution
     from popdist_onnx.runtime.engine import Engine
-    from popdist_onnx.runtime.execution import Execution
-    from popdist_onnx.runtime.reading import read
+    from popdist_onnx.runtime.graph_reader import read
     from popdist_onnx.transforms.block_updates import block_updates
     from popdist_onnx.transforms.optimizer import grow_updates, scalar_inputs
 

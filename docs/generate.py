@@ -27,8 +27,8 @@ from torch_tables import PARTS as TORCH_PARTS  # beside this script
 
 from popdist.contract import VARIABLES
 from popdist.errors import CODES
-from popdist.poprun.command.help import options_table
-from popdist.poprun.seeing.result import FIELDS
+from popdist.poprun.options.help import options_table
+from popdist.poprun.output.result_json import FIELDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

@@ -7,10 +7,9 @@ from enum import Enum
 
 from popdist_onnx.builder.graphcore_methods import METHODS
 from popdist_onnx.gradients import load_rules
-from popdist_onnx.gradients.precision import WITHOUT_FLOAT16, WITHOUT_FLOAT64
-from popdist_onnx.gradients.registry import RULES, Rule
+from popdist_onnx.gradients.registry import RULES, WITHOUT_FLOAT16, WITHOUT_FLOAT64, Rule
 from popdist_onnx.lowering import DOMAIN
-from popdist_onnx.lowering.refused import REFUSED
+from popdist_onnx.lowering.registry import REFUSED
 from popdist_onnx.types import SessionOptions
 
 _WHOLE_NUMBERS = ("BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXnor", "BitwiseXor")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from popdist_torch import Options, optim, options
 from popdist_torch.ops.library import OPERATORS
-from popdist_torch.options import config
+from popdist_torch.options.options import GROUPS
 from popdist_torch.options.settings import declared
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "LAMB")
 def _methods() -> Iterator[tuple[str, str, str | None]]:
     fresh = Options()
     yield from declared(Options)
-    for group in config.GROUPS:
+    for group in GROUPS:
         yield from declared(type(getattr(fresh, group)))
     yield from declared(options.TensorLocationSettings)
 

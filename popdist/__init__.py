@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from popdist import witness as _witness
+from popdist import program_status as _witness
 from popdist._version import __version__
 
 TYPE_CHECKING = False  # `typing` alone would cost most of the ten milliseconds; checkers know it
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
         isBackendInitialized,
         synchronize,
     )
-    from popdist.environment import Topology
     from popdist.errors import PopdistError
     from popdist.popdist_core import (
+        Topology,
         checkNumIpusPerReplica,
         getDeviceId,
         getInstanceIndex,
@@ -64,7 +64,6 @@ __all__ = [
 
 _HOMES = {
     "PopdistError": "errors",
-    "Topology": "environment",
     "execute_on_instances": "backend",
     "finalizeBackend": "backend",
     "init": "backend",

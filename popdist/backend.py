@@ -17,13 +17,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from popdist.errors import ArgumentError, BackendError
-from popdist.popdist_core import topology
-from popdist.witness import waiting
+from popdist.popdist_core import isPopdistEnvSet, topology
+from popdist.program_status import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from popdist.environment import Topology
+    from popdist.popdist_core import Topology
+
 
 Result = TypeVar("Result")
 
@@ -233,3 +234,48 @@ def _load_binding() -> Any:
         accepted="Horovod 0.28.1 built for the installed PyTorch or TensorFlow",
         hint="python -m popdist.horovod_build",
     )
+
+
+# Processes that no launcher started, and how the real Horovod starts in them.
+
+
+_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
+"""Variables of which mpirun (Open MPI, PRRTE, MPICH), srun and horovodrun set one."""
+
+_GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+
+
+def launched() -> bool:
+    """Whether mpirun, srun or horovodrun started this process; poprun starts them through mpirun.
+
+    Returns:
+        False in a process that runs alone.
+    """
+    return any(name in os.environ for name in _LAUNCHED)
+
+
+@contextmanager
+def connected_by_gloo(horovod: Any) -> Iterator[None]:
+    """Has Horovod start by gloo in a process that nobody launched, as rank 0 of 1.
+
+    MPI need not be able to start there, and then ends the process instead of raising. Nothing
+    changes in a launched process, where the user has chosen a controller, and where Horovod was
+    built without gloo.
+
+    Args:
+        horovod: The binding whose ``init`` is called inside.
+
+    Yields:
+        None; programs that are started afterwards inherit no setting.
+    """
+    is_launched = isPopdistEnvSet() or launched()
+    chosen = any(name in os.environ for name in _GLOO)
+    if is_launched or chosen or not horovod.gloo_built():
+        yield
+        return
+    os.environ.update(_GLOO)
+    try:
+        yield
+    finally:
+        for name in _GLOO:
+            del os.environ[name]

@@ -6,7 +6,7 @@ Every error carries a stable code (``PD012``) by which the troubleshooting page 
 from __future__ import annotations
 
 CODES: dict[str, str] = {
-    # Contract between launcher and instance (popdist.environment).
+    # Contract between launcher and instance (popdist.popdist_core).
     "PD001": "a POPDIST_* variable is malformed",
     "PD002": "POPDIST_* variables contradict each other or are incomplete",
     "PD003": "a function needs the same number of replicas in every instance",

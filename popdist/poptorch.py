@@ -16,7 +16,7 @@ from popdist.errors import PopdistError
 from popdist.popdist_core import getDeviceId, topology
 
 if TYPE_CHECKING:
-    from popdist.environment import Topology
+    from popdist.popdist_core import Topology
     from popdist_torch.options.placement import Placement
 
 if TYPE_CHECKING or find_spec("poptorch") is None:

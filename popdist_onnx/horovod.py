@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from popdist import backend
-from popdist.alone import connected_by_gloo
+from popdist.backend import connected_by_gloo
 from popdist.errors import BackendError
 from popdist.popdist_core import isPopdistEnvSet
 from popdist_onnx.errors import popart_exception
@@ -21,7 +21,7 @@ from popdist_onnx.session.weights import PyWeightsIO
 
 if TYPE_CHECKING:
     from popdist_onnx.optimizers.optimizer import Optimizer
-    from popdist_onnx.runtime.cells import Array
+    from popdist_onnx.runtime.state import Array
     from popdist_onnx.types import SessionOptions
 
 _SAME = frozenset(

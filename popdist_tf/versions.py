@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from popdist_tf.errors import EstimatorGoneError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
 
 _MARK = "_popdist_corrects_steps"
 _COUNT = re.compile(r"_\d+(?=_|$)")
@@ -116,3 +119,27 @@ def _corrected_answer(method: Callable[..., Any], corrected: Callable[[int], int
         return inferred if steps is not None or inferred is None else corrected(inferred)
 
     return wrapped
+
+
+# TensorFlow's estimators, where this TensorFlow still has them.
+
+
+def estimator_api() -> Any:
+    """The module ``tf.estimator``.
+
+    Returns:
+        The module.
+
+    Raises:
+        EstimatorGoneError: This TensorFlow (2.16 and later) has no estimators.
+    """
+    try:
+        return tf.compat.v1.estimator
+    except AttributeError:
+        raise EstimatorGoneError(
+            "PD420",
+            f"TensorFlow {tf.__version__} has no estimators: they ended with 2.15",
+            accepted="tensorflow 2.15 and tensorflow-estimator 2.15, on Python 3.11 or before",
+            hint="install the default set (constraints/default.txt), or train with Keras under "
+            "PopDistStrategy, which works with every TensorFlow",
+        ) from None

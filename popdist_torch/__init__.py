@@ -14,8 +14,6 @@ from popdist_torch.executor.compile_hooks import registerPostCompileHook, regist
 from popdist_torch.executor.executor import Executor as PoplarExecutor
 from popdist_torch.executor.inference import inferenceModel
 from popdist_torch.executor.training import trainingModel
-from popdist_torch.hardware import ipuHardwareIsAvailable, ipuHardwareVersion
-from popdist_torch.messages import logger, setLogLevel
 from popdist_torch.ops import (
     CPU,
     Attribute,
@@ -68,6 +66,7 @@ from popdist_torch.options import (
     TensorLocationSettings,
     VariableRetrievalMode,
 )
+from popdist_torch.profiling import ipuHardwareIsAvailable, ipuHardwareVersion, logger, setLogLevel
 
 __all__ = [
     "CPU",

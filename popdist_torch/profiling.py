@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from popdist_torch.errors import OptionError
+from popdist_torch.errors import NotOnHostError, OptionError, OptionValueError
+from popdist_torch.options.settings import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,3 +62,70 @@ class Channel:
                 return method(*args, **kwargs)
 
         return named
+
+
+# What PopTorch programs ask about IPUs; an ordinary host has none.
+
+
+def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
+    """Whether there are so many IPUs.
+
+    Programs ask to choose between the IPU and something else; here the something else is right.
+    Wrapped models run either way.
+
+    Args:
+        num_ipus: Their number.
+
+    Returns:
+        False.
+    """
+    whole_number("ipuHardwareIsAvailable", num_ipus, least=1)
+    return False
+
+
+def ipuHardwareVersion() -> NoReturn:
+    """Which generation of IPU there is.
+
+    Raises:
+        NotOnHostError: Always: there is none, which raises in PopTorch too.
+    """
+    raise NotOnHostError(
+        "PD305",
+        "there is no IPU whose version could be told",
+        hint="ask ipuHardwareIsAvailable() first",
+    )
+
+
+# What the adapter says, and how much of it: the logger under its published names.
+
+
+logger = logging.getLogger("popdist.torch")
+"""The adapter's logger; programs may use it as any other."""
+
+_LEVELS = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERR": logging.ERROR,
+    "OFF": logging.CRITICAL + 1,
+}
+
+
+def setLogLevel(level: str | int) -> None:
+    """Sets how much the adapter says.
+
+    Args:
+        level: ``TRACE``, ``DEBUG``, ``INFO``, ``WARN``, ``ERR`` or ``OFF``; PopTorch's numbers of
+            them, 0 for ``TRACE`` to 5, are accepted too.
+
+    Raises:
+        OptionValueError: Another level.
+    """
+    by_number = dict(enumerate(_LEVELS.values()))
+    found = by_number.get(level) if isinstance(level, int) else _LEVELS.get(str(level).upper())
+    if found is None:
+        raise OptionValueError(
+            "PD300", "setLogLevel knows no such level", value=level, accepted=", ".join(_LEVELS)
+        )
+    logger.setLevel(found)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from popdist.environment import Topology
+from popdist.popdist_core import Topology
 
 OPEN_MPI = {"4": "4.1.8", "5": "5.0.11"}
 

@@ -105,7 +105,7 @@ def _step(session: TrainingSession, data: dict[str, np.ndarray[Any, Any]]) -> Ca
 def _exchange(session: TrainingSession) -> Callable[[], float]:
     import horovod.torch
 
-    from popdist_onnx.runtime.allreduce import Allreduce
+    from popdist_onnx.runtime.collectives import Allreduce
 
     reduce = Allreduce(
         session.gradients, horovod.torch, average=False, facts=dict, name="exchange alone"

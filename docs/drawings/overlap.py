@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from svg import BLUE, GREEN, GREY, ORANGE, Picture  # beside this script
 
-from popdist.exchange.planner import Item, plan
+from popdist.exchange.buckets import Item, plan
 
 LAYERS = {"layer 5": 400, "layer 4": 1200, "layer 3": 1600, "layer 2": 900, "layer 1": 700}
 """Gradients in the order in which backward makes them, with their number of elements."""

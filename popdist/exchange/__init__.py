@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from popdist.exchange.agreement import Disagreement, disagreements
 from popdist.exchange.allreduce import Exchange, connect
-from popdist.exchange.arenas import allocate, views
-from popdist.exchange.planner import (
+from popdist.exchange.buckets import (
     DEFAULT_LENT_BYTES,
     DEFAULT_SLICE_BYTES,
     DEFAULT_TAIL_BYTES,
@@ -18,7 +17,9 @@ from popdist.exchange.planner import (
     Plan,
     Slice,
     Slot,
+    allocate,
     plan,
+    views,
 )
 
 __all__ = [

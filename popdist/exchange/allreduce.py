@@ -19,12 +19,12 @@ import torch
 from popdist import backend, metrics
 from popdist.errors import BackendError
 from popdist.popdist_core import isPopdistEnvSet
-from popdist.witness import waiting
+from popdist.program_status import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from popdist.exchange.planner import Plan
+    from popdist.exchange.buckets import Plan
 
 _WIRE_TYPES = {torch.bfloat16: torch.float32}
 """Element types that Horovod rejects, with those they travel as; sums are cast back."""

@@ -7,22 +7,153 @@ output goes to a log; the terminal sees how far it is.
 from __future__ import annotations
 
 import os
+import re
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from typing import IO, TYPE_CHECKING
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TextIO
 
 from popdist.errors import BuildError
 from popdist.horovod_build.diagnose import explain_build
-from popdist.horovod_build.progress import Display, Progress, advance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from popdist.horovod_build.plan import Plan
+
+
+# How far a build is: read from the compiler's output, shown on a terminal or line by line.
+#
+# The time that is left is not forecast: the steps that take longest come last, and a number that
+# keeps growing is worse than none.
+
+
+_NINJA = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
+_MAKE = re.compile(r"^\[\s*(\d+)%\] (.*)$")
+_SOURCE = re.compile(r"([\w.+-]+\.(?:cc|cpp|cu|c))\.o$")
+_PLAIN_EVERY_S = 15.0
+_LIVE_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A state of the build.
+
+    Attributes:
+        phase: What is going on, in words.
+        done: Share of the compilation, from 0 to 1; None before it starts.
+        steps: Finished steps and all steps, where known, such as ``"31/146"``.
+        doing: The file that was reached, where known.
+    """
+
+    phase: str = "preparing"
+    done: float | None = None
+    steps: str = ""
+    doing: str = ""
+
+
+def advance(state: Progress, line: str) -> Progress:
+    """The state after one more line of output.
+
+    Args:
+        state: The state before.
+        line: A line of CMake's, Ninja's, make's or setuptools' output.
+
+    Returns:
+        The state after.
+    """
+    if match := _NINJA.match(line):
+        step, steps = int(match.group(1)), int(match.group(2))
+        share = step / max(1, steps)
+        return Progress("compiling", share, f"{step}/{steps}", _file(match.group(3)))
+    if match := _MAKE.match(line):
+        return Progress("compiling", int(match.group(1)) / 100, "", _file(match.group(2)))
+    if state.phase == "preparing" and line.startswith("-- "):
+        return replace(state, phase="configuring")
+    if line.startswith(("creating", "adding '")) and state.done == 1:
+        return replace(state, phase="packing")
+    return state
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds.
+
+    Args:
+        seconds: A duration.
+
+    Returns:
+        Such as ``"1:05"``.
+    """
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def describe(state: Progress, elapsed: float) -> str:
+    """One line that says how far the build is.
+
+    Args:
+        state: The state.
+        elapsed: Seconds since the start.
+
+    Returns:
+        The line, without a line end.
+    """
+    parts = [state.phase]
+    if state.done is not None:
+        parts.append(f"{state.done:4.0%}" + (f" ({state.steps})" if state.steps else ""))
+    parts.append(f"{clock(elapsed)} elapsed")
+    if state.doing:
+        parts.append(state.doing)
+    return "  ".join(parts)
+
+
+class Display:
+    """Shows the progress: one live line on a terminal, a plain line now and then elsewhere.
+
+    Args:
+        stream: Where to.
+        live: Whether the stream is a terminal.
+    """
+
+    def __init__(self, stream: TextIO, *, live: bool) -> None:
+        self._stream = stream
+        self._live = live
+        self._next = 0.0 if live else _PLAIN_EVERY_S
+
+    def update(self, state: Progress, elapsed: float) -> None:
+        """Shows the state, unless it was shown just before.
+
+        Args:
+            state: The state.
+            elapsed: Seconds since the start.
+        """
+        if elapsed < self._next:
+            return
+        self._next = elapsed + (_LIVE_EVERY_S if self._live else _PLAIN_EVERY_S)
+        text = describe(state, elapsed)
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write("\r\x1b[K" + text[:width])
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def finish(self) -> None:
+        """Removes the live line."""
+        if self._live:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+def _file(step: str) -> str:
+    match = _SOURCE.search(step)
+    return match.group(1) if match else ""
+
 
 _TICK_S = 0.5
 _GRACE_S = 5
@@ -155,3 +286,63 @@ def _ends(log: Path) -> str:
             file.seek(size - _LOG_READ)
         text += file.read(_LOG_READ)
     return text.decode(errors="replace")
+
+
+# Installs a built wheel, and tells which build is installed.
+
+
+_NAME = "horovod"
+
+
+def installed() -> str | None:
+    """The version of the installed Horovod; its local part is the key of our build.
+
+    Returns:
+        Such as ``"0.28.1+popdist.0123456789abcdef"``, or None.
+    """
+    try:
+        return distribution(_NAME).version
+    except PackageNotFoundError:
+        return None
+
+
+def identity() -> str:
+    """Tells the installation from any other, and from itself after a reinstallation.
+
+    Returns:
+        Its place, version and time; empty where there is none.
+    """
+    try:
+        found = distribution(_NAME)
+    except PackageNotFoundError:
+        return ""
+    record = Path(str(found.locate_file(""))) / f"{_NAME}-{found.version}.dist-info" / "RECORD"
+    changed = record.stat().st_mtime_ns if record.is_file() else 0
+    return f"{record} {found.version} {changed}"
+
+
+def install(wheel: Path) -> None:
+    """Installs a wheel into the running interpreter's environment, in place of any other.
+
+    Args:
+        wheel: The file.
+
+    Raises:
+        BuildError: pip refuses.
+    """
+    command = [
+        *(sys.executable, "-m", "pip", "install", "--no-deps", "--force-reinstall", "--no-index"),
+        *("--disable-pip-version-check", "--no-input", "--quiet", str(wheel)),
+    ]
+    done = subprocess.run(
+        command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
+        raise BuildError(
+            "PD205",
+            "pip could not install the wheel",
+            value=said[-1],
+            accepted="an environment that this user may write to",
+            hint=f"use a virtual environment, or see what pip says: pip install --no-deps {wheel}",
+        )

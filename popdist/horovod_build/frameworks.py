@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from popdist.horovod_build.facts import Cuda, Framework
-from popdist.horovod_build.programs import answer
+from popdist.horovod_build.facts import Cuda, Framework, answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,10 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from popdist.horovod_build.folders import default_folder
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+# Where popdist keeps what it has made.
+
+
+def default_folder(environ: Mapping[str, str]) -> Path:
+    """The cache of all of popdist, unless the user chooses another.
+
+    Args:
+        environ: The environment.
+
+    Returns:
+        The folder, which need not exist.
+    """
+    if environ.get("POPDIST_CACHE_DIR"):
+        return Path(environ["POPDIST_CACHE_DIR"])
+    if environ.get("XDG_CACHE_HOME"):
+        return Path(environ["XDG_CACHE_HOME"]) / "popdist"
+    return Path(environ.get("HOME") or Path.home()) / ".cache" / "popdist"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from popdist.errors import BuildError
-from popdist.horovod_build.resources import DISK_NEEDED
+from popdist.horovod_build.plan import DISK_NEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

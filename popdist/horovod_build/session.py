@@ -11,21 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from popdist.errors import PopdistError
-from popdist.horovod_build import (
-    check,
-    compilation,
-    frameworks,
-    install,
-    machine,
-    mpi,
-    report,
-    source,
-)
+from popdist.horovod_build import check, compilation, frameworks, source
 from popdist.horovod_build.cache import Cache
-from popdist.horovod_build.facts import Cuda, Facts
+from popdist.horovod_build.compilation import clock
+from popdist.horovod_build.facts import Cuda, Facts, compiler, find, machine, python
 from popdist.horovod_build.options import Options, parse
 from popdist.horovod_build.plan import NCCL_LINKS, Plan, make_plan
-from popdist.horovod_build.progress import clock
 from popdist.horovod_build.requirements import problems_with_build, problems_with_environment
 
 if TYPE_CHECKING:
@@ -34,6 +25,76 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from popdist.errors import BuildError
+    from popdist.horovod_build.check import Checked
+
+
+# The texts that a user sees on the way: one place, pure, so that tests can read them.
+
+
+_NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
+
+
+def headline(plan: Plan) -> str:
+    """What the plan is for, in one line.
+
+    Args:
+        plan: The plan.
+
+    Returns:
+        The line.
+    """
+    parts = dict(plan.components)
+    bindings = " and ".join(parts[framework] for framework in plan.frameworks)
+    extra = "" if parts["nccl"] == "off" else f", {parts['nccl']}"
+    return f"Horovod {parts['horovod']} for {bindings} over {parts['mpi']}{extra}"
+
+
+def explain_plan(facts: Facts, plan: Plan, wheel: Path | None, installed: str | None) -> str:
+    """Everything that is decided, for ``--print-plan``.
+
+    Args:
+        facts: What was found.
+        plan: What follows from it.
+        wheel: The cached wheel, if there is one.
+        installed: The installed version of Horovod, if any.
+
+    Returns:
+        Several lines.
+    """
+    assert facts.mpi is not None  # noqa: S101 - checked by requirements
+    lines = [headline(plan), "", "What the wheel depends on:"]
+    width = max(len(name) for name, _ in plan.components)
+    lines += [f"  {name:{width}}  {value or '-'}" for name, value in plan.components]
+    lines += ["", f"MPI: {facts.mpi.origin}: {facts.mpi.mpicxx}, {facts.mpi.mpirun}"]
+    lines += ["", "Patches:"]
+    lines += [f"  {patch.name} ({patch.condition}): {patch.why}" for patch in plan.patches]
+    lines += ["", "Environment:"]
+    lines += [f"  {name}={value}" for name, value in plan.variables]
+    lines += [f"  PATH={':'.join(plan.search)}:..."]
+    lines += ["", "Command:", "  " + " ".join(plan.command)]
+    lines += ["", f"Key: {plan.key}"]
+    lines += [f"Cached wheel: {wheel or 'none'}"]
+    lines += [f"Installed: {installed or 'none'}"]
+    lines += [f"Note: {note}" for note in plan.notes]
+    return "\n".join(lines)
+
+
+def verdict(results: Sequence[Checked]) -> str:
+    """What the check has shown.
+
+    Args:
+        results: One result per binding.
+
+    Returns:
+        A line per binding.
+    """
+    return "\n".join(
+        f"  horovod.{result.framework}: two ranks reduced correctly with "
+        f"{_NAMES[result.framework]} {result.version} on {result.device} "
+        f"({', '.join(result.abilities)})"
+        for result in results
+    )
+
 
 _FLAGS = ("CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS")
 _GPU_FLAGS = ("HOROVOD_BUILD_CUDA_CC_LIST",)
@@ -90,7 +151,7 @@ def gather(options: Options, environ: Mapping[str, str]) -> Facts:
     Returns:
         The facts.
     """
-    interpreter = machine.python()
+    interpreter = python()
     # What pip installed beside the interpreter is used even if the environment is not activated.
     search = os.pathsep.join([str(interpreter.scripts), environ.get("PATH", os.defpath)])
     inside = {**environ, "PATH": search}
@@ -99,11 +160,11 @@ def gather(options: Options, environ: Mapping[str, str]) -> Facts:
     flags = (*_FLAGS, *_GPU_FLAGS) if options.nccl else _FLAGS
     return Facts(
         python=interpreter,
-        machine=machine.machine(options.cache),
-        compiler=machine.compiler(inside),
+        machine=machine(options.cache),
+        compiler=compiler(inside),
         torch=frameworks.torch() if options.torch else None,
         tensorflow=frameworks.tensorflow() if options.tensorflow else None,
-        mpi=mpi.find(options.mpi, environ),
+        mpi=find(options.mpi, environ),
         mpirun_on_path=None if mpirun is None else Path(mpirun),
         cuda=frameworks.cuda(environ) if options.nccl else Cuda(),
         tools=frameworks.tools(),
@@ -118,20 +179,20 @@ def _session(options: Options, environ: Mapping[str, str]) -> None:
     _refuse(problems_with_environment(facts, options))
     plan, cache = make_plan(facts, options), Cache(options.cache)
     if options.print_plan:
-        text = report.explain_plan(facts, plan, cache.wheel(plan.key), install.installed())
+        text = explain_plan(facts, plan, cache.wheel(plan.key), compilation.installed())
         sys.stdout.write(text + "\n")
         _refuse(problems_with_build(facts))
         return
     for note in plan.notes:
         _say(f"note: {note}")
     if not options.check:
-        if not options.force and install.installed() == plan.version:
-            if cache.was_checked(install.identity()):
-                _say(f"{report.headline(plan)} is installed and was checked; nothing to do")
+        if not options.force and compilation.installed() == plan.version:
+            if cache.was_checked(compilation.identity()):
+                _say(f"{headline(plan)} is installed and was checked; nothing to do")
                 return
-            _say(f"{report.headline(plan)} is installed")
+            _say(f"{headline(plan)} is installed")
         else:
-            install.install(_wheel(facts, plan, cache, options, environ))
+            compilation.install(_wheel(facts, plan, cache, options, environ))
     _check(facts, plan, cache, environ)
 
 
@@ -146,7 +207,7 @@ def _wheel(
     with cache.lock(plan.key, wait):
         cached = cache.wheel(plan.key)
         if cached is not None and not options.force:
-            _say(f"{report.headline(plan)}: taken from the cache ({cached})")
+            _say(f"{headline(plan)}: taken from the cache ({cached})")
             return cached
         _refuse(problems_with_build(facts))
         return _build(facts, plan, cache, options, environ)
@@ -164,7 +225,7 @@ def _build(
         source.apply(plan.patches, root)
         if facts.cuda.nccl is not None and plan.nccl:
             source.link_nccl(facts.cuda.nccl, root / NCCL_LINKS)
-        _say(f"building {report.headline(plan)}: once for these versions, a few minutes")
+        _say(f"building {headline(plan)}: once for these versions, a few minutes")
         _say(f"{plan.jobs.count} compiler process(es) at a time; the log is {log}")
         out = scratch / "wheel"
         out.mkdir()
@@ -182,8 +243,8 @@ def _check(facts: Facts, plan: Plan, cache: Cache, environ: Mapping[str, str]) -
     results = [
         check.check(framework, facts.mpi, environ, nccl=plan.nccl) for framework in plan.frameworks
     ]
-    _say(report.verdict(results))
-    cache.mark_checked(install.identity())
+    _say(verdict(results))
+    cache.mark_checked(compilation.identity())
 
 
 def _refuse(problems: Sequence[BuildError]) -> None:

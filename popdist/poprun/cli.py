@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from popdist.poprun.command.parser import CommandLine
-    from popdist.poprun.plan.command import Command
+    from popdist.poprun.machines.find_mpirun import Mpirun
+    from popdist.poprun.options.parser import CommandLine
+    from popdist.poprun.plan.command import Command, Run
     from popdist.poprun.plan.job import Job
-    from popdist.poprun.plan.locate import Mpirun
-    from popdist.poprun.plan.run import Run
     from popdist.poprun.ready import Ready
 
 USAGE_EXIT_CODE = 2
@@ -71,11 +70,11 @@ def _run(arguments: Sequence[str]) -> int:
 
         code: int = import_module(SUBCOMMANDS[arguments[0]]).main(arguments[1:])
         return code
-    from popdist.poprun.command.parser import parse
+    from popdist.poprun.options.parser import parse
 
     line = parse(arguments, os.environ)
     if _ANSWERED & line.given:
-        from popdist.poprun.command.answers import answer
+        from popdist.poprun.options.help import answer
 
         text = answer(line)
         if text is not None:
@@ -84,7 +83,7 @@ def _run(arguments: Sequence[str]) -> int:
     for note in line.notes:
         say(f"poprun: {note}")
     if line.values["export-config"] is not None:
-        from popdist.poprun.command.export import export_config
+        from popdist.poprun.options.serialize import export_config
 
         overwrite = bool(line.values["overwrite-config"])
         export_config(line, str(line.values["export-config"]), overwrite=overwrite)
@@ -95,7 +94,7 @@ def _run(arguments: Sequence[str]) -> int:
 
     job = make_job(line, os.environ)
     if line.values["emit"] is not None:
-        from popdist.poprun.plan.manifest import manifest
+        from popdist.poprun.plan.kubernetes import manifest
         from popdist.poprun.plan.placement import place
 
         show(manifest(line, job, place(job)))
@@ -104,8 +103,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _launch(job: Job, line: CommandLine) -> int:
-    from popdist.poprun.plan.locate import locate_mpirun
-    from popdist.poprun.plan.remarks import check_user, remarks
+    from popdist.poprun.machines.find_mpirun import locate_mpirun
+    from popdist.poprun.plan.job import check_user, remarks
     from popdist.poprun.ready import Ready
 
     log = Log(job.verbosity)
@@ -121,12 +120,12 @@ def _launch(job: Job, line: CommandLine) -> int:
 
 
 def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) -> int:
-    from popdist.poprun.neighbours.rendezvous import rendezvous
+    from popdist.poprun.plan.command import Run
     from popdist.poprun.plan.mpirun import build_command
-    from popdist.poprun.plan.run import Run
+    from popdist.poprun.plan.rendezvous import rendezvous
 
     if job.print_topology or job.dry_run or job.verbosity > 1:
-        from popdist.poprun.seeing.topology_table import topology_table
+        from popdist.poprun.output.topology_table import topology_table
 
         show(topology_table(ready.shown(job), job.num_ilds))
 
@@ -142,7 +141,7 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
         )
 
     if job.dry_run:
-        from popdist.poprun.seeing.dry_run import dry_run_text
+        from popdist.poprun.output.dry_run import dry_run_text
 
         command = build(Run("pipe=<folder>/pipe", "<folder>/mpi", keyboard="<folder>/stdin"))
         show(dry_run_text(line, command, os.environ, room=os.sysconf("SC_ARG_MAX")))

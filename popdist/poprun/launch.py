@@ -8,14 +8,12 @@ from time import monotonic
 
 from popdist.errors import LaunchError
 from popdist.poprun.log import say
-from popdist.poprun.plan.command import check_lengths, into_file, needs_file
-from popdist.poprun.plan.run import Run
-from popdist.poprun.seeing.colors import RED, painted, wants_color
-from popdist.poprun.seeing.report import failure_report
-from popdist.poprun.seeing.status import Status
-from popdist.poprun.supervision.folder import JobFolder
-from popdist.poprun.supervision.restarts import PAUSE_SECONDS, may_restart
-from popdist.poprun.supervision.supervise import Supervisor
+from popdist.poprun.output.failure_report import failure_report
+from popdist.poprun.plan.command import Run, check_lengths, into_file, needs_file
+from popdist.poprun.supervisor.job_folder import JobFolder
+from popdist.poprun.supervisor.status_line import RED, Status, painted, wants_color
+from popdist.poprun.supervisor.supervisor import Supervisor
+from popdist.poprun.supervisor.termination import PAUSE_SECONDS, may_restart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.command import Command
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.placement import Instance
-    from popdist.poprun.supervision.outcome import Outcome
+    from popdist.poprun.supervisor.outcome import Outcome
 
 _INTERRUPTED = 130
 
@@ -174,7 +172,7 @@ class Launch:
         path = self._files["timeline"]
         if path is None or timelines is None:
             return
-        from popdist.poprun.seeing.timeline import merge_timelines, write_timeline
+        from popdist.poprun.output.timeline import merge_timelines, write_timeline
 
         try:
             events, recorded = merge_timelines(timelines, self._instances, outcome)
@@ -195,7 +193,7 @@ class Launch:
         paths += [f"{self._logs}/job.json"] if self._logs else []
         if not paths or not self._attempts:
             return
-        from popdist.poprun.seeing.result import write_result
+        from popdist.poprun.output.result_json import write_result
 
         try:
             for path in paths:
@@ -213,7 +211,7 @@ class Launch:
 
 
 def _signals(job: Job) -> tuple[int, ...]:
-    from popdist.poprun.supervision.signals import parse_signals
+    from popdist.poprun.supervisor.termination import parse_signals
 
     return parse_signals(job.limits.forward_signals, local=job.is_local)
 
@@ -222,7 +220,7 @@ def _kept_files(job: Job) -> dict[str, str | None]:
     wanted = {"json": job.display.json, "timeline": job.display.timeline}
     if not any(wanted.values()):
         return dict.fromkeys(wanted)
-    from popdist.poprun.seeing.run_folder import check_writable
+    from popdist.poprun.output.run_folder import check_writable
 
     return {
         name: check_writable(f"--{name}", path) if path else None for name, path in wanted.items()
@@ -232,6 +230,6 @@ def _kept_files(job: Job) -> dict[str, str | None]:
 def _run_folder(job: Job) -> str | None:
     if not job.display.log_dir:
         return None
-    from popdist.poprun.seeing.run_folder import make_run_folder
+    from popdist.poprun.output.run_folder import make_run_folder
 
     return make_run_folder(job.display.log_dir, job.program[0])

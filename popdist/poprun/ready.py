@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from popdist.poprun.log import Log
     from popdist.poprun.machines.cpus import Node
+    from popdist.poprun.machines.find_mpirun import Mpirun
     from popdist.poprun.partitions.reservation import Reservation
     from popdist.poprun.plan.job import Job
-    from popdist.poprun.plan.locate import Mpirun
     from popdist.poprun.plan.placement import Instance
 
 
@@ -56,7 +56,7 @@ class Ready:
             The instances.
         """
         from popdist.poprun.machines.cpus import usable_cpus, usable_nodes
-        from popdist.poprun.plan.numa_labels import label_numa
+        from popdist.poprun.plan.placement import label_numa
 
         local = {host.name for host in (*job.hosts, HERE) if host.is_local}
         here = usable_nodes(usable_cpus())
@@ -73,7 +73,7 @@ class Ready:
         # Inside an allocation Slurm itself starts mpirun's daemons.
         if job.is_local or job.allocation is not None or not job.reach.preflight:
             return
-        from popdist.poprun.machines.reach import reach_hosts
+        from popdist.poprun.machines.preflight import reach_hosts
         from popdist.poprun.machines.ssh import ssh_words
 
         names = dict.fromkeys(one.host.name for one in self.instances if not one.host.is_local)
@@ -83,9 +83,8 @@ class Ready:
     def _reserve(self, job: Job, environ: Mapping[str, str], log: Log) -> None:
         if not any("partition" in name or name.startswith("vipu-") for name in job.given):
             return
-        from popdist.poprun.partitions.assignment import assign
-        from popdist.poprun.partitions.request import read_wish
-        from popdist.poprun.partitions.reservation import reserve
+        from popdist.poprun.partitions.fitting import read_wish
+        from popdist.poprun.partitions.reservation import assign, reserve
 
         wish = read_wish(job, environ)
         if wish is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from popdist.report.reading import Line, Run
+    from popdist.report.run_reader import Line, Run
 
 Points = list[tuple[float, float]]
 

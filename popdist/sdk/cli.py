@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
-from popdist.errors import PopdistError
+from popdist import program_status
+from popdist.errors import PopdistError, UsageError
+from popdist.sdk.startup.environment import enable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
+
 
 USAGE_EXIT_CODE = 2
 
@@ -36,7 +41,7 @@ def run_program(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_RUN_HELP)  # noqa: T201 - asked for
         return 0
-    from popdist.sdk.run import become
+    # FOLDED
 
     try:
         become(arguments)
@@ -67,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _answer(asked: argparse.Namespace) -> int:
     if asked.command == "check":
-        from popdist.sdk.check.report import check
+        from popdist.sdk.check.verdicts import check
 
         return check(asked.paths, as_json=asked.json)
     from popdist.sdk import permanent
@@ -108,3 +113,75 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("paths", nargs="+", metavar="path", help="a Python file, or a folder")
     check.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+# Starts a program with the SDK's names: ``python -m popdist.sdk [python options] program ...``.
+#
+# The process becomes a Python that starts with the names. So what a program sees of itself
+# (`sys.argv`, ``sys.path[0]``, ``__main__``, exit codes, tracebacks, the workers it spawns) is as
+# under a plain ``python``, because it is one.
+
+
+_DEAF = {"I": "isolated", "E": "ignore_environment", "S": "no_site"}
+"""Options with which Python starts without the names, and their names in `sys.flags`."""
+
+_WITH_VALUE = "WXcm"
+
+
+def become(arguments: Sequence[str]) -> NoReturn:
+    """Replaces this process by a Python that knows the SDK's names.
+
+    Args:
+        arguments: Python's own: options, then a program, ``-m module``, ``-c code`` or ``-``, and
+            the program's arguments.
+
+    Raises:
+        UsageError: Python is told to start without the names.
+    """
+    words = [*_own_options(), *arguments]
+    refused = [letter for letter in _letters(words) if letter in _DEAF]
+    refused += [letter for letter, flag in _DEAF.items() if getattr(sys.flags, flag)]
+    if refused:
+        raise UsageError(
+            "PD452",
+            "this Python is told to ignore what would enable the SDK's names",
+            value=f"-{refused[0]}",
+            hint=f"leave out -{refused[0]}, or enable the names for the whole environment: "
+            "popdist-sdk enable",
+        )
+    enable(os.environ)
+    program_status.release()  # this process is not the program yet
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *words])  # noqa: S606 - no shell is the point
+
+
+def _own_options() -> list[str]:
+    """The words of this interpreter's command line in front of ``-m popdist.sdk``.
+
+    They are its options, or a tool that was told to run this module, such as a profiler.
+    """
+    words = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
+    module = words.pop()
+    option = words.pop() if not module.startswith("-") else module[: module.index("m") + 1]
+    return words if option == "-m" else [*words, option[:-1]]  # the options of `-Bm`
+
+
+def _letters(words: Sequence[str]) -> list[str]:
+    """The one-letter options in front of the program."""
+    letters: list[str] = []
+    pending = iter(words)
+    for word in pending:
+        if not word.startswith("-") or word in ("-", "--"):
+            break
+        if word.startswith("--"):
+            continue
+        for place, letter in enumerate(word[1:], 2):
+            if letter in "cm":
+                return letters
+            if letter in _WITH_VALUE:
+                if place == len(word):
+                    next(pending, None)
+                break
+            letters.append(letter)
+    return letters

@@ -12,11 +12,9 @@ from popdist_onnx.builder.annotations import Annotations
 from popdist_onnx.builder.attributes import plain_attribute
 from popdist_onnx.builder.core import DEFAULT_OPSETS
 from popdist_onnx.builder.graphcore_methods import ai_graphcore
-from popdist_onnx.builder.input_arguments import input_info, input_name
-from popdist_onnx.builder.model_files import as_tensor
+from popdist_onnx.builder.model_files import Queries, as_tensor
 from popdist_onnx.builder.naming import debug_name, require_unreserved
 from popdist_onnx.builder.onnx_methods import OLDEST_OPSET, ai_onnx, newest_opset
-from popdist_onnx.builder.queries import Queries
 from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
 from popdist_onnx.graph.load import read
 from popdist_onnx.types import DataType, InputSettings, TensorInfo
@@ -27,6 +25,65 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from popdist_onnx.builder.methods import OperatorSet
+
+
+# The published ways to say what an input is.
+
+
+def input_info(arguments: tuple[Any, ...]) -> tuple[TensorInfo, tuple[Any, ...]]:
+    """Reads type and shape off the arguments of an input.
+
+    Args:
+        arguments: A `TensorInfo`, or an element type and a shape; then perhaps more.
+
+    Returns:
+        Type and shape, and what is left.
+
+    Raises:
+        ArgumentError: The arguments are neither of these.
+    """
+    match arguments:
+        case (TensorInfo() as info, *rest):
+            return info, tuple(rest)
+        case (dtype, shape, *rest) if not isinstance(shape, str):
+            return TensorInfo(dtype, shape), tuple(rest)
+        case _:
+            raise ArgumentError(
+                "PD507",
+                "addInputTensor takes a TensorInfo, or an element type and a shape",
+                value=arguments,
+                hint='write addInputTensor("FLOAT", [2, 3])',
+            )
+
+
+def input_name(
+    method: str, rest: tuple[object, ...], context: object, old: Mapping[str, object]
+) -> str:
+    """Reads an input's name off its arguments, of which it is the last, or one of two by name.
+
+    Args:
+        method: What was called, for messages.
+        rest: What is left of the arguments by place.
+        context: The argument ``debugContext``.
+        old: Other arguments by name.
+
+    Returns:
+        The name; empty without one.
+
+    Raises:
+        ArgumentError: There are other arguments.
+    """
+    given = [*rest, *[one for name, one in old.items() if name == "debugPrefix"]]
+    unknown = [name for name in old if name != "debugPrefix"]
+    if unknown or len(given) > 1:
+        raise ArgumentError(
+            "PD501",
+            f"{method} was given arguments that it does not take",
+            value=unknown or given,
+            accepted="debugContext",
+        )
+    return debug_name(given[0] if given else context)
+
 
 _OPSET = re.compile(r"aiOnnxOpset(\d+)")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -13,6 +13,7 @@ from onnx.defs import OpSchema
 from popdist_onnx.builder.attributes import Kind
 from popdist_onnx.builder.methods import REQUIRED, Method, OperatorSet, Parameter, make
 from popdist_onnx.errors import NotOnHostError, ValueRangeError
+from popdist_onnx.lowering import DOMAIN, LOWERINGS
 
 OLDEST_OPSET = 6
 """The oldest opset with a class of methods."""
@@ -168,3 +169,40 @@ def _refuse_deprecated(op_type: str, version: int) -> Any:
         )
 
     return refuse
+
+
+# `getSupportedOperations`: what a model may hold.
+
+
+class OperatorIdentifier(NamedTuple):
+    """One operator.
+
+    Args:
+        domain: Its domain.
+        type: Its name.
+        version: The opset that its definition is from.
+    """
+
+    domain: str
+    type: str
+    version: int
+
+
+def getSupportedOperations(includeInternal: bool = False) -> list[OperatorIdentifier]:
+    """The operators that a model may hold.
+
+    Args:
+        includeInternal: Whether those that only training adds are listed as well.
+
+    Returns:
+        All definitions of ``ai.onnx`` that the installed onnx knows and does not deprecate, and
+        PopART's operators that a host can run.
+    """
+    found = [
+        OperatorIdentifier("ai.onnx", schema.name, schema.since_version)
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if not schema.domain and not schema.deprecated
+    ]
+    internal = ["GradCopyFromHost", "GradCopyToHost"] if includeInternal else []
+    found += [OperatorIdentifier(DOMAIN, name, 1) for name in (*LOWERINGS, *internal)]
+    return sorted(found)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from popdist_onnx.gradients.registry import At, gradient
+from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from popdist_onnx.graph.tensor import Tensor
+
 
 _SELU_ALPHA = 1.67326319217681884765625
 _SELU_GAMMA = 1.05070102214813232421875
@@ -157,3 +162,124 @@ def gelu_tanh(at: At) -> Tensor:
     t = at.tape.Tanh(x * (square * (0.044715 * c) + c))
     slope = square * (3 * 0.044715 * c) + c
     return at.g * (0.5 * (1 + t) + (0.5 * x) * (1 - t * t) * slope)
+
+
+# Activation functions inside recurrent operators, with their slopes.
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A function and its slope.
+
+    Attributes:
+        value: From the argument to the result.
+        slope: From argument and result to the derivative.
+    """
+
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
+
+
+def _or(number: float | None, default: float) -> float:
+    return default if number is None else number
+
+
+def _affine(alpha: float | None, beta: float | None) -> Activation:
+    a, b = _or(alpha, 1.0), _or(beta, 0.0)
+    return Activation(lambda x: a * x + b, lambda x, _: shape_ops.fill(x, a))
+
+
+def _scaled_tanh(alpha: float | None, beta: float | None) -> Activation:
+    a, b = _or(alpha, 1.0), _or(beta, 1.0)
+    return Activation(lambda x: a * x.tape.Tanh(b * x), lambda _, y: a * b - (b / a) * (y * y))
+
+
+def _leaky_relu_function(alpha: float | None, _: float | None) -> Activation:
+    a = _or(alpha, 0.01)
+    return Activation(
+        lambda x: x.tape.LeakyRelu(x, alpha=a),
+        lambda x, _: x.tape.Where(x > 0, x.tape.scalar(1, x.dtype), x.tape.scalar(a, x.dtype)),
+    )
+
+
+def _hard_sigmoid_function(alpha: float | None, beta: float | None) -> Activation:
+    a, b = _or(alpha, 0.2), _or(beta, 0.5)
+
+    def slope(x: Tensor, y: Tensor) -> Tensor:
+        inside = x.tape.And(y > 0, y < 1)
+        return a * x.tape.Cast(inside, to=x.dtype.value)
+
+    return Activation(lambda x: x.tape.HardSigmoid(x, alpha=a, beta=b), slope)
+
+
+def _elu_function(alpha: float | None, _: float | None) -> Activation:
+    a = _or(alpha, 1.0)
+    return Activation(
+        lambda x: x.tape.Elu(x, alpha=a),
+        lambda x, y: x.tape.Where(x > 0, x.tape.scalar(1, x.dtype), y + a),
+    )
+
+
+def _thresholded(alpha: float | None, _: float | None) -> Activation:
+    a = _or(alpha, 1.0)
+    return Activation(
+        lambda x: x.tape.ThresholdedRelu(x, alpha=a),
+        lambda x, _: x.tape.Cast(x > a, to=x.dtype.value),
+    )
+
+
+def _softsign_function(_: float | None, __: float | None) -> Activation:
+    def slope(x: Tensor, y: Tensor) -> Tensor:
+        rest = 1 - x.tape.Abs(y)
+        return rest * rest
+
+    return Activation(lambda x: x.tape.Softsign(x), slope)
+
+
+ACTIVATIONS: dict[str, Callable[[float | None, float | None], Activation]] = {
+    "Sigmoid": lambda _, __: Activation(lambda x: x.tape.Sigmoid(x), lambda _, y: y * (1 - y)),
+    "Tanh": lambda _, __: Activation(lambda x: x.tape.Tanh(x), lambda _, y: 1 - y * y),
+    "Relu": lambda _, __: Activation(
+        lambda x: x.tape.Relu(x), lambda x, y: x.tape.Cast(y > 0, to=x.dtype.value)
+    ),
+    "Affine": _affine,
+    "LeakyRelu": _leaky_relu_function,
+    "ThresholdedRelu": _thresholded,
+    "ScaledTanh": _scaled_tanh,
+    "HardSigmoid": _hard_sigmoid_function,
+    "Elu": _elu_function,
+    "Softsign": _softsign_function,
+    "Softplus": lambda _, __: Activation(
+        lambda x: x.tape.Softplus(x), lambda x, _: x.tape.Sigmoid(x)
+    ),
+}
+"""From the name in ONNX to the function, given alpha and beta."""
+
+
+# Softmax and its logarithm.
+
+
+@gradient("Softmax")
+def _softmax(at: At) -> Tensor:
+    weighted = at.g * at.y
+    total = at.tape.ReduceSum(weighted, [at.get("axis", -1)], keepdims=1)
+    return weighted - at.y * total
+
+
+@gradient("LogSoftmax")
+def _log_softmax(at: At) -> Tensor:
+    total = at.tape.ReduceSum(at.g, [at.get("axis", -1)], keepdims=1)
+    return at.g - at.tape.Exp(at.y) * total
+
+
+@gradient("LpNormalization")
+def _lp_normalization(at: At) -> Tensor:
+    """Y = x / n; the norm n is 0 only where x is, and there y is 0 as well."""
+    tape, axis = at.tape, [at.get("axis", -1)]
+    if at.get("p", 2) == 1:
+        norm, slope = tape.ReduceL1(at.x, axis), tape.Sign(at.x)
+    else:
+        norm, slope = tape.ReduceL2(at.x, axis), at.y
+    one = tape.scalar(1, at.x.dtype)
+    safe = tape.Where(tape.Equal(norm, 0.0), one, norm)
+    return (at.g - slope * tape.ReduceSum(at.g * at.y, axis, keepdims=1)) / safe

@@ -13,9 +13,9 @@ from popdist_onnx.gradients.activations import gelu_tanh
 from popdist_onnx.gradients.losses import one_hot
 from popdist_onnx.gradients.normalization import channels, normalized_gradient, over_channels
 from popdist_onnx.gradients.registry import At, Edges, gradient, no_gradient
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 from popdist_onnx.lowering.ctc import ctc_gradient
-from popdist_onnx.lowering.normalization import grouped, ungrouped
+from popdist_onnx.lowering.layers import grouped, ungrouped
 from popdist_onnx.lowering.registry import DOMAIN, Operation
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _rows(at: At) -> tuple[Tensor, Tensor]:
     if ignored is not None:
         counted = tape.Cast(tape.Not(tape.Equal(index, ignored.as_int())), to=at.x.dtype)
     if reduction == "Mean":
-        rows = extents.count(index) if counted is None else tape.ReduceSum(counted, keepdims=0)
+        rows = shape_ops.count(index) if counted is None else tape.ReduceSum(counted, keepdims=0)
         if isinstance(rows, int | float):
             g = g / rows
         else:
@@ -95,10 +95,10 @@ def _group_normalization(at: At) -> list[Tensor | None]:
     edge = normalized_gradient(h, n, inverse, [2])
     # The statistics are outputs of their own: d mean = 1/m, d inverse = -inverse^2 n / m.
     if at.gradients[1] is not None:
-        edge += tape.Reshape(at.g_of(1), [-1, groups, 1]) / extents.count(n, [2])
+        edge += tape.Reshape(at.g_of(1), [-1, groups, 1]) / shape_ops.count(n, [2])
     if at.gradients[2] is not None:
         flow = tape.Reshape(at.g_of(2), [-1, groups, 1]) * inverse * inverse
-        edge -= n * flow / extents.count(n, [2])
+        edge -= n * flow / shape_ops.count(n, [2])
     return [
         ungrouped(op, edge, x, groups),
         over_channels(at.g * ungrouped(op, n, x, groups)) if at.wants(1) else None,

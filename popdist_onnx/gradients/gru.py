@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from popdist_onnx.gradients.recurrent import Direction, differentiate
+from popdist_onnx.gradients.recurrent import Direction, differentiate, scan
 from popdist_onnx.gradients.registry import At, gradient
-from popdist_onnx.gradients.scanning import scan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

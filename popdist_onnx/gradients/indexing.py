@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from popdist_onnx.gradients.registry import At, gradient
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tensor
@@ -65,7 +65,7 @@ def scattered(at: At, indices: Tensor, axis: int) -> Tensor:
     Returns:
         The gradient of the node's first input.
     """
-    zeros = extents.zeros(at.x, wide_type(at.x))
+    zeros = shape_ops.zeros(at.x, wide_type(at.x))
     added = at.tape.ScatterElements(zeros, indices, wide(at.g), axis=axis, reduction="add")
     return narrow(added, at.x)
 
@@ -145,7 +145,7 @@ def _gather_nd(at: At) -> Tensor:
         lead = np.indices(indices.shape[:-1])[:batches]
         grid = tape.constant(np.moveaxis(lead, 0, -1).astype(np.int64))
         indices = tape.Concat(grid, indices, axis=-1)
-    zeros = extents.zeros(at.x, wide_type(at.x))
+    zeros = shape_ops.zeros(at.x, wide_type(at.x))
     return narrow(tape.ScatterND(zeros, indices, wide(at.g), reduction="add"), at.x)
 
 
@@ -158,7 +158,7 @@ def _scatter_elements(at: At) -> list[Tensor | None]:
     taken = tape.GatherElements(at.g, indices, axis=axis)
     if reduction == "add":
         return [at.g, None, taken]
-    zeros = extents.zeros(at.input(2))
+    zeros = shape_ops.zeros(at.input(2))
     return [tape.ScatterElements(at.g, indices, zeros, axis=axis), None, taken]
 
 
@@ -171,7 +171,7 @@ def _scatter_nd(at: At) -> list[Tensor | None]:
     taken = tape.GatherND(at.g, indices)
     if reduction == "add":
         return [at.g, None, taken]
-    return [tape.ScatterND(at.g, indices, extents.zeros(at.input(2))), None, taken]
+    return [tape.ScatterND(at.g, indices, shape_ops.zeros(at.input(2))), None, taken]
 
 
 @gradient("TopK", inputs=(0,))
@@ -189,7 +189,7 @@ def _compress(at: At) -> Tensor:
     positions = tape.Reshape(tape.Range(zero, count, one), shape)
     axis = at.node.attributes.get("axis")
     chosen = tape.Compress(positions, at.input(1), axis=None if axis is None else axis.value)
-    flat = tape.Reshape(extents.zeros(at.x), [-1])
+    flat = tape.Reshape(shape_ops.zeros(at.x), [-1])
     rows = tape.Reshape(chosen, [-1])
     filled = tape.ScatterElements(flat, rows, tape.Reshape(at.g, [-1]), axis=0)
     return tape.Reshape(filled, shape)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from popdist_onnx.gradients.broadcasting import unbroadcast
+from popdist_onnx.gradients.arithmetic import unbroadcast
 from popdist_onnx.gradients.registry import At, gradient
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ _FAR = int(np.iinfo(np.int64).max)
 
 @gradient("Reshape", "Flatten", "Squeeze", "Unsqueeze", inputs=(0,))
 def _reshape(at: At) -> Tensor:
-    return at.tape.Reshape(at.g, extents.lengths(at.x), allowzero=1 if _has_zero(at.x) else None)
+    return at.tape.Reshape(at.g, shape_ops.lengths(at.x), allowzero=1 if _has_zero(at.x) else None)
 
 
 def _has_zero(tensor: Tensor) -> bool:
@@ -108,7 +108,7 @@ def _slice_back_at_run_time(at: At) -> Tensor:
     count = tape.ReduceProd(shape, keepdims=0)
     positions = tape.Reshape(tape.Range(_int(0), count, _int(1)), shape)
     taken = tape.Reshape(tape.Slice(positions, *at.node.inputs[1:]), [-1])
-    zeros = tape.Reshape(extents.zeros(at.x), [-1])
+    zeros = tape.Reshape(shape_ops.zeros(at.x), [-1])
     filled = tape.ScatterElements(zeros, taken, tape.Reshape(at.g, [-1]), axis=0)
     return tape.Reshape(filled, shape)
 
@@ -217,4 +217,4 @@ def _col2im(at: At) -> Tensor:
         piece = tape.Slice(padded, starts, ends, axes, strides)
         taps.append(tape.Reshape(piece, [0, 0, 1, -1]))
     columns = tape.Concat(*taps, axis=2)
-    return tape.Reshape(columns, extents.lengths(at.x))
+    return tape.Reshape(columns, shape_ops.lengths(at.x))

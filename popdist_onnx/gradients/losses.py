@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from popdist_onnx.gradients.registry import At, Edges, gradient
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -95,7 +95,7 @@ def _share(at: At, scores: Tensor) -> Tensor:
         share = tape.Unsqueeze(g, [1])
         return share if row is None else share * tape.Unsqueeze(row, [1])
     if row is None:
-        return g / extents.count(labels) if reduction == "mean" else g
+        return g / shape_ops.count(labels) if reduction == "mean" else g
     if reduction == "mean":
         g = g / tape.ReduceSum(row, keepdims=0)
     return tape.Unsqueeze(row, [1]) * g

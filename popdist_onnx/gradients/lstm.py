@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from popdist_onnx.gradients.recurrent import Direction, differentiate
+from popdist_onnx.gradients.recurrent import Direction, differentiate, scan
 from popdist_onnx.gradients.registry import At, gradient
-from popdist_onnx.gradients.scanning import scan
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +56,7 @@ def _one_direction(one: Direction) -> None:  # noqa: PLR0915 - the formulas of o
     k_o = squashed * gate.slope(a_o, o)
     k_c = o * output.slope(cells, squashed)
     k_i = ((c - before) if coupled else c) * gate.slope(a_i, i)
-    k_f = extents.zeros(f) if coupled else before * gate.slope(a_f, f)
+    k_f = shape_ops.zeros(f) if coupled else before * gate.slope(a_f, f)
     k_g = i * candidate.slope(a_c, c)
     mask = one.mask()
 

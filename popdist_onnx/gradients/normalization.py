@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from popdist_onnx.gradients.broadcasting import unbroadcast
+from popdist_onnx.gradients.arithmetic import unbroadcast
 from popdist_onnx.gradients.registry import At, gradient
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ def _batch_trained(at: At) -> list[Tensor | None]:
     product = (over_channels(g * x) - mean * total) * inverse
     edges: list[Tensor | None] = [None, product, total]
     if at.wants(0):
-        count = extents.count(x, [0, *range(2, x.rank)])
+        count = shape_ops.count(x, [0, *range(2, x.rank)])
         a = at.input(1) * inverse
         b = -(a * inverse * product) / count
         c = -(a * total) / count - mean * b
@@ -190,7 +190,7 @@ def _group(at: At) -> list[Tensor | None]:
     """Groups of channels are an axis of their own; until opset 20 each has one scale."""
     tape, x, g, scale = at.tape, at.x, at.g, at.input(1)
     groups = at.get("num_groups", 1)
-    lengths = extents.lengths(x)
+    lengths = shape_ops.lengths(x)
     per_group = at.tape.opset < 21 and scale.dims == (groups,)  # noqa: PLR2004 - the opset
     split = tape.Reshape(x, [0, groups, -1])
     mean = tape.ReduceMean(split, [2], keepdims=1)
@@ -237,7 +237,7 @@ def _lrn(at: At) -> Tensor:
 def _neighbours(tensor: Tensor, before: int, after: int) -> Tensor:
     """Sums over neighbouring channels: an average pool times its length."""
     tape, size = tensor.tape, before + 1 + after
-    shape = extents.lengths(tensor)
+    shape = shape_ops.lengths(tensor)
     stacked = tape.Reshape(tensor, [0, 1, _channel_count(tensor), -1])
     pooled = tape.AveragePool(
         stacked,

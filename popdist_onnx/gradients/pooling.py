@@ -10,7 +10,7 @@ from popdist_onnx.gradients.indexing import narrow, wide, wide_type
 from popdist_onnx.gradients.reductions import spread
 from popdist_onnx.gradients.registry import At, gradient
 from popdist_onnx.gradients.windows import Windows, spatial
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tensor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @gradient("GlobalAveragePool")
 def _global_average(at: At) -> Tensor:
-    return spread(at, at.g / extents.count(at.x, range(2, at.x.rank)))
+    return spread(at, at.g / shape_ops.count(at.x, range(2, at.x.rank)))
 
 
 @gradient("GlobalMaxPool")
@@ -63,13 +63,13 @@ def _max_pool(at: At) -> Tensor:
         )
     )
     filled = tape.ScatterElements(
-        tape.Reshape(extents.zeros(x, wide_type(x)), [-1]),
+        tape.Reshape(shape_ops.zeros(x, wide_type(x)), [-1]),
         tape.Reshape(at.output(1), [-1]),
         tape.Reshape(wide(g), [-1]),
         axis=0,
         reduction="add" if overlap else None,
     )
-    return tape.Reshape(narrow(filled, x), extents.lengths(x))
+    return tape.Reshape(narrow(filled, x), shape_ops.lengths(x))
 
 
 @gradient("AveragePool")
@@ -126,14 +126,14 @@ def _spread_windows(
         pads=[*windows.before, *after],
         output_padding=[max(0, one) for one in rest],
     )
-    return tape.Reshape(spread_out, extents.lengths(at.x))
+    return tape.Reshape(spread_out, shape_ops.lengths(at.x))
 
 
 def _repeated(at: At, share: Tensor, windows: Windows, counts: list[int]) -> Tensor:
     """Windows side by side: every value is repeated."""
     tape = at.tape
     if all(count == 1 for count in counts):
-        return tape.Expand(share, extents.lengths(at.x))
+        return tape.Expand(share, shape_ops.lengths(at.x))
     pairs = [n for count in counts for n in (count, 1)]
     split = tape.Reshape(share, [0, 0, *pairs])
     channels = at.tape.Shape(at.x, start=0, end=2)
@@ -143,7 +143,7 @@ def _repeated(at: At, share: Tensor, windows: Windows, counts: list[int]) -> Ten
         if at.x.static
         else tape.Concat(channels, tape.ints(*grid), axis=0)
     )
-    return tape.Reshape(tape.Expand(split, shape), extents.lengths(at.x))
+    return tape.Reshape(tape.Expand(split, shape), shape_ops.lengths(at.x))
 
 
 @gradient("LpPool")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from popdist_onnx.gradients.broadcasting import unbroadcast
+from popdist_onnx.gradients.arithmetic import unbroadcast
 from popdist_onnx.gradients.registry import At, gradient
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ def _rows(at: At, a: Tensor, b: Tensor) -> list[Tensor | None]:
     tape = at.tape
     g = tape.Reshape(at.g, [-1, _length(b, 1)])
     return [
-        tape.Reshape(tape.Gemm(g, b, transB=1), extents.lengths(a)) if at.wants(0) else None,
+        tape.Reshape(tape.Gemm(g, b, transB=1), shape_ops.lengths(a)) if at.wants(0) else None,
         tape.Gemm(tape.Reshape(a, [-1, _length(b, 0)]), g, transA=1) if at.wants(1) else None,
     ]
 
@@ -151,5 +151,5 @@ def _einsum_edge(
     edge = tape.Einsum(at.g, *others, equation=equation)
     missing = [axis for axis, letter in enumerate(term) if letter not in reach]
     if missing:
-        edge = tape.Expand(tape.Unsqueeze(edge, missing), extents.lengths(operands[index]))
+        edge = tape.Expand(tape.Unsqueeze(edge, missing), shape_ops.lengths(operands[index]))
     return unbroadcast(edge, operands[index])

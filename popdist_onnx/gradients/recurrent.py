@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 
-from popdist_onnx.gradients.activation_table import ACTIVATIONS, Activation
-from popdist_onnx.graph import extents
+from popdist_onnx.gradients.activations import ACTIVATIONS, Activation
+from popdist_onnx.graph import shape_ops
+from popdist_onnx.graph.tape import Tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from popdist_onnx.gradients.registry import At
-    from popdist_onnx.graph.tape import Tape
     from popdist_onnx.graph.tensor import Tensor
+
 
 _DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
@@ -84,7 +86,7 @@ class Direction:
             The state, ``[N, H]``.
         """
         found = self.own(index)
-        return extents.zeros(pick(self.y, 0, 0)) if found is None else found
+        return shape_ops.zeros(pick(self.y, 0, 0)) if found is None else found
 
     def last_gradient(self, output: int) -> Tensor:
         """The gradient of a last state, zeros where it is not read.
@@ -97,7 +99,7 @@ class Direction:
         """
         if output < len(self.at.gradients) and self.at.gradients[output] is not None:
             return pick(self.at.g_of(output), self.index, 0)
-        return extents.zeros(pick(self.y, 0, 0))
+        return shape_ops.zeros(pick(self.y, 0, 0))
 
     def before(self, first: Tensor, sequence: Tensor) -> Tensor:
         """What each step started from.
@@ -248,3 +250,61 @@ def _joined(at: At, done: Sequence[Direction], index: int) -> Tensor | None:
         return turned[0] if len(turned) == 1 else turned[0] + turned[1]
     stacked: list[Any] = [at.tape.Unsqueeze(part, [0]) for part in parts]
     return stacked[0] if len(stacked) == 1 else at.tape.Concat(*stacked, axis=0)
+
+
+# Loops over time: `Scan` nodes whose body is written by a function.
+
+
+def scan(
+    tape: Tape,
+    step: Callable[[Tape, Sequence[Tensor], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]],
+    states: Sequence[Tensor],
+    sequences: Sequence[Tensor],
+    *,
+    backwards: bool = False,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Runs a step for every element of the first axis.
+
+    Args:
+        tape: Where the node goes.
+        step: Writes one step: from states and elements to next states and what the step gives. It
+            may read tensors from outside.
+        states: The first states.
+        sequences: What is looped over.
+        backwards: Whether to begin at the end; what steps give is still in the sequences' order.
+
+    Returns:
+        The last states, and what the steps gave, along a new first axis.
+    """
+    name = tape.fresh("Scan")
+    body = ir.Graph([], [], nodes=[], name=name)
+    inner = Tape(body, scope=f"{name}/", metadata=tape.metadata, opset=tape.opset)
+    held = [
+        inner.input(f"{name}/state_{i}", one.dtype, one.dims or ()) for i, one in enumerate(states)
+    ]
+    seen = [
+        inner.input(f"{name}/element_{i}", one.dtype, (one.dims or ())[1:])
+        for i, one in enumerate(sequences)
+    ]
+    following, given = step(inner, held, seen)
+    # An output of the body must be a node's own, not an input or a value from outside.
+    outputs = [inner.Identity(one) for one in (*following, *given)]
+    body.outputs.extend(one.value for one in outputs)
+    way = int(backwards)
+    made = tape.many(
+        "Scan",
+        len(outputs),
+        *states,
+        *sequences,
+        body=body,
+        num_scan_inputs=len(sequences),
+        scan_input_directions=[way] * len(sequences),
+        scan_output_directions=[way] * len(given),
+    )
+    for one, state in zip(made, states, strict=False):
+        one.value.type, one.value.shape = state.value.type, state.value.shape
+    lead = (sequences[0].dims or (None,))[0]
+    for one, element in zip(made[len(states) :], given, strict=True):
+        one.value.type = element.value.type
+        one.value.shape = ir.Shape([lead, *(element.dims or ())])
+    return made[: len(states)], made[len(states) :]

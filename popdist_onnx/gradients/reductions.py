@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from popdist_onnx.gradients.registry import At, gradient
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ def spread(at: At, reduced: Tensor) -> Tensor:
     Returns:
         The tensor in the input's shape.
     """
-    return at.tape.Expand(reduced, extents.lengths(at.x))
+    return at.tape.Expand(reduced, shape_ops.lengths(at.x))
 
 
 @gradient("ReduceSum", inputs=(0,))
@@ -72,7 +72,7 @@ def _mean(at: At) -> Tensor:
     axes = axes_of(at)
     if axes is None:
         return at.g
-    return spread(at, kept(at, at.g, axes) / extents.count(at.x, axes))
+    return spread(at, kept(at, at.g, axes) / shape_ops.count(at.x, axes))
 
 
 @gradient("ReduceSumSquare", inputs=(0,))
@@ -130,7 +130,7 @@ def _prod(at: At) -> Tensor:
     order = [*others, *axes]
     flat = tape.Transpose(x, perm=order)
     if len(axes) != 1:
-        lengths = extents.lengths(flat)
+        lengths = shape_ops.lengths(flat)
         flat = tape.Reshape(flat, [*[0] * len(others), -1])
     # The matrix of all elements, repeated, with ones on its diagonal: rows multiply the others.
     last = len(others)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import onnx_ir as ir
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 from popdist_onnx.graph.names import OPSET, ORIGIN
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.tape import Tape
     from popdist_onnx.graph.tensor import Tensor
+
 
 T = TypeVar("T")
 
@@ -121,7 +122,7 @@ class At:
             The gradient.
         """
         found = self.gradients[index]
-        return extents.zeros(self.output(index)) if found is None else found
+        return shape_ops.zeros(self.output(index)) if found is None else found
 
     @property
     def x(self) -> Tensor:
@@ -289,3 +290,26 @@ def described(node: ir.Node) -> str:
     kind = node.metadata_props.get(ORIGIN) or f"{node.op_type}-{opset or '?'}"
     domain = node.domain or "ai.onnx"
     return f"node {node.name or node.outputs[0].name!r} ({domain} {kind})"
+
+
+# Which element types ONNX Runtime's CPU kernels train in, by operator.
+#
+# Float32 always works. Float16 works where a kernel exists, or where the runtime casts to float32
+# around one, which it does for all but the operators below. Of bfloat16 it has hardly any kernels,
+# and it does not cast: cast to float32 around the operators, or train in float32.
+
+
+WITHOUT_FLOAT64 = frozenset(
+    {
+        *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan", "Erf", "Celu"),
+        *("AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool"),
+        *("Conv", "ConvTranspose", "Resize", "Upsample"),
+        *("InstanceNormalization", "LRN", "MeanVarianceNormalization"),
+        *("GRU", "LSTM", "RNN"),
+        *("Mean", "OneHot"),
+    }
+)
+"""Operators that the runtime cannot train in float64 (ONNX Runtime 1.31, tried one by one)."""
+
+WITHOUT_FLOAT16 = frozenset({"Celu", "MeanVarianceNormalization"})
+"""Operators that the runtime cannot train in float16."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from popdist_onnx.gradients.registry import At, gradient
-from popdist_onnx.graph.upgrade import WORKING_OPSET
+from popdist_onnx.graph.load import WORKING_OPSET
 
 if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tensor

@@ -11,6 +11,7 @@ import onnx_ir as ir
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
 FLOATING = (
     ir.DataType.FLOAT,
     ir.DataType.FLOAT16,
@@ -87,3 +88,25 @@ def captured(node: ir.Node) -> list[ir.Value]:
             inside.update(inner.outputs)
         found.update({value: None for value in graph.outputs if value not in inside})
     return list(found)
+
+
+# Makes readers of one value read another.
+
+
+def replace_uses(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+    """Makes everything that reads one value read another, the graph's outputs included.
+
+    Args:
+        graph: The main graph.
+        old: The value to replace.
+        new: What replaces it.
+    """
+    for user, index in list(old.uses()):
+        if isinstance(user, ir.Node):
+            user.replace_input_with(index, new)
+    for index, output in enumerate(graph.outputs):
+        if output is old:
+            graph.outputs[index] = new
+    for user in graph:
+        for inner in subgraphs(user):
+            replace_uses(inner, old, new)

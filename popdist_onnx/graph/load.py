@@ -6,22 +6,149 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
 import onnx
 import onnx.inliner
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import numpy_helper
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.compat import newest_opset
+from popdist_onnx.graph.compat import newest_opset, subgraphs
 from popdist_onnx.graph.expand import expand
-from popdist_onnx.graph.fold import fold
+from popdist_onnx.graph.fold import fold, fold_node
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
-from popdist_onnx.graph.names import OPSET
-from popdist_onnx.graph.untie import untie
-from popdist_onnx.graph.upgrade import OLDEST_OPSET, WORKING_OPSET, upgrade
+from popdist_onnx.graph.names import OPSET, ORIGIN
+from popdist_onnx.graph.opset_upgrades import UPGRADES, Parts
+from popdist_onnx.graph.tape import Tape
 
 if TYPE_CHECKING:
     from os import PathLike
+
+    from popdist_onnx.graph.opset_upgrades import Upgrade
+
+
+# Weights that an exporter wrote once because they begin with equal content become several again.
+#
+# torch's exporter, in evaluation mode, writes tensors of equal content once and puts `Identity`
+# in the place of the others: every bias of zeros, every scale of ones and the running statistics
+# beside them would be one weight and train as one. Weights that the program ties on purpose (an
+# embedding and the head that reads it) look the same, but hold random numbers: those stay tied.
+
+
+def untie(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Gives every `Identity` of a weight that holds one repeated number a weight of its own.
+
+    Args:
+        proto: The model, left as it is.
+
+    Returns:
+        The model, or a copy where something had to change.
+    """
+    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+    copies = {
+        node.output[0]: node.input[0]
+        for node in proto.graph.node
+        if node.op_type == "Identity"
+        and not node.domain
+        and node.input[0] in weights
+        and _is_uniform(weights[node.input[0]])
+    }
+    outputs = {value.name for value in proto.graph.output}
+    copies = {copy: weight for copy, weight in copies.items() if copy not in outputs}
+    if not copies:
+        return proto
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    kept = [node for node in changed.graph.node if node.output[0] not in copies]
+    del changed.graph.node[:]
+    changed.graph.node.extend(kept)
+    for copy, weight in copies.items():
+        changed.graph.initializer.append(weights[weight])
+        changed.graph.initializer[-1].name = copy
+    return changed
+
+
+def _is_uniform(tensor: onnx.TensorProto) -> bool:
+    floating = (
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.FLOAT16,
+        onnx.TensorProto.BFLOAT16,
+        onnx.TensorProto.DOUBLE,
+    )
+    if tensor.data_type not in floating or len(tensor.dims) != 1 or tensor.external_data:
+        return False
+    array = numpy_helper.to_array(tensor)
+    return array.size > 0 and bool(np.all(array == array[0]))
+
+
+# Rewrites nodes of older opsets to opset 18, so that every later pass knows one form only.
+#
+# Names of values stay.
+
+
+OLDEST_OPSET = 6
+"""The oldest opset that is read: older ones lack most of today's operators."""
+
+WORKING_OPSET = 18
+"""Models of an older opset are brought to this one."""
+
+
+def upgrade(model: ir.Model) -> None:
+    """Brings a model to opset 18, where it is older, and folds what is constant on the way.
+
+    Both go node by node, as a newer form may need a shape that only folding finds.
+
+    Args:
+        model: The model, with shapes; changed in place.
+
+    Raises:
+        NotOnHostError: An old form has no new one.
+    """
+    opset = model.graph.opset_imports[""]
+    if opset >= WORKING_OPSET:
+        return
+    _upgrade_graph(model.graph, opset)
+    model.graph.opset_imports[""] = WORKING_OPSET
+    model.ir_version = max(model.ir_version, 8)
+
+
+def _upgrade_graph(graph: ir.Graph, opset: int) -> None:
+    tape = Tape(graph, opset=WORKING_OPSET)
+    steps: dict[str, list[Upgrade]] = {}
+    for since, op_type, function in sorted(UPGRADES, key=lambda one: one[0]):
+        if since > opset:
+            steps.setdefault(op_type, []).append(function)
+    for node in list(graph):
+        for inner in subgraphs(node):
+            _upgrade_graph(inner, opset)
+        newer = [node]
+        if node.domain == "" and node.op_type in steps:
+            newer = _upgrade_node(tape, node, opset, steps[node.op_type])
+        for one in newer:
+            fold_node(tape, one)
+
+
+def _upgrade_node(tape: Tape, node: ir.Node, opset: int, steps: list[Upgrade]) -> list[ir.Node]:
+    parts = Parts(
+        node.op_type,
+        list(node.inputs),
+        {name: attribute.value for name, attribute in node.attributes.items()},
+        len(node.outputs),
+        [bool(output.uses()) or output in tape.graph.outputs for output in node.outputs],
+    )
+    tape.metadata = {ORIGIN: f"{node.op_type}-{opset}", **node.metadata_props}
+    with tape.at(node, f"{node.outputs[0].name}/"):
+        for step in steps:
+            step(tape, parts)
+        made = tape.many(parts.op_type, parts.outputs, *parts.inputs, **parts.attributes)
+        newer = [made[0].value.producer()]
+        if parts.after is not None:
+            made = (parts.after(made[0]),)
+            newer.append(made[0].value.producer())
+        tape.substitute(node, made)
+    return [one for one in newer if one is not None]
+
 
 Source: TypeAlias = "ir.Model | onnx.ModelProto | bytes | str | PathLike[str]"
 
@@ -69,7 +196,7 @@ def load(source: Source) -> ir.Model:
 
 
 def read(source: Source) -> onnx.ModelProto:
-    """Reads a model; see `popdist_onnx.graph.untie` for the one thing that is changed.
+    """Reads a model; see `popdist_onnx.graph.load` for the one thing that is changed.
 
     Args:
         source: As for `load`.

@@ -8,14 +8,91 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from popdist_onnx.graph import values
+from popdist_onnx.graph.compat import replace_uses
 from popdist_onnx.graph.inference import annotate
-from popdist_onnx.graph.tensor import Array, Operand, Tensor
-from popdist_onnx.graph.uses import replace_uses
-from popdist_onnx.graph.value_names import ValueNames
+from popdist_onnx.graph.tensor import (
+    Array,
+    Operand,
+    Tensor,
+    add_initializer,
+    add_input,
+    constant_node,
+    operator_node,
+    put_first,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+
+# The names of a graph's values: which are taken, and which nobody relies on yet.
+
+
+class ValueNames:
+    """The names of a graph's values.
+
+    Args:
+        graph: The graph; names in its sub-graphs count as well.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._taken = {str(value.name) for value in graph.inputs} | set(graph.initializers)
+        for node in graph.all_nodes():
+            self._taken.update(str(value.name) for value in node.outputs)
+        self._counts: dict[str, int] = {}
+        self._made_up: set[str] = set()
+
+    def fresh(self, stem: str) -> str:
+        """Makes up a name.
+
+        Args:
+            stem: How it begins.
+
+        Returns:
+            ``<stem>_<n>``, which the graph does not have yet; to be claimed.
+        """
+        while True:
+            count = self._counts[stem] = self._counts.get(stem, -1) + 1
+            if (name := f"{stem}_{count}") not in self._taken:
+                self._made_up.add(name)
+                return name
+
+    def claim(self, name: str) -> str:
+        """Takes a name.
+
+        Args:
+            name: The name.
+
+        Returns:
+            The same.
+
+        Raises:
+            ValueError: A value has it already.
+        """
+        if name in self._taken:
+            raise ValueError(f"the graph has a value {name!r} already")
+        self._taken.add(name)
+        return name
+
+    def release(self, name: str) -> None:
+        """Gives a name back, so that another value can have it.
+
+        Args:
+            name: The name.
+        """
+        self._taken.discard(name)
+        self._made_up.discard(name)
+
+    def is_made_up(self, name: str | None) -> bool:
+        """Whether a name was made up here, so that no one outside relies on it.
+
+        Args:
+            name: The name.
+
+        Returns:
+            True where it was.
+        """
+        return name in self._made_up
 
 
 class Tape:
@@ -101,7 +178,7 @@ class Tape:
         if isinstance(outputs, int):
             outputs = [self.fresh(op_type) for _ in range(outputs)]
         names = [self._names.claim(name) for name in outputs]
-        node = values.operator_node(domain, op_type, read, attributes, names, self.metadata)
+        node = operator_node(domain, op_type, read, attributes, names, self.metadata)
         annotate(node, self.opset)
         self.insert(node)
         return tuple(Tensor(self, output) for output in node.outputs)
@@ -215,8 +292,8 @@ class Tape:
         key = (array.dtype, array.shape, array.tobytes(), name)
         if key not in self._constants:
             chosen = self.fresh("Constant") if name is None else name
-            node = values.constant_node(array, self._names.claim(chosen), self.metadata)
-            values.put_first(self.graph, node)
+            node = constant_node(array, self._names.claim(chosen), self.metadata)
+            put_first(self.graph, node)
             self._constants[key] = Tensor(self, node.outputs[0])
         return self._constants[key]
 
@@ -231,7 +308,7 @@ class Tape:
         Returns:
             The input.
         """
-        return Tensor(self, values.add_input(self.graph, self._names.claim(name), dtype, shape))
+        return Tensor(self, add_input(self.graph, self._names.claim(name), dtype, shape))
 
     def state(self, name: str, array: Array) -> Tensor:
         """Adds an initializer: a weight, or another tensor that lasts from update to update.
@@ -243,7 +320,7 @@ class Tape:
         Returns:
             The initializer.
         """
-        return Tensor(self, values.add_initializer(self.graph, self._names.claim(name), array))
+        return Tensor(self, add_initializer(self.graph, self._names.claim(name), array))
 
     def rename(self, tensor: Tensor, name: str) -> Tensor:
         """Gives a tensor a name, through a node where it has one that counts already.

@@ -1,16 +1,6 @@
 """Forward operators of ``ai.graphcore``, written as operators that ONNX Runtime has."""
 
-from popdist_onnx.lowering import (
-    calls,
-    ctc,
-    dynamic,
-    elementwise,
-    layers,
-    losses,
-    normalization,
-    scatter,
-    shapes,
-)
+from popdist_onnx.lowering import apply, ctc, elementwise, layers, shapes
 from popdist_onnx.lowering.apply import lower, register_inference
 from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS
 
@@ -20,14 +10,10 @@ register_inference()
 __all__ = [
     "DOMAIN",
     "LOWERINGS",
-    "calls",
+    "apply",
     "ctc",
-    "dynamic",
     "elementwise",
     "layers",
-    "losses",
     "lower",
-    "normalization",
-    "scatter",
     "shapes",
 ]

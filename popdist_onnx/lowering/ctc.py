@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 from popdist_onnx.graph.tape import Tape
 from popdist_onnx.lowering.registry import Operation, lowering
 from popdist_onnx.types import DataType
@@ -103,7 +103,7 @@ def ctc_gradient(op: Operation, upstream: Tensor) -> Tensor:
     flow = -(occupied * weight)
     log_probs = op.inputs[0]
     index = tape.Expand(tape.Unsqueeze(problem.labels, [0]), list(flow.shape))
-    empty = extents.zeros(tape.Cast(log_probs, to=flow.dtype))
+    empty = shape_ops.zeros(tape.Cast(log_probs, to=flow.dtype))
     gathered = tape.ScatterElements(empty, index, flow, axis=2, reduction="add")
     return tape.Cast(gathered, to=log_probs.dtype)
 

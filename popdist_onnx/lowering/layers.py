@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx_ir as ir
 
 from popdist_onnx.errors import NotOnHostError
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 from popdist_onnx.graph.names import ORIGIN
-from popdist_onnx.lowering.registry import Operation, lowering
+from popdist_onnx.lowering.registry import DOMAIN, Operation, lowering
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.tensor import Operand, Tensor
 
 
 @lowering("MultiConv")
@@ -78,7 +77,7 @@ def lstm(op: Operation) -> tuple[Tensor, Tensor]:
     bias = None
     if biases is not None:
         given = tape.Reshape(tape.Gather(biases, order, axis=0), [1, 4 * hidden])
-        bias = tape.Concat(given, extents.zeros(given), axis=1)
+        bias = tape.Concat(given, shape_ops.zeros(given), axis=1)
     h0 = c0 = None
     if state is not None:
         h0 = tape.Slice(state, [0], [1], [0])
@@ -140,3 +139,235 @@ def require_one_replica(graph: ir.Graph, replicas: int) -> None:
                 " replicas run one after the other",
                 hint="anchor the tensor and sum it in the program, or use one replica",
             )
+
+
+# Losses: rows or elements, and how they are reduced.
+
+
+SMALLEST_PROBABILITY = {ir.DataType.FLOAT16: 6.104e-5}
+"""What `nll` takes for smaller probabilities, by type; see `smallest_probability`."""
+
+
+def smallest_probability(dtype: ir.DataType) -> float:
+    """What the negative log likelihood takes for smaller probabilities (PopART's value).
+
+    Args:
+        dtype: The probabilities' type.
+
+    Returns:
+        The bound.
+    """
+    return SMALLEST_PROBABILITY.get(dtype, 1e-7)
+
+
+def reduced(op: Operation, elements: Tensor, count: Operand = None) -> Tensor:
+    """Applies the attribute ``reduction``: ``Sum``, ``Mean`` or ``None``.
+
+    Args:
+        op: The loss.
+        elements: One value per row or element.
+        count: What a mean divides by; None for the number of elements.
+
+    Returns:
+        The loss.
+
+    Raises:
+        ValueRangeError: There is no such reduction.
+    """
+    match op.text("reduction", "Mean"):
+        case "Sum":
+            return op.tape.ReduceSum(elements, keepdims=0)
+        case "Mean" if count is None:
+            return op.tape.ReduceMean(elements, keepdims=0)
+        case "Mean":
+            return op.tape.ReduceSum(elements, keepdims=0) / count
+        case "None" | "NoReduction":
+            return elements
+        case other:
+            raise op.misfit("has no such reduction", value=other, accepted="Sum, Mean, None")
+
+
+@lowering("Nll")
+def nll(op: Operation) -> Tensor:
+    """``-ln max(p[label], eps)``, or ``-x[label]`` for log probabilities."""
+    tape = op.tape
+    probabilities, labels = op.inputs
+    require_labels(op, probabilities, labels)
+    classes = probabilities.dims[-1] if probabilities.dims else None
+    index = tape.Cast(labels, to=ir.DataType.INT64)
+    ignored = None
+    if "ignoreIndex" in op.node.attributes:
+        ignored = tape.Equal(index, op.number("ignoreIndex", 0))
+        index = tape.Where(ignored, tape.scalar(0), index)
+    if isinstance(classes, int):
+        # GatherElements counts negative indices from the end; a negative label is a mistake,
+        # which an index beyond the end turns into an error.
+        index = tape.Where(index < 0, tape.scalar(classes), index)
+    picked = tape.GatherElements(probabilities, tape.Unsqueeze(index, [-1]), axis=-1)
+    rows = tape.Squeeze(picked, [-1])
+    if not op.number("inputIsLogProbability", 0):
+        rows = tape.Log(tape.Max(rows, smallest_probability(rows.dtype)))
+    rows = -rows
+    if ignored is None:
+        return reduced(op, rows)
+    counted = tape.ReduceSum(tape.Cast(tape.Not(ignored), to=rows.dtype), keepdims=0)
+    return reduced(op, tape.Where(ignored, tape.scalar(0, rows.dtype), rows), tape.Max(counted, 1))
+
+
+def require_labels(op: Operation, probabilities: Tensor, labels: Tensor) -> None:
+    """Checks that labels are whole numbers, one per row of probabilities.
+
+    Args:
+        op: The loss.
+        probabilities: Its first input.
+        labels: Its second.
+
+    Raises:
+        ValueRangeError: They do not fit.
+    """
+    if labels.dtype.is_floating_point():
+        raise op.misfit("takes labels of a fixed-point type", value=labels.dtype.name)
+    if probabilities.dims is None or labels.dims is None:
+        return
+    rows = probabilities.dims[:-1]
+    fits = len(rows) == len(labels.dims) and all(
+        row == label or not (isinstance(row, int) and isinstance(label, int))
+        for row, label in zip(rows, labels.dims, strict=True)
+    )
+    if not fits:
+        raise op.misfit(
+            "takes one label per row of probabilities",
+            value={"probabilities": probabilities.dims, "labels": labels.dims},
+            accepted=f"labels of shape {list(rows)}",
+        )
+
+
+@lowering("L1")
+def l1(op: Operation) -> Tensor:
+    """``lambda * |x|``."""
+    (x,) = op.inputs
+    if x.dims == ():
+        raise op.misfit("takes a tensor with at least one dimension")
+    return reduced(op, op.tape.Abs(x) * op.real("lambda", 1.0))
+
+
+@lowering("IdentityLoss")
+def identity_loss(op: Operation) -> Tensor:
+    """The input itself, reduced."""
+    (x,) = op.inputs
+    return reduced(op, x)
+
+
+# Group normalisation.
+
+
+STRIDED = "stridedChannelGrouping"
+"""Attribute of a node whose groups take every n-th channel; see `stride_groups`."""
+
+
+@lowering("GroupNormalization")
+def group_normalization(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
+    """``(x - mean) * invStd * scale + bias``, and mean and invStd of each sample's groups.
+
+    Inputs are x ``[N, C, ...]``, scale ``[C]`` and bias ``[C]``; mean and invStd have shape
+    ``[N * groups]``.
+    """
+    tape = op.tape
+    x, scale, bias = op.inputs
+    groups = op.number("num_groups", 1)
+    epsilon = op.real("epsilon", 1e-5)
+    channels = channel_count(op, x, groups)
+    if x.rank == 2 and groups == 1:  # noqa: PLR2004 - samples and channels only
+        y, mean, inv_std = tape.many(
+            "LayerNormalization", 3, x, scale, bias, axis=1, epsilon=epsilon
+        )
+        return y, tape.Reshape(mean, [-1]), tape.Reshape(inv_std, [-1])
+    by_group = grouped(op, x, groups)
+    mean = tape.ReduceMean(by_group, [2], keepdims=1)
+    centred = by_group - mean
+    variance = tape.ReduceMean(centred * centred, [2], keepdims=1)
+    inv_std = tape.Reciprocal(tape.Sqrt(variance + epsilon))
+    normal = ungrouped(op, centred * inv_std, x, groups)
+    along = [1, channels, *[1] * (x.rank - 2)]
+    y = normal * tape.Reshape(scale, along) + tape.Reshape(bias, along)
+    return y, tape.Reshape(mean, [-1]), tape.Reshape(inv_std, [-1])
+
+
+def channel_count(op: Operation, x: Tensor, groups: int) -> int:
+    """The number of channels, checked against the number of groups.
+
+    Args:
+        op: The normalisation.
+        x: Its input.
+        groups: How many groups it has.
+
+    Returns:
+        The number of channels.
+
+    Raises:
+        ValueRangeError: They cannot be grouped so.
+    """
+    channels = x.dims[1] if x.dims is not None and x.rank > 1 else None
+    if not isinstance(channels, int):
+        raise op.misfit("takes a tensor with samples and channels", value=x.dims)
+    if groups < 1 or channels % groups:
+        raise op.misfit(
+            f"cannot divide {channels} channels into {groups} groups",
+            accepted=f"a divisor of {channels}",
+        )
+    return channels
+
+
+def grouped(op: Operation, x: Tensor, groups: int) -> Tensor:
+    """A tensor ``[N, C, ...]`` as ``[N, groups, elements of a group]``.
+
+    Args:
+        op: The normalisation.
+        x: The tensor.
+        groups: How many groups.
+
+    Returns:
+        The same elements, by group.
+    """
+    if op.number(STRIDED, 0):
+        split = op.tape.Reshape(x, [0, -1, groups, _positions(x)])
+        x = op.tape.Transpose(split, perm=[0, 2, 1, 3])
+    return op.tape.Reshape(x, [0, groups, -1])
+
+
+def ungrouped(op: Operation, by_group: Tensor, x: Tensor, groups: int) -> Tensor:
+    """The inverse of `grouped`.
+
+    Args:
+        op: The normalisation.
+        by_group: A tensor ``[N, groups, elements of a group]``.
+        x: The tensor whose shape it gets.
+        groups: How many groups.
+
+    Returns:
+        The same elements in the shape of x.
+    """
+    if op.number(STRIDED, 0):
+        channels = channel_count(op, x, groups)
+        split = op.tape.Reshape(by_group, [0, groups, channels // groups, _positions(x)])
+        by_group = op.tape.Transpose(split, perm=[0, 2, 1, 3])
+    return op.tape.Reshape(by_group, shape_ops.lengths(x))
+
+
+def _positions(x: Tensor) -> int:
+    return int(np.prod([dim if isinstance(dim, int) else -1 for dim in (x.dims or ())[2:]]))
+
+
+def stride_groups(graph: ir.Graph) -> None:
+    """Makes every group normalisation take each n-th channel into a group.
+
+    This is what the session option ``groupNormStridedChannelGrouping`` asks for.
+
+    Args:
+        graph: The graph, changed in place.
+    """
+    import onnx_ir as ir
+
+    for node in graph.all_nodes():
+        if (node.domain, node.op_type) == (DOMAIN, "GroupNormalization"):
+            node.attributes[STRIDED] = ir.AttrInt64(STRIDED, 1)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from popdist_onnx.graph.tape import Tape
     from popdist_onnx.graph.tensor import Tensor
 
+
 DOMAIN = "ai.graphcore"
 """The domain of PopART's own operators."""
 
@@ -152,3 +153,23 @@ def lowering(*op_types: str) -> Callable[[Lowering], Lowering]:
         return function
 
     return register
+
+
+# Operators of ``ai.graphcore`` that cannot be expressed for a host, why, and what to use.
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "Abort": (
+        "an ONNX graph cannot stop the program that runs it",
+        "anchor the condition and raise in the program after run()",
+    ),
+    "CtcBeamSearchDecoder": (
+        "ONNX has no beam search",
+        "anchor the log probabilities and decode them in the program",
+    ),
+    "PackedDataBlock": (
+        "it schedules a sub-graph over packed sequences on an IPU",
+        "pad the sequences to one length, and mask what was added",
+    ),
+}
+"""The reason and the replacement by operator."""

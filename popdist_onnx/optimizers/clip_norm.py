@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from popdist_onnx.optimizers.errors import OptimizerSettingError, OptimizerValueError
+from popdist_onnx.optimizers.values import OptimizerSettingError, OptimizerValueError
 
 
 class ClipNormMode(IntEnum):

@@ -5,18 +5,184 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from popdist_onnx.optimizers.arguments import checked_clips
-from popdist_onnx.optimizers.errors import OptimizerReplacementError, OptimizerSettingError
-from popdist_onnx.optimizers.replacement import check_replacement
+import numpy as np
+
+from popdist_onnx.errors import ArgumentError
+from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
+from popdist_onnx.optimizers.scalars import CLIP_SCALING, LOSS_SCALING_INPUT, owner
 from popdist_onnx.optimizers.settings import Setting, read_defaults, read_specifics
-from popdist_onnx.optimizers.values import OptimizerValue, OptimizerValueMap
-from popdist_onnx.types.dtypes import DataType
+from popdist_onnx.optimizers.values import (
+    OptimizerReplacementError,
+    OptimizerSettingError,
+    OptimizerValue,
+    OptimizerValueMap,
+)
+from popdist_onnx.types.tensor_info import DataType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from enum import Enum
 
-    from popdist_onnx.optimizers.clip_norm import ClipNormSettings
+    import onnx_ir as ir
+
+    from popdist_onnx.graph.tensor import Array
     from popdist_onnx.optimizers.scalars import Scalar
+
+
+# What the constructors of optimizers are given, checked.
+
+
+_FLOAT_TYPES = (DataType.UNDEFINED, DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16)
+
+
+def state_type(name: str, given: DataType | str) -> DataType:
+    """Reads the element type that a state is kept in.
+
+    Args:
+        name: The argument's name, for the message.
+        given: The type; UNDEFINED means the weight's.
+
+    Returns:
+        The type.
+
+    Raises:
+        OptimizerSettingError: States cannot be kept in it.
+    """
+    accepted = ", ".join(t.name for t in _FLOAT_TYPES)
+    try:
+        read = DataType.of(given)
+    except ArgumentError as error:
+        raise OptimizerSettingError(
+            "PD540", f"{name} is no element type", value=given, accepted=accepted
+        ) from error
+    if read not in _FLOAT_TYPES:
+        raise OptimizerSettingError(
+            "PD540", f"{name} is a floating-point type", value=read.name, accepted=accepted
+        )
+    return read
+
+
+def check_member(name: str, given: object, enumeration: type[Enum]) -> None:
+    """Refuses an argument that is no member of its enumeration.
+
+    Args:
+        name: The argument.
+        given: Its value.
+        enumeration: The enumeration.
+
+    Raises:
+        OptimizerSettingError: It is none.
+    """
+    if not isinstance(given, enumeration):
+        raise OptimizerSettingError(
+            "PD540",
+            f"{name} is a member of {enumeration.__name__}",
+            value=given,
+            accepted=", ".join(f"{enumeration.__name__}.{m.name}" for m in enumeration),
+        )
+
+
+def checked_clips(clips: Sequence[ClipNormSettings]) -> tuple[ClipNormSettings, ...]:
+    """Refuses groups of clipping that are none, or share a weight.
+
+    Args:
+        clips: The groups.
+
+    Returns:
+        The same.
+
+    Raises:
+        OptimizerSettingError: One is no group, or a weight is in two.
+    """
+    clips = tuple(clips)
+    for clip in clips:
+        if not isinstance(clip, ClipNormSettings):
+            raise OptimizerSettingError(
+                "PD540",
+                "clip_norm_settings is a list of ClipNormSettings",
+                value=clip,
+                hint="write [ClipNormSettings.clipAllWeights(1.0)]",
+            )
+    everything = any(clip.mode is ClipNormMode.ClipAllWeights for clip in clips)
+    named = [weight for clip in clips for weight in clip.weightIds]
+    twice = sorted({weight for weight in named if named.count(weight) > 1})
+    if twice or (everything and len(clips) > 1):
+        raise OptimizerSettingError(
+            "PD540",
+            "a weight is in more than one clipping group",
+            value=twice or clips,
+            accepted="each weight in one group at most",
+        )
+    return clips
+
+
+# Whether a new optimizer fits the graph that an old one was built into.
+
+
+_HINT = "make what changes non-constant from the start, as (value, False), or build a new session"
+
+
+def check_replacement(old: Optimizer, new: Optimizer) -> None:
+    """Refuses an optimizer that would need another graph.
+
+    It may differ in the numbers of non-constant settings only: kind, structure, constness, weights
+    with settings of their own, constant numbers and clipping stay.
+
+    Args:
+        old: The optimizer that the graph was made with.
+        new: The one to take its place.
+
+    Raises:
+        OptimizerReplacementError: The first difference that matters.
+    """
+    for what, before, after in _differences(old, new):
+        raise OptimizerReplacementError(
+            "PD542",
+            f"New optimizer is not a valid replacement. {what}",
+            value=after,
+            accepted=str(before),
+            hint=_HINT,
+        )
+
+
+def _differences(old: Optimizer, new: Optimizer) -> Iterator[tuple[str, object, object]]:
+    if old.published != new.published:
+        yield "It is of another type", old.published, new.published
+        return
+    for name, before in old.form().items():
+        if (after := new.form()[name]) != before:
+            yield f"Its {name} differs", before, after
+    if old.getClipNormSettings() != new.getClipNormSettings():
+        yield (
+            "Its clip norm settings differ",
+            old.getClipNormSettings(),
+            new.getClipNormSettings(),
+        )
+    for setting in old.settings:
+        before_map, after_map = old.value_map(setting.key), new.value_map(setting.key)
+        yield from _unlike(f"default {setting.key}", before_map.default, after_map.default)
+        own, others = set(before_map.specifics), set(after_map.specifics)
+        if own != others:
+            yield (
+                f"Other weights have a {setting.key} of their own",
+                sorted(own),
+                sorted(others),
+            )
+            return
+        for weight in sorted(own):
+            yield from _unlike(
+                f"{setting.key} of {weight}", before_map.get(weight), after_map.get(weight)
+            )
+
+
+def _unlike(
+    name: str, before: OptimizerValue, after: OptimizerValue
+) -> Iterator[tuple[str, object, object]]:
+    if before.isConst() != after.isConst():
+        words = {True: "constant", False: "not constant"}
+        yield f"The constness of {name} differs", words[before.isConst()], words[after.isConst()]
+    elif not before.validReplacement(after):
+        yield f"The constant {name} differs", before.val(), after.val()
 
 
 @dataclass(frozen=True)
@@ -231,3 +397,30 @@ def require_optimizer(given: object) -> Optimizer:
             accepted="an object of popdist_onnx.SGD, ConstSGD, Adam or Adaptive",
         )
     return given
+
+
+# What a session feeds into the inputs that carry an optimizer's non-constant numbers.
+
+
+def scalar_feed(optimizer: Optimizer, value: ir.Value, divisor: float) -> Array | None:
+    """The present content of one input.
+
+    Args:
+        optimizer: The optimizer whose settings count.
+        value: An input of a graph with this optimizer's updates.
+        divisor: The number of micro-batches that a gradient is the mean of (1 with Sum).
+
+    Returns:
+        An array without dimensions; None where the input carries no number of the optimizer.
+    """
+    name = str(value.name)
+    dtype = np.float32 if value.dtype is None else value.dtype.numpy()
+    if name.startswith(LOSS_SCALING_INPUT):
+        return np.asarray(optimizer.getLossScalingVal(), dtype)
+    if (parts := owner(name)) is None:
+        return None
+    prefix, weight = parts
+    by_prefix = {scalar.prefix: scalar for scalar in (*optimizer.scalars(), CLIP_SCALING)}
+    if prefix not in by_prefix:
+        return None
+    return np.asarray(optimizer.scalar(by_prefix[prefix], weight, divisor).number, dtype)

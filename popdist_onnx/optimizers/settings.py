@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from popdist.nearest import did_you_mean
-from popdist_onnx.optimizers.errors import OptimizerSettingError, OptimizerValueError
-from popdist_onnx.optimizers.values import OptimizerValue
+from popdist_onnx.optimizers.values import (
+    OptimizerSettingError,
+    OptimizerValue,
+    OptimizerValueError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,10 +8,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from popdist_onnx.optimizers.errors import OptimizerSettingError, OptimizerValueError
+from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+# The errors of optimizers and of the passes that use them.
+
+
+class OptimizerSettingError(ArgumentError):
+    """A setting of an optimizer is unknown, or not a pair of value and constness."""
+
+
+class OptimizerValueError(ValueRangeError):
+    """A setting of an optimizer is out of range, or contradicts another."""
+
+
+class OptimizerReplacementError(popart_exception, ValueError):
+    """A new optimizer needs another graph than the session's."""
+
+
+class UpdateError(popart_exception, ValueError):
+    """A model cannot be given the updates of an optimizer."""
 
 
 class OptimizerValue:

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from popdist_onnx.graph import names
 from popdist_onnx.optimizers.coefficients import Coefficient, Coefficients
-from popdist_onnx.optimizers.errors import UpdateError
 from popdist_onnx.optimizers.optimizer import Optimizer
-from popdist_onnx.types.dtypes import DataType
+from popdist_onnx.optimizers.values import UpdateError
+from popdist_onnx.types.tensor_info import DataType
 
 if TYPE_CHECKING:
     from popdist_onnx.graph.tape import Tape

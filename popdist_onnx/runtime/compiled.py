@@ -2,26 +2,154 @@
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Protocol
 
 import onnx
+import onnx_ir as ir
+import onnxruntime as ort
 
 from popdist_onnx.errors import poplar_exception, poplar_runtime_error
-from popdist_onnx.runtime.cells import Buffer, reshaped
-from popdist_onnx.runtime.execution import Execution, make_session
-from popdist_onnx.runtime.extract import extract
-from popdist_onnx.runtime.in_place import overwritable
+from popdist_onnx.runtime.state import Buffer, reshaped
+from popdist_onnx.runtime.wiring import overwritable
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    import onnxruntime as ort
-
-    from popdist_onnx.runtime.reading import Reading
+    from popdist_onnx.runtime.graph_reader import Reading
+    from popdist_onnx.runtime.stages import Stage
     from popdist_onnx.runtime.wiring import Wiring
+
+
+# How ONNX Runtime is to run a stage: providers, threads, memory.
+
+
+_CPU = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How stages are run.
+
+    Attributes:
+        providers: ONNX Runtime's execution providers, in order of preference.
+        threads: Threads of one operator.
+        spinning: Whether idle threads spin; never where other instances need the cores.
+        optimise: Whether ONNX Runtime may rewrite stages.
+    """
+
+    providers: tuple[str, ...] = (_CPU,)
+    threads: int = 1
+    spinning: bool = False
+    optimise: bool = True
+
+
+def default_threads(environment: Mapping[str, str] | None = None) -> int:
+    """How many threads an operator may use.
+
+    Args:
+        environment: Where ``OMP_NUM_THREADS`` is looked up, which launchers and users set for all
+            libraries of a process alike; None for this process's own.
+
+    Returns:
+        Its first number; else as many as this process may use processors.
+    """
+    stated = (os.environ if environment is None else environment).get("OMP_NUM_THREADS", "")
+    first = stated.split(",")[0].strip()
+    if first.isdigit() and int(first) > 0:
+        return int(first)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def make_session(
+    model: bytes, execution: Execution, rewritten: Path | None = None
+) -> ort.InferenceSession:
+    """Makes a session of a stage.
+
+    Args:
+        model: The stage as a file's content.
+        execution: How to run it.
+        rewritten: Where to write the stage as ONNX Runtime executes it; None does not.
+
+    Returns:
+        The session.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = execution.threads
+    # One operator at a time: the graph of a step is a chain, and its order decides its memory.
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.add_session_config_entry(
+        "session.intra_op.allow_spinning", "1" if execution.spinning else "0"
+    )
+    if not execution.optimise:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if rewritten is not None:
+        options.optimized_model_filepath = str(rewritten)
+    # Its warnings speak of constants that could be folded and the like; errors are raised as well.
+    options.log_severity_level = 4
+    return ort.InferenceSession(model, options, providers=list(execution.providers))
+
+
+# Makes a stage a model of its own.
+
+
+_ORT_IR_VERSION = 10
+"""The newest file format that every supported ONNX Runtime reads; it only limits what may be said
+in a file, and no stage says more."""
+
+
+def extract(reading: Reading, stage: Stage, *, extra: Sequence[str] = ()) -> onnx.ModelProto:
+    """Builds the model of a stage.
+
+    Args:
+        reading: The training graph.
+        stage: The stage.
+        extra: More tensors of the stage that become outputs.
+
+    Returns:
+        A model whose inputs are what the stage reads, constants excepted, and whose outputs are
+        what it writes.
+    """
+    constants = [reading.constants[name] for name in stage.reads if name in reading.constants]
+    # Every stage gets its own copy of a constant, which costs nothing and is folded there.
+    nodes = [ir.to_proto(node) for value in constants if (node := value.producer())]
+    nodes += [ir.to_proto(reading.steps[i].node) for i in stage.steps]
+    outputs = dict.fromkeys((*stage.writes, *extra))
+    graph = onnx.helper.make_graph(
+        nodes,
+        "stage",
+        [_info(reading, name) for name in stage.reads if name not in reading.constants],
+        [_info(reading, name) for name in outputs],
+        [_tensor(value) for value in constants if value.producer() is None],
+    )
+    model = reading.model
+    opsets = [
+        onnx.helper.make_opsetid(domain, version)
+        for domain, version in model.graph.opset_imports.items()
+    ]
+    return onnx.helper.make_model(
+        graph, opset_imports=opsets, ir_version=min(model.ir_version, _ORT_IR_VERSION)
+    )
+
+
+def _tensor(value: ir.Value) -> onnx.TensorProto:
+    assert value.const_value is not None  # noqa: S101 - an initializer
+    proto = ir.serde.serialize_tensor(value.const_value)
+    proto.name = str(value.name)
+    return proto
+
+
+def _info(reading: Reading, name: str) -> onnx.ValueInfoProto:
+    spec = reading.spec(name)
+    # An unknown shape is left to ONNX Runtime, which knows it when it runs.
+    return onnx.helper.make_tensor_value_info(name, int(spec.dtype), spec.shape)
 
 
 # What its kernels say of an index that points outside.

@@ -11,18 +11,168 @@ import numpy as np
 from popdist_onnx.errors import popart_runtime_error
 from popdist_onnx.graph import names
 from popdist_onnx.optimizers.scalars import is_scalar_input
-from popdist_onnx.runtime.cells import Array, Buffer, empty, wrap
-from popdist_onnx.runtime.compiled import Compiled
-from popdist_onnx.runtime.finite import all_finite, blame
-from popdist_onnx.runtime.masks import Masks
-from popdist_onnx.runtime.state import State
+from popdist_onnx.runtime.compiled import Compiled, extract, make_session
+from popdist_onnx.runtime.state import Array, Buffer, State, empty, wrap
 from popdist_onnx.runtime.wiring import divide, gradients, overwritable_states, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from popdist_onnx.runtime.execution import Execution
-    from popdist_onnx.runtime.reading import Reading
+    from popdist_onnx.runtime.compiled import Execution
+    from popdist_onnx.runtime.graph_reader import Reading
+    from popdist_onnx.runtime.wiring import Wiring
+
+
+# Finds the first tensor that is not finite.
+
+
+def all_finite(arrays: Iterable[Array]) -> bool:
+    """Whether arrays hold numbers only.
+
+    Args:
+        arrays: The arrays.
+
+    Returns:
+        False where one holds NaN or an infinity.
+    """
+    return all(bool(np.isfinite(array).all()) for array in arrays if _is_float(array))
+
+
+def blame(
+    reading: Reading, wiring: Wiring, execution: Execution, located: Callable[[str], Buffer]
+) -> popart_runtime_error:
+    """Computes a stage again to see where its numbers went wrong.
+
+    Args:
+        reading: The graph.
+        wiring: The stage, one of whose outputs is not finite.
+        execution: How to run it.
+        located: Where its inputs lie.
+
+    Returns:
+        An error that names the first tensor that is not finite, and what made it.
+    """
+    inputs = {name: located(name) for name in wiring.stage.reads if name not in reading.constants}
+    for name, buffer in inputs.items():
+        if not all_finite([buffer.array]):
+            return _error(name, buffer.array, "it came into the step like that")
+    steps = [reading.steps[i] for i in wiring.stage.steps]
+    names = [n for step in steps for n in step.writes if n in reading.specs]
+    model = extract(reading, wiring.stage, extra=names)
+    session = make_session(model.SerializeToString(), execution)
+    values = session.run_with_ort_values(names, {n: b.value for n, b in inputs.items()})
+    made = dict(zip(names, values, strict=True))
+    for step in steps:
+        for name in step.writes:
+            if name in made and not all_finite([array := made[name].numpy()]):
+                node = step.node
+                return _error(
+                    name, array, f"the first one, made by {node.op_type} ({node.name or 'no name'})"
+                )
+    return popart_runtime_error(
+        "PD566",
+        "A tensor of the step is not finite, but it was when the step was computed again",
+        hint="another thread may have changed the inputs meanwhile",
+    )
+
+
+def _error(name: str, array: Array, origin: str) -> popart_runtime_error:
+    wide = array.astype(np.float64)
+    return popart_runtime_error(
+        "PD566",
+        f"Tensor {name} is not finite: {origin}",
+        value=f"{int(np.isnan(wide).sum())} NaN and {int(np.isinf(wide).sum())} infinite of "
+        f"{array.size} elements",
+        accepted="finite numbers (SessionOptions.enableFloatingPointChecks is on)",
+    )
+
+
+def _is_float(array: Array) -> bool:
+    return array.dtype.kind not in "biu"
+
+
+# Random tensors, drawn on the host.
+#
+# Each tensor of each micro-batch has a stream of its own, keyed by seed, replica, micro-batch and
+# tensor, so that what a replica draws depends on neither the other replicas of its process nor on
+# what was drawn before. A resumed training draws what it would have drawn without the break.
+
+
+_KEEP_BITS = 16
+
+
+@dataclass(frozen=True)
+class _Mask:
+    name: str
+    buffer: Buffer
+    facts: dict[str, str]
+
+    def number(self, key: str, default: float) -> float:
+        return float(self.facts.get(f"{names.RANDOM}.{key}", default))
+
+
+class Masks:
+    """The random inputs of a graph.
+
+    Args:
+        reading: The graph.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._masks = [
+            _Mask(str(value.name), empty(reading.spec(str(value.name))), dict(value.metadata_props))
+            for value in reading.model.graph.inputs
+            if names.RANDOM in value.metadata_props
+        ]
+
+    def __len__(self) -> int:
+        return len(self._masks)
+
+    @property
+    def buffers(self) -> dict[str, Buffer]:
+        """The memory of each random tensor."""
+        return {mask.name: mask.buffer for mask in self._masks}
+
+    def draw(self, seed: int, replica: int, micro_batch: int) -> None:
+        """Fills all tensors for one micro-batch.
+
+        Args:
+            seed: The session's seed.
+            replica: Index of the replica in the whole job.
+            micro_batch: How many micro-batches the replica has computed before.
+        """
+        for index, mask in enumerate(self._masks):
+            words = np.random.SeedSequence(
+                [seed % 2**64, _natural(mask.facts), replica, micro_batch, index]
+            )
+            _fill(mask, np.random.Generator(np.random.Philox(words)))
+
+
+def _natural(facts: dict[str, str]) -> int:
+    """The operator's own seed, a float in ONNX, as the whole number that its bits spell."""
+    return int(np.float32(facts.get(f"{names.RANDOM}.seed", 0)).view(np.uint32))
+
+
+def _fill(mask: _Mask, generator: np.random.Generator) -> None:
+    target = mask.buffer.array
+    kind = mask.facts[names.RANDOM]
+    if kind == "bernoulli":
+        target[...] = _kept(mask.number("keep", 0.5), target.shape, generator)
+    elif kind == "uniform":
+        low, high = mask.number("low", 0), mask.number("high", 1)
+        target[...] = generator.uniform(low, high, target.shape)
+    else:
+        mean, scale = mask.number("mean", 0), mask.number("scale", 1)
+        target[...] = generator.normal(mean, scale, target.shape)
+
+
+def _kept(probability: float, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    """True with a probability; 16 random bits decide where those are enough."""
+    scaled = probability * 2**_KEEP_BITS
+    if scaled == int(scaled) and scaled < 2**_KEEP_BITS:
+        return generator.integers(0, 2**_KEEP_BITS, shape, np.uint16) < int(scaled)
+    kept: Array = generator.random(shape, np.float32) < np.float32(probability)
+    return kept
 
 
 class HostReduce(Protocol):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from popdist_onnx.runtime.reading import Step
+    from popdist_onnx.runtime.graph_reader import Step
 
 MOST_BUCKETS = 8
 """More stages would hide no more of the exchange, but cost some 50 us each per micro-batch."""

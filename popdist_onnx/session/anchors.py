@@ -13,9 +13,9 @@ from popdist_onnx.types import AnchorReturnTypeId
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from popdist_onnx.runtime.cells import Array
     from popdist_onnx.runtime.engine import Layout
-    from popdist_onnx.runtime.reading import Spec
+    from popdist_onnx.runtime.graph_reader import Spec
+    from popdist_onnx.runtime.state import Array
     from popdist_onnx.session.step_io import StepIO
     from popdist_onnx.types import AnchorReturnType, DataFlow
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.runtime.reading import read
+from popdist_onnx.runtime.graph_reader import read
 from popdist_onnx.session.arguments import options_of, require_data_flow
 from popdist_onnx.session.pipeline import inference_graph, layout, read_with_shapes
 from popdist_onnx.session.session import Session
-from popdist_onnx.transforms.variables import variables
+from popdist_onnx.transforms.autodiff import variables
 
 if TYPE_CHECKING:
     from popdist_onnx.graph.load import Source

@@ -12,15 +12,17 @@ from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.names import reserved_prefix
 from popdist_onnx.lowering.apply import lower
-from popdist_onnx.lowering.layers import require_one_replica
-from popdist_onnx.lowering.normalization import stride_groups
+from popdist_onnx.lowering.layers import require_one_replica, stride_groups
 from popdist_onnx.lowering.registry import DOMAIN
 from popdist_onnx.optimizers.optimizer import require_optimizer
 from popdist_onnx.runtime.engine import Layout
 from popdist_onnx.transforms.accumulate import accumulate
 from popdist_onnx.transforms.autodiff import autodiff
-from popdist_onnx.transforms.host_allreduce import insert_host_allreduce
-from popdist_onnx.transforms.host_options import check_host_options, check_loss_scaling_options
+from popdist_onnx.transforms.host_allreduce import (
+    check_host_options,
+    check_loss_scaling_options,
+    insert_host_allreduce,
+)
 from popdist_onnx.transforms.loss import set_loss
 from popdist_onnx.transforms.optimizer import grow_updates
 from popdist_onnx.transforms.randomness import random_inputs

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import difflib
+import json
+import logging
+import sys
 import time
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+from tqdm import tqdm
 
-from popdist_onnx.errors import popart_exception
+from popdist.popdist_core import topology
+from popdist_onnx.errors import NotOnHostError, popart_exception
+from popdist_onnx.graph.load import save
+from popdist_onnx.runtime.compiled import Execution, default_threads
 from popdist_onnx.runtime.engine import Engine, Layout
-from popdist_onnx.runtime.execution import Execution, default_threads
 from popdist_onnx.session.anchors import StepPort, array_shape, elements
 from popdist_onnx.session.arguments import require_step_io
 from popdist_onnx.session.devices import DeviceInfo, require
-from popdist_onnx.session.progress import bar
-from popdist_onnx.session.random_streams import RandomStreams
-from popdist_onnx.session.reports import Reports
 from popdist_onnx.session.step_io import PyStepIO
-from popdist_onnx.session.variables import Variables
-from popdist_onnx.session.weights import HostTensors
+from popdist_onnx.session.weights import HostTensors, Prepared, Variables
 from popdist_onnx.types import (
     DataFlow,
     DataType,
@@ -30,13 +34,201 @@ from popdist_onnx.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterator
 
     import onnx
 
-    from popdist_onnx.runtime.cells import Array
-    from popdist_onnx.runtime.reading import Reading, Spec
+    from popdist_onnx.runtime.graph_reader import Reading, Spec
+    from popdist_onnx.runtime.state import Array
     from popdist_onnx.session.step_io import StepIO
+    from popdist_onnx.types import IrSerializationFormat
+
+
+# Progress bars: one per job, where somebody watches.
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows how many stages of something are done.
+
+    It is shown on a terminal only, and only by a job's first instance.
+
+    Args:
+        title: What is done.
+
+    Yields:
+        A function to call with how many of how many are done.
+    """
+    first = not topology().instance_index
+    with tqdm(
+        desc=title, unit="stage", disable=None if first else True, file=sys.stderr, leave=False
+    ) as shown:
+
+        def advance(done: int, total: int) -> None:
+            shown.total = total
+            shown.n = done
+            shown.refresh()
+
+        yield advance
+
+
+# The part of a session that starts and continues streams of random numbers.
+
+
+logger = logging.getLogger("popdist.onnx")
+
+
+class RandomStreams(Prepared):
+    """A session's random streams; they are keyed by a seed and by what has been computed."""
+
+    def setRandomSeed(self, seedValue: int) -> None:
+        """Restarts all random streams from a seed.
+
+        Args:
+            seedValue: The seed.
+
+        Raises:
+            popart_exception: The session is not prepared.
+        """
+        engine = self._require_prepared("setRandomSeed")
+        if not len(engine.masks):
+            logger.warning("setRandomSeed has no effect: the model has no random operators")
+            return
+        engine.seed = int(seedValue)
+        engine.micro_batches = 0
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the model has random operators."""
+        return bool(len(self._require_prepared("is_random").masks))
+
+    def getRNGState(self) -> list[int]:
+        """The state of all random streams.
+
+        Returns:
+            Numbers for `setRNGState`.
+
+        Raises:
+            popart_exception: The session is not prepared, or the option is off.
+        """
+        self._require_rng_option()
+        engine = self._require_prepared("getRNGState")
+        return [engine.seed, engine.micro_batches]
+
+    def setRNGState(self, rngState: list[int]) -> None:
+        """Continues random streams where another session left them.
+
+        Args:
+            rngState: What `getRNGState` returned.
+
+        Raises:
+            popart_exception: The session is not prepared, the option is off, or this is no state.
+        """
+        self._require_rng_option()
+        engine = self._require_prepared("setRNGState")
+        if len(rngState) != 2:  # noqa: PLR2004 - seed and position
+            raise popart_exception(
+                "PD575",
+                "this is no state of random streams",
+                value=rngState,
+                accepted="what getRNGState returned",
+            )
+        engine.seed, engine.micro_batches = (int(number) for number in rngState)
+
+    def _require_rng_option(self) -> None:
+        if not self._options.enableLoadAndOffloadRNGState:
+            raise popart_exception(
+                "PD575",
+                "SessionOption 'enableLoadAndOffloadRNGState' must be set to true to read or set "
+                "the state of random streams",
+            )
+
+
+# What a session says about itself: PopART's report functions, as far as they mean anything.
+
+
+class Reports(Prepared):
+    """Report functions of a session."""
+
+    def getIr(self) -> onnx.ModelProto:
+        """The graph that runs, as an ONNX model."""
+        return save(self._reading.model)
+
+    def getSerializedGraph(self) -> bytes:
+        """The graph that runs, as the content of an ONNX file."""
+        return bytes(self.getIr().SerializeToString())
+
+    def getSummaryReport(self, resetProfile: bool = True) -> str:
+        """How many operators of each kind a step runs.
+
+        Args:
+            resetProfile: Kept.
+
+        Returns:
+            A table.
+        """
+        del resetProfile
+        counts: dict[str, int] = {}
+        for step in self._reading.steps:
+            name = f"{step.node.domain or 'ai.onnx'}.{step.node.op_type}"
+            counts[name] = counts.get(name, 0) + 1
+        lines = [f"{count:6} {name}" for name, count in sorted(counts.items())]
+        return "\n".join([f"{len(self._reading.steps):6} operators in all", *lines])
+
+    def _serializeIr(self, format: IrSerializationFormat) -> str:  # noqa: A002 - published name
+        """The graph that runs, as JSON.
+
+        Args:
+            format: JSON is the only one.
+
+        Returns:
+            The text, without the content of weights.
+        """
+        del format
+        proto = self.getIr()
+        for tensor in proto.graph.initializer:
+            tensor.ClearField("raw_data")
+        return json.dumps(MessageToDict(proto))
+
+    def getReport(self, resetProfile: bool = True) -> NoReturn:
+        """Raises: a profile of an IPU's memory and cycles does not exist here.
+
+        Args:
+            resetProfile: Has no meaning.
+
+        Raises:
+            NotOnHostError: Always.
+        """
+        del resetProfile
+        raise _no_report("getReport", "getSummaryReport() counts operators")
+
+    def compileAndExport(self, filename: str) -> NoReturn:
+        """Raises: there are no executables to keep.
+
+        Args:
+            filename: Has no meaning.
+
+        Raises:
+            NotOnHostError: Always.
+        """
+        del filename
+        raise _no_report("compileAndExport", "compiling takes seconds: prepareDevice() does it")
+
+    def loadExecutable(self, filename: str) -> NoReturn:
+        """Raises: there are no executables to load.
+
+        Args:
+            filename: Has no meaning.
+
+        Raises:
+            NotOnHostError: Always.
+        """
+        del filename
+        raise _no_report("loadExecutable", "prepareDevice() compiles the model in seconds")
+
+
+def _no_report(call: str, hint: str) -> NotOnHostError:
+    return NotOnHostError("PD503", f"{call} cannot be expressed for a host", hint=hint)
 
 
 class Session(Variables, RandomStreams, Reports):

@@ -8,15 +8,18 @@ import numpy as np
 import onnx
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.optimizers.optimizer import require_optimizer
-from popdist_onnx.optimizers.replacement import check_replacement
-from popdist_onnx.runtime.allreduce import Allreduce, digest
-from popdist_onnx.runtime.blocked_kernels import block_length
-from popdist_onnx.runtime.collectives import broadcast_tensors, require_rank, running
-from popdist_onnx.runtime.convolutions import choose_convolutions
+from popdist_onnx.optimizers.optimizer import check_replacement, require_optimizer
+from popdist_onnx.runtime.collectives import (
+    Allreduce,
+    Streams,
+    broadcast_tensors,
+    digest,
+    require_rank,
+    running,
+)
+from popdist_onnx.runtime.convolutions import block_length, choose_convolutions
 from popdist_onnx.runtime.fusion import fuse_updates
-from popdist_onnx.runtime.reading import read
-from popdist_onnx.runtime.streams import Streams
+from popdist_onnx.runtime.graph_reader import read
 from popdist_onnx.session.arguments import options_of, require_data_flow, require_id
 from popdist_onnx.session.pipeline import (
     layout,
@@ -26,9 +29,9 @@ from popdist_onnx.session.pipeline import (
 )
 from popdist_onnx.session.session import Session
 from popdist_onnx.session.weights import PyWeightsIO, store
+from popdist_onnx.transforms.autodiff import variables
 from popdist_onnx.transforms.block_updates import block_updates
 from popdist_onnx.transforms.optimizer import scalar_inputs
-from popdist_onnx.transforms.variables import variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,9 +39,9 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
-    from popdist_onnx.runtime.cells import Array
     from popdist_onnx.runtime.engine import Engine
-    from popdist_onnx.runtime.reading import HostCopy, Spec
+    from popdist_onnx.runtime.graph_reader import HostCopy, Spec
+    from popdist_onnx.runtime.state import Array
     from popdist_onnx.session.devices import DeviceInfo
     from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
 

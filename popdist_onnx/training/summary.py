@@ -11,7 +11,7 @@ from popdist_onnx.gradients.registry import rule_of
 from popdist_onnx.graph import names
 from popdist_onnx.lowering.registry import LOWERINGS
 from popdist_onnx.transforms.accumulate import updaters
-from popdist_onnx.transforms.variables import variables
+from popdist_onnx.transforms.autodiff import variables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

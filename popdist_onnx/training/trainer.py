@@ -2,35 +2,122 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from tqdm import tqdm
 
+from popdist.nearest import did_you_mean
+from popdist_onnx.errors import ArgumentError, ValueRangeError
+from popdist_onnx.runtime.collectives import digest, require_agreement
 from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.inference import InferenceSession
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.training import TrainingSession
 from popdist_onnx.session.weights import store
-from popdist_onnx.training.agreement import require_same_training
-from popdist_onnx.training.batches import Array, indices, sample_count, updates_of
-from popdist_onnx.training.data import Data
-from popdist_onnx.training.fills import with_stored_fills
+from popdist_onnx.training.data import Array, Data, indices, sample_count, updates_of
 from popdist_onnx.training.job import current_job
-from popdist_onnx.training.model import trainable, with_batch
+from popdist_onnx.training.model import trainable, with_batch, with_stored_fills
 from popdist_onnx.training.optimizers import optimizer_of
-from popdist_onnx.training.settings import require_known, require_positive
 from popdist_onnx.types import AnchorReturnType, DataFlow, ReductionType, SessionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from os import PathLike
 
     from numpy.typing import ArrayLike
 
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
+    from popdist_onnx.runtime.state import Array
+    from popdist_onnx.training.job import Job
+
+
+# Do all instances train on the same data set in the same order? Asked before the first update.
+
+
+_LOOKED_AT = 64
+
+
+def require_same_training(job: Job, data: Mapping[str, Array], **facts: object) -> None:
+    """Compares what decides how many updates are made, and of which samples.
+
+    Where it differs, an instance waits for an update that another never makes, or samples are
+    taken twice and others never. Of a data set's values a few samples are compared: who has divided
+    it already differs in all of them.
+
+    Args:
+        job: This process's place in its job.
+        data: The data set; arrays with the samples as first dimension, by id.
+        **facts: What must be equal on all instances.
+
+    Raises:
+        popart_exception: Instances differ; raised on all of them.
+    """
+    if job.total_replicas == job.local_replicas:
+        return
+    # Imported here because it brings torch, which training in one process never needs.
+    from popdist.exchange import connect
+
+    looks = {f"values of {name}": digest(_few(array)) for name, array in data.items()}
+    require_agreement(
+        {name.replace("_", " "): str(value) for name, value in facts.items()} | looks,
+        job.horovod or connect(),
+        hint="give every instance the whole data set and the same settings; fit takes this "
+        "instance's part of every global batch by itself",
+    )
+
+
+def _few(array: Array) -> Array:
+    last = len(array) - 1
+    few: Array = array[np.linspace(0, last, min(len(array), _LOOKED_AT), dtype=np.int64)]
+    return few
+
+
+# Settings of the front door: those that exist, with numbers that make sense.
+
+
+def require_known(function: Callable[..., Any], given: Iterable[str]) -> None:
+    """Checks names of settings against those that a function takes.
+
+    Args:
+        function: The function.
+        given: The names.
+
+    Raises:
+        ArgumentError: It takes no such setting.
+    """
+    known = [
+        one.name
+        for one in inspect.signature(function).parameters.values()
+        if one.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    for name in given:
+        if name not in known:
+            raise ArgumentError(
+                "PD579",
+                f"there is no setting {name}",
+                accepted=", ".join([*known, "epochs"]),
+                hint=did_you_mean(name, known),
+            )
+
+
+def require_positive(**numbers: object) -> None:
+    """Checks counts.
+
+    Args:
+        **numbers: Counts by name.
+
+    Raises:
+        ValueRangeError: One is no positive whole number.
+    """
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise ValueRangeError(
+                "PD579", f"{name} is a positive whole number", value=number, accepted="1 or more"
+            )
 
 
 class Trainer:

@@ -16,10 +16,10 @@ import onnx_ir as ir
 from popdist_onnx.graph import names
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tape import Tape
-from popdist_onnx.optimizers.errors import UpdateError
+from popdist_onnx.optimizers.values import UpdateError
 from popdist_onnx.optimizers.weight_update import compute_type
 from popdist_onnx.transforms.autodiff import gradients_of
-from popdist_onnx.types.dtypes import DataType
+from popdist_onnx.types.tensor_info import DataType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -161,7 +161,7 @@ def require_gradients(model: ir.Model) -> None:
             accepted=f"values named {names.GRADIENT}<weight>",
             hint="run autodiff(model) first, and see that weights reach the loss through operators "
             "with gradients; weights that ConstantOfShape nodes fill must be stored, as "
-            "popdist_onnx.training.fills.with_stored_fills(model) does",
+            "popdist_onnx.training.model.with_stored_fills(model) does",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -9,22 +10,183 @@ import numpy as np
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.gradients import load_rules
-from popdist_onnx.gradients.broadcasting import unbroadcast
-from popdist_onnx.gradients.registry import At, Edges, rule_of
+from popdist_onnx.gradients.arithmetic import unbroadcast
+from popdist_onnx.gradients.registry import At, Edges, described, rule_of
 from popdist_onnx.graph import names
+from popdist_onnx.graph.compat import FLOATING, captured
 from popdist_onnx.graph.expand import expand
 from popdist_onnx.graph.fold import fold
+from popdist_onnx.graph.names import RESERVED
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tape import Tape
 from popdist_onnx.graph.tensor import Tensor, dims
 from popdist_onnx.transforms.loss import loss_of
-from popdist_onnx.transforms.paths import Paths
-from popdist_onnx.transforms.variables import variables
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import onnx_ir as ir
+
+
+# Which values and nodes lie between some tensors and the loss, and whether all have a rule.
+
+
+_SHOWN = 20
+
+_CONTROL = ("If", "Loop", "Scan")
+
+_UNROLL = "export the model with loops unrolled and branches decided, or detach the node's input"
+
+_FREEZE = (
+    "freeze the weights before such a node, detach its input, or register a rule with "
+    "popdist_onnx.gradients.registry.gradient"
+)
+
+
+class Paths:
+    """The values and nodes between some tensors and the loss.
+
+    Args:
+        graph: The graph.
+        sources: Where gradients are to arrive.
+        loss: Where they start.
+    """
+
+    def __init__(self, graph: ir.Graph, sources: Collection[ir.Value], loss: ir.Value) -> None:
+        self.sources = list(dict.fromkeys(sources))
+        from_source = set(self.sources)
+        nodes = list(graph)
+        for node in nodes:
+            if any(value in from_source for value in _flowing(node)):
+                from_source.update(value for value in node.outputs if _may_flow(value))
+        to_loss = {loss}
+        for node in reversed(nodes):
+            if any(value in to_loss for value in node.outputs):
+                to_loss.update(_flowing(node))
+        self.values = from_source & to_loss
+        self.nodes = [
+            node
+            for node in nodes
+            if any(value in self.values for value in node.outputs)
+            and any(value in self.values for value in _flowing(node))
+        ]
+
+    def without_rule(self) -> list[ir.Node]:
+        """The nodes on the way that have no rule.
+
+        Returns:
+            The nodes in graph order.
+        """
+        return [node for node in self.nodes if rule_of(node) is None]
+
+    def require_rules(self) -> None:
+        """Checks that every node on the way has a rule.
+
+        Raises:
+            popart_exception: Nodes have none; all of them are named.
+        """
+        lost = self.without_rule()
+        if not lost:
+            return
+        lines = [f"{described(node)}" for node in lost[:_SHOWN]]
+        if len(lost) > _SHOWN:
+            lines.append(f"and {len(lost) - _SHOWN} more")
+        raise popart_exception(
+            "PD522",
+            "operators between a weight and the loss have no gradient rule:\n    "
+            + "\n    ".join(lines),
+            accepted="the operators of docs/onnx-operators.md",
+            hint=_UNROLL if any(node.op_type in _CONTROL for node in lost) else _FREEZE,
+        )
+
+
+def _flowing(node: ir.Node) -> Iterator[ir.Value]:
+    """The inputs that gradients can flow to."""
+    rule = rule_of(node)
+    if rule is not None and rule.function is None:
+        return
+    for index, value in enumerate(node.inputs):
+        if (
+            value is not None
+            and _may_flow(value)
+            and (rule is None or rule.inputs is None or index in rule.inputs)
+        ):
+            yield value
+    yield from (value for value in captured(node) if _may_flow(value))
+
+
+def _may_flow(value: ir.Value) -> bool:
+    """An unknown type must not cut a gradient off without a word."""
+    return value.dtype is None or value.dtype in FLOATING
+
+
+# Which initializers of a graph are weights.
+
+
+# Where an operator takes a setting or a running statistic, not something that is learnt.
+_SETTINGS: dict[str, Collection[int]] = {
+    "BatchNormalization": (3, 4),
+    "Clip": (1, 2),
+    "Dropout": (1, 2),
+    "OneHot": (1, 2),
+    "Pad": (2,),
+    "Pow": (1,),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
+}
+
+# Exporters lift numbers of the program to initializers, under names that they make up.
+_MADE_UP = re.compile(
+    r"(?:.*/)?(?:val_\d+|onnx::\w+_\d+|_?(?:scalar|const|constant)\w*)(?:_output_\d+)?$",
+    re.IGNORECASE,
+)
+
+
+def variables(graph: ir.Graph, frozen: Collection[str] = ()) -> list[ir.Value]:
+    """The initializers that training changes.
+
+    1. They hold floating-point numbers.
+    2. They are no setting or running statistic of an operator (limits of `Clip`, mean and variance
+       of `BatchNormalization`, a single exponent, ...) wherever they are read.
+    3. They are not a single number under a name that an exporter made up: that is a constant of
+       the program.
+    4. They are no state of a pass (a reserved name), and not frozen.
+
+    Args:
+        graph: The main graph.
+        frozen: Names that stay as they are.
+
+    Returns:
+        The weights in the graph's order.
+    """
+    return [
+        value
+        for name, value in graph.initializers.items()
+        if value.dtype in FLOATING
+        and name not in frozen
+        and not name.startswith(RESERVED)
+        and not _is_setting(value)
+        and not _is_number(value)
+    ]
+
+
+def _is_setting(value: ir.Value) -> bool:
+    uses = list(value.uses())
+    return bool(uses) and all(
+        index in _SETTINGS.get(node.op_type, ())
+        # Exponents by channel are learnt, as in generalised-mean pooling.
+        and (node.op_type != "Pow" or _is_single(value))
+        for node, index in uses
+    )
+
+
+def _is_number(value: ir.Value) -> bool:
+    return _is_single(value) and _MADE_UP.match(str(value.name)) is not None
+
+
+def _is_single(value: ir.Value) -> bool:
+    return value.shape is not None and all(dim == 1 for dim in value.shape)
 
 
 class Autodiff(Pass):

@@ -16,25 +16,102 @@ from popdist.nearest import did_you_mean
 from popdist_onnx.graph import names
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tape import Tape
-from popdist_onnx.optimizers.errors import UpdateError
-from popdist_onnx.optimizers.feeds import scalar_feed
-from popdist_onnx.optimizers.optimizer import require_optimizer
-from popdist_onnx.optimizers.scalars import LOSS_SCALING_INPUT
-from popdist_onnx.optimizers.updates import write_update
-from popdist_onnx.optimizers.weight_update import Numbers, compute_type
+from popdist_onnx.optimizers.adam import Adam, adam
+from popdist_onnx.optimizers.adaptive import Adaptive, adaptive
+from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
+from popdist_onnx.optimizers.optimizer import require_optimizer, scalar_feed
+from popdist_onnx.optimizers.scalars import CLIP_SCALING, LOSS_SCALING_INPUT
+from popdist_onnx.optimizers.sgd import SGD, sgd
+from popdist_onnx.optimizers.values import UpdateError
+from popdist_onnx.optimizers.weight_update import Numbers, WeightUpdate, compute_type
 from popdist_onnx.transforms.accumulate import (
     UPDATE_PHASE,
     require_gradients,
     updaters,
 )
-from popdist_onnx.transforms.clip import clip_factors
 from popdist_onnx.types.enums import ReductionType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from popdist_onnx.graph.tensor import Array
+    from popdist_onnx.optimizers.coefficients import Coefficient
     from popdist_onnx.optimizers.optimizer import Optimizer
+
+
+# The formula of every optimizer, found by its type.
+
+
+def write_update(
+    numbers: Numbers, weight: ir.Value, gradient: ir.Value, clip: Coefficient | None
+) -> None:
+    """Writes the update of one weight.
+
+    Args:
+        numbers: The scalars of all updates, with their optimizer.
+        weight: The weight.
+        gradient: Its gradient, summed and exchanged.
+        clip: What the gradient is multiplied by to clip it; None does not clip.
+
+    Raises:
+        TypeError: The optimizer has no formula.
+        UpdateError: A state in the model does not fit.
+    """
+    match numbers.optimizer:
+        case SGD() as optimizer:
+            sgd(WeightUpdate(numbers, optimizer, weight, gradient, clip))
+        case Adam() as optimizer:
+            adam(WeightUpdate(numbers, optimizer, weight, gradient, clip))
+        case Adaptive() as optimizer:
+            adaptive(WeightUpdate(numbers, optimizer, weight, gradient, clip))
+        case other:
+            raise TypeError(f"{type(other).__name__} has no formula")
+
+
+# Clipping by norm: one factor per group of weights, with which updates multiply gradients.
+
+
+def clip_factors(numbers: Numbers, gradients: Mapping[str, ir.Value]) -> dict[str, Coefficient]:
+    """Writes the factor of every group.
+
+    The norm is one reduction per weight and some nodes on numbers; gradients themselves are
+    multiplied by the update, together with its other factors.
+
+    Args:
+        numbers: The scalars of all updates, with their optimizer.
+        gradients: The gradients that updates read, by weight.
+
+    Returns:
+        The factor by weight; weights that are in no group have none.
+    """
+    factors = {}
+    for group in numbers.optimizer.getClipNormSettings():
+        weights = (
+            list(gradients)
+            if group.mode is ClipNormMode.ClipAllWeights
+            else [weight for weight in group.weightIds if weight in gradients]
+        )
+        if weights:
+            factor = _factor(numbers, group, [gradients[weight] for weight in weights])
+            factors.update(dict.fromkeys(weights, factor))
+    return factors
+
+
+def _factor(numbers: Numbers, group: ClipNormSettings, gradients: list[ir.Value]) -> Coefficient:
+    tape = numbers.tape
+    computed = [compute_type(one.dtype or ir.DataType.FLOAT) for one in gradients]
+    wide = ir.DataType.DOUBLE if ir.DataType.DOUBLE in computed else ir.DataType.FLOAT
+    table = numbers.table(wide)
+    squares = []
+    for gradient, dtype in zip(gradients, computed, strict=True):
+        tensor = tape.wrap(gradient)
+        if gradient.dtype != dtype:
+            tensor = numbers.cast(tensor, dtype)
+        squares.append(table.read(tape.ReduceSumSquare(tensor, keepdims=0)).operand())
+    total = tape.Sum(*squares) if len(squares) > 1 else squares[0]
+    norm = table.read(tape.Sqrt(total)) * numbers.scalar(CLIP_SCALING, None, wide)
+    return group.maxNorm / norm.larger(group.maxNorm)
+
 
 DIVISOR = "popdist.gradient-divisor"
 """Metadata key of models: the number of micro-batches that a gradient is the mean of."""

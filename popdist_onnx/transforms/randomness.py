@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph import extents
+from popdist_onnx.graph import shape_ops
 from popdist_onnx.graph.names import ORIGIN, RANDOM, RANDOM_MASK
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tape import Tape
@@ -115,7 +115,7 @@ def _dropout(source: _Source) -> Sequence[Tensor]:
     x = tape.wrap(_given(node, 0))
     ratio = _ratio(node)
     if ratio == 0.0 or not _drops(source):
-        all_kept = [] if len(node.outputs) == 1 else [extents.fill(x, 1, ir.DataType.BOOL)]
+        all_kept = [] if len(node.outputs) == 1 else [shape_ops.fill(x, 1, ir.DataType.BOOL)]
         return [tape.Identity(x), *all_kept]
     keep = 1.0 - ratio
     settings = {RANDOM: "bernoulli", f"{RANDOM}.keep": keep}

@@ -1,7 +1,6 @@
 """Plain types of the PopART API: tensors, options, data flow, enumerations."""
 
 from popdist_onnx.types.data_flow import AnchorReturnType, DataFlow
-from popdist_onnx.types.dtypes import DataType
 from popdist_onnx.types.enums import (
     AdamMode,
     AdaptiveMode,
@@ -16,6 +15,7 @@ from popdist_onnx.types.enums import (
     IrSerializationFormat,
     MeanReductionStrategy,
     MergeVarUpdateType,
+    Patterns,
     PatternsLevel,
     RecomputationType,
     RecomputeType,
@@ -30,27 +30,27 @@ from popdist_onnx.types.enums import (
     TileSet,
     VirtualGraphMode,
     WeightDecayMode,
+    getLogger,
 )
 from popdist_onnx.types.graph_transformer import GraphTransformer
-from popdist_onnx.types.input_settings import (
-    ExchangeStrategy,
-    InputSettings,
-    ReplicatedStreamMode,
-)
-from popdist_onnx.types.input_shape_info import InputShapeInfo
-from popdist_onnx.types.logger import getLogger
-from popdist_onnx.types.option_groups import (
+from popdist_onnx.types.session_options import (
     AutomaticLossScalingSettings,
     BatchSerializationSettings,
     DeveloperSettings,
     ExecutionPhaseSettings,
     ReplicatedCollectivesSettings,
+    SessionOptions,
     TensorLocation,
     TensorLocationSettings,
 )
-from popdist_onnx.types.patterns import Patterns
-from popdist_onnx.types.session_options import SessionOptions
-from popdist_onnx.types.tensor_info import TensorInfo
+from popdist_onnx.types.tensor_info import (
+    DataType,
+    ExchangeStrategy,
+    InputSettings,
+    InputShapeInfo,
+    ReplicatedStreamMode,
+    TensorInfo,
+)
 
 __all__ = [
     "AdamMode",

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any
+
+from popdist_onnx.errors import ArgumentError, ValueRangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class AnchorReturnTypeId(IntEnum):
@@ -220,3 +227,151 @@ class ScatterReduction(Enum):
     Sum = "Sum"
     Max = "Max"
     Min = "Min"
+
+
+# `getLogger`: PopART's names for the standard library's log levels.
+
+
+_LEVELS = {
+    "TRACE": 5,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERR": logging.ERROR,
+    "CRITICAL": logging.CRITICAL,
+    "OFF": logging.CRITICAL + 10,
+}
+_ROOT = "popdist.onnx"
+
+
+class Logger:
+    """One of the adapter's loggers; a handler is the program's own affair.
+
+    Args:
+        name: The part of the adapter, or ``all``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(_ROOT if name == "all" else f"{_ROOT}.{name}")
+        self.debug = self._logger.debug
+        self.info = self._logger.info
+        self.warn = self._logger.warning
+        self.err = self._logger.error
+        self.critical = self._logger.critical
+
+    def trace(self, message: str, *arguments: object) -> None:
+        """Writes a message of the lowest level.
+
+        Args:
+            message: A format of the standard library's kind.
+            *arguments: Its values.
+        """
+        self._logger.log(_LEVELS["TRACE"], message, *arguments)
+
+    def setLevel(self, level: str) -> None:
+        """Says which messages are kept.
+
+        Args:
+            level: The least level.
+
+        Raises:
+            ValueRangeError: There is no such level.
+        """
+        if level not in _LEVELS:
+            raise ValueRangeError(
+                "PD506", "not a log level", value=level, accepted=", ".join(_LEVELS)
+            )
+        self._logger.setLevel(_LEVELS[level])
+
+
+def getLogger(name: str = "all") -> Logger:
+    """The logger of a part of the adapter.
+
+    Args:
+        name: The part (``session``, ``builder``, ...), or ``all``.
+
+    Returns:
+        The logger.
+    """
+    return Logger(name)
+
+
+# `Patterns`: which graph patterns PopART applies; ONNX Runtime optimises by rules of its own.
+
+
+class Patterns:
+    """A level and switches by name, kept as the program sets them.
+
+    ``patterns.InPlace = False`` and ``patterns.enablePattern("InPlace", False)`` mean the same.
+
+    Args:
+        level: The set to start from, or the names of the patterns to apply.
+    """
+
+    _level: PatternsLevel
+    _switches: dict[str, bool]
+    _runtime_asserts: bool
+
+    def __init__(self, level: PatternsLevel | Iterable[str] = PatternsLevel.Default) -> None:
+        names: list[str] = []
+        if not isinstance(level, PatternsLevel):
+            names, level = list(level), PatternsLevel.NoPatterns
+        self.__dict__.update(
+            _level=level, _switches=dict.fromkeys(names, True), _runtime_asserts=True
+        )
+
+    def enablePattern(self, name: str, value: bool) -> Patterns:
+        """Switches one pattern.
+
+        Args:
+            name: The pattern.
+            value: Whether it is applied.
+
+        Returns:
+            These patterns.
+
+        Raises:
+            ArgumentError: The value is no bool.
+        """
+        if not isinstance(value, bool):
+            raise ArgumentError("PD506", f"pattern {name} is switched by a bool", value=value)
+        self._switches[name] = value
+        return self
+
+    def isPatternEnabled(self, name: str) -> bool:
+        """Whether a pattern is applied.
+
+        Args:
+            name: The pattern.
+
+        Returns:
+            What was said of it, else whether the level applies patterns beyond the least.
+        """
+        return self._switches.get(name, self._level >= PatternsLevel.Default)
+
+    def enableRuntimeAsserts(self, value: bool) -> Patterns:
+        """Switches checks at run time.
+
+        Args:
+            value: Whether they are made.
+
+        Returns:
+            These patterns.
+        """
+        self.__dict__["_runtime_asserts"] = bool(value)
+        return self
+
+    def runtimeAssertsOn(self) -> bool:
+        """Whether checks are made at run time."""
+        return self._runtime_asserts
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.isPatternEnabled(name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.enablePattern(name, value)  # type: ignore[arg-type]  # checked there
+
+    def __repr__(self) -> str:
+        return f"Patterns({self._level.name}, {self._switches})"

@@ -10,15 +10,213 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_util
 
-from popdist_tf.collectives.carriers import carrier
-from popdist_tf.collectives.gate import gated
-from popdist_tf.collectives.gradient import with_gradient
-from popdist_tf.collectives.naming import collective_name
-from popdist_tf.collectives.xla import refuse_xla
+from popdist_tf.errors import CollectiveError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+# How values of dtypes that Horovod does not know travel: as values of one that it knows.
+
+
+_KNOWN = {
+    tf.uint8,
+    tf.int8,
+    tf.int32,
+    tf.int64,
+    tf.float16,
+    tf.float32,
+    tf.float64,
+}
+# Each of these holds every value of the other exactly; sums are rounded back to the original.
+_REDUCED_AS = {
+    tf.bfloat16: tf.float32,
+    tf.int16: tf.int32,
+    tf.uint16: tf.int32,
+    tf.uint32: tf.int64,
+}
+_PAIRS = {tf.complex64: tf.float32, tf.complex128: tf.float64}
+
+
+def carrier(tensor: Any, *, reduces: bool) -> tuple[Any, Callable[[Any], Any]]:
+    """Turns a tensor into one that Horovod can carry.
+
+    Args:
+        tensor: What is to travel.
+        reduces: Whether values are added on the way.
+
+    Returns:
+        The tensor to hand to Horovod, and the function that turns Horovod's answer back.
+
+    Raises:
+        CollectiveError: The dtype has no sum, or cannot travel at all.
+    """
+    dtype = tensor.dtype.base_dtype
+    if dtype in _KNOWN:
+        return tensor, tf.identity
+    if dtype in _PAIRS:
+        parts = tf.stack([tf.math.real(tensor), tf.math.imag(tensor)], axis=-1)
+        return parts, lambda answer: tf.complex(answer[..., 0], answer[..., 1])
+    if dtype in _REDUCED_AS:
+        return tf.cast(tensor, _REDUCED_AS[dtype]), lambda answer: tf.cast(answer, dtype)
+    if dtype == tf.bool and not reduces:
+        return tf.cast(tensor, tf.uint8), lambda answer: tf.cast(answer, tf.bool)
+    raise CollectiveError(
+        "PD410",
+        f"a tensor of dtype {dtype.name} cannot be "
+        + ("summed over instances" if reduces else "sent between instances"),
+        value=getattr(tensor, "name", None) if not tf.executing_eagerly() else tensor.shape,
+        accepted="floating point and complex numbers, integers of up to 64 bits"
+        + ("" if reduces else ", bool"),
+        hint="tf.cast it to tf.int32 first" if dtype == tf.bool else None,
+    )
+
+
+# Keeping TensorFlow's optimiser and scheduler from moving collectives.
+#
+# Horovod registers its ops as stateless, from which TensorFlow draws three wrong conclusions:
+#
+# * One whose input is constant may run while the graph is optimised, instead of when it is its
+# turn.   Ranks with different constants then wait for different operations, forever. * One whose
+# result is not used may be left out, on the rank where it is not used. * One in a loop need not
+# have ended before the next iteration starts it again under the same name,   which Horovod
+# refuses.
+#
+# An op that passes its value on and counts as stateful, in front of a collective and behind it,
+# stops all three. It is excepted from the order in which TensorFlow runs stateful ops, so that
+# gradients still travel as soon as they exist.
+
+
+def gated(value: Any) -> Any:
+    """Passes a tensor on through an op that TensorFlow neither folds, prunes nor repeats early.
+
+    Args:
+        value: A tensor.
+
+    Returns:
+        The same value. In eager code, where nothing is moved, the tensor itself.
+    """
+    if tf.executing_eagerly():
+        return value
+    gate = tf.raw_ops.GuaranteeConst(input=value)
+    dependencies = getattr(gate.graph, "experimental_acd_manager", None)
+    if dependencies is not None:
+        dependencies.run_independently(gate.op)
+    return gate
+
+
+# Gradients of collectives, which are collectives with names and gates of their own.
+
+
+def with_gradient(
+    function: Callable[[Any], Any], gradient: Callable[[Any], Any], source: Any
+) -> Any:
+    """Calls a function of a tensor, and says what its gradient is.
+
+    Args:
+        function: What is called.
+        gradient: From the gradient of the result to that of ``source``.
+        source: The tensor.
+
+    Returns:
+        What ``function`` returned.
+    """
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is None or graph.building_function:
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def called(tensor: Any) -> tuple[Any, Callable[[Any], Any]]:
+            return function(tensor), gradient
+
+        return called(source)
+    # In a graph of TensorFlow 1, `tf.custom_gradient` looks for the variables that the tensor
+    # depends on, and fails where one belongs to a second local replica.
+    name = f"PopdistCollective{ops.uid()}"
+
+    @tf.RegisterGradient(name)  # type: ignore[untyped-decorator]
+    def _backward(op: Any, upstream: Any, _: Any) -> tuple[None, Any]:
+        del op
+        return None, gradient(upstream)
+
+    with graph.gradient_override_map({"IdentityN": name}):
+        return tf.raw_ops.IdentityN(input=[function(source), source])[0]
+
+
+# Names by which the ranks of a job find each other's collectives.
+#
+# Horovod matches operations across ranks by the name of the graph node. Names that TensorFlow
+# derives from input tensors shift as soon as one rank builds an op, a layer or an optimizer more
+# than the others, and the job stalls. Ours count collectives in the outermost graph that is being
+# built, so they depend on nothing but the order of the collectives themselves.
+
+
+_COUNTERS = "_popdist_collectives"
+
+
+def collective_name(kind: str) -> str | None:
+    """A name for the next collective of the graph that is being built.
+
+    Args:
+        kind: What the collective does, such as ``allreduce``.
+
+    Returns:
+        A name, the same on every rank that builds the same sequence of collectives; None in eager
+        code, where Horovod pairs operations by their order and ignores names.
+    """
+    if tf.executing_eagerly():
+        return None
+    # The counters live and die with their graph. (A graph collection would end up in checkpoints.)
+    graph = _outermost(tf.compat.v1.get_default_graph())
+    if not hasattr(graph, _COUNTERS):
+        setattr(graph, _COUNTERS, {})
+    counters = getattr(graph, _COUNTERS)
+    index = counters.get(kind, 0)
+    counters[kind] = index + 1
+    return f"popdist_{kind}_{index}"
+
+
+def _outermost(graph: Any) -> Any:
+    while True:
+        outer = getattr(graph, "outer_graph", None)
+        # A function that is called from eager code hangs off TensorFlow's global default graph. A
+        # count kept there would drift as soon as one rank retraces more often than another.
+        if outer is None or not (outer.building_function or _is_v1_graph(outer)):
+            return graph
+        graph = outer
+
+
+def _is_v1_graph(graph: Any) -> bool:
+    return not tf.compat.v1.executing_eagerly_outside_functions() and not graph.building_function
+
+
+# XLA compiles no communication between processes.
+
+
+def refuse_xla(kind: str) -> None:
+    """Refuses to build a collective into a function that XLA is to compile.
+
+    TensorFlow would find out much later, and say that a kernel is missing.
+
+    Args:
+        kind: What the collective does, for the message.
+
+    Raises:
+        CollectiveError: The function that is being built has ``jit_compile=True``.
+    """
+    if tf.executing_eagerly():
+        return
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise CollectiveError(
+            "PD410",
+            f"XLA cannot compile a function that communicates with other instances ({kind})",
+            value="jit_compile=True",
+            accepted="jit_compile=False around strategy.run, reductions and training steps",
+            hint="leave jit_compile away from compile() or tf.function; functions inside that only "
+            "compute may have it",
+        )
 
 
 @dataclass(frozen=True)

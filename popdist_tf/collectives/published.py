@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from popdist_tf.collectives.basics import Average, require_op
-from popdist_tf.collectives.binding import initialised_collectives
+from popdist_tf.collectives.instances import Average, initialised_collectives, require_op
 
 
 def allreduce(tensor: Any, op: Any = None) -> Any:

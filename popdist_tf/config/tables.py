@@ -2,13 +2,70 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
-from popdist_tf.config import enums
 from popdist_tf.config.nested import Attribute
 
 if TYPE_CHECKING:
     from popdist_tf.config.nested import Table
+
+
+# The published enumerations of the configuration.
+
+
+class DeviceConnectionType(Enum):
+    """When a program attaches to its devices."""
+
+    ALWAYS = 0
+    ON_DEMAND = 1
+    NEVER = 2
+    PRE_COMPILE = 3
+
+
+class SelectionOrder(Enum):
+    """In which order devices are taken."""
+
+    AUTO = 0
+    ZIGZAG = 1
+    SNAKE = 2
+    HOOF = 3
+
+
+class SchedulingAlgorithm(Enum):
+    """Which scheduler orders a program's operations."""
+
+    CHOOSE_BEST = 0
+    CLUSTERING = 1
+    POST_ORDER = 2
+    LOOK_AHEAD = 3
+    SHORTEST_PATH = 4
+
+
+class StochasticRoundingBehaviour(Enum):
+    """Whether values are rounded stochastically."""
+
+    OFF = 0
+    ON = 1
+    REPLICA_IDENTICAL_ONLY = 2
+
+
+class ExecutionProfileType(Enum):
+    """What a profile records (the options of SDK 2.2 and before)."""
+
+    NO_PROFILE = 0
+    DEVICE_PROFILE = 1
+    IPU_PROFILE = 2
+    TILE_PROFILE = 3
+
+
+class MergeRemoteBuffersBehaviour(Enum):
+    """Whether remote buffers of equal shape are merged."""
+
+    NO_MERGING = 0
+    MERGE = 1
+    IF_BENEFICIAL = 2
+
 
 _FLAG_OFF = Attribute(default=False, types=(bool,))
 _FLAG_ON = Attribute(default=True, types=(bool,))
@@ -22,16 +79,14 @@ ATTRIBUTES: Table = {
     "allow_recompute": _FLAG_OFF,
     "auto_select_ipus": Attribute(default=[], types=(int, list, tuple), effect=_DEVICES),
     "select_ipus": Attribute(default=[], types=(int, list, tuple), effect=_DEVICES),
-    "selection_order": Attribute(default=enums.SelectionOrder.AUTO, types=(enums.SelectionOrder,)),
+    "selection_order": Attribute(default=SelectionOrder.AUTO, types=(SelectionOrder,)),
     "serialization_output_folder": _TEXT,
     "compilation_poplar_options": _OPTIONS,
     "gcl_poplar_options": _OPTIONS,
     "convolutions": {"poplar_options": _OPTIONS},
     "device_connection": {
         "enable_remote_buffers": _FLAG_OFF,
-        "type": Attribute(
-            default=enums.DeviceConnectionType.ALWAYS, types=(enums.DeviceConnectionType,)
-        ),
+        "type": Attribute(default=DeviceConnectionType.ALWAYS, types=(DeviceConnectionType,)),
         "version": _TEXT,
     },
     "experimental": {
@@ -50,8 +105,8 @@ ATTRIBUTES: Table = {
     "floating_point_behaviour": {
         "div0": _FLAG_OFF,
         "esr": Attribute(
-            default=enums.StochasticRoundingBehaviour.OFF,
-            types=(enums.StochasticRoundingBehaviour, bool),
+            default=StochasticRoundingBehaviour.OFF,
+            types=(StochasticRoundingBehaviour, bool),
         ),
         "inv": _FLAG_OFF,
         "nanoo": _FLAG_OFF,
@@ -92,8 +147,8 @@ ATTRIBUTES: Table = {
         "maximum_send_recv_cluster_size": _COUNT,
         "merge_infeed_io_copies": _FLAG_ON,
         "merge_remote_buffers": Attribute(
-            default=enums.MergeRemoteBuffersBehaviour.IF_BENEFICIAL,
-            types=(enums.MergeRemoteBuffersBehaviour,),
+            default=MergeRemoteBuffersBehaviour.IF_BENEFICIAL,
+            types=(MergeRemoteBuffersBehaviour,),
         ),
         "minimum_remote_tensor_size": Attribute(default=128, types=(int,)),
         "prefetch_data_streams": _FLAG_ON,
@@ -103,7 +158,7 @@ ATTRIBUTES: Table = {
     "pooling": {"poplar_options": _OPTIONS},
     "scheduling": {
         "algorithm": Attribute(
-            default=enums.SchedulingAlgorithm.CHOOSE_BEST, types=(enums.SchedulingAlgorithm,)
+            default=SchedulingAlgorithm.CHOOSE_BEST, types=(SchedulingAlgorithm,)
         ),
         "maximum_scheduler_lookahead_depth": Attribute(default=5, types=(int,)),
         "maximum_scheduler_search_space_size": Attribute(default=64, types=(int,)),

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
+
+from popdist_tf.collectives.agreement import agree
 
 if TYPE_CHECKING:
     from popdist_tf.collectives.host import HostCollectives
@@ -142,3 +147,78 @@ def reduces_when_read(variable: Any) -> bool:
         getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
         and hasattr(variable, "values")
     )
+
+
+# One folder for all ranks, where the user names none.
+
+
+_LONGEST = 4096
+
+
+def shared_model_dir(collectives: HostCollectives) -> str:
+    """A new temporary folder, the same path on every rank; every rank must call it.
+
+    TensorFlow would make a folder for each rank, and a second training would then start from
+    different steps.
+
+    Args:
+        collectives: The job's collectives.
+
+    Returns:
+        Its path; it exists on this host.
+    """
+    path = tempfile.mkdtemp() if collectives.rank == 0 else ""
+    letters = np.frombuffer(path.encode().ljust(_LONGEST, b"\0"), dtype=np.uint8)
+    with tf.init_scope(), context.eager_mode():
+        received = collectives.broadcast(tf.constant(letters)).numpy()
+    path = bytes(received).rstrip(b"\0").decode()
+    Path(path).mkdir(parents=True, exist_ok=True)
+    return path
+
+
+# Where ranks have folders of their own: all of them continue from the first one's checkpoint.
+#
+# A rank that finds a checkpoint restores it, and one that finds none initialises its variables,
+# which is a collective. So before a training begins, all must have found the same.
+
+
+def share_checkpoint(collectives: HostCollectives, model_dir: str) -> None:
+    """Copies the first rank's newest checkpoint to ranks that do not see it; all must call it.
+
+    Args:
+        collectives: The job's collectives, over Horovod.
+        model_dir: The estimator's folder, which may be another one on every host.
+
+    Raises:
+        AgreementError: A rank has a checkpoint although the first one has none.
+    """
+    prefix = tf.train.latest_checkpoint(model_dir)
+    mine = None if prefix is None else Path(prefix).name
+    with tf.init_scope(), context.eager_mode():
+        first = _broadcast(collectives, mine)
+        is_stale = first is None and mine is not None
+        agree(collectives, f"a training that starts anew{f' beside {prefix}' if is_stale else ''}")
+        lacks = first is not None and mine != first
+        row = np.asarray([[lacks]], np.int32)
+        if not np.asarray(collectives.allgather(tf.constant(row)).numpy()).any():
+            return
+        files = _broadcast(collectives, _read(prefix) if collectives.rank == 0 else None)
+    if lacks:
+        _write(Path(model_dir), first, files)
+
+
+def _broadcast(collectives: HostCollectives, value: object) -> Any:
+    assert collectives.horovod is not None  # noqa: S101 - asked for before
+    return collectives.horovod.broadcast_object(value, root_rank=0)
+
+
+def _read(prefix: str) -> dict[str, bytes]:
+    files = Path(prefix).parent.glob(f"{Path(prefix).name}.*")
+    return {file.name: file.read_bytes() for file in files}
+
+
+def _write(folder: Path, name: str, files: dict[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, content in files.items():
+        (folder / file).write_bytes(content)
+    tf.compat.v1.train.update_checkpoint_state(str(folder), str(folder / name))

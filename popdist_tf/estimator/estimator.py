@@ -2,32 +2,162 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from popdist_tf.errors import EstimatorValueError
-from popdist_tf.estimator.arguments import check_combination, check_listeners, check_params
-from popdist_tf.estimator.availability import estimator_api
-from popdist_tf.estimator.batch_size import local_batch_size
-from popdist_tf.estimator.checkpoints import SaveTogether, StartFromFirstRank, reduces_when_read
-from popdist_tf.estimator.guard import CompareAfterFirstStep
-from popdist_tf.estimator.loop import repeated
-from popdist_tf.estimator.model_dir import shared_model_dir
+from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
+from popdist_tf.estimator.checkpoints import (
+    SaveTogether,
+    StartFromFirstRank,
+    reduces_when_read,
+    share_checkpoint,
+    shared_model_dir,
+)
 from popdist_tf.estimator.run_config import RunConfig
-from popdist_tf.estimator.share_checkpoint import share_checkpoint
-from popdist_tf.estimator.signature import accepts
 from popdist_tf.estimator.spec import to_estimator_spec
-from popdist_tf.estimator.updates import StopAfterUpdates, counted, untouched_global_step
-from popdist_tf.estimator.worker import RankContext
+from popdist_tf.estimator.updates import (
+    RankContext,
+    StopAfterUpdates,
+    counted,
+    repeated,
+    untouched_global_step,
+)
+from popdist_tf.guards.divergence import CompareAfterFirstStep
 from popdist_tf.strategies.extended import HorovodExtended
+from popdist_tf.versions import estimator_api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from popdist_tf.collectives.host import HostCollectives
+
+
+# What an `IPUEstimator` is created and trained with, checked.
+
+
+def check_listeners(listeners: Any, eval_distribution: Any) -> None:
+    """Refuses to train where only the chief would evaluate in between, in a way that needs all.
+
+    Args:
+        listeners: What is told of checkpoints.
+        eval_distribution: The strategy of evaluations, or None.
+
+    Raises:
+        EstimatorUnsupportedError: The evaluation would wait for workers that train.
+    """
+    # `train_and_evaluate` evaluates in a listener of the chief's, with its own class for it.
+    evaluates = any("ForEvaluate" in type(one).__name__ for one in listeners or ())
+    if evaluates and getattr(eval_distribution, "num_replicas_in_sync", 1) > 1:
+        raise EstimatorUnsupportedError(
+            "PD423",
+            "the chief evaluates alone during train_and_evaluate, and would wait forever for the "
+            "other workers, which train",
+            value="eval_distribute",
+            accepted="RunConfig(train_distribute=...) alone with train_and_evaluate",
+            hint="leave eval_distribute away; or call train and evaluate in turns",
+        )
+
+
+def check_params(params: Any, sizes: list[int | None]) -> None:
+    """Checks the user's parameters.
+
+    Args:
+        params: The parameters, or None.
+        sizes: The batch sizes that were given as arguments, or None for each.
+
+    Raises:
+        EstimatorTypeError: ``params`` is no dict.
+        EstimatorValueError: A reserved key, or a batch size that is given twice.
+    """
+    if params is not None and not isinstance(params, dict):
+        raise EstimatorTypeError("PD421", "`params` must be a dict", value=params)
+    if params and "input_fn" in params:
+        raise EstimatorValueError("PD421", "the key 'input_fn' of `params` is reserved")
+    if params and "batch_size" in params and any(size is not None for size in sizes):
+        raise EstimatorValueError(
+            "PD421",
+            "the batch size is given twice: in params['batch_size'] and as an argument",
+            value=params["batch_size"],
+            accepted="one of the two",
+        )
+
+
+def check_combination(config: Any) -> None:
+    """Checks the settings of a run against each other.
+
+    Args:
+        config: A `RunConfig`.
+
+    Raises:
+        EstimatorUnsupportedError: They ask for what no strategy can do here.
+    """
+    ipu = config.ipu_run_config
+    if config.train_distribute is not None and ipu.iterations_per_loop > 1:
+        raise EstimatorUnsupportedError(
+            "PD423",
+            "a distribution strategy needs a call into TensorFlow for each update",
+            value=f"iterations_per_loop={ipu.iterations_per_loop}",
+            accepted="iterations_per_loop=1 with train_distribute",
+        )
+    if ipu.num_replicas > 1 and config.train_distribute is None:
+        raise EstimatorUnsupportedError(
+            "PD423",
+            "several replicas in one process need a strategy that runs them",
+            value=f"num_replicas={ipu.num_replicas}",
+            hint="RunConfig(train_distribute=PopDistStrategy()), started with poprun "
+            f"--num-replicas {ipu.num_replicas}",
+        )
+
+
+# The batch size of one replica, from the global one.
+
+
+def local_batch_size(name: str, global_size: int, workers: int, replicas: int) -> int:
+    """Divides a global batch over all replicas of all workers.
+
+    Args:
+        name: The argument that it came from, such as ``train_batch_size``.
+        global_size: Samples of one update, or of one evaluation step.
+        workers: Workers that take part.
+        replicas: Replicas of each worker.
+
+    Returns:
+        Samples of one replica.
+
+    Raises:
+        EstimatorValueError: The batch cannot be divided equally.
+    """
+    parts = workers * replicas
+    if global_size < parts or global_size % parts:
+        raise EstimatorValueError(
+            "PD421",
+            f"{name} cannot be divided over the replicas",
+            value=global_size,
+            accepted=f"a multiple of {parts} ({workers} workers with {replicas} replicas each)",
+        )
+    return global_size // parts
+
+
+# Which of the published arguments a user's function takes.
+
+
+def accepts(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function can be called with a keyword.
+
+    Args:
+        function: A function of the user's program, or a partial or callable object.
+        name: The keyword.
+
+    Returns:
+        True where a parameter has that name, or any keyword is taken.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.name == name or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+
 
 _MODES = estimator_api().ModeKeys
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
-from popdist_tf.estimator.availability import estimator_api
+from popdist_tf.versions import estimator_api
 
 
 class _Fields(NamedTuple):

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+from tensorflow.python.distribute import distribute_coordinator
 
 from popdist_tf.errors import EstimatorValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
 
 _WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "AssignAdd", "Assign"}
 
@@ -74,3 +76,57 @@ def _writers(graph: Any) -> int:
     }
     operations = (op for op in graph.get_operations() if op.type in _WRITES)
     return sum(id(op.inputs[0].op) in handles for op in operations)
+
+
+# Several updates in one call into TensorFlow.
+
+
+def repeated(count: int, update: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Runs an update several times, one after the other.
+
+    Args:
+        count: How often.
+        update: Builds one update; returns its loss and what trains.
+
+    Returns:
+        The mean loss, and an operation that has run all updates.
+    """
+
+    def body(done: Any, total: Any) -> tuple[Any, Any]:
+        loss, train_op = update()
+        with tf.control_dependencies([train_op]):
+            return done + 1, total + tf.cast(loss, tf.float32)
+
+    # One iteration at a time: a collective may not start again before it has ended.
+    done, total = tf.compat.v1.while_loop(
+        lambda done, _: done < count,
+        body,
+        [tf.constant(0), tf.constant(0.0)],
+        parallel_iterations=1,
+        back_prop=False,
+    )
+    return total / count, done.op
+
+
+# This rank among the others, as TensorFlow's training sessions ask about it.
+
+
+class RankContext(distribute_coordinator._WorkerContext):  # type: ignore[misc]
+    """Makes a training session of each rank, of which the first alone is the chief.
+
+    Every rank has a local session and initialises its own variables, which TensorFlow would leave
+    to the chief where it is told about the others in any other way.
+
+    Args:
+        strategy: The strategy of the job.
+        rank: This rank.
+        session_config: TensorFlow's settings of the session, or None.
+    """
+
+    def __init__(self, strategy: Any, rank: int, session_config: Any) -> None:
+        self._rank = rank
+        session_config = session_config or tf.compat.v1.ConfigProto()
+        super().__init__(strategy, None, None, None, session_config)
+
+    def _is_chief(self) -> bool:
+        return self._rank == 0

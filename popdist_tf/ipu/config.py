@@ -3,7 +3,8 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.config.enums import (
+from popdist_tf.config.ipu_config import IPUConfig, configure_ipu_system, reset_ipu_configuration
+from popdist_tf.config.tables import (
     DeviceConnectionType,
     ExecutionProfileType,
     MergeRemoteBuffersBehaviour,
@@ -11,8 +12,6 @@ from popdist_tf.config.enums import (
     SelectionOrder,
     StochasticRoundingBehaviour,
 )
-from popdist_tf.config.ipu_config import IPUConfig
-from popdist_tf.config.system import configure_ipu_system, reset_ipu_configuration
 
 __all__ = [
     "DeviceConnectionType",

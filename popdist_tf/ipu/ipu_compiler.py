@@ -3,7 +3,7 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.loops.compiler import compile  # noqa: A004 - published name
+from popdist_tf.loops.repeat import compile  # noqa: A004 - published name
 
 __all__ = ["compile"]
 

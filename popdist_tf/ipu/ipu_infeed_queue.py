@@ -3,7 +3,7 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.loops.infeed import IPUInfeedQueue, IPUIterator
+from popdist_tf.loops.queues import IPUInfeedQueue, IPUIterator
 
 __all__ = ["IPUInfeedQueue", "IPUIterator"]
 

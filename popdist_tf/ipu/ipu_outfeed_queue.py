@@ -3,7 +3,7 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.loops.outfeed import IPUOutfeedMode, IPUOutfeedQueue
+from popdist_tf.loops.queues import IPUOutfeedMode, IPUOutfeedQueue
 
 __all__ = ["IPUOutfeedMode", "IPUOutfeedQueue"]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.loops.pipelining import IPUPipelineEstimator, IPUPipelineEstimatorSpec
+from popdist_tf.loops.repeat import IPUPipelineEstimator, IPUPipelineEstimatorSpec
 
 __all__ = ["IPUPipelineEstimator", "IPUPipelineEstimatorSpec"]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.strategies.single import IPUStrategy
+from popdist_tf.strategies.popdist_strategy import IPUStrategy
 
 IPUStrategyV1 = IPUStrategy
 

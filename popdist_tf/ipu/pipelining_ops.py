@@ -3,7 +3,7 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.loops.pipelining import PipelineSchedule, pipeline
+from popdist_tf.loops.repeat import PipelineSchedule, pipeline
 
 __all__ = ["PipelineSchedule", "pipeline"]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.loops.scopes import (
+from popdist_tf.loops.operations import (
     frontend_attribute,
     ipu_jit_scope,
     ipu_scope,

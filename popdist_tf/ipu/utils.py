@@ -3,12 +3,18 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.config.device_only import (
+from popdist_tf.config.ipu_config import configure_ipu_system, reset_ipu_configuration
+from popdist_tf.config.legacy import (
+    auto_select_ipus,
+    create_ipu_config,
+    select_ipus,
     set_compilation_options,
     set_convolution_options,
+    set_experimental_multi_replica_distribution_options,
     set_floating_point_behaviour_options,
     set_gcl_options,
     set_io_tile_options,
+    set_ipu_connection_type,
     set_ipu_model_options,
     set_matmul_options,
     set_norm_options,
@@ -19,20 +25,8 @@ from popdist_tf.config.device_only import (
     set_serialization_options,
     set_transfer_options,
 )
-from popdist_tf.config.enums import (
-    DeviceConnectionType,
-    ExecutionProfileType,
-    SelectionOrder,
-)
-from popdist_tf.config.legacy import (
-    auto_select_ipus,
-    create_ipu_config,
-    select_ipus,
-    set_experimental_multi_replica_distribution_options,
-    set_ipu_connection_type,
-)
-from popdist_tf.config.system import configure_ipu_system, reset_ipu_configuration
-from popdist_tf.loops.seeds import (
+from popdist_tf.config.tables import DeviceConnectionType, ExecutionProfileType, SelectionOrder
+from popdist_tf.loops.operations import (
     move_variable_initialization_to_cpu,
     reset_ipu_seed,
     running_on_ipu_model,

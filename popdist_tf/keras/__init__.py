@@ -5,9 +5,9 @@ For programs of six steps: `init`, a local batch size from `size`, devices by `l
 Keras 2 and with Keras 3, where Horovod's own wrapper no longer reduces anything.
 """
 
-from popdist_tf.collectives.basics import Average, Sum, shutdown
+from popdist_tf.collectives.instances import Average, Sum, shutdown
 from popdist_tf.keras import callbacks
-from popdist_tf.keras.broadcasting import broadcast_variables, check_weights
+from popdist_tf.keras.callbacks import broadcast_variables, check_weights
 from popdist_tf.keras.job import (
     allgather,
     allreduce,

@@ -7,15 +7,15 @@ from typing import Any
 import tensorflow as tf
 
 import popdist
-from popdist.alone import launched
-from popdist_tf.collectives import basics
+from popdist.backend import launched
+from popdist_tf.collectives import instances
 from popdist_tf.collectives.instances import job_collectives
 
 
 def init() -> None:
     """Starts Horovod among all processes of the job; a program that runs alone needs none."""
     if popdist.isPopdistEnvSet() or launched():
-        basics.init()
+        instances.init()
 
 
 def size() -> int:
@@ -42,7 +42,7 @@ def local_rank() -> int:
     Returns:
         0 in a program that runs alone.
     """
-    return int(basics.local_rank()) if size() > 1 else 0
+    return int(instances.local_rank()) if size() > 1 else 0
 
 
 def local_size() -> int:
@@ -51,7 +51,7 @@ def local_size() -> int:
     Returns:
         1 in a program that runs alone.
     """
-    return int(basics.local_size()) if size() > 1 else 1
+    return int(instances.local_size()) if size() > 1 else 1
 
 
 def allreduce(tensor: Any, op: Any = None) -> Any:
@@ -68,9 +68,9 @@ def allreduce(tensor: Any, op: Any = None) -> Any:
         NotImplementedError: ``Adasum``.
         CollectiveError: Another operation, or a dtype that has no sum.
     """
-    op = basics.require_op(op)
+    op = instances.require_op(op)
     total = job_collectives().allreduce(tf.convert_to_tensor(tensor))
-    return total if op == basics.Sum else total / size()
+    return total if op == instances.Sum else total / size()
 
 
 def allgather(tensor: Any) -> Any:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from popdist_tf.collectives.agreement import agree
-from popdist_tf.collectives.basics import Average, Sum
-from popdist_tf.collectives.instances import job_collectives
+from popdist_tf.collectives.instances import Average, Sum, job_collectives
 from popdist_tf.errors import StrategyError
-from popdist_tf.keras.ends import AnnouncedSteps
-from popdist_tf.keras.guard import DivergenceGuard
+from popdist_tf.guards.divergence import DivergenceGuard
+from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.versions import describe, update_method
 
 if TYPE_CHECKING:

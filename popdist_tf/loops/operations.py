@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from popdist_tf.strategies.extended import device_code
+from popdist_tf.strategies.popdist_strategy import PopDistStrategy
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def gelu(x: Any, approximate: bool = True, name: str | None = None) -> Any:
@@ -127,3 +131,143 @@ def replication_index(name: str | None = None) -> Any:
         raise RuntimeError("replication_index works in a replica: call it inside strategy.run")
     index = replica.replica_id_in_sync_group
     return tf.identity(tf.convert_to_tensor(index, dtype=tf.int32), name=name)
+
+
+# Sums and means over replicas, in device code.
+
+
+def cross_replica_sum(x: Any, name: str | None = None) -> Any:
+    """Sums a tensor over replicas.
+
+    Under `PopDistStrategy` these are all replicas of the job. Other strategies run one replica in
+    each process, and the original reduces over a process alone here, so there it is the tensor
+    itself; `strategy.reduce` and the optimizers reduce over processes.
+
+    Args:
+        x: A tensor.
+        name: Accepted as published.
+
+    Returns:
+        The sum, the same on every replica.
+    """
+    del name
+    return _reduced(tf.distribute.ReduceOp.SUM, x)
+
+
+def cross_replica_mean(x: Any, name: str | None = None) -> Any:
+    """Averages a tensor over replicas; see `cross_replica_sum` for which.
+
+    Args:
+        x: A tensor.
+        name: Accepted as published.
+
+    Returns:
+        The mean, the same on every replica.
+    """
+    del name
+    return _reduced(tf.distribute.ReduceOp.MEAN, x)
+
+
+def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:
+    """States that tensors are the same on every replica; without effect on a host.
+
+    Args:
+        tensors: Tensors.
+        inplace: Accepted as published.
+
+    Returns:
+        The tensors.
+    """
+    del inplace
+    return tensors
+
+
+def _reduced(reduce_op: Any, x: Any) -> Any:
+    replica = tf.distribute.get_replica_context()
+    if replica is None:
+        raise RuntimeError("cross_replica_ops work in a replica: call them inside strategy.run")
+    if not isinstance(replica.strategy, PopDistStrategy):
+        return tf.identity(x)
+    # Not `all_reduce`, which a graph of TensorFlow 1 with several local replicas cannot take.
+    return replica.merge_call(
+        lambda strategy, value: strategy.extended.reduce_to(reduce_op, value, value), args=(x,)
+    )
+
+
+# Scopes of device code: on a host, the replica's own processor.
+
+
+@contextmanager
+def ipu_scope(device: str) -> Iterator[None]:
+    """Code in this scope stands for code on the device.
+
+    Args:
+        device: An IPU's name, as published; kept out of TensorFlow's sight, which knows no such
+            device.
+
+    Raises:
+        ValueError: ``device`` does not name an IPU.
+    """
+    if "IPU" not in str(device).upper():
+        raise ValueError(f"ipu_scope needs the name of an IPU, such as '/device:IPU:0': {device!r}")
+    with device_code(), _local_device():
+        yield
+
+
+def _local_device() -> Any:
+    if tf.distribute.has_strategy():  # which has set the replica's device already
+        return nullcontext()
+    gpu = tf.config.list_physical_devices("GPU")
+    return tf.device("/device:GPU:0" if gpu else "/device:CPU:0")
+
+
+@contextmanager
+def _without_effect(*_args: Any, **_kwargs: Any) -> Iterator[None]:
+    yield
+
+
+ipu_shard = _without_effect
+ipu_jit_scope = _without_effect
+frontend_attribute = _without_effect
+partials_type = _without_effect
+stochastic_rounding = _without_effect
+outside_compilation_scope = _without_effect
+
+
+# Random seeds, and small questions of the published ``ipu.utils``.
+
+
+def reset_ipu_seed(
+    seed: int,
+    device: str = "/device:IPU:0",
+    cpu_device: str = "cpu",
+    experimental_identical_replicas: bool = False,
+) -> Any:
+    """Starts random numbers from a seed.
+
+    Args:
+        seed: The seed of everything random that is built or called from now on.
+        device: Accepted as published.
+        cpu_device: Accepted as published.
+        experimental_identical_replicas: Accepted as published.
+
+    Returns:
+        An operation without effect, in graph mode, where programs run it; None otherwise.
+    """
+    del device, cpu_device, experimental_identical_replicas
+    tf.random.set_seed(seed)
+    return None if tf.executing_eagerly() else tf.no_op()
+
+
+def move_variable_initialization_to_cpu(graph: Any = None) -> None:
+    """Leaves variables where they are initialised, which is the host already.
+
+    Args:
+        graph: Accepted as published.
+    """
+    del graph
+
+
+def running_on_ipu_model() -> bool:
+    """Whether an emulated IPU is used: never, on a host."""
+    return False

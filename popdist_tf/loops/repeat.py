@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
 
-from popdist_tf.errors import StrategyError
+from popdist_tf.errors import EstimatorUnsupportedError, StrategyError
+from popdist_tf.strategies.extended import device_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def repeat(
@@ -130,3 +132,82 @@ def _as_list(values: Any) -> list[Any]:
     if values is None:
         return []
     return list(values) if isinstance(values, (list, tuple)) else [values]
+
+
+# `ipu_compiler.compile`: calling a function as one computation.
+
+
+def compile(  # noqa: A001 - published name
+    computation: Callable[..., Any], inputs: Sequence[Any] | None = None
+) -> Any:
+    """Builds a computation from a function.
+
+    Args:
+        computation: Called once with the inputs; returns tensors, operations, or nothing.
+        inputs: What it is called with.
+
+    Returns:
+        The tensors as a list, where there is one as well as where there are several; an operation
+        where there are none. Operations that ``computation`` returned run with any of the tensors.
+
+    Raises:
+        TypeError: ``inputs`` is no list or tuple.
+    """
+    if inputs is not None and not isinstance(inputs, (list, tuple)):
+        raise TypeError(f"ipu_compiler.compile needs a list of inputs: {inputs!r}")
+    with device_code():
+        outputs = computation(*(tf.nest.map_structure(tf.convert_to_tensor, list(inputs or []))))
+    flat = [] if outputs is None else _flat(outputs)
+    operations = [output for output in flat if isinstance(output, tf.Operation)]
+    tensors = [output for output in flat if not isinstance(output, tf.Operation)]
+    with tf.control_dependencies(operations):
+        if not tensors:
+            return tf.group(*operations)
+        return [tf.identity(tensor) for tensor in tensors]
+
+
+def _flat(outputs: Any) -> list[Any]:
+    return [output for output in tf.nest.flatten(outputs) if output is not None]
+
+
+# Pipelining: refused with a word on what to do instead.
+
+
+class PipelineSchedule(Enum):
+    """In which order the stages of a pipeline run."""
+
+    Grouped = 0
+    Interleaved = 1
+    Sequential = 2
+
+
+def pipeline(*_args: Any, **_kwargs: Any) -> NoReturn:
+    """Refuses to pipeline: a host has one device for each replica, and nothing to pipeline over.
+
+    Raises:
+        EstimatorUnsupportedError: Always.
+    """
+    raise EstimatorUnsupportedError(
+        "PD423",
+        "pipelining_ops.pipeline is not available on a host: a replica has one device",
+        hint="call the stages one after the other inside ipu.loops.repeat, and apply the sum of "
+        "the gradients of as many elements as gradient_accumulation_count said",
+    )
+
+
+class IPUPipelineEstimator:
+    """Refuses to be created; see `pipeline`.
+
+    Raises:
+        EstimatorUnsupportedError: Always.
+    """
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        raise EstimatorUnsupportedError(
+            "PD423",
+            "IPUPipelineEstimator is not available on a host: a replica has one device",
+            hint="use IPUEstimator, with a model_fn that calls the stages one after the other",
+        )
+
+
+IPUPipelineEstimatorSpec = IPUPipelineEstimator

@@ -8,7 +8,8 @@ where ours are not called.
 from __future__ import annotations
 
 import weakref
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -21,6 +22,8 @@ from tensorflow.python.distribute import (
 from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
+from popdist_tf.guards.divergence import StepGuard
+from popdist_tf.guards.uneven_data import with_agreed_end
 from popdist_tf.strategies import variables
 from popdist_tf.strategies.cross_device import (
     HostCrossDeviceOps,
@@ -28,14 +31,40 @@ from popdist_tf.strategies.cross_device import (
     is_mirrored,
     is_per_replica,
 )
-from popdist_tf.strategies.ends import with_agreed_end
-from popdist_tf.strategies.guard import StepGuard
-from popdist_tf.strategies.placement import device_code, on_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from popdist_tf.collectives.host import HostCollectives
+
+
+# Whether code is "on the device", which decides between reductions on devices and on hosts.
+#
+# On the original hardware `tf.device` told the two apart. Here both run on the same processors,
+# and what is left of the distinction is how a plain tensor counts: once for each replica of the
+# instance inside `strategy.run` or an `ipu_scope`, and once for the instance outside.
+
+
+_on_device: ContextVar[bool] = ContextVar("popdist_on_device", default=False)
+
+
+def on_device() -> bool:
+    """Whether the code that is being built or run stands for device code.
+
+    Returns:
+        True inside `strategy.run` and `ipu_scope`.
+    """
+    return _on_device.get()
+
+
+@contextmanager
+def device_code() -> Iterator[None]:
+    """Marks the code in this context as device code."""
+    token = _on_device.set(True)
+    try:
+        yield
+    finally:
+        _on_device.reset(token)
 
 
 class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]

@@ -10,9 +10,9 @@ from tensorflow.python.distribute import collective_util
 
 from popdist_tf.errors import StrategyError
 from popdist_tf.strategies import variables
-from popdist_tf.strategies.base import HostStrategy
+from popdist_tf.strategies.cluster import HostStrategy
 from popdist_tf.strategies.cross_device import check_reduction
-from popdist_tf.strategies.placement import device_code
+from popdist_tf.strategies.extended import device_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable

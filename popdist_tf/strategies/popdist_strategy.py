@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+import tensorflow as tf
+
 import popdist
-from popdist_tf.collectives.instances import job_collectives
-from popdist_tf.devices.local import replica_devices
-from popdist_tf.strategies.base import HostStrategy
-from popdist_tf.strategies.cluster import refuse_tf_config
-from popdist_tf.strategies.epochs import count_replica_steps
+from popdist_tf.collectives.host import HostCollectives
+from popdist_tf.collectives.instances import initialised_collectives, job_collectives
+from popdist_tf.strategies.cluster import HostStrategy, refuse_tf_config
+from popdist_tf.strategies.devices import replica_devices
 from popdist_tf.strategies.extended import HorovodExtended
+from popdist_tf.versions import correct_epoch_steps
+
+# How many steps an epoch has where an instance runs several replicas.
+#
+# Every replica takes a batch of its own, so a step of an instance with R replicas takes R batches.
+# Keras counts the batches of a data set before the strategy sees it, would wait for R times as many
+# steps as there are, and then ends the training early with a warning. The correction applies under
+# our strategies alone; the original's Keras extensions do the same.
+
+
+def count_replica_steps() -> None:
+    """Makes Keras count the steps of an epoch per instance; safe to call again."""
+    correct_epoch_steps(_per_instance)
+
+
+def _per_instance(batches: int) -> int:
+    replicas: int = getattr(tf.distribute.get_strategy().extended, "replicas_per_step", 1)
+    return batches // replicas
 
 
 class PopDistStrategy(HostStrategy):
@@ -66,6 +86,72 @@ class PopDistStrategy(HostStrategy):
         distribution.process_count = popdist.getNumInstances()
         distribution.process_index = popdist.getInstanceIndex()
         return config
+
+    @property
+    def supports_loss_scaling(self) -> bool:
+        """Whether optimizers may scale losses under this strategy: yes."""
+        return True
+
+
+# The strategy for any Horovod job: one replica for each rank.
+
+
+class IPUHorovodStrategy(HostStrategy):
+    """Data-parallel training with one replica for each Horovod rank.
+
+    There is no cluster to describe and no server to start: Horovod knows its ranks. Initial values
+    of variables come from rank 0; gradients are summed over the ranks by Horovod.
+
+    Args:
+        ipu_device: Accepted as published; the replica runs on this rank's own device.
+        variables_on_host: Whether variables and optimizer slots live in host memory. Without a GPU
+            they do in any case.
+
+    Raises:
+        StrategyError: Horovod is not initialised, or ``TF_CONFIG`` describes another cluster.
+    """
+
+    def __init__(self, ipu_device: str = "/device:IPU:0", variables_on_host: bool = False) -> None:
+        self.ipu_device = ipu_device
+        refuse_tf_config(type(self).__name__)
+        super().__init__(
+            HorovodExtended(
+                self,
+                initialised_collectives(),
+                replica_devices(1),
+                variable_device="/device:CPU:0" if variables_on_host else None,
+            )
+        )
+
+
+# The strategy for one instance: no communication at all.
+
+
+class IPUStrategy(HostStrategy):
+    """Runs on this process's device alone.
+
+    Args:
+        ipu_device: Accepted as published.
+        enable_dataset_iterators: Accepted as published, without effect on a host.
+        enable_keras_extensions: Accepted as published, without effect on a host.
+    """
+
+    def __init__(
+        self,
+        ipu_device: str = "/device:IPU:0",
+        enable_dataset_iterators: bool = True,
+        enable_keras_extensions: bool = True,
+    ) -> None:
+        del enable_dataset_iterators, enable_keras_extensions
+        if popdist.getNumInstances() > 1:
+            warnings.warn(
+                f"IPUStrategy keeps its variables to itself, and this job has "
+                f"{popdist.getNumInstances()} instances: each trains a model of its own. "
+                "PopDistStrategy keeps them equal.",
+                stacklevel=2,
+            )
+        self.ipu_device = ipu_device
+        super().__init__(HorovodExtended(self, HostCollectives(None, 1, 0), replica_devices(1)))
 
     @property
     def supports_loss_scaling(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from popdist_torch.checkpoint import file, parts, randomness
-from popdist_torch.checkpoint.job import Job
+from popdist_torch.checkpoint import file, parts
+from popdist_torch.checkpoint.parts import Job
 from popdist_torch.errors import CheckpointError
 from popdist_torch.executor.executor import Executor
 
@@ -60,9 +60,7 @@ class Checkpoint:
         """
         job = Job.joined(self._processes)
         own = {name: parts.own(part) for name, part in self._parts.items()}
-        mine = file.packed(
-            {"parts": own, "random": randomness.state()}, ", ".join(own) or "nothing"
-        )
+        mine = file.packed({"parts": own, "random": file.state()}, ", ".join(own) or "nothing")
         everyone = job.gathered(mine)
         job.on_first(lambda: self._write(everyone, values))
 
@@ -85,7 +83,7 @@ class Checkpoint:
         for name, part in self._parts.items():
             each = [instance["parts"][name] for instance in saved["instances"]]
             parts.load(part, saved["shared"][name], each, job.index)
-        randomness.restore(saved["instances"][job.index]["random"])
+        file.restore(saved["instances"][job.index]["random"])
         values: dict[str, Any] = saved["values"]
         return values
 

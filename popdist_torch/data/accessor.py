@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist_torch.data.processes import communicating
-from popdist_torch.data.ring import Ring
-from popdist_torch.data.worker import Job, main
+from popdist_torch.data.prefetch_worker import Job, Ring, communicating, main
 from popdist_torch.errors import DataError, Error
-from popdist_torch.options.checks import flag, member, whole_number
 from popdist_torch.options.enums import SharingStrategy
+from popdist_torch.options.settings import flag, member, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -201,7 +199,7 @@ def _start(job: Job, strategy: SharingStrategy) -> tuple[Connection, BaseProcess
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         # Imported once in the server, so that every process after the first starts at once.
-        context.set_forkserver_preload(["torch", "popdist_torch.data.worker"])
+        context.set_forkserver_preload(["torch", "popdist_torch.data.prefetch_worker"])
     try:
         pickled = pickle.dumps(job)
     except Exception as error:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from popdist_torch import job
 from popdist_torch.errors import DataError
-from popdist_torch.executor import connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,7 +45,7 @@ def in_step(
     if here.num_processes == 1:
         yield from batches
         return
-    horovod = connection.require(here)
+    horovod = job.require(here)
     iterator = iter(batches)
     count = 0
     while True:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from popdist_torch.options.effects import stored_only
+from popdist_torch.options.settings import stored_only
 
 if TYPE_CHECKING:
     from popdist_torch.optim.device import DeviceOptimizer

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from popdist_torch.executor.batching import Batching
-    from popdist_torch.executor.finite import LossGuard
     from popdist_torch.executor.gradients import Gradients
     from popdist_torch.executor.inputs import Arguments
     from popdist_torch.executor.loss_scaling import LossScaling
+    from popdist_torch.executor.losses import LossGuard
     from popdist_torch.executor.outputs import Outputs
     from popdist_torch.executor.replicas import RandomStreams
     from popdist_torch.executor.weights import DeviceModel

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from popdist_torch import agreement, job
 from popdist_torch.errors import Error, OptimizerError
-from popdist_torch.executor import agreement, connection
 from popdist_torch.executor.executor import Executor
-from popdist_torch.executor.finite import LossGuard
-from popdist_torch.executor.gradients import Gradients, SharedGradients
+from popdist_torch.executor.gradients import Gradients, OrderedGradients, SharedGradients
 from popdist_torch.executor.host_access import unwrap, wrap
 from popdist_torch.executor.loss_scaling import LossScaling
-from popdist_torch.executor.ordered import OrderedGradients
+from popdist_torch.executor.losses import LossGuard
 from popdist_torch.executor.step import train
 from popdist_torch.optim.device import DeviceOptimizer
 from popdist_torch.options import Options, OutputMode, ReductionType
@@ -220,7 +219,7 @@ class TrainingExecutor(Executor):
                 hint="build it from model.parameters(), before parameters are frozen",
             )
         here = self._options.placement
-        horovod = connection.require(here) if here.num_processes > 1 else None
+        horovod = job.require(here) if here.num_processes > 1 else None
         if horovod is not None and self._check_agreement:
             agreement.require(
                 agreement.facts(replicas.model.module, self._options, self._optimizer), horovod

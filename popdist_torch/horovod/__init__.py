@@ -12,14 +12,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from popdist_torch.horovod.data import DistributedSampler, local_batch_size
 from popdist_torch.horovod.optimizer import DistributedOptimizer
 from popdist_torch.horovod.sharing import (
     average_metrics,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from popdist_torch.horovod.world import init, local_rank, local_size, pin_device, rank, size
+from popdist_torch.horovod.world import (
+    DistributedSampler,
+    init,
+    local_batch_size,
+    local_rank,
+    local_size,
+    pin_device,
+    rank,
+    size,
+)
 
 __all__ = [
     "DistributedOptimizer",

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from popdist_torch import agreement
 from popdist_torch.errors import PlainLoopError
-from popdist_torch.executor import agreement
-from popdist_torch.executor.instance_sum import InstanceSum
+from popdist_torch.gradient_exchange import InstanceSum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,8 +10,7 @@ from torch import nn
 from popdist.exchange import disagreements
 from popdist.exchange.agreement import listed
 from popdist_torch.checkpoint import file
-from popdist_torch.checkpoint.job import Job
-from popdist_torch.checkpoint.parts import load_optimizer
+from popdist_torch.checkpoint.parts import Job, load_optimizer
 from popdist_torch.errors import AgreementError, PlainLoopError
 from popdist_torch.horovod.world import connected
 

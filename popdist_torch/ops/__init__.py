@@ -9,11 +9,15 @@ from popdist_torch.ops.annotations import (
     BlockFunction,
     MultiConv,
     NameScope,
+    isRunningOnIpu,
     removeBlocks,
 )
 from popdist_torch.ops.control_flow import cond, dynamic_slice, dynamic_update, for_loop
 from popdist_torch.ops.ctc import ctc_beam_search_decoder
 from popdist_torch.ops.hints import (
+    CPU,
+    custom_op,
+    identity_loss,
     ipu_print_tensor,
     nop,
     serializedMatMul,
@@ -21,11 +25,8 @@ from popdist_torch.ops.hints import (
     set_overlap_for_input,
     set_overlap_for_output,
 )
-from popdist_torch.ops.host_code import CPU, custom_op
 from popdist_torch.ops.library import LIBRARY as _LIBRARY
-from popdist_torch.ops.loss import identity_loss
 from popdist_torch.ops.recomputation import recomputationCheckpoint
-from popdist_torch.ops.scope import isRunningOnIpu
 
 __all__ = [
     "CPU",

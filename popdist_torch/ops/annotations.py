@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
 from popdist_torch.errors import Error, OptionError
-from popdist_torch.options.checks import flag, one_of, whole_number
-from popdist_torch.options.effects import stored_only
 from popdist_torch.options.enums import MultiConvPlanType
+from popdist_torch.options.settings import flag, one_of, stored_only, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from typing_extensions import Self
+
 
 Wrapped = TypeVar("Wrapped", bound="nn.Module | Callable[..., Any]")
 
@@ -242,3 +243,33 @@ def _identity(user_id: str | None, ipu_id: int | None) -> tuple[str, int | None]
     if not isinstance(user_id, str):
         raise OptionError("PD300", "a block's name is text", value=user_id)
     return user_id, ipu_id
+
+
+# Whether code runs inside a wrapped model: what PopTorch programs mean by "on the IPU".
+
+
+_inside: ContextVar[bool] = ContextVar("inside a wrapped model", default=False)
+
+
+@contextmanager
+def wrapped_call() -> Iterator[None]:
+    """Marks what runs as part of a wrapped model.
+
+    Yields:
+        Nothing.
+    """
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def isRunningOnIpu() -> bool:
+    """Whether this code is part of a call of a wrapped model.
+
+    Returns:
+        True inside ``trainingModel(...)(...)`` and ``inferenceModel(...)(...)``, whatever device
+        they run on; False elsewhere, also where the same module is called plainly.
+    """
+    return _inside.get()

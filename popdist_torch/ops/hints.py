@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.utils import _pytree as pytree
 
-from popdist_torch.errors import OptionValueError
-from popdist_torch.options.checks import member
-from popdist_torch.options.effects import stored_only
+from popdist_torch.errors import NotOnHostError, OptionValueError
 from popdist_torch.options.enums import MatMulSerializationMode, OverlapMode
+from popdist_torch.options.settings import member, stored_only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def nop(tensor: torch.Tensor) -> torch.Tensor:
@@ -173,3 +177,106 @@ def ipu_print_tensor(
             lambda gradient: show(gradient, f"gradient of {name}")
         )
     return shown
+
+
+# Code that a model runs beside the accelerator, and code that only an IPU can run.
+
+
+class CPU:
+    """Calls a function with its tensors on the CPU, from wherever the model runs.
+
+    Gradients flow through it. Results go back to the device of the first tensor.
+
+    Args:
+        layer_to_call: The function or module.
+        ID: Name of the operation.
+    """
+
+    def __init__(self, layer_to_call: Callable[..., Any], ID: str = "") -> None:
+        self._layer = layer_to_call
+        self._name = ID
+
+    def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Calls the function.
+
+        Args:
+            *inputs: Its arguments.
+            **kwargs: As above.
+
+        Returns:
+            What it returned.
+        """
+        tensors = [
+            leaf for leaf in pytree.tree_leaves((inputs, kwargs)) if isinstance(leaf, torch.Tensor)
+        ]
+        home = tensors[0].device if tensors else torch.device("cpu")
+        args, named = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (inputs, kwargs))
+        result = self._layer(*args, **named)
+        return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(home), result)
+
+
+def custom_op(
+    inputs: Any = None,
+    name: str = "",
+    domain: str = "",
+    domain_version: int = 1,
+    example_outputs: Any = None,
+    attributes: Any = None,
+) -> NoReturn:
+    """Stands for an operation that was compiled for an IPU, which cannot run here.
+
+    Args:
+        inputs: Its tensors.
+        name: Its name.
+        domain: Its domain.
+        domain_version: The domain's version.
+        example_outputs: Tensors like its results.
+        attributes: Its attributes.
+
+    Raises:
+        NotOnHostError: Always.
+    """
+    del inputs, example_outputs, attributes
+    raise NotOnHostError(
+        "PD305",
+        "custom_op runs compiled IPU code, which a host does not have",
+        value=f"{domain}.{name}, version {domain_version}",
+        hint="compute it with torch operations where poptorch.ipuHardwareIsAvailable() is False",
+    )
+
+
+# Marks a value as the loss.
+
+
+_REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": torch.clone,
+    "mean": torch.mean,
+    "sum": torch.sum,
+}
+
+
+def identity_loss(x: torch.Tensor, reduction: str) -> torch.Tensor:
+    """Marks a value as the loss that training minimises.
+
+    Args:
+        x: The value, of any shape.
+        reduction: ``"none"`` keeps the shape, ``"mean"`` and ``"sum"`` reduce over all elements.
+
+    Returns:
+        The marked value; training differentiates the sum of its elements.
+
+    Raises:
+        OptionValueError: Another reduction.
+    """
+    # Lets a mode that watches torch functions see this one call, as it sees those of torch.
+    if has_torch_function_unary(x):
+        return handle_torch_function(identity_loss, (x,), x, reduction)
+    if reduction not in _REDUCTIONS:
+        raise OptionValueError(
+            "PD303",
+            "identity_loss knows no such reduction",
+            value=reduction,
+            accepted="'none', 'mean' or 'sum'",
+        )
+    marked: torch.Tensor = _REDUCTIONS[reduction](x)
+    return marked

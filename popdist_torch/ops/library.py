@@ -11,7 +11,7 @@ import torch
 
 from popdist_torch.errors import OptionValueError
 from popdist_torch.ops import ctc, hints
-from popdist_torch.ops.loss import identity_loss
+from popdist_torch.ops.hints import identity_loss
 from popdist_torch.ops.recomputation import recomputationCheckpoint
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch.errors import OptionValueError
-from popdist_torch.optim.own_step import OwnStep
-from popdist_torch.optim.scaled import MOMENT_TYPES, positive
+from popdist_torch.optim.scaled import MOMENT_TYPES, OwnStep, positive
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

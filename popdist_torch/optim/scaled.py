@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from popdist_torch.errors import OptimizerError
-from popdist_torch.optim.attributes import VariableAttributes
-from popdist_torch.options.effects import stored_only
+from popdist_torch.options.settings import stored_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,6 +31,80 @@ if TYPE_CHECKING:
         """What those take that clip."""
 
         max_grad_norm: float | None
+
+    from collections.abc import Callable
+
+
+# Which settings of an optimizer are compiled into the model, and which may change later.
+
+
+class VariableAttributes:
+    """``optimizer.variable_attrs``.
+
+    By the published rule attributes are variable where the program gave them to the constructor,
+    and constant otherwise. A host can change them all; what it refuses to change are attributes
+    that the program itself marked as constant.
+
+    Args:
+        constant: Whether each attribute is constant.
+    """
+
+    def __init__(self, constant: dict[str, bool]) -> None:
+        self._constant = constant
+        self._marked: set[str] = set()
+
+    @property
+    def marked(self) -> frozenset[str]:
+        """What the program marked as constant."""
+        return frozenset(self._marked)
+
+    def isConstant(self, attr: str) -> bool:
+        """Whether an attribute is constant.
+
+        Args:
+            attr: Its name.
+
+        Returns:
+            True if so.
+
+        Raises:
+            OptimizerError: There is no such attribute.
+        """
+        return self._constant[self._known(attr)]
+
+    def markAsConstant(self, attr: str) -> None:
+        """Makes an attribute constant: changing it later is an error.
+
+        Args:
+            attr: Its name.
+
+        Raises:
+            OptimizerError: There is no such attribute.
+        """
+        self._constant[self._known(attr)] = True
+        self._marked.add(attr)
+
+    def markAsVariable(self, attr: str) -> None:
+        """Makes an attribute variable.
+
+        Args:
+            attr: Its name.
+
+        Raises:
+            OptimizerError: There is no such attribute.
+        """
+        self._constant[self._known(attr)] = False
+        self._marked.discard(attr)
+
+    def _known(self, attr: str) -> str:
+        if attr not in self._constant:
+            raise OptimizerError(
+                "PD306",
+                "the optimizer has no such attribute",
+                value=attr,
+                accepted=", ".join(sorted(self._constant)),
+            )
+        return attr
 
 
 MOMENT_TYPES = (
@@ -193,3 +266,35 @@ def positive(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise OptimizerError("PD306", f"{name} must be positive", value=value)
     return float(value)
+
+
+# Optimizers whose update is written here, and not torch's.
+
+
+class OwnStep(Scaled):
+    """A step that updates each weight by `_update`."""
+
+    # Complete on its own: torch runs step hooks once more in a step that calls its parent's.
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Updates the parameters from their gradients.
+
+        Args:
+            closure: Evaluates the model first.
+
+        Returns:
+            What ``closure`` returned.
+        """
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
+        self._update_all()
+        return loss
+
+    def _update_all(self) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._update(weight, weight.grad, group)
+
+    def _update(self, weight: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        raise NotImplementedError

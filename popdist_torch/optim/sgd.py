@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist_torch.optim.own_step import OwnStep
-from popdist_torch.optim.scaled import clip_factor, positive
+from popdist_torch.optim.scaled import OwnStep, clip_factor, positive
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from popdist_torch.errors import ConfigFileError
+from popdist_torch.options.device_only import TensorLocationSettings
 from popdist_torch.options.distributed import DistributedOptions as _DistributedOptions
 from popdist_torch.options.enums import (
     AnchorMode,
@@ -23,7 +24,6 @@ from popdist_torch.options.enums import (
     SyncPattern,
     VariableRetrievalMode,
 )
-from popdist_torch.options.locations import TensorLocationSettings
 from popdist_torch.options.options import Options
 from popdist_torch.options.placement import Placement
 from popdist_torch.options.strategies import (

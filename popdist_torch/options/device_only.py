@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from popdist_torch.errors import OptionError
-from popdist_torch.options.checks import at_least, flag, names, one_of, text
+import torch
+
+from popdist_torch.errors import OptionError, OptionValueError
 from popdist_torch.options.enums import SyncPattern
-from popdist_torch.options.settings import Setting, without_effect
+from popdist_torch.options.settings import (
+    Setting,
+    at_least,
+    flag,
+    names,
+    one_of,
+    stored_only,
+    text,
+    with_effect,
+    without_effect,
+)
 from popdist_torch.options.storage import OptionsDict
 from popdist_torch.options.strategies import AutoStage, ExecutionStrategy, PipelinedExecution
 
@@ -141,3 +152,246 @@ class DeviceOnlyOptions(OptionsDict):
         """
         self.createOrSet(module_namescope_enabled=False)
         return self
+
+
+# ``Options.Jit``: how PopTorch builds its graph; on a host models run eagerly.
+
+
+class JitOptions(OptionsDict):
+    """Options of graph building."""
+
+    path = "Jit."
+
+    @without_effect
+    def traceModel(self, trace_model: bool) -> JitOptions:
+        """Accepts the dispatcher, PopTorch's only way since SDK 3.
+
+        Args:
+            trace_model: False.
+
+        Returns:
+            These options.
+
+        Raises:
+            OptionValueError: True was given.
+        """
+        if flag("traceModel", trace_model):
+            raise OptionValueError(
+                "PD300", "tracing was removed from PopTorch in SDK 3", accepted="False"
+            )
+        return self
+
+
+# ``Options.TensorLocations``: where an IPU keeps tensors; a host has one memory.
+
+
+_IO_TILES = range(32, 193, 2)
+
+
+class TensorLocationSettings(OptionsDict):
+    """Where one kind of tensor lives."""
+
+    path = "TensorLocationSettings."
+
+    minElementsForOffChip = Setting(
+        "Smallest tensor that may leave the chip, in elements.",
+        "min_elements",
+        "minElementsForOffChip",
+        at_least(0),
+    )
+    minElementsForReplicatedTensorSharding = Setting(
+        "Smallest tensor that is sharded over replicas, in elements.",
+        "min_elements",
+        "minElementsForReplicatedTensorSharding",
+        at_least(0),
+    )
+    useOnChipStorage = Setting(
+        "Whether tensors stay on the chip; None leaves it to the device.",
+        "use",
+        "onChip",
+        flag,
+        default=True,
+        clears=True,
+    )
+    useReplicatedTensorSharding = Setting(
+        "Whether tensors are sharded over replicas.",
+        "use",
+        "useReplicatedTensorSharding",
+        flag,
+        default=True,
+    )
+    useIOTilesToLoad = Setting(
+        "Whether tiles set aside for transfer load the tensors.",
+        "use",
+        "useIOTilesToLoad",
+        flag,
+        default=True,
+    )
+    useIOTilesToStore = Setting(
+        "Whether tiles set aside for transfer store the tensors.",
+        "use",
+        "useIOTilesToStore",
+        flag,
+        default=True,
+    )
+
+
+def _settings(name: str, location: Any) -> dict[str, Any]:
+    if not isinstance(location, TensorLocationSettings):
+        raise OptionError("PD300", f"{name} takes TensorLocationSettings", value=location)
+    return location.toDict()
+
+
+def _io_tiles(name: str, tiles: Any) -> int:
+    if tiles not in _IO_TILES:
+        raise OptionError("PD300", name, value=tiles, accepted="an even number from 32 to 192")
+    return int(tiles)
+
+
+class TensorLocationsOptions(OptionsDict):
+    """Where each kind of tensor lives."""
+
+    path = "TensorLocations."
+
+    setActivationLocation = Setting(
+        "Where activations live.", "location", "location_activation", _settings
+    )
+    setWeightLocation = Setting("Where weights live.", "location", "location_weight", _settings)
+    setOptimizerLocation = Setting(
+        "Where optimizer state lives.", "location", "location_optimizer", _settings
+    )
+    setAccumulatorLocation = Setting(
+        "Where gradient accumulators live.", "location", "location_accumulator", _settings
+    )
+    numIOTiles = Setting(
+        "How many tiles are set aside for transfer.", "num_tiles", "numIOTiles", _io_tiles
+    )
+
+
+# ``Options._Popart``: settings handed to PopART as they are; here they are kept.
+
+
+_PAIR = 2
+
+SYNTHETIC_DATA = "syntheticDataMode"
+"""The one session option with a meaning on a host: 0 for real data, else generated data."""
+
+
+class PopartOptions(OptionsDict):
+    """PopART session options by name."""
+
+    path = "_Popart."
+
+    def __init__(self) -> None:
+        super().__init__(
+            options={"instrumentWithHardwareCycleCounter": False, "rearrangeAnchorsOnHost": False},
+            patterns={},
+            patterns_level=2,
+        )
+
+    @with_effect("`syntheticDataMode` acts as `enableSyntheticData`; no other name does")
+    # The published method takes a name and a value, unlike that of every other group.
+    def set(self, *name_and_value: Any, **values: Any) -> PopartOptions:  # type: ignore[override]
+        """Stores one PopART session option.
+
+        Args:
+            *name_and_value: The option's name, and its value.
+            **values: As for every other group; used by attribute assignment.
+
+        Returns:
+            These options.
+
+        Raises:
+            OptionError: Not a name and a value.
+        """
+        if name_and_value:
+            self._require_unfrozen()
+            if len(name_and_value) != _PAIR:
+                raise OptionError(
+                    "PD300", "_Popart.set takes a name and a value", value=name_and_value
+                )
+            name, value = name_and_value
+            if name != SYNTHETIC_DATA:
+                stored_only(f"_Popart.{name}")
+            self("options")[name] = value
+        super().set(**values)
+        return self
+
+    @without_effect
+    def setPatterns(self, patterns: Mapping[str, bool], level: int = 2) -> PopartOptions:
+        """Stores which graph patterns PopART applies.
+
+        Args:
+            patterns: Switches by pattern.
+            level: The set of patterns to start from.
+
+        Returns:
+            These options.
+        """
+        return self.set(patterns=dict(patterns), patterns_level=level)
+
+
+# ``Options.Precision``: number formats of an IPU; on a host the model's dtypes decide.
+
+
+_PARTIALS = {torch.float: "float", torch.half: "half"}
+
+
+def _partials(name: str, dtype: Any) -> str:
+    if dtype not in _PARTIALS:
+        raise OptionValueError(
+            "PD300",
+            f"{name} takes a type of partial sums",
+            value=dtype,
+            accepted="torch.float or torch.half",
+        )
+    return _PARTIALS[dtype]
+
+
+class PrecisionOptions(OptionsDict):
+    """Options of the device's arithmetic."""
+
+    path = "Precision."
+
+    setPartialsType = Setting(
+        "The type of partial sums, ``torch.float`` or ``torch.half``.",
+        "dtype",
+        "partials_type",
+        _partials,
+    )
+    enableStochasticRounding = Setting(
+        "Whether the device rounds to half precision at random.",
+        "enabled",
+        "stochastic_rounding",
+        flag,
+    )
+    enableFloatingPointExceptions = Setting(
+        "Whether the device stops at overflows and undefined results.",
+        "enabled",
+        "floating_point_exceptions",
+        flag,
+    )
+    halfFloatCasting = Setting(
+        "How half and single precision combine; without effect in PopTorch too since SDK 3.",
+        "half_float_casting",
+        "half_float_casting",
+        lambda _name, value: value,
+    )
+    runningStatisticsAlwaysFloat = Setting(
+        "Whether running statistics are kept in single precision.",
+        "value",
+        "running_statistics_always_float",
+        flag,
+    )
+    autocastEnabled = Setting(
+        "Whether operations choose their precision by a policy (to SDK 2.6).",
+        "autocast_enabled",
+        "autocast_enabled",
+        flag,
+    )
+    autocastPolicy = Setting(
+        "The policy of ``autocastEnabled`` (to SDK 2.6).",
+        "autocast_policy",
+        "autocast_policy",
+        lambda _name, policy: policy,
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from popdist_torch.errors import OptionError
-from popdist_torch.options.checks import names, whole_number
-from popdist_torch.options.settings import with_effect, without_effect
+from popdist_torch.options.settings import names, whole_number, with_effect, without_effect
 from popdist_torch.options.storage import OptionsDict
 
 

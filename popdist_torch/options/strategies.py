@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from popdist_torch.errors import OptionError
-from popdist_torch.options.checks import flag, member, whole_number
 from popdist_torch.options.enums import AutoStage, Liveness
+from popdist_torch.options.settings import flag, member, whole_number
 from popdist_torch.options.storage import shown
 
 if TYPE_CHECKING:

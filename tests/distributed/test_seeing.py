@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from popdist.poprun.seeing.result import FIELDS
+from popdist.poprun.output.result_json import FIELDS
 from tests.distributed.jobs import LAUNCHER, run_command
 
 PYTHON = [sys.executable, "-c"]

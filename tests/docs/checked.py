@@ -9,8 +9,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from popdist.poprun.command.parser import parse
 from popdist.poprun.doctor.session import _parser as doctor_parser
+from popdist.poprun.options.parser import parse
 from popdist.poprun.plan.job import make_job
 from tests.distributed.jobs import ROOT
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from popdist.errors import PopdistError
-from popdist.poprun.command.parser import parse
+from popdist.poprun.options.parser import parse
 from popdist.poprun.plan.job import make_job
 from tests.distributed.jobs import ROOT, run_command
 from tests.docs.blocks import PAGES, blocks_of, commands_of, indented, shows

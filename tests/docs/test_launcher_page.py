@@ -3,7 +3,7 @@
 import re
 import shlex
 
-from popdist.poprun.command.parser import parse
+from popdist.poprun.options.parser import parse
 from popdist.poprun.plan.job import make_job
 from tests.distributed.jobs import ROOT
 

@@ -31,7 +31,7 @@ def hosts(tmp_path):
 
 @pytest.fixture
 def start(hosts, tmp_path):
-    from popdist.poprun.plan.locate import locate_mpirun
+    from popdist.poprun.machines.find_mpirun import locate_mpirun
 
     started = []
 

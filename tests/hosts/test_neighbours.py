@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from popdist.poprun.plan.locate import locate_mpirun
+from popdist.poprun.machines.find_mpirun import locate_mpirun
 from tests.distributed.jobs import LAUNCHER, run_command
 from tests.hosts.network import Hosts, missing
 

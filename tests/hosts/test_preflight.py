@@ -12,10 +12,9 @@ import pytest
 from popdist import _version
 from popdist.errors import LaunchError
 from popdist.poprun.log import Log
-from popdist.poprun.machines.preflight import ask_hosts
-from popdist.poprun.machines.reach import reach_hosts
+from popdist.poprun.machines.find_mpirun import locate_mpirun
+from popdist.poprun.machines.preflight import ask_hosts, reach_hosts
 from popdist.poprun.machines.ssh import ssh_words
-from popdist.poprun.plan.locate import locate_mpirun
 from popdist.poprun.plan.requests import Reach
 from tests.distributed.jobs import LAUNCHER, run_command
 from tests.hosts.network import Hosts, Setup, missing

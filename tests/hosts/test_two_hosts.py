@@ -84,7 +84,7 @@ def test_a_failure_is_named_with_its_host(options, hosts):
 
 def test_horovod_sums_over_the_network(hosts):
     # Horovod belongs to the Open MPI of this environment, whichever generation that is.
-    from popdist.poprun.plan.locate import locate_mpirun
+    from popdist.poprun.machines.find_mpirun import locate_mpirun
 
     found = locate_mpirun(os.environ).path
     code = (

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from popdist.alone import connected_by_gloo
+from popdist.backend import connected_by_gloo
 
 SETTINGS = ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS")
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popdist.contract import VARIABLES
-from popdist.environment import Topology
 from popdist.errors import ContractError
+from popdist.popdist_core import Topology
 
 
 @st.composite

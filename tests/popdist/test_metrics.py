@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popdist import metrics
-from popdist.environment import Topology
+from popdist.popdist_core import Topology
 
 
 @pytest.fixture

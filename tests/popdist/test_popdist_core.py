@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import popdist
-from popdist.environment import Topology
 from popdist.errors import ArgumentError, NonUniformError
+from popdist.popdist_core import Topology
 
 UNIFORM = {
     "num_total_replicas": 8,

@@ -8,7 +8,7 @@ import popdist_onnx as popart
 from popdist.sdk.surface import load
 from popdist_onnx.builder.graphcore_methods import METHODS
 from popdist_onnx.builder.onnx_methods import ai_onnx
-from popdist_onnx.lowering.refused import REFUSED
+from popdist_onnx.lowering.registry import REFUSED
 
 LISTED = {entry.name: entry for entry in load("popart").entries}
 

@@ -13,13 +13,13 @@ from popdist.errors import PopdistError
 from popdist.horovod_build import check
 from popdist.poprun.doctor import ranks
 from popdist.poprun.doctor.findings import Finding, problem_from
-from popdist.poprun.machines.binding import place_of
+from popdist.poprun.machines.numa import place_of
 from popdist.poprun.plan.mpirun import EVERYWHERE, ONE_HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from popdist.poprun.plan.locate import Mpirun
+    from popdist.poprun.machines.find_mpirun import Mpirun
 
 _PATIENCE_S = 180
 _SLOW = 20.0

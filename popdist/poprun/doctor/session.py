@@ -7,7 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from popdist.poprun.doctor import bindings, job, machine, report, shared_memory, software
+from popdist.poprun.doctor import job, machine, software
+from popdist.poprun.doctor.findings import as_json, line, verdict
 from popdist.poprun.machines.host_list import parse_hosts
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     for finding in look(hosts, os.environ, runs_jobs=given.job):
         findings.append(finding)
         if not given.json:
-            _say(report.line(finding))
-    _say(report.as_json(findings) if given.json else f"\n{report.verdict(findings)}")
+            _say(line(finding))
+    _say(as_json(findings) if given.json else f"\n{verdict(findings)}")
     return int(any(one.status == "problem" for one in findings))
 
 
@@ -54,9 +55,9 @@ def look(hosts: Sequence[str], environ: Mapping[str, str], *, runs_jobs: bool) -
     yield from software.look_at_versions()
     mpirun, finding = software.look_at_mpirun(environ)
     yield finding
-    found = dict(bindings.look_at_bindings(mpirun, environ))
+    found = dict(software.look_at_bindings(mpirun, environ))
     yield from found.values()
-    yield from shared_memory.look_at_shared_memory(mpirun, environ)
+    yield from machine.look_at_shared_memory(mpirun, environ)
     yield machine.look_at_processors()
     yield machine.look_at_devices()
     yield machine.look_at_memory()

@@ -11,17 +11,45 @@ import sys
 import time
 
 from popdist._version import __version__
-from popdist.poprun.machines.cpus import Node, parse_list
-from popdist.poprun.machines.probe import MARK
-from popdist.poprun.machines.reasons import Reason, explain_answer, explain_ssh
-from popdist.poprun.machines.ssh import CONNECT_SECONDS
-from popdist.poprun.supervision.leash import load_leash
+from popdist.errors import LaunchError
+from popdist.poprun.machines.cpus import Node, format_list, parse_list, usable_cpus, usable_nodes
+from popdist.poprun.machines.reasons import Reason, explain_answer, explain_ssh, unfit_hosts
+from popdist.poprun.machines.ssh import CONNECT_SECONDS, QUIET
+from popdist.poprun.protocol.parent_death import load_leash
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     Nodes = tuple[Node, ...]
+    from popdist.poprun.log import Log
+    from popdist.poprun.plan.requests import Reach
+
+
+# What a host says of itself when the launcher looks at it: run there, over ssh, before a job.
+
+
+MARK = "POPDIST-HOST "
+"""Starts the answer; what a login shell prints before it is not looked at."""
+
+
+def main(mpirun: str) -> None:
+    """Prints the answer, one line.
+
+    Args:
+        mpirun: The path of the mpirun that is going to start its part from here.
+    """
+    answer = {
+        "version": __version__,
+        "time": time.time(),
+        "mpirun": os.access(mpirun, os.X_OK),
+        "nodes": [
+            [node.index, format_list(node.cpus), node.has_memory]
+            for node in usable_nodes(usable_cpus())
+        ],
+    }
+    sys.stdout.write(f"{MARK}{json.dumps(answer)}\n")
+
 
 _PATIENCE_S = 2.0 * CONNECT_SECONDS
 _AT_ONCE = 64
@@ -30,7 +58,7 @@ _ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."
 # One line, and no character that a login shell of whatever kind would touch inside quotes.
 _PROBE = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from popdist.poprun.machines.probe import main; main(sys.argv[2])"
+    "from popdist.poprun.machines.preflight import main; main(sys.argv[2])"
 )
 
 
@@ -183,3 +211,121 @@ class _Question:
         except (ValueError, KeyError, TypeError):
             return explain_ssh(0, f"No module named what this popdist expects: {text[:80]}", "")
         return nodes if reason is None else reason
+
+
+# Gives other hosts what they lack, where the user allows it: the user's key, this environment.
+
+
+def copy_key(hosts: Sequence[str], ssh: Sequence[str], log: Log) -> None:
+    """Runs ssh-copy-id, which may ask for passwords: it is there for people.
+
+    Args:
+        hosts: The hosts that deny access.
+        ssh: The words that start a command on a host, up to its name.
+        log: For the launcher's messages.
+
+    Raises:
+        LaunchError: There is no ssh-copy-id.
+    """
+    quiet = len(QUIET)
+    options = ssh[1 + quiet :] if tuple(ssh[1 : 1 + quiet]) == QUIET else ssh[1:]
+    for host in hosts:
+        log.info(f"Running ssh-copy-id for {host}")
+        try:
+            subprocess.run(["ssh-copy-id", *options, host], check=False)  # noqa: S607 - from PATH, as ssh
+        except OSError as error:
+            raise LaunchError(
+                "PD120",
+                f"ssh-copy-id cannot be run: {error.strerror}",
+                hint="install it (openssh-client), or add your key to ~/.ssh/authorized_keys there",
+            ) from None
+
+
+def copy_environment(hosts: Sequence[str], ssh: Sequence[str], log: Log) -> None:
+    """Copies this Python's virtual environment to the same path on other hosts.
+
+    Args:
+        hosts: The hosts that have none, or another one.
+        ssh: The words that start a command on a host, up to its name.
+        log: For the launcher's messages.
+
+    Raises:
+        LaunchError: This Python is in no virtual environment, or the copy failed.
+    """
+    import shlex
+
+    if sys.prefix == sys.base_prefix:
+        raise LaunchError(
+            "PD120",
+            "this Python is in no virtual environment that could be copied to other hosts",
+            value=sys.executable,
+            hint="python3 -m venv .venv, install popdist there, and start .venv/bin/poprun",
+        )
+    there = shlex.quote(sys.prefix)
+    for host in hosts:
+        log.info(f"Copying {sys.prefix} to {host}")
+        with subprocess.Popen(
+            ["tar", "-C", sys.prefix, "-cf", "-", "."],  # noqa: S607 - the system's own
+            stdout=subprocess.PIPE,
+        ) as packing:
+            done = subprocess.run(
+                [*ssh, host, f"mkdir -p {there} && tar -C {there} -xf -"],
+                stdin=packing.stdout,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        if done.returncode != 0 or packing.returncode != 0:
+            raise LaunchError(
+                "PD120",
+                f"the virtual environment could not be copied to {host}",
+                value=done.stderr.strip()[-300:] or f"tar ended with {packing.returncode}",
+                accepted=f"a host that lets this user write {sys.prefix}",
+            )
+
+
+# Makes sure that the other hosts of a job can take part, with what the user allows to be done.
+
+
+_DENIED = {"denied"}
+_UNLIKE = {"no python", "no popdist", "version", "no mpirun"}
+
+
+def reach_hosts(
+    hosts: Sequence[str], ssh: Sequence[str], mpirun: str, reach: Reach, log: Log
+) -> dict[str, tuple[Node, ...]]:
+    """Looks at the hosts, and repairs what the user has allowed to.
+
+    Args:
+        hosts: Their names, without this machine's.
+        ssh: The words that start a command on a host, up to its name.
+        mpirun: The path of mpirun, which must be the same there.
+        reach: What the user allows.
+        log: For the launcher's messages.
+
+    Returns:
+        The usable NUMA nodes of each host.
+
+    Raises:
+        LaunchError: Some cannot take part; it says which and why.
+    """
+    log.info(f"Looking at {len(hosts)} other hosts over ssh")
+    nodes, reasons = ask_hosts(hosts, ssh, mpirun)
+    for wanted, kinds, repair in (
+        (reach.distribute_ssh_key, _DENIED, copy_key),
+        (reach.synchronise_python_venv, _UNLIKE, copy_environment),
+    ):
+        found = [host for host, reason in reasons.items() if reason.kind in kinds]
+        if wanted and found:
+            repair(found, ssh, log)
+            more, still = ask_hosts(found, ssh, mpirun)
+            nodes.update(more)
+            reasons = {
+                host: still.get(host, reason)
+                for host, reason in reasons.items()
+                if host not in found or host in still
+            }
+    if reasons:
+        raise unfit_hosts(reasons, len(hosts))
+    return nodes

@@ -6,8 +6,8 @@ import os
 import sys
 
 from popdist.errors import LaunchError, UsageError
-from popdist.poprun.partitions.holds import note_of
 from popdist.poprun.partitions.pool import Pool
+from popdist.poprun.protocol.device_locks import note_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import json
 import os
 
 from popdist.errors import LaunchError
-from popdist.poprun.partitions.holds import is_taken, lock_within
-from popdist.poprun.partitions.owners import Owner
+from popdist.poprun.protocol.device_locks import is_taken, lock_within
+from popdist.poprun.protocol.processes import process_start
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -18,6 +18,46 @@ if TYPE_CHECKING:
     from typing import Any
 
     from typing_extensions import Self
+
+
+# Who made a partition, and whether that process still lives.
+
+
+class Owner(Record):
+    """A process, told apart from later ones with its number.
+
+    Attributes:
+        pid: Its number.
+        start: When it began, in ticks since the machine was booted.
+        boot: Which boot of the machine that was.
+    """
+
+    pid: int
+    start: str
+    boot: str
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self.boot == _boot() and process_start(self.pid) == self.start
+
+
+def this_process() -> Owner:
+    """The calling process.
+
+    Returns:
+        Its record.
+    """
+    return Owner(os.getpid(), process_start(os.getpid()), _boot())
+
+
+def _boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
 
 FOLDER_VARIABLE = "POPDIST_STATE_DIR"
 _SUFFIX = ".partition"
@@ -46,7 +86,7 @@ class Pool:
     """All partitions of this user on this machine.
 
     As a context it holds the pool's lock; partitions and devices are only looked at and changed
-    inside. Devices are locked one by one (`popdist.poprun.partitions.holds`).
+    inside. Devices are locked one by one (`popdist.poprun.protocol.device_locks`).
 
     Args:
         environ: The launcher's environment.

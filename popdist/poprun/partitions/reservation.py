@@ -8,7 +8,8 @@ from time import monotonic, sleep
 
 from popdist.errors import LaunchError
 from popdist.poprun.log import say
-from popdist.poprun.partitions.clusters import Device, allowed_devices, find_cluster
+from popdist.poprun.machines.cpus import format_list, parse_list
+from popdist.poprun.partitions.devices import Device, allowed_devices, find_cluster
 from popdist.poprun.partitions.fitting import (
     BusyError,
     create_partition,
@@ -16,9 +17,8 @@ from popdist.poprun.partitions.fitting import (
     users_of,
     verify_partition,
 )
-from popdist.poprun.partitions.holds import is_taken, take
-from popdist.poprun.partitions.owners import this_process
-from popdist.poprun.partitions.pool import Partition, Pool
+from popdist.poprun.partitions.pool import Partition, Pool, this_process
+from popdist.poprun.protocol.device_locks import is_taken, take
 from popdist.poprun.secrets import hide_words
 
 TYPE_CHECKING = False
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from popdist.poprun.log import Log
-    from popdist.poprun.partitions.request import Wish
+    from popdist.poprun.partitions.fitting import Wish
+    from popdist.poprun.plan.placement import Instance
+
 
 _BETWEEN_TRIES_S = 0.05
 _LOCK_PATIENCE_S = 10.0
@@ -184,3 +186,50 @@ def _in_use(wish: Wish, why: str) -> LaunchError:
         hint="wait longer (--vipu-server-timeout), see who has them (poprun partitions), or take "
         "another partition",
     )
+
+
+# Tells every instance which of the reserved devices are its own. Pure.
+
+
+def assign(
+    instances: Sequence[Instance], reservation: Reservation, timeout: float
+) -> tuple[Instance, ...]:
+    """Deals the devices out in consecutive runs, as replicas are.
+
+    Args:
+        instances: The placed instances.
+        reservation: The devices, as many as all replicas need.
+        timeout: Seconds that requests about the partition may take.
+
+    Returns:
+        The instances, with their devices.
+    """
+    common = {
+        "IPUOF_VIPU_API_PARTITION_ID": reservation.partition,
+        "IPUOF_VIPU_API_TIMEOUT": f"{timeout:g}",
+    }
+    assigned, first = [], 0
+    for one in instances:
+        count = one.num_local_replicas * int(one.fields["num_ipus_per_replica"])
+        own = reservation.devices[first : first + count]
+        first += count
+        assigned.append(
+            one.having(
+                fields={**one.fields, "device_id": own[0].number},
+                devices=format_list(device.number for device in own),
+                cpus=format_list({cpu for device in own for cpu in parse_list(device.cpus)}),
+                variables={**one.variables, **common, **_visible(own)},
+                holds=(
+                    f"pool={reservation.folder}",
+                    f"devices={','.join(device.name for device in own)}",
+                    f"hold={reservation.token}",
+                ),
+            )
+        )
+    return tuple(assigned)
+
+
+def _visible(devices: Sequence[Device]) -> dict[str, str]:
+    """CUDA shows a program these GPUs only, and numbers them from 0 on."""
+    names = [device.uuid or str(device.number) for device in devices if not device.cpus]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 
-from popdist.errors import UsageError
-from popdist.poprun.command.mpi_arguments import (
+from popdist.errors import LaunchError, UsageError
+from popdist.poprun.options.table import OPTIONS
+from popdist.poprun.plan.mpi_arguments import (
+    Variables,
     check_instance,
+    read_variables,
     split_instance_args,
     split_words,
     take_output_options,
+    take_variables,
 )
-from popdist.poprun.plan.domains import check_domains
-from popdist.poprun.plan.program import find_program
 from popdist.poprun.plan.requests import Binding, Display, Limits, Partition, Reach
-from popdist.poprun.plan.variables import Variables, read_variables, take_variables
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -22,9 +23,85 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from popdist.poprun.command.parser import CommandLine
     from popdist.poprun.machines.hosts import Host
     from popdist.poprun.machines.slurm import Allocation
+    from popdist.poprun.options.parser import CommandLine
+
+
+# Link domains: how instances are divided over them. Pure.
+
+
+def check_domains(num_ilds: int, num_instances: int) -> None:
+    """Checks that instances can be divided over the link domains.
+
+    Args:
+        num_ilds: The link domains.
+        num_instances: The instances.
+
+    Raises:
+        UsageError: They cannot: an instance lies within one domain, and domains are alike.
+    """
+    if num_instances % num_ilds:
+        raise UsageError(
+            "PD101",
+            "the instances cannot be divided evenly over the link domains",
+            value=f"--num-ilds {num_ilds} --num-instances {num_instances}",
+            accepted="a multiple of --num-ilds as --num-instances",
+            hint=f"--num-instances {num_ilds * -(-num_instances // num_ilds)}",
+        )
+
+
+# Finds the program that a job runs.
+
+
+def find_program(
+    words: tuple[str, ...], environ: Mapping[str, str], *, local: bool
+) -> tuple[str, ...]:
+    """Finds the program as mpirun would: on PATH, in the working directory, or by its path.
+
+    Args:
+        words: The program and its arguments.
+        environ: The launcher's environment.
+        local: Whether it runs on this machine; on others it is theirs to find.
+
+    Returns:
+        The program as a path that can be executed, and its arguments.
+
+    Raises:
+        UsageError: No program was named.
+        LaunchError: It was not found, or may not be executed.
+    """
+    if not words or not words[0]:
+        raise UsageError(
+            "PD102",
+            "no program was named",
+            accepted="poprun [options] program [program args]",
+            hint="poprun --num-instances 2 python3 train.py",
+        )
+    name = words[0]
+    if not local:  # it is the hosts' business; their guards report a program that is missing
+        return words
+    # A program in the working directory needs no ./ in front, as with mpirun.
+    folders = [""] if "/" in name else [*environ.get("PATH", os.defpath).split(os.pathsep), "."]
+    found = [os.path.join(folder, name) if folder else name for folder in folders]
+    files = [path for path in found if os.path.isfile(path)]
+    for path in files:
+        if os.access(path, os.X_OK):
+            return (path, *words[1:])
+    if files:
+        raise LaunchError(
+            "PD102",
+            "the program is a file that may not be executed",
+            value=name,
+            hint=f"python3 {name} ..." if name.endswith(".py") else f"chmod +x {files[0]}",
+        )
+    raise LaunchError(
+        "PD102",
+        "the program was not found",
+        value=name,
+        accepted="a program on PATH, in the working directory, or given by its path",
+        hint="options of poprun go before the program, and each needs its value",
+    )
 
 
 HOSTFILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
@@ -235,3 +312,45 @@ def _variables(
         rest[index], single[index] = take_variables(option, words)
     typed = read_variables(values["env"], environ)
     return Variables(typed.forwarded, {**typed.common, **common}, single), local, rest
+
+
+# What is worth saying about a job before it starts, and whether this user may start it.
+
+
+def check_user(job: Job, user: int) -> None:
+    """Checks that a user may run the job.
+
+    Args:
+        job: The job.
+        user: The user's number; 0 for root.
+
+    Raises:
+        LaunchError: It is root, who was told not to.
+    """
+    if user == 0 and not job.allow_run_as_root:
+        raise LaunchError(
+            "PD107",
+            "this is root, and the job may not run as root",
+            value="--allow-run-as-root=no",
+            accepted="another user, or --allow-run-as-root=yes",
+            hint="run poprun as a user of your own",
+        )
+
+
+def remarks(job: Job, user: int) -> list[str]:
+    """What ``-v`` says about a job.
+
+    Args:
+        job: The job.
+        user: The user's number.
+
+    Returns:
+        One line each.
+    """
+    found = ["running as root, and so are the instances"] if user == 0 else []
+    found += [
+        f"--{option.name} is noted, and has no effect on hosts, which have no IPUs and no V-IPU"
+        for option in OPTIONS
+        if option.ipu_only and option.name in job.given
+    ]
+    return found

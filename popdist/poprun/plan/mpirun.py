@@ -5,21 +5,123 @@ from __future__ import annotations
 import os
 import sys
 
-from popdist.contract import write
-from popdist.poprun.neighbours.adopt import STANDARD
-from popdist.poprun.plan.command import Command, Context
-from popdist.poprun.plan.links import TARGET_OPTIONS, target_options
-from popdist.poprun.plan.network import network_variables
-from popdist.poprun.plan.run import guard_settings, timeline_file
+from popdist.contract import natural, write
+from popdist.errors import UsageError
+from popdist.poprun.guard.program import STANDARD
+from popdist.poprun.machines.ssh import QUIET, STRICT, is_ssh_set
+from popdist.poprun.plan.command import Command, Context, guard_settings, timeline_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from popdist.poprun.machines.find_mpirun import Dialect, Mpirun
+    from popdist.poprun.plan.command import Run
     from popdist.poprun.plan.job import Job
-    from popdist.poprun.plan.locate import Mpirun
     from popdist.poprun.plan.placement import Instance
-    from popdist.poprun.plan.run import Run
+
+
+# What programs are told of the links between devices. Pure.
+
+
+TARGET_OPTIONS = "POPLAR_TARGET_OPTIONS"
+"""The published variable that tells programs about links; all of its values are texts."""
+
+_SAYS_SOMETHING = {"num-ilds", "ipu-link-routing-type", "gw-link-routing-type", "sync-type"}
+
+
+def target_options(job: Job, environ: Mapping[str, str]) -> str | None:
+    """What programs are told about links.
+
+    Args:
+        job: The job.
+        environ: The launcher's environment.
+
+    Returns:
+        The value of `TARGET_OPTIONS`; None where the user has set it, or has said nothing about
+        links.
+    """
+    if TARGET_OPTIONS in environ or not _SAYS_SOMETHING & job.given:
+        return None
+    devices = job.num_replicas * job.ipus_per_replica
+    told = {
+        "ipuLinkDomainSize": devices // job.num_ilds,
+        "ipuLinkTopology": job.partition.ipu_link_routing_type,
+        "gatewayMode": "true" if job.num_ilds > 1 else "false",
+    }
+    if job.num_replicas % job.num_instances == 0:
+        told["instanceSize"] = devices // job.num_instances
+    return "{%s}" % ", ".join(f'"{k}": "{v}"' for k, v in told.items() if v is not None)  # noqa: UP031
+
+
+# Variables by which mpirun finds its way between hosts: networks, ssh, Slurm. Pure.
+
+
+_BETWEEN_INSTANCES = "OMPI_MCA_btl_tcp_if_include"
+_OCTETS = 4
+_HIGHEST_OCTET = 255
+_LONGEST_INTERFACE = 15  # Linux has no longer names
+
+
+def network_variables(job: Job, dialect: Dialect, environ: Mapping[str, str]) -> dict[str, str]:
+    """What mpirun is told, where the user has not told it already.
+
+    Args:
+        job: The job.
+        dialect: What the mpirun understands.
+        environ: The launcher's environment, whose variables win over these.
+
+    Returns:
+        Variables for mpirun's environment; its options on the command line win over them.
+
+    Raises:
+        UsageError: ``--host-subnet`` is no list of networks.
+    """
+    if job.is_local:
+        # A job on one machine needs no help from Slurm, and must not spread over other hosts.
+        inside = job.allocation is not None
+        return dict.fromkeys(dialect.scheduler_variables, "^slurm") if inside else {}
+    found: dict[str, str] = {}
+    if job.reach.host_subnet is not None:
+        _check_networks(job.reach.host_subnet)
+        found = dict.fromkeys((dialect.control_network, _BETWEEN_INSTANCES), job.reach.host_subnet)
+    if not is_ssh_set(job.global_args, environ):
+        found[dialect.ssh_variable] = " ".join((*QUIET, *STRICT))
+    return found
+
+
+def _check_networks(text: str) -> None:
+    for network in text.split(","):
+        if not (_is_subnet(network) or _is_interface(network)):
+            raise UsageError(
+                "PD100",
+                "--host-subnet is no list of networks",
+                value=text,
+                accepted="subnets or names of interfaces, with commas: 10.1.0.0/16 or eth0,ib0",
+            )
+
+
+def _is_subnet(text: str) -> bool:
+    address, _, bits = text.partition("/")
+    numbers = [natural(part) for part in address.split(".")]
+    length = natural(bits)
+    return (
+        len(numbers) == _OCTETS
+        and all(number is not None and number <= _HIGHEST_OCTET for number in numbers)
+        and length is not None
+        and length <= _OCTETS * 8
+    )
+
+
+def _is_interface(text: str) -> bool:
+    plain = text.replace("_", "a").replace(".", "a").replace("-", "a").replace(":", "a")
+    return (
+        len(text) <= _LONGEST_INTERFACE
+        and plain.isascii()
+        and plain.isalnum()
+        and text[0].isalpha()
+    )
+
 
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables that every instance gets by name, as the original launcher forwards them."""
@@ -35,7 +137,7 @@ beside each program, and waiting is polling: without this it keeps the processor
 two instances on two cores, computing took twice as long). It costs exchanges nothing that was
 measured."""
 
-_START = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "guard_start.py"))
+_START = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "guard", "start.py"))
 
 
 def build_command(
@@ -56,7 +158,7 @@ def build_command(
         mpirun: Which mpirun runs it.
         environ: The launcher's environment.
         run: This start of the job.
-        meeting: The variables by which instances meet (`popdist.poprun.neighbours.rendezvous`).
+        meeting: The variables by which instances meet (`popdist.poprun.plan.rendezvous`).
         as_root: Whether the launcher runs as root, which mpirun must be told.
 
     Returns:

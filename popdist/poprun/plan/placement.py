@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from popdist.contract_rules import check
+from popdist.contract import check
 from popdist.errors import LaunchError
+from popdist.poprun.machines.cpus import format_list
 from popdist.poprun.machines.hosts import Host
+from popdist.poprun.machines.numa import divide
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
+    from popdist.poprun.machines.cpus import Node
     from popdist.poprun.plan.job import Job
+
 
 HERE = Host("localhost")
 
@@ -23,7 +27,7 @@ class Instance(Record):
     Attributes:
         index: Its index in the job.
         host: Where it runs.
-        fields: What its environment says, by field of `popdist.environment.Topology`.
+        fields: What its environment says, by field of `popdist.popdist_core.Topology`.
         numa: The NUMA nodes that it is bound to, for people; empty where it is not, or where its
             host has not been asked.
         devices: The devices that are reserved for it, for people; empty without a partition.
@@ -123,3 +127,40 @@ def _hosts_of_instances(hosts: Sequence[Host], num_instances: int) -> list[Host]
             hint="give the hosts more slots (host:4), or no slots to divide instances evenly",
         )
     return filled
+
+
+# Says for people which NUMA nodes the instances of a job are going to be bound to.
+
+
+def label_numa(
+    job: Job, instances: Sequence[Instance], nodes_of: Callable[[str], Sequence[Node]]
+) -> tuple[Instance, ...]:
+    """Fills in what the topology table shows. Pure, but for what it asks of hosts.
+
+    Args:
+        job: The job.
+        instances: Its placed instances.
+        nodes_of: The usable nodes of a host, by name; none where they are not known.
+
+    Returns:
+        The instances. Those that are not bound, as on a host with one node, have no label.
+    """
+    counts: dict[str, int] = {}
+    for one in instances:
+        counts[one.host.name] = counts.get(one.host.name, 0) + 1
+    known = {name: nodes_of(name) for name in counts}
+    labels = (
+        _label(known[one.host.name], one, counts[one.host.name])
+        if job.binding.applies(counts[one.host.name])
+        else ""
+        for one in instances
+    )
+    pairs = zip(instances, labels, strict=True)
+    return tuple(one.having(numa=label) if label else one for one, label in pairs)
+
+
+def _label(nodes: Sequence[Node], one: Instance, neighbours: int) -> str:
+    if len(nodes) < 2 or one.cpus:  # noqa: PLR2004 - one node is nothing to choose from
+        return ""
+    share = divide(nodes, one.fields["local_instance_index"], neighbours)
+    return format_list(share.nodes) if len(share.nodes) < len(nodes) else ""

@@ -8,12 +8,73 @@ branches and calls of other functions do is not looked into.
 from __future__ import annotations
 
 import ast
+import os
+import tokenize
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from popdist.sdk.check.syntax import chain, flat, text
+from popdist.errors import PopdistError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+
+# Shapes of Python's syntax that the look at a source asks for again and again.
+
+
+def guarded_lines(tree: ast.Module) -> set[int]:
+    """The lines of imports that may fail: the program catches that.
+
+    Args:
+        tree: A parsed source.
+
+    Returns:
+        Line numbers.
+    """
+    return {
+        inner.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Try) and any(map(_catches_imports, node.handlers))
+        for statement in node.body
+        for inner in ast.walk(statement)
+        if isinstance(inner, (ast.Import, ast.ImportFrom))
+    }
+
+
+def _catches_imports(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    kinds = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+    return any(chain(one) in kinds for one in caught)
+
+
+def text(node: ast.expr) -> str | None:
+    """What a literal text says; None for what is none."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def chain(node: ast.expr) -> str | None:
+    """``self.opts`` as a text; None for what is no chain of names."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        above = chain(node.value)
+        return f"{above}.{node.attr}" if above is not None else None
+    return None
+
+
+def flat(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements in their order, those of branches and loops too, as if all of them ran."""
+    for statement in statements:
+        yield statement
+        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                break
+            for inner in getattr(statement, field, []):
+                is_branch = isinstance(inner, (ast.ExceptHandler, ast.match_case))
+                yield from flat(inner.body if is_branch else [inner])
 
 
 class Use(NamedTuple):
@@ -270,3 +331,108 @@ class Resolver(ast.NodeVisitor):
             above = self._path(node.value)
             return f"{above}.{node.attr}" if above is not None else None
         return None
+
+
+# Finds and parses the sources that are to be checked.
+
+
+_SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
+
+
+class SourceError(PopdistError, ValueError):
+    """A source cannot be checked."""
+
+
+class Source(NamedTuple):
+    """One parsed file.
+
+    Attributes:
+        path: As the user would name it.
+        tree: What it says.
+    """
+
+    path: str
+    tree: ast.Module
+
+
+def find(paths: Sequence[str]) -> list[str]:
+    """The Python files among files and folders.
+
+    Args:
+        paths: Files, taken as they are, and folders, searched for ``*.py``. Hidden folders,
+            environments and caches in them are left out.
+
+    Returns:
+        Files, each once.
+
+    Raises:
+        SourceError: A path does not exist, or a folder has no Python file.
+    """
+    found: dict[str, None] = {}
+    for path in paths:
+        if os.path.isdir(path):  # noqa: PTH112 - paths stay as they were given
+            files = sorted(_walk(path))
+            if not files:
+                raise SourceError("PD453", "there is no Python file in this folder", value=path)
+            found.update(dict.fromkeys(files))
+        elif Path(path).exists():
+            found[path] = None
+        else:
+            raise SourceError(
+                "PD453",
+                "there is no such file or folder",
+                value=path,
+                accepted="Python files, and folders with some",
+            )
+    return list(found)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    for place, folders, files in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if name not in _SKIPPED
+            and not name.startswith(".")
+            and not (Path(place) / name / "pyvenv.cfg").exists()
+        ]
+        yield from (str(Path(place) / name) for name in files if name.endswith(".py"))
+
+
+def parse(path: str) -> Source:
+    """Parses one file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The parsed file.
+
+    Raises:
+        SourceError: It cannot be read, or it is no Python of this interpreter's version.
+    """
+    try:
+        with tokenize.open(path) as file:
+            text = file.read()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its string escapes, which are not asked for
+            return Source(path, ast.parse(text, path))
+    except SyntaxError as error:
+        raise SourceError(
+            "PD453",
+            f"this is not Python as version {'.'.join(map(str, _version()))} knows it: {error.msg}",
+            value=f"{path}:{error.lineno or 1}",
+            hint="a program of Python 2 can be converted with 2to3 first"
+            if "print" in (error.text or "")
+            else None,
+        ) from None
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise SourceError("PD453", f"the file cannot be read: {error}", value=path) from None
+    except RecursionError:
+        raise SourceError("PD453", "the file nests too deeply to be parsed", value=path) from None
+
+
+def _version() -> tuple[int, int]:
+    import sys
+
+    return sys.version_info[:2]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.collectives.basics import (
+from popdist_tf.collectives.instances import (
     Adasum,
     Average,
     Sum,
@@ -21,9 +21,8 @@ from popdist_tf.ipu.distributed import (
     popdist_strategy,
 )
 from popdist_tf.ipu.distributed.host_collective_ops import allgather, allreduce, broadcast
-from popdist_tf.strategies.horovod_strategy import IPUHorovodStrategy
 from popdist_tf.strategies.multi_worker_strategy import IPUMultiWorkerStrategy
-from popdist_tf.strategies.popdist_strategy import PopDistStrategy
+from popdist_tf.strategies.popdist_strategy import IPUHorovodStrategy, PopDistStrategy
 
 __all__ = [
     "Adasum",

@@ -4,7 +4,7 @@ from typing import Any
 
 from popdist.sdk.surface import missing
 from popdist_tf.strategies.extended import HorovodExtended
-from popdist_tf.strategies.horovod_strategy import IPUHorovodStrategy
+from popdist_tf.strategies.popdist_strategy import IPUHorovodStrategy
 
 IPUHorovodStrategyV1 = IPUHorovodStrategy
 IPUHorovodExtended = IPUHorovodExtendedV1 = HorovodExtended

@@ -3,7 +3,7 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.collectives.basics import (
+from popdist_tf.collectives.instances import (
     Adasum,
     Average,
     Sum,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_tf.loops.cross_replica import (
+from popdist_tf.loops.operations import (
     assume_equal_across_replicas,
     cross_replica_mean,
     cross_replica_sum,

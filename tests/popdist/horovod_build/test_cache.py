@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from popdist.horovod_build.cache import Cache
-from popdist.horovod_build.folders import default_folder
+from popdist.horovod_build.options import default_folder
 from popdist.horovod_build.plan import make_plan
 from tests.popdist.horovod_build.samples import facts, options
 

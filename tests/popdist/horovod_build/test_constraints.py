@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from constraints.choose import SETS, choose
-from popdist.horovod_build.versions import release
+from popdist.horovod_build.patches import release
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "constraints"

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from popdist.errors import BuildError
-from popdist.horovod_build import install
+from popdist.horovod_build import compilation
 
 
 @pytest.fixture
@@ -24,28 +24,28 @@ def put(packages, version):
 
 @pytest.mark.usefixtures("packages")
 def test_nothing_installed():
-    assert install.installed() is None
-    assert install.identity() == ""
+    assert compilation.installed() is None
+    assert compilation.identity() == ""
 
 
 def test_the_local_part_of_the_version_tells_the_build(packages):
     put(packages, "0.28.1+popdist.0123")
-    assert install.installed() == "0.28.1+popdist.0123"
+    assert compilation.installed() == "0.28.1+popdist.0123"
 
 
 def test_the_identity_changes_with_a_reinstallation(packages):
     folder = put(packages, "0.28.1+popdist.0123")
-    first = install.identity()
+    first = compilation.identity()
     assert str(packages) in first
-    assert install.identity() == first
+    assert compilation.identity() == first
     os.utime(folder / "RECORD", (1, 1))
-    assert install.identity() != first
+    assert compilation.identity() != first
 
 
 def test_what_pip_refuses_is_shown(tmp_path):
     wheel = tmp_path / "horovod-0.28.1-py3-none-any.whl"
     wheel.write_text("not a zip file")
     with pytest.raises(BuildError) as raised:
-        install.install(wheel)
+        compilation.install(wheel)
     assert raised.value.code == "PD205"
     assert str(wheel) in raised.value.hint

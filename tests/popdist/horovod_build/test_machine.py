@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from popdist.horovod_build import machine
+from popdist.horovod_build import facts
 from tests.popdist.horovod_build.samples import GB
 
 GCC = """c++ (Debian 12.2.0-14+deb12u1) 12.2.0
@@ -28,17 +28,17 @@ Target: x86_64-pc-linux-gnu
     ],
 )
 def test_compilers_are_told_apart(text, expected):
-    assert machine.compiler_version(text) == expected
+    assert facts.compiler_version(text) == expected
 
 
 def test_only_instruction_sets_that_horovod_uses_count():
-    assert machine.cpu_flags("processor: 0\nflags\t\t: fpu avx avx2 f16c\n") == ("avx", "f16c")
-    assert machine.cpu_flags("Features: fp asimd\n") == ()
+    assert facts.cpu_flags("processor: 0\nflags\t\t: fpu avx avx2 f16c\n") == ("avx", "f16c")
+    assert facts.cpu_flags("Features: fp asimd\n") == ()
 
 
 def test_free_memory_is_what_the_kernel_calls_available():
-    assert machine.meminfo_available("MemTotal: 9 kB\nMemAvailable:    2048 kB\n") == 2048 * 1024
-    assert machine.meminfo_available("") == sys.maxsize
+    assert facts.meminfo_available("MemTotal: 9 kB\nMemAvailable:    2048 kB\n") == 2048 * 1024
+    assert facts.meminfo_available("") == sys.maxsize
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def write(path, text):
 
 
 def test_without_a_control_group_the_machine_counts(root):
-    assert machine.machine(root, root).available_memory == 16_000_000 * 1024
+    assert facts.machine(root, root).available_memory == 16_000_000 * 1024
 
 
 def test_a_container_limit_counts_and_page_cache_is_free(root):
@@ -64,7 +64,7 @@ def test_a_container_limit_counts_and_page_cache_is_free(root):
     write(group / "memory.current", f"{3 * GB}\n")
     write(group / "memory.stat", f"anon 1\ninactive_file {2 * GB}\n")
     write(group / "step/memory.max", "max\n")
-    assert machine.machine(root, root).available_memory == 3 * GB
+    assert facts.machine(root, root).available_memory == 3 * GB
 
 
 def test_version_one_control_groups_count_too(root):
@@ -73,34 +73,34 @@ def test_version_one_control_groups_count_too(root):
     write(group / "memory.limit_in_bytes", f"{2 * GB}")
     write(group / "memory.usage_in_bytes", f"{GB}")
     write(group / "memory.stat", "total_inactive_file 0\n")
-    assert machine.machine(root, root).available_memory == GB
+    assert facts.machine(root, root).available_memory == GB
 
 
 def test_a_processor_quota_counts(root):
     write(root / "proc/self/cgroup", "0::/\n")
     write(root / "sys/fs/cgroup/cpu.max", "50000 100000\n")
-    assert machine.machine(root, root).cpus == 1
+    assert facts.machine(root, root).cpus == 1
 
 
 def test_the_disk_is_that_of_the_first_folder_that_exists(root):
-    assert machine.machine(root / "not/yet/there", root).free_disk > 0
+    assert facts.machine(root / "not/yet/there", root).free_disk > 0
 
 
 def test_the_compiler_that_cxx_names_wins(tmp_path):
     tool = tmp_path / "my-c++"
     tool.write_text(f"#!/bin/sh\ncat <<'END'\n{GCC}END\n")
     tool.chmod(0o755)
-    found = machine.compiler({"CXX": str(tool), "PATH": "/usr/bin:/bin"})
+    found = facts.compiler({"CXX": str(tool), "PATH": "/usr/bin:/bin"})
     assert (found.cxx, found.version) == (str(tool), "12.2.0")
 
 
 def test_no_compiler_on_path_is_none(tmp_path):
-    assert machine.compiler({"PATH": str(tmp_path)}) is None
-    assert machine.compiler({"PATH": str(tmp_path), "CXX": "icpx"}) is None
+    assert facts.compiler({"PATH": str(tmp_path)}) is None
+    assert facts.compiler({"PATH": str(tmp_path), "CXX": "icpx"}) is None
 
 
 def test_the_interpreter_is_this_one():
-    found = machine.python()
+    found = facts.python()
     assert found.executable == sys.executable
     assert found.packages == Path(sysconfig.get_path("platlib"))
     assert "cpython" in found.abi

@@ -1,6 +1,6 @@
 import pytest
 
-from popdist.horovod_build import mpi
+from popdist.horovod_build import facts
 
 OPEN_MPI_4 = "mpirun (Open MPI) 4.1.8\n\nReport bugs to http://www.open-mpi.org/community/help/\n"
 OPEN_MPI_5 = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org/\n"
@@ -24,7 +24,7 @@ OPEN_MPI_SHOW = "c++ -I/env/include -pthread -L/env/lib -lmpi\n"
     ],
 )
 def test_launchers_are_told_apart(text, expected):
-    assert mpi.launcher_version(text) == expected
+    assert facts.launcher_version(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_launchers_are_told_apart(text, expected):
     ],
 )
 def test_wrappers_are_told_apart(showme, show, expected):
-    assert mpi.wrapper_version(showme, show) == expected
+    assert facts.wrapper_version(showme, show) == expected
 
 
 def program(path, script):
@@ -59,21 +59,21 @@ def installation(tmp_path):
 
 
 def test_a_chosen_prefix_is_asked(installation):
-    found = mpi.find(installation, {"PATH": "/usr/bin:/bin"})
+    found = facts.find(installation, {"PATH": "/usr/bin:/bin"})
     assert (found.implementation, found.version) == ("Open MPI", "5.0.1")
     assert found.launcher_version == "5.0.1"
     assert found.library == installation / "lib64"
 
 
 def test_a_chosen_prefix_without_programs_still_gives_a_record(tmp_path):
-    found = mpi.find(tmp_path, {})
+    found = facts.find(tmp_path, {})
     assert found.mpicxx is None
     assert found.mpirun is None
 
 
 def test_without_a_wheel_the_path_is_searched(installation, monkeypatch):
-    monkeypatch.setattr(mpi, "_wheel_binaries", lambda: None)
-    found = mpi.find(None, {"PATH": f"{installation}/bin:/usr/bin:/bin"})
+    monkeypatch.setattr(facts, "_wheel_binaries", lambda: None)
+    found = facts.find(None, {"PATH": f"{installation}/bin:/usr/bin:/bin"})
     assert found.origin == "PATH"
     assert found.mpirun == installation / "bin/mpirun"
-    assert mpi.find(None, {"PATH": str(installation)}) is None
+    assert facts.find(None, {"PATH": str(installation)}) is None

@@ -5,7 +5,7 @@ import pytest
 from popdist.errors import BuildError
 from popdist.horovod_build import source
 from popdist.horovod_build.cache import Cache
-from popdist.horovod_build.folders import default_folder
+from popdist.horovod_build.options import default_folder
 from popdist.horovod_build.patches import PATCHES, Edit, Patch, Target, digest, select
 
 DEFAULT = Target("3.11.7", torch="2.13.0+cpu", tensorflow="2.15.1", nccl=False, open_mpi="4.1.8")

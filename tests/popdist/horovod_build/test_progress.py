@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popdist.horovod_build.progress import Display, Progress, advance, clock, describe
+from popdist.horovod_build.compilation import Display, Progress, advance, clock, describe
 
 NINJA = "[31/146] Building CXX object horovod/torch/CMakeFiles/pytorch.dir/__/common/half.cc.o"
 MAKE = "[ 12%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/algorithm.cc.o"

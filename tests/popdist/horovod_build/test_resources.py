@@ -3,7 +3,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popdist.horovod_build.resources import BYTES_PER_JOB, choose_jobs
+from popdist.horovod_build.plan import BYTES_PER_JOB, choose_jobs
 from tests.popdist.horovod_build.samples import GB, facts
 
 MACHINE = facts().machine

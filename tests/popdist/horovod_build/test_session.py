@@ -85,9 +85,9 @@ class Stage:
         self.steps = []
         self._capsys = capsys
         monkeypatch.setattr(session, "gather", lambda *_: facts())
-        monkeypatch.setattr(session.install, "installed", lambda: self.installed)
-        monkeypatch.setattr(session.install, "identity", lambda: f"here {self.installed}")
-        monkeypatch.setattr(session.install, "install", self._install)
+        monkeypatch.setattr(session.compilation, "installed", lambda: self.installed)
+        monkeypatch.setattr(session.compilation, "identity", lambda: f"here {self.installed}")
+        monkeypatch.setattr(session.compilation, "install", self._install)
         monkeypatch.setattr(session.source, "fetch", lambda _: Path("archive"))
         monkeypatch.setattr(session.source, "unpack", lambda _, folder: folder / "source")
         monkeypatch.setattr(session.source, "apply", lambda *_: None)

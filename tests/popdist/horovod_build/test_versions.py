@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popdist.horovod_build.versions import ANY, VersionRange, release
+from popdist.horovod_build.patches import ANY, VersionRange, release
 
 versions = st.lists(st.integers(0, 99), min_size=1, max_size=4).map(
     lambda numbers: ".".join(map(str, numbers))

@@ -11,8 +11,8 @@ import pytest
 import popdist
 from popdist._version import __version__
 from popdist.poprun.cli import main
-from popdist.poprun.command.help import options_table
-from popdist.poprun.command.options import OPTIONS
+from popdist.poprun.options.help import options_table
+from popdist.poprun.options.table import OPTIONS
 
 
 def test_help_names_every_option_once_with_its_group(capsys):

@@ -12,20 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popdist.errors import CODES, PopdistError
-from popdist.poprun.command.answers import answer
-from popdist.poprun.command.export import config_text
-from popdist.poprun.command.options import OPTIONS
-from popdist.poprun.command.parser import parse
-from popdist.poprun.neighbours import rendezvous as meeting
-from popdist.poprun.plan.job import make_job
-from popdist.poprun.plan.locate import OPEN_MPI_4, OPEN_MPI_5, Mpirun
-from popdist.poprun.plan.manifest import manifest
+from popdist.poprun.machines.find_mpirun import OPEN_MPI_4, OPEN_MPI_5, Mpirun
+from popdist.poprun.options.help import answer
+from popdist.poprun.options.parser import parse
+from popdist.poprun.options.serialize import config_text
+from popdist.poprun.options.table import OPTIONS
+from popdist.poprun.output.dry_run import dry_run_text
+from popdist.poprun.output.topology_table import topology_table
+from popdist.poprun.plan import rendezvous as meeting
+from popdist.poprun.plan.command import Run
+from popdist.poprun.plan.job import make_job, remarks
+from popdist.poprun.plan.kubernetes import manifest
 from popdist.poprun.plan.mpirun import build_command
 from popdist.poprun.plan.placement import place
-from popdist.poprun.plan.remarks import remarks
-from popdist.poprun.plan.run import Run
-from popdist.poprun.seeing.dry_run import dry_run_text
-from popdist.poprun.seeing.topology_table import topology_table
 
 EXAMPLES = 20_000
 EACH = 4  # in one example of the generator, whose own work is most of the time

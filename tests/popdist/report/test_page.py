@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from popdist.report import drawing, figures
 from popdist.report.page import page
-from popdist.report.reading import read_run
+from popdist.report.run_reader import read_run
 from tests.popdist.report import runs
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from popdist.sdk.check.idioms import IDIOMS, idiom_of
-from popdist.sdk.check.report import examine
-from popdist.sdk.check.sources import Source, SourceError, find, parse
+from popdist.sdk.check.resolve import Source, SourceError, find, parse
+from popdist.sdk.check.verdicts import examine
 from popdist.sdk.cli import main
 
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from popdist import witness
+from popdist import program_status
 from popdist.errors import PopdistError
-from popdist.sdk import permanent, real
+from popdist.sdk import permanent
 from popdist.sdk.cli import main, run_program
 from popdist.sdk.startup.environment import FOLDER, enable
 from tests.popdist.sdk.pythons import NAMES, ROOT, environment, passed, python, with_names
@@ -124,9 +124,9 @@ def test_a_python_that_would_ignore_the_names_is_refused(words):
 
 
 def test_the_guard_sees_the_program_and_not_what_starts_it():
-    fd = os.memfd_create(witness.NAME, 0)
+    fd = os.memfd_create(program_status.NAME, 0)
     code = "import os, sys; print(os.pread(int(sys.argv[1]), 256, 0).strip(b'\\0'))"
-    env = {witness.VARIABLE: str(fd)}
+    env = {program_status.VARIABLE: str(fd)}
     found = passed(python(*NAMES, "-c", code, str(fd), env=env, pass_fds=[fd]))
     assert found == "b''\n"
     os.close(fd)
@@ -205,4 +205,4 @@ def test_a_real_module_below_a_real_package_is_found(tmp_path, monkeypatch):
     (tmp_path / "horovod" / "__init__.py").write_text("raise ValueError('never imported')")
     (tmp_path / "horovod" / "popart.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    assert real.real_modules() == {"horovod.popart": str(tmp_path / "horovod" / "popart.py")}
+    assert permanent.real_modules() == {"horovod.popart": str(tmp_path / "horovod" / "popart.py")}

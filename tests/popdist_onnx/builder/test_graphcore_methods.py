@@ -11,7 +11,7 @@ from popdist_onnx.builder.graphcore_methods import METHODS, ai_graphcore
 from popdist_onnx.builder.methods import operators
 from popdist_onnx.errors import NotOnHostError, popart_exception
 from popdist_onnx.lowering import LOWERINGS
-from popdist_onnx.lowering.refused import REFUSED
+from popdist_onnx.lowering.registry import REFUSED
 from popdist_onnx.types import ReductionType
 
 PUBLISHED = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as states
 
-from popdist_onnx.gradients.precision import WITHOUT_FLOAT16, WITHOUT_FLOAT64
+from popdist_onnx.gradients.registry import WITHOUT_FLOAT16, WITHOUT_FLOAT64
 from tests.popdist_onnx.gradients.harness import check
 from tests.popdist_onnx.gradients.test_recurrent import HIDDEN, Case, loop, operands
 from tests.popdist_onnx.gradients.test_rules import CASES

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import numpy_helper, parser
 
-from popdist_onnx.graph.load import load
-from popdist_onnx.graph.untie import untie
+from popdist_onnx.graph.load import load, untie
 
 RANDOM = np.array([1, 2], np.float32)
 

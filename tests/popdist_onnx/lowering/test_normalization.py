@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from popdist_onnx.builder import Builder
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.load import load
-from popdist_onnx.lowering.normalization import stride_groups
+from popdist_onnx.lowering.layers import stride_groups
 from tests.popdist_onnx.graphcore import evaluate, run
 
 

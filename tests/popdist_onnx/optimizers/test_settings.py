@@ -7,9 +7,12 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.adaptive import Adaptive
 from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
-from popdist_onnx.optimizers.errors import OptimizerSettingError, OptimizerValueError
 from popdist_onnx.optimizers.sgd import SGD, ConstSGD
-from popdist_onnx.optimizers.values import OptimizerValue
+from popdist_onnx.optimizers.values import (
+    OptimizerSettingError,
+    OptimizerValue,
+    OptimizerValueError,
+)
 from popdist_onnx.types import (
     AdamMode,
     AdaptiveMode,

@@ -9,8 +9,7 @@ import torch
 from onnx import TensorProto, helper
 
 from popdist_onnx.graph.load import load
-from popdist_onnx.runtime.blocked_kernels import DOMAIN, block_length
-from popdist_onnx.runtime.convolutions import choose_convolutions
+from popdist_onnx.runtime.convolutions import DOMAIN, block_length, choose_convolutions
 from popdist_onnx.transforms.autodiff import autodiff
 from popdist_onnx.transforms.loss import set_loss
 

@@ -2,7 +2,7 @@
 
 import onnx
 
-from popdist_onnx.runtime.in_place import overwritable
+from popdist_onnx.runtime.wiring import overwritable
 
 
 def overwritten(text, states=("w",)):

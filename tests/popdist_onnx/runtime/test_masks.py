@@ -5,8 +5,8 @@ import onnx_ir as ir
 import pytest
 
 from popdist_onnx.graph import names
-from popdist_onnx.runtime.masks import Masks
-from popdist_onnx.runtime.reading import read
+from popdist_onnx.runtime.engine import Masks
+from popdist_onnx.runtime.graph_reader import read
 
 COUNT = 20000
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popdist_onnx.runtime.reading import Step
+from popdist_onnx.runtime.graph_reader import Step
 from popdist_onnx.runtime.stages import MOST_BUCKETS, buckets, cut
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import popdist_onnx
-from popdist_onnx.graph.untie import untie
-from popdist_onnx.training.batches import indices
+from popdist_onnx.graph.load import untie
+from popdist_onnx.training.data import indices
 from popdist_onnx.training.job import Job
 
 SAMPLES, FEATURES, CLASSES, BATCH = 48, 6, 3, 8

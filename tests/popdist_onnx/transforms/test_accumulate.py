@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from popdist_onnx.graph import names
-from popdist_onnx.optimizers.errors import UpdateError
 from popdist_onnx.optimizers.sgd import SGD
+from popdist_onnx.optimizers.values import UpdateError
 from popdist_onnx.transforms.accumulate import accumulate, updaters
 from popdist_onnx.transforms.optimizer import grow_updates
-from popdist_onnx.types.dtypes import DataType
 from popdist_onnx.types.enums import ReductionType
+from popdist_onnx.types.tensor_info import DataType
 from tests.popdist_onnx.optimizers.graphs import Loop, gradient_graph
 
 WEIGHTS = {"w": np.arange(6.0).reshape(2, 3), "b": np.ones(3)}

@@ -16,11 +16,11 @@ from popdist_onnx.optimizers.adaptive import Adaptive
 from popdist_onnx.optimizers.clip_norm import ClipNormSettings
 from popdist_onnx.optimizers.sgd import SGD
 from popdist_onnx.transforms.accumulate import accumulate
-from popdist_onnx.transforms.host_allreduce import insert_host_allreduce
-from popdist_onnx.transforms.host_streams import (
+from popdist_onnx.transforms.host_allreduce import (
     GRAPHCORE,
     StreamError,
     host_reduce_stream_ids,
+    insert_host_allreduce,
 )
 from popdist_onnx.transforms.optimizer import grow_updates
 from popdist_onnx.types.enums import AdamMode, AdaptiveMode, SGDAccumulatorAndMomentum

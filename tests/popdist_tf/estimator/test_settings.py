@@ -7,7 +7,7 @@ if not hasattr(tf, "estimator"):
     pytest.skip("TensorFlow 2.16 and later have no estimators", allow_module_level=True)
 
 from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
-from popdist_tf.estimator.batch_size import local_batch_size
+from popdist_tf.estimator.estimator import local_batch_size
 from popdist_tf.ipu.config import IPUConfig
 from popdist_tf.ipu.ipu_estimator import IPUEstimator, IPUEstimatorSpec
 from popdist_tf.ipu.ipu_pipeline_estimator import IPUPipelineEstimator

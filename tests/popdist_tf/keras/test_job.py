@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 import popdist_tf.keras as hvd
-from popdist_tf.collectives.basics import Adasum
+from popdist_tf.collectives.instances import Adasum
 from popdist_tf.errors import CollectiveError
 
 

@@ -7,7 +7,7 @@ from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, T
 
 import popdist.poptorch
 import popdist_torch as poptorch
-from popdist_torch.data.processes import start_method
+from popdist_torch.data.prefetch_worker import start_method
 
 
 def numbers(length):

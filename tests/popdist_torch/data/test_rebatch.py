@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popdist_torch.data.rebatch import rebatched
+from popdist_torch.data.prefetch_worker import rebatched
 
 
 @given(st.lists(st.integers(1, 7), max_size=12), st.integers(1, 10), st.booleans())

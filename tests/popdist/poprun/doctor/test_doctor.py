@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from popdist.errors import LaunchError
-from popdist.poprun.doctor import bindings, job, machine, report, session, shared_memory, software
+from popdist.poprun.doctor import findings, job, machine, session, software
 from popdist.poprun.doctor.findings import Finding, problem_from
 from popdist.poprun.doctor.ranks import SIZES
-from popdist.poprun.plan.locate import OPEN_MPI_4, Mpirun, locate_mpirun
+from popdist.poprun.machines.find_mpirun import OPEN_MPI_4, Mpirun, locate_mpirun
 from tests.distributed.jobs import LAUNCHER, run_command
 
 OK = Finding("a", "ok", "fine")
@@ -23,22 +23,22 @@ def seconds(copy, allreduce):
 
 
 def test_it_ends_with_ok_or_numbered_fixes():
-    assert report.verdict([OK]) == "OK"
-    assert report.verdict([OK, NOTE]) == "OK; what may be better:\n  1. b: do this"
-    assert report.verdict([NOTE, PROBLEM]) == (
+    assert findings.verdict([OK]) == "OK"
+    assert findings.verdict([OK, NOTE]) == "OK; what may be better:\n  1. b: do this"
+    assert findings.verdict([NOTE, PROBLEM]) == (
         "To be repaired:\n  1. c: do that\nWhat may be better:\n  2. b: do this"
     )
 
 
 def test_the_same_as_json():
-    told = json.loads(report.as_json([OK, NOTE, PROBLEM]))
+    told = json.loads(findings.as_json([OK, NOTE, PROBLEM]))
     assert told["ok"] is False
     assert [one["status"] for one in told["findings"]] == ["ok", "note", "problem"]
     assert told["fixes"] == [
         {"topic": "c", "fix": "do that", "necessary": True},
         {"topic": "b", "fix": "do this", "necessary": False},
     ]
-    assert json.loads(report.as_json([OK]))["ok"] is True
+    assert json.loads(findings.as_json([OK]))["ok"] is True
 
 
 def test_errors_become_problems_with_their_hints():
@@ -58,7 +58,7 @@ def test_a_mpirun_that_is_not_there(monkeypatch):
 def test_every_binding_is_compared_with_the_mpirun_that_runs(mpirun):
     """Of both generations of Open MPI, exactly the one that Horovod was built with fits."""
     built_with = os.path.realpath(locate_mpirun(os.environ).path)
-    found = dict(bindings.look_at_bindings(locate_mpirun(os.environ, mpirun), os.environ))
+    found = dict(software.look_at_bindings(locate_mpirun(os.environ, mpirun), os.environ))
     assert found
     fits = os.path.realpath(mpirun) == built_with
     for one in found.values():
@@ -71,12 +71,12 @@ def test_every_binding_is_compared_with_the_mpirun_that_runs(mpirun):
 def test_an_extension_without_mpi_is_a_problem(tmp_path):
     library = tmp_path / "mpi_lib.so"
     library.write_bytes(b"")
-    found = bindings.judge_library("horovod.torch", library, None, os.environ)
+    found = software.judge_library("horovod.torch", library, None, os.environ)
     assert found.status == "problem"
 
 
 def test_single_copies_are_tried_and_leave_no_process():
-    assert shared_memory.try_single_copy() in range(256)
+    assert machine.try_single_copy() in range(256)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popdist.poprun.machines.binding import place_of
 from popdist.poprun.machines.cpus import (
     Node,
     count_cores,
@@ -17,7 +16,7 @@ from popdist.poprun.machines.cpus import (
     parse_list,
     usable_nodes,
 )
-from popdist.poprun.machines.numa import divide
+from popdist.poprun.machines.numa import divide, place_of
 from tests.popdist.poprun.machines.fake_sys import make_tree
 
 

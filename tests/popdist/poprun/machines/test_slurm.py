@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popdist.errors import LaunchError, PopdistError
-from popdist.poprun.command.parser import parse
 from popdist.poprun.machines.hosts import Host
 from popdist.poprun.machines.slurm import read_allocation, take_hosts, unused_tasks
+from popdist.poprun.options.parser import parse
 from popdist.poprun.plan.job import make_job
 from popdist.poprun.plan.placement import place
 

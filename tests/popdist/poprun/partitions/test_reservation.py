@@ -11,12 +11,11 @@ from popdist.errors import LaunchError, UsageError
 from popdist.poprun.log import Log
 from popdist.poprun.machines.hosts import Host
 from popdist.poprun.partitions import listing
-from popdist.poprun.partitions.fitting import verify_partition
-from popdist.poprun.partitions.holds import keep
+from popdist.poprun.partitions.fitting import Wish, read_wish, verify_partition
 from popdist.poprun.partitions.pool import Pool
-from popdist.poprun.partitions.request import Wish, read_wish
 from popdist.poprun.partitions.reservation import reserve
 from popdist.poprun.plan.requests import Partition
+from popdist.poprun.protocol.device_locks import keep
 from tests.distributed.jobs import ROOT
 from tests.popdist.poprun.plan.test_placement import job as make_job
 
@@ -24,7 +23,7 @@ from tests.popdist.poprun.plan.test_placement import job as make_job
 @pytest.fixture(autouse=True)
 def environ(tmp_path, monkeypatch):
     monkeypatch.setenv("POPDIST_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr("popdist.poprun.partitions.clusters._GPUS", "none")
+    monkeypatch.setattr("popdist.poprun.partitions.devices._GPUS", "none")
     return os.environ
 
 
@@ -62,7 +61,7 @@ def elsewhere(then, **more):
     return run(
         "import os, sys, time\n"
         "from popdist.poprun.log import Log\n"
-        "from popdist.poprun.partitions.request import Wish\n"
+        "from popdist.poprun.partitions.fitting import Wish\n"
         "from popdist.poprun.partitions.reservation import reserve\n"
         f"wish = Wish(name='P', cluster='cores-4', devices=1, **{more!r})\n"
         "held = reserve(wish, os.environ, Log())\n"
@@ -231,7 +230,7 @@ def test_what_a_killed_launcher_leaves_is_evicted():
 def test_programs_keep_devices_when_their_launcher_is_killed():
     program = "import time; print('running', flush=True); time.sleep(60)"
     other = elsewhere(
-        "from popdist.poprun.partitions.holds import keep\n"
+        "from popdist.poprun.protocol.device_locks import keep\n"
         "settings = {'pool': held.folder, 'devices': 'core0', 'hold': held.token}\n"
         "assert keep(settings) == ''\n"
         f"pid = os.posix_spawn(sys.executable, [sys.executable, '-c', {program!r}], os.environ)\n"

@@ -5,8 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popdist.errors import LaunchError
-from popdist.poprun.guard_words import packed_variables, packed_word, plain_words, read_words
 from popdist.poprun.plan.command import Command, Context, check_lengths, into_file, needs_file
+from popdist.poprun.protocol.guard_argv import (
+    packed_variables,
+    packed_word,
+    plain_words,
+    read_words,
+)
 
 START = ("/opt/python", "-I", "-S", "/opt/popdist/guard_start.py")
 WORDS = st.lists(

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from popdist.errors import LaunchError, UsageError
-from popdist.poprun.command.parser import parse
 from popdist.poprun.machines.hosts import Host
+from popdist.poprun.options.parser import parse
 from popdist.poprun.plan.job import make_job
 
 ENVIRON = {"PATH": "/usr/bin:/bin", "SET": "1"}

@@ -4,14 +4,13 @@ import json
 
 import pytest
 
-from popdist.environment import Topology
+from popdist.popdist_core import Topology
+from popdist.poprun.machines.find_mpirun import OPEN_MPI_4, OPEN_MPI_5, Mpirun
 from popdist.poprun.machines.hosts import Host
-from popdist.poprun.plan.links import TARGET_OPTIONS
-from popdist.poprun.plan.locate import OPEN_MPI_4, OPEN_MPI_5, Mpirun
-from popdist.poprun.plan.mpirun import EVERYWHERE, ONE_HOST, build_command
+from popdist.poprun.plan.command import Run
+from popdist.poprun.plan.mpi_arguments import Variables
+from popdist.poprun.plan.mpirun import EVERYWHERE, ONE_HOST, TARGET_OPTIONS, build_command
 from popdist.poprun.plan.placement import place
-from popdist.poprun.plan.run import Run
-from popdist.poprun.plan.variables import Variables
 from tests.popdist.poprun.plan.test_placement import job as make_job
 
 ENVIRON = {"PATH": "/bin", "PYTHONPATH": "/p", "HOME": "/h", "SECRET_TOKEN": "s3cret"}

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popdist import contract
-from popdist.environment import Topology
 from popdist.errors import LaunchError
+from popdist.popdist_core import Topology
 from popdist.poprun.machines.hosts import Host
 from popdist.poprun.plan.job import Job
 from popdist.poprun.plan.placement import place

@@ -3,7 +3,7 @@
 import pytest
 
 from popdist.errors import LaunchError
-from popdist.poprun.plan.remarks import check_user, remarks
+from popdist.poprun.plan.job import check_user, remarks
 from tests.popdist.poprun.plan.test_placement import job
 
 

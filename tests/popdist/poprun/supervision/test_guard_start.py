@@ -13,7 +13,7 @@ def test_a_guard_starts_without_slow_modules():
     code = (
         "import sys; before = set(sys.modules); "
         f"sys.path.insert(0, {str(Path(popdist.__file__).parents[1])!r}); "
-        "import popdist.poprun.supervision.guard; "
+        "import popdist.poprun.guard.guard; "
         "print(*set(sys.modules) - before)"
     )
     done = subprocess.run(
@@ -24,5 +24,5 @@ def test_a_guard_starts_without_slow_modules():
         timeout=30,
     )
     loaded = set(done.stdout.split())
-    assert "popdist.poprun.supervision.guard" in loaded
+    assert "popdist.poprun.guard.guard" in loaded
     assert not loaded & SLOW

@@ -1,0 +1,236 @@
+"""How gradients lie in flat buffers, and in which slices those travel: sizes in, plan out.
+
+One buffer (an arena) per element type holds all gradients of that type back to back, so that
+exchanging them needs no copy. An arena travels in slices of a few MiB, whatever the tensors'
+borders are: one large MPI_Allreduce costs several times as much as the same bytes in pieces,
+because Open MPI allocates a temporary buffer of the whole size for it. A slice can leave as soon as
+the last item that lies in it is complete; with items in the order in which the backward pass
+completes them, the first slices travel while later gradients are still being computed.
+
+A large tensor need not be copied into an arena: it can travel in the memory in which it was
+computed. It then has an arena of its own, which is lent anew for each round.
+
+The plan depends on nothing but its arguments, so all instances of a job make the same one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+DEFAULT_SLICE_BYTES = 4 << 20
+"""Large enough that latency does not count, small enough to stay clear of the cliff (see above)."""
+
+DEFAULT_TAIL_BYTES = 512 << 10
+"""What may be left to exchange when the last item is complete: nothing is left to hide it behind.
+Less would not be faster, as latency counts from here on."""
+
+DEFAULT_LENT_BYTES = 1 << 20
+"""From here on, copying a tensor takes longer than exchanging one slice more."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor that takes part.
+
+    Attributes:
+        name: Its name, for messages.
+        elements: Its number of elements.
+        dtype: Its element type, by name.
+        itemsize: Bytes per element.
+    """
+
+    name: str
+    elements: int
+    dtype: str
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class Arena:
+    """One flat buffer.
+
+    Attributes:
+        dtype: Its element type, by name.
+        elements: Its number of elements.
+        lent: Whether it holds one item only, in memory that each round lends anew.
+    """
+
+    dtype: str
+    elements: int
+    lent: bool = False
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where an item lies.
+
+    Attributes:
+        arena: Index of its arena.
+        start: Its first element there.
+        stop: One past its last element.
+    """
+
+    arena: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of an arena that travels on its own.
+
+    Attributes:
+        arena: Index of the arena.
+        start: Its first element there.
+        stop: One past its last element.
+        items: Indices of the items that lie in it, wholly or in part; all must be complete before
+            it may leave.
+    """
+
+    arena: int
+    start: int
+    stop: int
+    items: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The layout of an exchange.
+
+    Attributes:
+        items: What takes part, in the order given.
+        arenas: The flat buffers: one of each type, in the order in which they first occur, then
+            the lent ones.
+        slots: Where each item lies.
+        slices: What travels on its own; the slices of an arena tile it.
+    """
+
+    items: tuple[Item, ...]
+    arenas: tuple[Arena, ...]
+    slots: tuple[Slot, ...]
+    slices: tuple[Slice, ...]
+
+
+def plan(
+    items: Sequence[Item],
+    *,
+    slice_bytes: int = DEFAULT_SLICE_BYTES,
+    tail_bytes: int | None = None,
+    lent_bytes: int | None = None,
+) -> Plan:
+    """Lays out an exchange.
+
+    Args:
+        items: What takes part, in the order in which it will be complete.
+        slice_bytes: Size of a slice; the last ones of an arena may be smaller.
+        tail_bytes: Largest size of the last slice of an arena, for exchanges that run while items
+            are still being computed; None for that of all slices.
+        lent_bytes: Items of this size or larger stay where they are computed; None for none.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ValueError: A slice cannot hold one element.
+    """
+    arenas: list[Arena] = []
+    slots: list[Slot] = [Slot(0, 0, 0)] * len(items)
+    slices: list[Slice] = []
+    sizes = [item.elements * item.itemsize for item in items]
+    lent = [lent_bytes is not None and size >= lent_bytes for size in sizes]
+    shared: dict[str, list[int]] = {}
+    for i, item in enumerate(items):
+        if not lent[i]:
+            shared.setdefault(item.dtype, []).append(i)
+    groups = [*shared.values(), *([i] for i in range(len(items)) if lent[i])]
+    for arena, members in enumerate(groups):
+        first = items[members[0]]
+        stops = list(accumulate(items[i].elements for i in members))
+        for i, stop in zip(members, stops, strict=True):
+            slots[i] = Slot(arena, stop - items[i].elements, stop)
+        arenas.append(Arena(first.dtype, stops[-1], lent=lent[members[0]]))
+        step = slice_bytes // first.itemsize
+        if step < 1:
+            raise ValueError(f"a slice of {slice_bytes} bytes cannot hold one {first.dtype}")
+        # What lies alone is complete at once; a smaller last slice would leave no earlier.
+        whole = tail_bytes is None or arenas[-1].lent
+        tail = step if whole else min(step, max(1, (tail_bytes or 0) // first.itemsize))
+        borders = _borders(stops[-1], step, tail)
+        slices += _cut(arena, borders, [(i, slots[i]) for i in members])
+    return Plan(tuple(items), tuple(arenas), tuple(slots), tuple(slices))
+
+
+def _borders(elements: int, step: int, tail: int) -> list[int]:
+    """Where slices begin and end: every ``step`` elements, and ``tail`` before the end."""
+    borders = [*range(0, elements, step), elements]
+    if elements and elements - borders[-2] > tail:
+        borders.insert(-1, elements - tail)
+    return borders
+
+
+def _cut(arena: int, borders: list[int], members: list[tuple[int, Slot]]) -> list[Slice]:
+    slices = []
+    first = 0
+    for start, stop in pairwise(borders):
+        # Both members and slices ascend, so a member that ended before this slice is done with.
+        while members[first][1].stop <= start:
+            first += 1
+        inside = []
+        for i, slot in members[first:]:
+            if slot.start >= stop:
+                break
+            if slot.start < slot.stop:
+                inside.append(i)
+        slices.append(Slice(arena, start, stop, tuple(inside)))
+    return slices
+
+
+# The flat buffers of an exchange plan, and the items' places in them as tensors.
+
+
+def allocate(plan: Plan, *, device: torch.device | str = "cpu") -> list[torch.Tensor]:
+    """Allocates the arenas of a plan.
+
+    Args:
+        plan: The plan.
+        device: Where they live.
+
+    Returns:
+        One zero-filled 1-D tensor per arena; one without elements for those that are lent.
+    """
+    return [
+        torch.zeros(
+            0 if arena.lent else arena.elements, dtype=getattr(torch, arena.dtype), device=device
+        )
+        for arena in plan.arenas
+    ]
+
+
+def views(
+    plan: Plan, arenas: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]
+) -> list[torch.Tensor]:
+    """The items' places in the arenas.
+
+    Args:
+        plan: The plan.
+        arenas: Its arenas.
+        shapes: The shape of each item.
+
+    Returns:
+        One tensor per item, of the item's shape, that shares the arena's memory; one without
+        elements for those in lent arenas.
+    """
+    return [
+        arenas[slot.arena]
+        if plan.arenas[slot.arena].lent
+        else arenas[slot.arena][slot.start : slot.stop].view(tuple(shape))
+        for slot, shape in zip(plan.slots, shapes, strict=True)
+    ]

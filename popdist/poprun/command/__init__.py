@@ -1,1 +1,0 @@
-"""The command line: the table of options and everything that is made from it."""

@@ -1,0 +1,296 @@
+"""The process that runs beside each program: relays its output, reports its end, leaves no orphan.
+
+mpirun starts a guard for every instance, on the instance's own host; the guard starts the program
+in a process group of its own and
+
+- sends output in whole lines and reports start and end to the launcher,
+- passes signals on, and kills the group when its patience is over,
+- kills the group at once when the launcher or mpirun has disappeared, or cannot be reached,
+- says when the program waits for other instances for too long.
+
+It imports little, because every launch waits for it.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 6 ms
+import os
+import select
+from time import monotonic
+
+from popdist.poprun.guard.output import Stream
+from popdist.poprun.guard.program import start_program
+from popdist.poprun.guard.proxy import (
+    END_AT_ONCE,
+    END_SOFTLY,
+    FORWARDED,
+    linger,
+    reap,
+    run_behind_a_front,
+)
+from popdist.poprun.guard.reporter import Reporter, open_channel
+from popdist.poprun.guard.stall import StallWatch, Witness
+from popdist.poprun.protocol.guard_argv import read_words
+from popdist.poprun.protocol.heartbeat import Heartbeat
+from popdist.poprun.protocol.processes import process_start, send_group, watchable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from popdist.poprun.guard.reporter import PipeChannel, StreamChannel
+
+_DRAIN_SECONDS = 0.3
+_PROMPT_SECONDS = 0.1
+_LOOK_SECONDS = 0.5  # where the kernel does not tell of the end of processes
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, END_SOFTLY)
+KILL_NOW = signal.SIGQUIT
+"""Ends the program without patience; mpirun never sends it."""
+
+
+class Guard:
+    """Runs one program to its end.
+
+    Args:
+        settings: How to behave, by name; `popdist.poprun.plan.mpirun` writes them.
+        program: The program and its arguments.
+        channel: The way to the launcher.
+        mpirun: The process that must not disappear.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        program: list[str],
+        channel: PipeChannel | StreamChannel,
+        mpirun: int,
+    ) -> None:
+        self._settings = settings
+        self._program = program
+        self._channel = channel
+        self._mpirun = mpirun
+        self._front = os.getppid()
+        self._grace = float(settings["grace"])
+        self._was_asked = False
+        more = [number for number in settings.get("signals", "").split("+") if number]
+        self._passed = {*FORWARDED, END_SOFTLY, *(int(number) for number in more)}
+        self._asks_for_stacks = settings.get("stacks") == "1"
+        self._stacks = ""
+        self._kill_at: float | None = None
+        self._orphaned = ""
+        self._launcher_lost = False
+        self._pid = 0
+        self._may_have_ended = False
+        self._is_over = False
+        self._may_leave = False
+        self._witness = Witness()
+        self._heartbeat = Heartbeat(float(settings.get("heartbeat", "0")), mpirun)
+
+    def run(self, announce: int) -> int:
+        """Starts the program and stays until it has ended.
+
+        Args:
+            announce: A descriptor that gets the number of the program's process group.
+
+        Returns:
+            Its exit code; 128 + the number of the signal that killed it; 0 where the launcher is
+            gone.
+        """
+        self._report = Reporter(self._channel)
+        program = start_program(
+            self._settings,
+            self._program,
+            resets=(*self._passed, END_AT_ONCE, KILL_NOW),
+            witness_fd=self._witness.fd,
+        )
+        self._pid = program.pid
+        self._hear_signals()
+        os.write(announce, str(self._pid).encode())
+        self._stall = StallWatch(float(self._settings.get("stall", "0")), self._pid, self._witness)
+        out = Stream(program.out, "stdout", self._settings)
+        err = Stream(program.err, "stderr", self._settings)
+        self._report.started(self._pid)
+        status = self._watch([out, err])
+        self._kill_group()
+        for stream in (out, err):
+            stream.close(self._channel)
+        self._report.stacks(self._stacks)
+        self._is_over = True
+        self._report.ended(
+            self._pid,
+            status,
+            self._peak_memory,
+            err.tail,
+            lost=self._orphaned,
+            asked=self._was_asked,
+            speaks=bool(self._witness.position()[0]),
+        )
+        self._linger()
+        if self._launcher_lost:
+            return 0  # nobody asks any more, and after a failure mpirun would take a second to end
+        return status if status >= 0 else 128 - status
+
+    def _hear_signals(self) -> None:
+        self._wake, wake_end = os.pipe()
+        os.set_blocking(wake_end, False)
+        os.set_blocking(self._wake, False)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+        for number in self._passed:
+            signal.signal(number, self._on_signal)
+        signal.signal(KILL_NOW, lambda *_: self._kill_group())
+        signal.signal(END_AT_ONCE, self._on_end_at_once)
+
+    def _watch(self, streams: list[Stream]) -> int:
+        """Relays until the program has ended and its output is drained."""
+        poll = select.poll()
+        actions = self._register(poll, streams)
+        status: int | None = None
+        drain_until = 0.0
+        readable = {stream.fd for stream in streams}
+        while status is None or (readable and monotonic() < drain_until):
+            events = poll.poll(self._patience(streams, drain_until))
+            for fd, _ in events:
+                if not actions[fd]():
+                    poll.unregister(fd)
+                    readable.discard(fd)
+            if not events:
+                for stream in streams:
+                    stream.idle(self._channel)
+            self._check(streams)
+            if status is None and self._may_have_ended:
+                status = self._wait()
+                if status is not None:
+                    drain_until = monotonic() + _DRAIN_SECONDS
+                    if status and not (self._orphaned or self._was_asked):
+                        self._report.notes([{"what": "failed", "status": str(status)}])
+        return status
+
+    def _register(self, poll: select.poll, streams: list[Stream]) -> dict[int, Callable[[], bool]]:
+        """What to do when a descriptor has news; an action answers whether there can be more."""
+        actions: dict[int, Callable[[], bool]] = {
+            stream.fd: stream.pumping(self._channel) for stream in streams
+        }
+        actions[self._wake] = self._drain_wakes
+        self._unwatched: list[int] = []
+        for pid, action in (
+            (self._pid, self._on_program_end),
+            (self._front, self._on_mpirun_end),
+            (self._mpirun, self._on_mpirun_end),
+        ):
+            fd = watchable(pid)
+            if fd is not None:
+                actions[fd] = action
+            elif process_start(pid):
+                self._unwatched.append(pid)
+            else:
+                action()
+        self._may_have_ended |= self._pid in self._unwatched
+        for fd in actions:
+            poll.register(fd, select.POLLIN)
+        if self._channel.liveness is not None:
+            actions[self._channel.liveness] = self._on_launcher_end
+            poll.register(self._channel.liveness, 0)
+        return actions
+
+    def _check(self, streams: list[Stream]) -> None:
+        """What descriptors do not tell, and patience that is over."""
+        if any(not process_start(pid) for pid in self._unwatched if pid != self._pid):
+            self._on_mpirun_end()
+        if self._kill_at is not None and monotonic() >= self._kill_at:
+            self._kill_at = None
+            self._kill_group()
+        text, self._stacks = self._stacks, ""
+        self._report.stacks(text)
+        self._report.notes(self._stall.look())
+        self._report.notes(self._stall.hear(streams[1].tail))
+        if self._heartbeat.is_due():
+            self._report.notes([{"what": "alive"}])
+            if self._heartbeat.has_lost_its_way():
+                self._abandon("the other hosts could not be reached")
+
+    def _patience(self, streams: list[Stream], drain_until: float) -> float | None:
+        """Milliseconds to wait for the next event; None for as long as it takes."""
+        now = monotonic()
+        waits = [moment - now for moment in (self._kill_at, drain_until or None) if moment]
+        waits += [wait for wait in (self._stall.interval, self._heartbeat.wait(now)) if wait]
+        if any(stream.is_waiting for stream in streams):
+            waits.append(_PROMPT_SECONDS)
+        if self._unwatched:
+            waits.append(_LOOK_SECONDS)
+        return max(0.0, min(waits)) * 1000 if waits else None
+
+    def _wait(self) -> int | None:
+        pid, status, usage = os.wait4(self._pid, os.WNOHANG)
+        if not pid:
+            return None
+        self._peak_memory = usage.ru_maxrss * 1024
+        return os.waitstatus_to_exitcode(status)
+
+    def _drain_wakes(self) -> bool:
+        os.read(self._wake, 1024)
+        return True
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        ends = number in _ENDING and self._kill_at is None
+        self._was_asked |= ends
+        if ends and self._asks_for_stacks:
+            self._stacks = self._witness.dump()
+        send_group(self._pid, signal.SIGTERM if number == END_SOFTLY else number)
+        if ends:
+            send_group(self._pid, signal.SIGCONT)  # a stopped program must wake up to end
+            self._kill_at = monotonic() + self._grace
+
+    def _on_end_at_once(self, _number: int, _frame: object) -> None:
+        self._may_leave = self._is_over
+        self._kill_group()
+
+    def _linger(self) -> None:
+        # The way through mpirun is the only one on which what was said can still be lost.
+        if self._channel.liveness is None and not self._orphaned:
+            above = [watchable(self._front), watchable(self._mpirun)]
+            linger(self._wake, above, self._grace, lambda: self._may_leave)
+
+    def _on_program_end(self) -> bool:
+        self._may_have_ended = True
+        return False
+
+    def _on_mpirun_end(self) -> bool:
+        if self._was_asked and self._channel.liveness is not None:
+            # mpirun is less patient with a program that was asked to end than the user may be;
+            # the launcher is still there.
+            return False
+        return self._abandon("mpirun ended")
+
+    def _on_launcher_end(self) -> bool:
+        self._launcher_lost = True
+        folder = self._channel.remove()
+        if folder:
+            reap(folder, self._mpirun)
+        return self._abandon("poprun ended")
+
+    def _abandon(self, why: str) -> bool:
+        self._orphaned = self._orphaned or why
+        self._kill_group()
+        return False
+
+    def _kill_group(self) -> None:
+        send_group(self._pid, signal.SIGKILL)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs a guard.
+
+    Args:
+        arguments: What `popdist.poprun.protocol.guard_argv` makes of settings and program.
+
+    Returns:
+        The exit code for mpirun.
+    """
+    settings, program = read_words(arguments, os.environ)
+    try:
+        channel = open_channel(settings)
+    except OSError:  # the launcher is gone already
+        return 0
+    return run_behind_a_front(
+        lambda mpirun, announce: Guard(settings, program, channel, mpirun).run(announce)
+    )

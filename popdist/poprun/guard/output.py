@@ -1,0 +1,185 @@
+"""One output stream of a program on its way from the guard to the launcher."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import BinaryIO
+
+    from popdist.poprun.guard.reporter import PipeChannel, StreamChannel
+
+    Channel = PipeChannel | StreamChannel
+
+
+# Cuts a program's output into units that may be shown whole: lines, and steps of progress bars.
+
+
+LONGEST = 1 << 20
+"""A line without an end is passed on in pieces of this many bytes, so that memory stays bounded."""
+
+
+class LineCutter:
+    """Collects bytes and gives them out in whole units.
+
+    A unit ends with a line feed, or with the carriage return that a progress bar puts between two
+    states. Bytes are never decoded, so characters that a read has split come out whole.
+
+    Args:
+        tag: What to put in front of every unit.
+    """
+
+    def __init__(self, tag: bytes = b"") -> None:
+        self._tag = tag
+        self._pending = b""
+        self._after_return = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes what was read.
+
+        Args:
+            data: The next bytes.
+
+        Returns:
+            All units that are complete now, tagged.
+        """
+        units = (self._pending + data).splitlines(keepends=True)
+        complete = not units or units[-1].endswith((b"\n", b"\r")) or len(units[-1]) > LONGEST
+        self._pending = b"" if complete else units.pop()
+        return b"".join([self._tagged(unit) for unit in units])
+
+    def flush(self) -> bytes:
+        """Gives out what is left, although its line has no end.
+
+        Returns:
+            The rest, tagged; a line feed is added to a tagged rest, as another tag will follow it.
+        """
+        rest, self._pending = self._pending, b""
+        if not rest:
+            return b""
+        return self._tagged(rest) + (b"\n" if self._tag else b"")
+
+    @property
+    def pending(self) -> bool:
+        """Whether a unit has begun and not ended."""
+        return bool(self._pending)
+
+    def _tagged(self, unit: bytes) -> bytes:
+        # A line feed right after a carriage return belongs to the same line end, split by a read;
+        # a lone carriage return is how a progress bar starts.
+        bare = unit == b"\r" or (unit == b"\n" and self._after_return)
+        self._after_return = unit.endswith(b"\r")
+        return unit if bare else self._tag + unit
+
+
+_READ_SIZE = 1 << 16
+_TAIL_SIZE = 3000
+
+
+class Stream:
+    """One output stream of the program, on its way to the launcher.
+
+    Args:
+        fd: Where it is read.
+        name: "stdout" or "stderr".
+        settings: The guard's settings.
+    """
+
+    def __init__(self, fd: int, name: str, settings: Mapping[str, str]) -> None:
+        self.fd = fd
+        self.is_error = name == "stderr"
+        self.shown = settings.get("show") == "1"
+        self.tail = b""
+        self._cutter = LineCutter(_tag(name, settings))
+        self._eager = settings.get("eager") == "1"
+        self._problem = ""
+        self._copies = [copy for path in _paths(name, settings) if (copy := self._open(path))]
+
+    def pumping(self, channel: Channel) -> Callable[[], bool]:
+        """`pump` for a channel, to be called when there is something to read."""
+        return lambda: self.pump(channel)
+
+    def pump(self, channel: Channel) -> bool:
+        """Passes on what can be read now; False at the end of the stream."""
+        try:
+            data = os.read(self.fd, _READ_SIZE)
+        except OSError:  # a terminal without writers answers EIO
+            data = b""
+        if not data:
+            return False
+        self.tail = (self.tail + data)[-_TAIL_SIZE:]
+        self._write_copies(data)
+        if self.shown:
+            channel.text(self._cutter.feed(data), is_error=self.is_error)
+        self._complain(channel)
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a line that has not ended, such as a prompt, should be shown before long."""
+        return self._eager and self.shown and self._cutter.pending
+
+    def idle(self, channel: Channel) -> None:
+        """Shows such a line; no other instance is there whose lines it could break."""
+        if self.is_waiting:
+            channel.text(self._cutter.flush(), is_error=self.is_error)
+
+    def close(self, channel: Channel) -> None:
+        """Passes on the rest."""
+        if self.shown:
+            channel.text(self._cutter.flush(), is_error=self.is_error)
+        self._complain(channel)
+        for copy in self._copies:
+            copy.close()
+
+    def _open(self, path: str) -> BinaryIO | None:
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return open(path, "wb", buffering=0)
+        except OSError as error:
+            self._problem = f"no output is kept: {error}"
+            return None
+
+    def _write_copies(self, data: bytes) -> None:
+        for copy in list(self._copies):
+            problem = _write_all(copy, data)
+            if problem:  # a full disk must not end the program
+                self._problem = f"the output that is kept ends here: {problem}: {copy.name}"
+                self._copies.remove(copy)
+                copy.close()
+
+    def _complain(self, channel: Channel) -> None:
+        if self._problem:
+            channel.text(f"poprun: {self._problem}\n".encode(), is_error=True)
+            self._problem = ""
+
+
+def _write_all(file: BinaryIO, data: bytes) -> str:
+    """Writes all of it; returns what went wrong."""
+    try:
+        while data:
+            data = data[file.write(data) :]
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _tag(name: str, settings: Mapping[str, str]) -> bytes:
+    """What stands before each line, as Open MPI 4 writes it."""
+    if settings.get("tag") != "1":
+        return b""
+    text = f"[1,{settings['index']}]<{name}>:"
+    color = settings.get("color")
+    return (f"\x1b[{color}m{text}\x1b[0m" if color else text).encode()
+
+
+def _paths(name: str, settings: Mapping[str, str]) -> list[str]:
+    """The files that receive the stream."""
+    found = []
+    if "files" in settings:  # the layout of Open MPI 4
+        found.append(f"{settings['files']}/1/rank.{settings['index']}/{name}")
+    if "logs" in settings:
+        found.append(f"{settings['logs']}/instance.{settings['index']}.{name[3:]}")
+    return found

@@ -1,0 +1,210 @@
+"""Starts an instance's program: its streams, its share of the cores, its leash."""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 6 ms
+import os
+import sys
+
+from popdist import program_status
+from popdist.contract import NAMES
+from popdist.poprun.machines.numa import place_of
+from popdist.poprun.protocol.parent_death import load_leash
+from popdist.poprun.protocol.processes import lead_group
+from popdist.poprun.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping
+
+
+# Completes an instance's environment: the names of other launchers, the user's variables.
+
+
+STANDARD = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "TF_CONFIG"}
+)
+"""What is set here, unless the user sets it."""
+
+CLUSTER = "POPRUN_TF_WORKERS"
+"""Carries the workers' addresses from the launcher to the guards."""
+
+PRIVATE = "POPRUN_SET_"
+"""Begins the names under which the user's variables travel: <NAME> for all instances, and
+<index>_<NAME> for one alone."""
+
+SET = "set."
+"""Begins settings that carry a variable for this instance: set.<NAME>=<value>."""
+
+
+def adopt(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
+    """Completes the environment of this instance.
+
+    Args:
+        environ: The environment that its program is going to get, with the contract in it.
+        settings: ``index`` (of the instance), ``neighbours`` (instances on this host), ``node``
+            (this host's number among those of the job), ``keep`` (names that the user has set,
+            separated by commas), ``set.<NAME>``, and ``names`` where the program may import the
+            SDK's modules.
+    """
+    environ.update(
+        {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}
+    )
+    index = settings["index"]
+    standard = {
+        "RANK": index,
+        "WORLD_SIZE": environ.get(NAMES["num_instances"]),
+        "LOCAL_RANK": environ.get(NAMES["local_instance_index"]),
+        "LOCAL_WORLD_SIZE": settings.get("neighbours"),
+        "NODE_RANK": settings.get("node"),
+    }
+    workers = environ.pop(CLUSTER, None)
+    if workers is not None:
+        standard["TF_CONFIG"] = (
+            f'{{"cluster": {{"worker": [{workers}]}}, '
+            f'"task": {{"type": "worker", "index": {index}}}}}'
+        )
+    kept = settings.get("keep", "").split(",")
+    for name, value in standard.items():
+        if name not in kept and value is not None:
+            environ[name] = value
+    carried = sorted(name for name in environ if name.startswith(PRIVATE))
+    values = {name[len(PRIVATE) :]: environ.pop(name) for name in carried}
+    mine = f"{index}_"
+    for name, value in values.items():
+        if name and not name[0].isdigit():
+            environ[name] = value
+    for name, value in values.items():
+        if name.startswith(mine):
+            environ[name[len(mine) :]] = value
+    if "names" in settings:
+        from popdist.sdk.startup.environment import enable
+
+        enable(environ)
+
+
+NOT_FOUND = 127
+"""The exit code where the program cannot be started, as in shells."""
+
+
+class Program(Record):
+    """A program that has been started.
+
+    Attributes:
+        pid: Its process, which leads a group of its own.
+        out: Where its standard output can be read.
+        err: Where its standard error can be read.
+    """
+
+    pid: int
+    out: int
+    err: int
+
+
+def start_program(
+    settings: Mapping[str, str],
+    words: list[str],
+    *,
+    resets: Iterable[int],
+    witness_fd: int | None,
+) -> Program:
+    """Starts the program in a process group of its own, which dies with the calling process.
+
+    Args:
+        settings: The guard's settings.
+        words: The program and its arguments.
+        resets: Signals that get their default action.
+        witness_fd: The file in which the program may state what it does, or None.
+
+    Returns:
+        The program.
+    """
+    out, out_end = _terminal_or_pipe(settings)
+    err, err_end = os.pipe()
+    keyboard = _open_keyboard(settings.get("stdin"))
+    die_with_guard = load_leash()
+    lost = _keep_devices(settings)
+    pid = os.fork()
+    if pid:
+        lead_group(pid)
+        for fd in (out_end, err_end, keyboard):
+            if fd is not None:
+                os.close(fd)
+        return Program(pid, out, err)
+
+    def prepare() -> None:
+        lead_group(0)
+        die_with_guard()
+        if lost:
+            os.dup2(err_end, 2)
+            raise OSError(lost)
+        if keyboard is not None:
+            os.dup2(keyboard, 0)
+        os.dup2(out_end, 1)
+        os.dup2(err_end, 2)
+        for number in (*resets, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if witness_fd is not None:
+            os.set_inheritable(witness_fd, True)  # noqa: FBT003 - positional only
+            os.environ[program_status.VARIABLE] = str(witness_fd)
+        adopt(os.environ, settings)
+        if problem := place_of(settings).enter(os.environ):
+            os.write(2, f"poprun: {problem}\n".encode())
+
+    _become(words, prepare)
+    raise AssertionError  # not reached
+
+
+def _keep_devices(settings: Mapping[str, str]) -> str:
+    """Locks the devices of a partition; why they could not be kept, or an empty text."""
+    if "pool" not in settings:
+        return ""
+    from popdist.poprun.protocol.device_locks import keep
+
+    return keep(settings)
+
+
+def _become(words: list[str], prepare: Callable[[], None]) -> None:
+    try:
+        prepare()
+        os.execvp(words[0], words)  # noqa: S606 - no shell is the point
+    except (OSError, ValueError) as error:
+        os.write(2, f"poprun: cannot start {words[0]}: {error}\n".encode())
+    finally:
+        os._exit(NOT_FOUND)
+
+
+def _terminal_or_pipe(settings: Mapping[str, str]) -> tuple[int, int]:
+    """A pair of ends for standard output: a terminal where one can be had.
+
+    mpirun gives its programs a terminal, which is what makes their output appear line by line. Its
+    terminals have no size, though, which hides progress bars.
+    """
+    try:
+        reader, writer = os.openpty()
+    except OSError:
+        return os.pipe()
+    import fcntl
+    import termios
+
+    modes = termios.tcgetattr(writer)
+    modes[1] &= ~termios.OPOST  # line feeds stay what they are
+    modes[3] &= ~(termios.ECHO | termios.ICANON | termios.ISIG)
+    termios.tcsetattr(writer, termios.TCSANOW, modes)
+    columns, rows = (int(number) for number in settings.get("size", "80x24").split("x"))
+    size = rows.to_bytes(2, sys.byteorder) + columns.to_bytes(2, sys.byteorder) + bytes(4)
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, size)
+    return reader, writer
+
+
+def _open_keyboard(path: str | None) -> int | None:
+    """The pipe by which the launcher passes on its standard input, held open by the launcher."""
+    if path is None:
+        return None
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:  # the launcher is gone, which the guard will find out
+        return None
+    os.set_blocking(fd, True)
+    return fd

@@ -1,0 +1,189 @@
+"""Notices, beside a program, that it has waited for other instances for too long.
+
+Three things are looked at, none of which needs a guess: what popdist in the program states about
+its own waiting (`popdist.program_status`), what Horovod's stall inspector says on standard error,
+and whether the process was stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from time import monotonic
+
+from popdist import program_status
+from popdist.poprun.protocol.processes import send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+# The guard's side of `popdist.program_status`: what the program waits for, and its Python stacks.
+
+
+_LONGEST_DUMP = 0.4  # mpirun grants a job that it ends about a second
+_QUIET = 0.03
+_LARGEST_DUMP = 60_000
+
+
+class Witness:
+    """The file in which a program states what it does.
+
+    Attributes:
+        fd: Its descriptor, for the program to inherit.
+    """
+
+    def __init__(self) -> None:
+        self.fd: int | None = None
+        try:
+            self.fd = os.memfd_create(program_status.NAME)
+            os.lseek(self.fd, program_status.HEADER_SIZE, os.SEEK_SET)
+        except (OSError, AttributeError):  # not Linux
+            pass
+
+    def position(self) -> tuple[int, str, str]:
+        """Where the program is.
+
+        Returns:
+            The process that states it (0 where none imports popdist), a text that changes with
+            every statement, and what it waits for; the latter empty where it does not wait.
+        """
+        if self.fd is None:
+            return 0, "", ""
+        text = (
+            os.pread(self.fd, program_status.HEADER_SIZE, 0).strip(b"\0").decode(errors="replace")
+        )
+        pid, _, rest = text.partition(" ")
+        count, _, where = rest.partition(" ")
+        return (int(pid), count, where) if pid.isdecimal() else (0, "", "")
+
+    def dump(self) -> str:
+        """Asks for the Python stacks of all threads.
+
+        Returns:
+            What the interpreter wrote, or why there is nothing, in parentheses.
+        """
+        pid = self.position()[0]
+        if self.fd is None or not pid:
+            return "(no Python stacks: the program does not import popdist)"
+        state = process_state(pid)
+        if not state:
+            return "(no Python stacks: the process has ended)"
+        if state in "Tt":
+            return "(no Python stacks: the process is stopped, as by SIGSTOP)"
+        # The program writes at the position that it shares with this process.
+        os.ftruncate(self.fd, program_status.HEADER_SIZE)
+        os.lseek(self.fd, program_status.HEADER_SIZE, os.SEEK_SET)
+        send(pid, program_status.DUMP_SIGNAL)
+        self._await_quiet()
+        text = os.pread(self.fd, _LARGEST_DUMP, program_status.HEADER_SIZE).decode(errors="replace")
+        return text.strip() or "(no Python stacks: the process did not answer)"
+
+    def _await_quiet(self) -> None:
+        """Waits until the program has written and stopped writing, or for long enough."""
+        assert self.fd is not None  # noqa: S101 - checked by the caller
+        until = monotonic() + _LONGEST_DUMP
+        seen = program_status.HEADER_SIZE
+        while monotonic() < until:
+            select.select([], [], [], _QUIET)
+            size = os.fstat(self.fd).st_size
+            if size == seen > program_status.HEADER_SIZE:
+                return
+            seen = size
+
+
+def process_state(pid: int) -> str:
+    """The kernel's letter for what a process does ("R", "S", "D", "T"); empty where it has ended.
+
+    Args:
+        pid: The process.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            letter = file.read().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ""
+    return "" if letter in "ZX" else letter
+
+
+_HOROVODS_WORDS = b"Missing ranks:"
+_MOST_OFTEN = 1.0
+_STOPPED = ("stopped", "")
+
+
+class StallWatch:
+    """Looks at one program.
+
+    Args:
+        seconds: How long waiting may take; 0 to look at nothing.
+        pid: The program's process.
+        witness: What the program states.
+    """
+
+    def __init__(self, seconds: float, pid: int, witness: Witness) -> None:
+        self._seconds = seconds
+        self._pid = pid
+        self._witness = witness
+        self._position = ("", "")
+        self._since = monotonic()
+        self._told = False
+        self._heard = b""
+        self._mute_until: float | None = monotonic() + seconds
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds between two looks; None for no looks."""
+        return min(_MOST_OFTEN, self._seconds / 4) if self._seconds else None
+
+    def look(self) -> Iterator[dict[str, str]]:
+        """Looks at the program.
+
+        Yields:
+            What has become different: that it ``waits`` or is ``stopped`` for too long, and
+            afterwards that it ``moves`` again; once, that it has said nothing and is ``mute``.
+        """
+        if not self._seconds:
+            return
+        speaker, count, where = self._witness.position()
+        if self._mute_until is not None and (speaker or monotonic() >= self._mute_until):
+            self._mute_until = None
+            if not speaker:
+                yield {"what": "mute"}
+        stopped = any(process_state(pid) in ("T", "t") for pid in (self._pid, speaker) if pid)
+        position = _STOPPED if stopped else (count, where)
+        if position != self._position:
+            self._position, self._since = position, monotonic()
+            if self._told:
+                self._told = False
+                yield {"what": "moves"}
+        elif (stopped or where) and not self._told and self._waited >= self._seconds:
+            self._told = True
+            yield {"what": "stopped" if stopped else "waits", "where": where}
+
+    @property
+    def _waited(self) -> float:
+        return monotonic() - self._since
+
+    def hear(self, tail: bytes) -> Iterator[dict[str, str]]:
+        """Listens to the program's standard error for Horovod's stall inspector.
+
+        Args:
+            tail: The last that was said, which may begin in the middle of anything.
+
+        Yields:
+            The ranks that it misses, and in which tensors, once for each time it says so.
+        """
+        if not self._seconds:
+            return
+        _, words, after = tail.rpartition(_HOROVODS_WORDS)
+        missing = after.split(b"\n")[1:-1]  # whole lines only
+        lines = [line for line in missing if line.partition(b":")[0].strip().isdigit()]
+        if words and lines and b"\n".join(lines) != self._heard:
+            self._heard = b"\n".join(lines)
+            found = [line.decode(errors="replace").partition(":") for line in lines]
+            yield {
+                "what": "horovod",
+                "missing": ",".join(rank.strip() for rank, _, _ in found),
+                "where": found[0][2].strip(" []"),
+            }

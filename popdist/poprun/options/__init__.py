@@ -1,0 +1,1 @@
+"""The options of poprun: one table, and what is made from it."""

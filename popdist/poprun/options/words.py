@@ -1,0 +1,189 @@
+"""The words of a command line to values, by the rules of the original launcher.
+
+Written by hand because ``argparse`` refuses ``--mpi-global-args "--tag-output"`` (a value that
+looks like an option), which published commands use.
+"""
+
+from __future__ import annotations
+
+from popdist.errors import UsageError
+from popdist.poprun.options.table import BY_ALIAS, BY_NAME, OPTIONS
+from popdist.poprun.options.types import BOOLEAN, FLAG
+from popdist.poprun.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from popdist.poprun.options.types import Option
+
+    Given = dict[str, list[object]]
+    "The values that were given for an option, by its name."
+    from collections.abc import Mapping
+
+
+def read_words(arguments: Sequence[str]) -> tuple[Given, tuple[str, ...]]:
+    """Reads the words of a command line.
+
+    Options end at the first word that is neither an option nor an option's value, or after ``--``;
+    all that follows belongs to the program.
+
+    Args:
+        arguments: The words without the launcher's own name.
+
+    Returns:
+        The values that were typed, and the program with its arguments.
+
+    Raises:
+        UsageError: An option is unknown, ambiguous, without its value, or malformed.
+    """
+    typed: Given = {}
+    position = 0
+    while position < len(arguments):
+        word = arguments[position]
+        if word == "--":
+            position += 1
+            break
+        if not word.startswith("-") or word == "-":
+            break
+        option, text = _split(word)
+        position += 1
+        if option.kind is FLAG:
+            if text is not None:
+                raise _malformed(option, text, hint=f"write --{option.name} alone")
+            typed.setdefault(option.name, []).append(True)
+            continue
+        if text is None:
+            if position == len(arguments):
+                raise UsageError(
+                    "PD100",
+                    f"--{option.name} needs a value",
+                    accepted=option.kind.accepted,
+                    hint=f"--{option.name}=VALUE",
+                )
+            text = arguments[position]
+            position += 1
+        typed.setdefault(option.name, []).append(_convert(option, text))
+    return typed, tuple(arguments[position:])
+
+
+def _split(word: str) -> tuple[Option, str | None]:
+    """The option that a word names, and the value that is attached to it, if any."""
+    name, equals, text = word.partition("=")
+    attached = text if equals else None
+    if name in BY_ALIAS:
+        return BY_ALIAS[name], attached
+    if not word.startswith("--"):
+        # -Hhost0,host1: a short option with its value attached, as getopt has it.
+        option = BY_ALIAS.get(word[:2])
+        if option is None or option.kind is FLAG:
+            raise _unknown(name)
+        return option, word[2:]
+    return _by_prefix(name), attached
+
+
+def _by_prefix(name: str) -> Option:
+    wanted = name[2:]
+    if wanted in BY_NAME:
+        return BY_NAME[wanted]
+    matches = [option for option in OPTIONS if wanted and option.name.startswith(wanted)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(
+            "PD100",
+            f"{name} could be any of several options",
+            value=name,
+            accepted=", ".join(f"--{option.name}" for option in matches),
+            hint="write more of the name",
+        )
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> UsageError:
+    from popdist.nearest import did_you_mean
+    # FOLDED
+
+    return UsageError(
+        "PD100",
+        "there is no such option",
+        value=name,
+        accepted="the options that poprun --help lists, before the program",
+        hint=instead_of(name)
+        or did_you_mean(name, [f"--{known}" for known in BY_NAME])
+        or "options of the program go after its name",
+    )
+
+
+def _convert(option: Option, text: str) -> object:
+    try:
+        return option.kind.convert(text)
+    except ValueError:
+        # mpirun's --tag-output, and flags of other tools, stand alone.
+        hint = f"--{option.name} yes, and then the program" if option.kind is BOOLEAN else None
+        raise _malformed(option, text, hint) from None
+
+
+def _malformed(option: Option, text: str, hint: str | None = None) -> UsageError:
+    return UsageError(
+        "PD100",
+        f"the value of --{option.name} is not accepted",
+        value=text,
+        accepted=option.kind.accepted,
+        hint=hint,
+    )
+
+
+# Options of other launchers that poprun has by another name, or does without.
+
+
+_THROUGH = "mpirun takes it: --mpi-global-args="
+_INSTEAD = {
+    "check-build": "this is horovodrun's; here it is: poprun doctor",
+    "cycle-time-ms": "this is horovodrun's; here it is: -x HOROVOD_CYCLE_TIME=...",
+    "fusion-threshold-mb": "this is horovodrun's; here it is: -x HOROVOD_FUSION_THRESHOLD=...",
+    "gloo": "this is horovodrun's; leave it out, as poprun always uses MPI",
+    "start-timeout": "this is horovodrun's; leave it out: hosts are looked at before the start",
+    "timeline-filename": "this is horovodrun's; here it is: --timeline FILE",
+    "nnodes": "this is torchrun's; here it is: --host HOST1,HOST2, on one of the hosts",
+    "node-rank": "this is torchrun's; leave it out: poprun starts the instances on all hosts",
+    "nproc-per-node": "this is torchrun's; here it is: -np N, for all hosts together",
+    "standalone": "this is torchrun's; leave it out",
+    "bind-to": f"{_THROUGH}'--bind-to ...'",
+    "map-by": f"{_THROUGH}'--map-by ...'",
+    "mca": f"{_THROUGH}'--mca NAME VALUE'",
+    "oversubscribe": "this is mpirun's; leave it out: what you ask for is started",
+}
+
+
+def instead_of(name: str) -> str | None:
+    """What to write for an option of mpirun, horovodrun or torchrun.
+
+    Args:
+        name: The option, as it was written.
+
+    Returns:
+        A hint, or None where no launcher is known to have the option.
+    """
+    return _INSTEAD.get(name.lstrip("-").replace("_", "-"))
+
+
+# A place that sets options: the command line, the environment, or a configuration file.
+
+
+class Source(Record):
+    """One place that sets options.
+
+    Attributes:
+        name: What it is, in words.
+        given: The values it gives.
+        names: What sets an option there, where that is not the source itself.
+    """
+
+    name: str
+    given: Given
+    names: Mapping[str, str] = {}
+
+    def origin(self, option: str) -> str:
+        """What a value of an option comes from, in words."""
+        return self.names.get(option, self.name)

@@ -1,0 +1,209 @@
+"""Says in words how a job failed: which instance, where, how, and its last lines."""
+
+from __future__ import annotations
+
+import signal
+
+from popdist.poprun.supervisor.outcome import follows, root_cause
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from popdist.poprun.plan.placement import Instance
+    from popdist.poprun.supervisor.outcome import Ending, InstanceRecord, Outcome
+
+_TAIL_LINES = 12
+_STACK_LINES = 60
+_MEMORY_WORDS = (
+    "MemoryError",
+    "std::bad_alloc",
+    "DefaultCPUAllocator: can't allocate memory",
+    "out of memory",
+    "Cannot allocate memory",
+    "OOM when allocating",
+)
+
+
+def failure_report(outcome: Outcome, instances: Sequence[Instance], logs: str | None = None) -> str:
+    """The summary of a job that did not end well.
+
+    Args:
+        outcome: How it ended.
+        instances: Its placed instances.
+        logs: The folder with the instances' logs, if they are kept.
+
+    Returns:
+        The lines, or an empty text where all is well.
+    """
+    lines = []
+    if outcome.unwritten:
+        lines.append(
+            f"{outcome.unwritten} bytes of output were lost: they could not be written to the "
+            "standard output or error of poprun (no space left)"
+        )
+    if outcome.exit_code:
+        lines += _failure(outcome, instances, logs)
+        lines.append(f"exit code {outcome.exit_code}")
+    return "\n".join(f"poprun: {line}" for line in lines)
+
+
+def headline(outcome: Outcome, instances: Sequence[Instance]) -> str:
+    """The summary's first line.
+
+    Args:
+        outcome: How the job ended, not well.
+        instances: Its placed instances.
+
+    Returns:
+        What happened, in one line.
+    """
+    return _failure(outcome, instances, None)[0]
+
+
+def out_of_memory(one: InstanceRecord) -> str:
+    """Why an instance is held to have failed for want of memory.
+
+    Args:
+        one: The instance.
+
+    Returns:
+        The evidence: the kernel's, or a line of the program; empty where there is none.
+    """
+    if one.oom:
+        return one.oom
+    for line in reversed(_tail(one)):
+        if any(words in line for words in _MEMORY_WORDS):
+            return f"it said: {line.strip()}"
+    return ""
+
+
+def _failure(outcome: Outcome, instances: Sequence[Instance], logs: str | None) -> list[str]:
+    cause = root_cause(outcome)
+    if outcome.interrupted:
+        return _describe_interrupt(outcome)
+    if outcome.ending is not None:
+        return _describe_ending(outcome, outcome.ending, instances)
+    if cause is not None:
+        return _describe(cause, outcome, instances, logs)
+    return _describe_mpirun(outcome, instances)
+
+
+def _describe_interrupt(outcome: Outcome) -> list[str]:
+    lines = [f"interrupted by {_name(outcome.interrupted)}; every instance was ended"]
+    return lines + _describe_killed(outcome)
+
+
+def _describe_killed(outcome: Outcome) -> list[str]:
+    killed = [one.index for one in outcome.instances.values() if one.signal == signal.SIGKILL]
+    if outcome.forced or killed:
+        return [f"{_instances(killed)} did not end when asked to, and was killed"]
+    return []
+
+
+def _describe_ending(outcome: Outcome, ending: Ending, instances: Sequence[Instance]) -> list[str]:
+    lines = [ending.text, *ending.lines]
+    if ending.with_stacks:
+        for one in sorted(outcome.instances.values(), key=lambda one: one.index):
+            if not one.stacks:
+                continue
+            host = instances[one.index].host.name
+            stack = one.stacks.splitlines()
+            lines.append(f"instance {one.index} on {host} (rank {one.index}, PID {one.pid}):")
+            lines += [f"  {line}" for line in stack[:_STACK_LINES]]
+            if len(stack) > _STACK_LINES:
+                lines.append(f"  ... {len(stack) - _STACK_LINES} more lines")
+    return lines + (_describe_killed(outcome) if ending.kind != "host" else [])
+
+
+def _describe(
+    one: InstanceRecord, outcome: Outcome, instances: Sequence[Instance], logs: str | None
+) -> list[str]:
+    host = instances[one.index].host.name
+    how = f"was killed by {_name(one.signal)}" if one.signal else f"ended with exit code {one.code}"
+    evidence = out_of_memory(one)
+    reason = f": out of memory ({evidence})" if evidence else ""
+    lines = [f"instance {one.index} on {host} (rank {one.index}, PID {one.pid}) {how}{reason}"]
+    if one.signal == signal.SIGKILL and not evidence:
+        lines.append(
+            "hint: nothing in this job sends SIGKILL first; most often the kernel does, when "
+            "memory is short (see 'dmesg' or the memory limit of the container or batch job)"
+        )
+    if follows(one):
+        lines.append(_who_left(one, outcome))
+    if _lacks_sdk(one):
+        lines.append("hint: poprun --sdk-names gives popdist's modules the names of the SDK's")
+    tail = _tail(one)[-_TAIL_LINES:]
+    if tail and len(instances) > 1:
+        lines.append("the end of its standard error:")
+        lines += [f"  {line}" for line in tail]
+    if logs:
+        lines.append(f"its log: {logs}/instance.{one.index}.err")
+    if len(instances) > 1:
+        lines.append("the other instances were ended")
+    return lines
+
+
+def _who_left(one: InstanceRecord, outcome: Outcome) -> str:
+    left = [other.index for other in outcome.instances.values() if other.ended and not other.failed]
+    who = f"{_instances(left)} ended with exit code 0" if left else "no other reported a failure"
+    return (
+        f"by its own words it failed because another instance had left; {who}, so most likely one "
+        f"ended early, with fewer steps than instance {one.index}"
+    )
+
+
+def _lacks_sdk(one: InstanceRecord) -> bool:
+    """Whether a program failed because it imports a module of the SDK, which is not installed."""
+    from popdist.sdk.finder import ALIASES
+
+    return any(f"No module named '{name}'".encode() in one.tail for name in ALIASES)
+
+
+def _tail(one: InstanceRecord) -> list[str]:
+    return one.tail.decode(errors="replace").splitlines()
+
+
+def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[str]:
+    code = outcome.mpirun_code or 0
+    if code < 0:
+        return [f"mpirun was killed by {_name(-code)}; every instance was ended"]
+    lost = outcome.first_lost
+    if lost is not None:
+        host = instances[lost.index].host.name
+        lines = [f"instance {lost.index} on {host} lost its guard's front, which was killed"]
+        return [*lines, "every instance was ended"]
+    silent = [one.index for one in outcome.running()]
+    hosts = _silent_hosts(outcome, instances)
+    if hosts:
+        return [f"host {', '.join(hosts)} was lost, with {_instances(silent)}; the job was ended"]
+    left = [one.index for one in outcome.instances.values() if one.ended and not one.failed]
+    asked = [one.index for one in outcome.instances.values() if one.asked]
+    if left and asked:
+        who = f"{_instances(left)} ended with exit code 0"
+        return [f"{who} while the others were in the midst of MPI, so mpirun ended the job"]
+    lines = [f"mpirun ended with exit code {code}"]
+    if silent:
+        lines.append(f"no word about its end came from {_instances(silent)}: a guard was killed")
+    return lines
+
+
+def _silent_hosts(outcome: Outcome, instances: Sequence[Instance]) -> list[str]:
+    """Other hosts whose instances all started, and none of which has reported its end."""
+    members: dict[str, list[int]] = {}
+    for one in instances:
+        if not one.host.is_local:
+            members.setdefault(one.host.name, []).append(one.index)
+    silent = {one.index for one in outcome.running()}
+    return [host for host, indices in members.items() if silent.issuperset(indices)]
+
+
+def _instances(indices: Sequence[int]) -> str:
+    return "instance " + ", ".join(str(index) for index in sorted(indices)) if indices else "a part"
+
+
+def _name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,1 +1,0 @@
-"""What people are shown of a job: the topology and the failures."""

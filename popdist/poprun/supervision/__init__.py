@@ -1,1 +1,0 @@
-"""Starting, watching and ending a job, with a guard beside every instance."""

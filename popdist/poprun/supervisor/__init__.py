@@ -1,0 +1,1 @@
+"""What runs in poprun while the job lives: relays output, detects failures, ends the job."""

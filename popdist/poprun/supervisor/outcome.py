@@ -1,0 +1,182 @@
+"""How a job went: what the guards reported and how mpirun ended."""
+
+from __future__ import annotations
+
+from popdist.poprun.record import Record
+
+# Which instance's failure is the root cause, and which only followed from it.
+
+
+_FOLLOWING = (
+    b"HorovodInternalError",
+    b"Horovod has been shut down",
+    b"[PD021]",
+    b"Connection closed by peer",
+    b"Connection reset by peer",
+)
+"""What programs say when another instance has gone; the words are Horovod's, ours and gloo's."""
+
+_OWN = b"Traceback (most recent call last)"
+
+
+def follows(one: InstanceRecord) -> bool:
+    """Whether an instance failed because another had gone, by its last words.
+
+    Args:
+        one: The instance.
+
+    Returns:
+        True if it says so.
+    """
+    return any(words in one.tail for words in _FOLLOWING)
+
+
+def root_cause(outcome: Outcome) -> InstanceRecord | None:
+    """The instance whose failure came first.
+
+    Usually that is the first to end. But a program that fails in Python tells the others before it
+    has ended itself, and they may be quicker: where the first to end says that another had gone,
+    an instance that failed for reasons of its own is to blame.
+
+    Args:
+        outcome: How the job ended.
+
+    Returns:
+        The instance; None where none failed.
+    """
+    first = outcome.first_failure
+    if first is None or not follows(first):
+        return first
+    others = [one for one in outcome.instances.values() if one.failed and not follows(one)]
+    own = [one for one in others if _OWN in one.tail] or [one for one in others if not one.signal]
+    return own[0] if own else first
+
+
+_KILLED = 137
+
+
+class InstanceRecord:
+    """What is known of an instance's process.
+
+    Attributes:
+        index: Which instance.
+        pid: The program's process, which leads a group of its own; 0 before it has started.
+        guard: The guard's process.
+        began: When the program's process began, to tell it from a later one of the same number.
+        started_at: When the launcher heard of its start, in seconds since the epoch.
+        ended: Whether the guard has reported the program's end.
+        ended_at: When the launcher heard of its end, in seconds since the epoch.
+        code: The exit code.
+        signal: The signal that ended it, or 0.
+        seconds: How long it ran.
+        memory: The most memory that its process had at a time, in bytes.
+        oom: What speaks for its having been killed for want of memory; empty where nothing does.
+        asked: Whether it had been asked to end before, by the launcher or by mpirun.
+        lost: Why the guard ended it, where the launcher or mpirun had gone.
+        speaks: Whether it imports popdist, so that its waiting and its stacks can be seen.
+        stacks: Its Python stacks when the launcher asked it to end; empty where nobody asked.
+        tail: The end of its standard error.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.pid = 0
+        self.guard = 0
+        self.began = ""
+        self.started_at = 0.0
+        self.ended = False
+        self.ended_at = 0.0
+        self.code = 0
+        self.signal = 0
+        self.seconds = 0.0
+        self.memory = 0
+        self.oom = ""
+        self.asked = False
+        self.lost = ""
+        self.speaks = False
+        self.stacks = ""
+        self.tail = b""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended, and not well."""
+        return self.ended and bool(self.code or self.signal)
+
+
+class Ending(Record):
+    """Why the launcher itself ended the job.
+
+    Attributes:
+        kind: "timeout", "stall" or "host".
+        exit_code: The job's exit code.
+        text: What happened, in words.
+        lines: More about it.
+        instances: The instances that it is about.
+        with_stacks: Whether the instances' stacks belong to the report.
+    """
+
+    kind: str
+    exit_code: int
+    text: str
+    lines: tuple[str, ...] = ()
+    instances: tuple[int, ...] = ()
+    with_stacks: bool = False
+
+
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        instances: What is known of each instance, by index.
+        first_failure: The instance that failed first, or None.
+        first_lost: The instance that was first ended by its guard for want of mpirun, or None.
+        ending: Why the launcher ended the job, or None.
+        mpirun_code: mpirun's exit code; negative for the signal that ended it; None while it runs.
+        interrupted: The signal that ended the job from outside, or 0.
+        guard_died: Whether a guard of this machine has gone without a word.
+        forced: Whether patience ran out and mpirun was killed.
+        unwritten: Bytes of output that could not be written.
+        began_at: When it was started, in seconds since the epoch.
+        seconds: How long it took.
+    """
+
+    def __init__(self) -> None:
+        self.instances: dict[int, InstanceRecord] = {}
+        self.first_failure: InstanceRecord | None = None
+        self.first_lost: InstanceRecord | None = None
+        self.ending: Ending | None = None
+        self.mpirun_code: int | None = None
+        self.interrupted = 0
+        self.guard_died = False
+        self.forced = False
+        self.unwritten = 0
+        self.began_at = 0.0
+        self.seconds = 0.0
+
+    def running(self) -> list[InstanceRecord]:
+        """The instances that have started and not reported their end."""
+        return [one for one in self.instances.values() if one.guard and not one.ended]
+
+    def record(self, index: int) -> InstanceRecord:
+        """The record of an instance, made on its first mention."""
+        return self.instances.setdefault(index, InstanceRecord(index))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job is known to end, for whatever reason."""
+        return bool(self.interrupted or self.ending or self.first_failure)
+
+    @property
+    def exit_code(self) -> int:
+        """The truth in one number: the interrupt, else the first failure, else mpirun's own."""
+        if self.interrupted:
+            return 128 + self.interrupted
+        if self.ending is not None:
+            return self.ending.exit_code
+        one = root_cause(self)
+        if one is not None:
+            return 128 + one.signal if one.signal else one.code
+        code = self.mpirun_code or 0
+        if code > 0 and self.guard_died:
+            return _KILLED  # mpirun's own code depends on whom it hears of first
+        return 128 - code if code < 0 else code

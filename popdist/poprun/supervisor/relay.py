@@ -1,0 +1,183 @@
+"""Carries what guards say: text to the launcher's streams, facts to the outcome."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import deque
+
+from popdist.poprun.protocol import frames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from popdist.poprun.log import Log
+    from popdist.poprun.supervisor.outcome import InstanceRecord, Outcome
+
+_LARGEST_BACKLOG = 64 << 20
+_CHATTER = b"mpirun: Forwarding signal "
+"""What Open MPI 4 says of signals that the launcher has it carry."""
+
+
+class Relay:
+    """Reads what guards and mpirun say.
+
+    Args:
+        outcome: Receives the facts.
+        log: For the launcher's messages.
+        token: The secret that marks records on mpirun's standard error; None where records come by
+            the job's pipe, and what mpirun writes there is mpirun's own.
+        on_word: Called with an instance whenever its guard has spoken.
+        on_note: Called with an instance and what its guard has noticed.
+        before_output: Called before something is shown.
+
+    Attributes:
+        closed: Whether the reader of the launcher's output has gone away.
+        started: Instances that have reported their start since this was last emptied.
+    """
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        log: Log,
+        token: str | None,
+        *,
+        on_word: Callable[[int], None],
+        on_note: Callable[[int, Mapping[str, str]], None],
+        before_output: Callable[[], None],
+    ) -> None:
+        self.closed = False
+        self.started: list[InstanceRecord] = []
+        self._outcome = outcome
+        self._log = log
+        self._token = None if token is None else token.encode()
+        self._on_word = on_word
+        self._on_note = on_note
+        self._before_output = before_output
+        self._decoder = frames.Decoder()
+        self._assembler = frames.Assembler()
+        self._pending = b""
+        self._backlog: deque[bytes] = deque()
+        self._backlog_size = 0
+
+    def on_pipe(self, data: bytes) -> None:
+        """Takes bytes of the job's pipe."""
+        for frame in self._decoder.feed(data):
+            self._on_frame(*frame)
+
+    def on_stdout(self, data: bytes) -> None:
+        """Takes bytes of mpirun's standard output."""
+        self._show(1, data)
+
+    def on_stderr(self, data: bytes) -> None:
+        """Takes bytes of mpirun's standard error; none at its end."""
+        if self._token is None:
+            # Once a failure is known, mpirun's long abort text says less than our summary.
+            if not self._outcome.is_over or self._log.verbosity:
+                self._show(2, data)
+            return
+        self._backlog.append(data)
+        self._backlog_size += len(data)
+        while self._backlog_size > _LARGEST_BACKLOG:
+            self.work()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something was taken that has not been looked at."""
+        return bool(self._backlog)
+
+    def work(self) -> None:
+        """Looks at some of what was taken.
+
+        Reading comes first: an mpirun of generation 5 that has ended its programs ends as well, and
+        drops what nobody has read yet.
+        """
+        data = self._backlog.popleft()
+        self._backlog_size -= len(data)
+        lines = (self._pending + data).splitlines(keepends=True)
+        self._pending = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        for line in lines:
+            self._on_line(line)
+
+    def finish(self) -> None:
+        """Shows the rest."""
+        while self._backlog:
+            self.work()
+        self._on_line(self._pending)
+        for fd, kind in ((1, frames.OUT), (2, frames.ERR)):
+            for text in self._assembler.rest(kind):
+                self._show(fd, text)
+
+    def _on_line(self, line: bytes) -> None:
+        if self._token is None or line.startswith(_CHATTER):
+            return
+        text, frame = frames.decode_line(line, self._token)
+        self._show(2, text + (b"\n" if frame and text else b""))
+        for one in frames.Decoder().feed(frame):
+            self._on_frame(*one)
+
+    def _on_frame(self, index: int, kind: int, payload: bytes) -> None:
+        self._on_word(index)
+        whole = self._assembler.add(index, kind, payload)
+        if whole is not None:
+            self._on_record(index, kind, whole)
+
+    def _on_record(self, index: int, kind: int, payload: bytes) -> None:
+        if kind == frames.OUT:
+            self._show(1, payload)
+        elif kind == frames.ERR:
+            self._show(2, payload)
+        elif kind == frames.STARTED:
+            self._on_started(index, frames.decode_fields(payload))
+        elif kind == frames.ENDED:
+            self._on_ended(index, payload)
+        elif kind == frames.NOTE:
+            self._on_noted(index, frames.decode_fields(payload))
+        elif kind == frames.STACKS:
+            self._outcome.record(index).stacks = payload.decode(errors="replace")
+
+    def _on_started(self, index: int, fields: dict[str, str]) -> None:
+        one = self._outcome.record(index)
+        one.pid, one.guard, one.began = int(fields["pid"]), int(fields["guard"]), fields["began"]
+        one.started_at = time.time()
+        self.started.append(one)
+        self._log.debug(f"instance {index} started (PID {one.pid})")
+
+    def _on_noted(self, index: int, fields: dict[str, str]) -> None:
+        if fields["what"] != "failed":
+            self._on_note(index, fields)
+            return
+        # The rest of its output may take a while, in which failures that follow from it come in.
+        one, status = self._outcome.record(index), int(fields["status"])
+        one.code, one.signal = max(status, 0), max(-status, 0)
+        self._outcome.first_failure = self._outcome.first_failure or one
+
+    def _on_ended(self, index: int, payload: bytes) -> None:
+        head, _, tail = payload.partition(b"\n\n")
+        fields = frames.decode_fields(head)
+        one = self._outcome.record(index)
+        one.ended, one.code, one.signal = True, int(fields["code"]), int(fields["signal"])
+        one.ended_at, one.seconds = time.time(), float(fields["seconds"])
+        one.memory, one.oom = int(fields["memory"]), fields["oom"]
+        one.speaks = fields["speaks"] == "1"
+        one.lost, one.asked, one.tail = fields["lost"], fields["asked"] == "1", tail
+        self._log.debug(f"instance {index} ended: code {one.code}, signal {one.signal}")
+        if one.lost and not one.asked:
+            self._outcome.first_lost = self._outcome.first_lost or one
+        elif one.failed and not (one.lost or one.asked):
+            self._outcome.first_failure = self._outcome.first_failure or one
+
+    def _show(self, fd: int, data: bytes) -> None:
+        if data:
+            self._before_output()
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+                # A full disk costs output, not the job, and may have room again later.
+                self._outcome.unwritten += len(data)
+            else:  # the supervisor ends the job, as a closed pipe ends a program
+                self.closed = True

@@ -1,0 +1,153 @@
+"""The line that says what a job is doing while nothing else is said.
+
+It stands on standard error, is never part of a line of output, and is gone before one is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from popdist.poprun.supervisor.outcome import Outcome
+
+
+_QUIET_SECONDS = 2.0
+_EVERY_SECONDS = 1.0
+_WITHOUT_TERMINAL_SECONDS = 60.0
+_CLEAR = "\r\x1b[K"
+
+
+class Status:
+    """The status line of a job.
+
+    Args:
+        choice: The value of ``--status``: "auto" shows it on a terminal, "always" elsewhere too, as
+            a line of its own now and then.
+        num_instances: Instances of the job.
+        num_hosts: Hosts that they run on.
+        restart: How often the job was started before.
+    """
+
+    def __init__(
+        self, choice: str, num_instances: int, num_hosts: int = 1, restart: int = 0
+    ) -> None:
+        self._is_terminal = os.isatty(2) and os.environ.get("TERM") != "dumb"
+        self._is_on = choice == "always" or (choice == "auto" and self._is_terminal)
+        self._every = _EVERY_SECONDS if self._is_terminal else _WITHOUT_TERMINAL_SECONDS
+        self._num_instances = num_instances
+        self._hosts = f" on {num_hosts} hosts" if num_hosts > 1 else ""
+        self._restart = f", restart {restart}" if restart else ""
+        self._began = self._last_output = monotonic()
+        self._next = self._began + (_QUIET_SECONDS if self._is_terminal else self._every)
+        self._is_shown = False
+
+    def clear(self) -> None:
+        """Makes room for output."""
+        if not self._is_on:
+            return
+        self._last_output = monotonic()
+        if self._is_terminal:
+            self._next = self._last_output + _QUIET_SECONDS
+        if self._is_shown:
+            self._is_shown = False
+            _write(_CLEAR)
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until the line is due; None where there is none."""
+        return max(0.001, self._next - now) if self._is_on else None
+
+    def show(self, outcome: Outcome, now: float) -> None:
+        """Shows the line when it is due.
+
+        Args:
+            outcome: What is known of the job.
+            now: The present moment.
+        """
+        if not self._is_on or now < self._next:
+            return
+        self._next = now + self._every
+        text = self.text(outcome, now)
+        if self._is_terminal:
+            self._is_shown = True
+            columns = os.get_terminal_size(2).columns or len(text) + 1
+            _write(f"{_CLEAR}{text[: columns - 1]}")
+        else:
+            _write(f"{text}\n")
+
+    def text(self, outcome: Outcome, now: float) -> str:
+        """What the line says.
+
+        Args:
+            outcome: What is known of the job.
+            now: The present moment.
+
+        Returns:
+            The line.
+        """
+        running = len(outcome.running())
+        ended = sum(one.ended for one in outcome.instances.values())
+        started = running + ended
+        if started < self._num_instances:
+            state = f"{started} of {self._num_instances} instances have started"
+        else:
+            state = f"{running} of {self._num_instances} instances run{self._hosts}"
+        if outcome.is_over:
+            state = f"ending, {state}"
+        quiet = _clock(now - self._last_output)
+        return f"poprun: {_clock(now - self._began)} {state}, quiet for {quiet}{self._restart}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        pass
+
+
+# Whether to colour, and how.
+
+
+RED, PLAIN = "\x1b[31m", "\x1b[0m"
+
+
+def wants_color(choice: str, environ: Mapping[str, str], fd: int) -> bool:
+    """Decides about colours for a stream.
+
+    Args:
+        choice: The value of ``--color``: "auto", "always" or "never".
+        environ: The environment; a ``NO_COLOR`` that is not empty turns "auto" off
+            (https://no-color.org), as does ``TERM=dumb``.
+        fd: The stream's descriptor.
+
+    Returns:
+        Whether to colour.
+    """
+    if choice != "auto":
+        return choice == "always"
+    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb" and os.isatty(fd)
+
+
+def painted(text: str, color: str, *, wanted: bool) -> str:
+    """A text in a colour, or as it is.
+
+    Args:
+        text: The text.
+        color: One of this module's colours.
+        wanted: Whether to colour.
+
+    Returns:
+        The text.
+    """
+    return f"{color}{text}{PLAIN}" if wanted else text

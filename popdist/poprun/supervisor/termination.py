@@ -1,0 +1,244 @@
+"""Decides when a running job is asked to end and when it is killed, and lets guards know."""
+
+from __future__ import annotations
+
+import signal
+from time import monotonic
+
+from popdist.errors import UsageError
+from popdist.poprun.guard.guard import KILL_NOW
+from popdist.poprun.guard.proxy import END_AT_ONCE, END_SOFTLY
+from popdist.poprun.protocol.processes import send
+from popdist.poprun.supervisor.outcome import root_cause
+from popdist.program_status import DUMP_SIGNAL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import FrameType
+
+    from popdist.poprun.plan.job import Job
+    from popdist.poprun.supervisor.outcome import Ending, InstanceRecord, Outcome
+    from popdist.poprun.supervisor.relay import Relay
+    from popdist.poprun.supervisor.watchdog import Watch
+
+
+GUARDS_LAST_WORD = 1.0
+_MPIRUNS_LAST_WORD = 3.0  # it takes up to two seconds to clean up after a program that was killed
+_BY_MPIRUN = {signal.SIGTERM: END_SOFTLY, KILL_NOW: END_AT_ONCE}
+
+
+class Conductor:
+    """Ends one job.
+
+    Args:
+        job: The job.
+        outcome: What is known of it.
+        watch: The judgement of it.
+
+    Attributes:
+        mpirun: mpirun's process; 0 before it was started.
+    """
+
+    def __init__(self, job: Job, outcome: Outcome, watch: Watch) -> None:
+        self.mpirun = 0
+        self._outcome = outcome
+        self._watch = watch
+        self._num_instances = job.num_instances
+        self._is_local = job.is_local
+        self._last_word = job.limits.grace_period + _MPIRUNS_LAST_WORD
+        self._kill_at: float | None = None
+        self._report_until: float | None = None
+        self._released = False
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until something has to be decided; None for when something happens."""
+        if self._kill_at is not None:
+            return self._kill_at - now
+        if self._report_until is not None and now < self._report_until:
+            return self._report_until - now
+        return None
+
+    def has_patience(self, now: float) -> bool:
+        """Whether programs on this machine that were asked to end may take longer than mpirun."""
+        waits = self._is_local and self._outcome.is_over and self.wait(now) is not None
+        return waits and bool(self._outcome.running())
+
+    def react(self, relay: Relay) -> None:
+        """Draws the consequences of what has become known.
+
+        Args:
+            relay: Knows what has just started, and whether output can still be shown.
+        """
+        outcome = self._outcome
+        if outcome.interrupted or outcome.ending:  # it came while these were on their way
+            self._signal(relay.started, signal.SIGTERM)
+        relay.started.clear()
+        if relay.closed and not outcome.interrupted:
+            self._interrupt(signal.SIGPIPE)
+        now = monotonic()
+        ending = self._watch.judge(now)
+        if ending is not None:
+            self._end(ending)
+        if not self._is_local:
+            self._stand_in_for_mpirun()
+        # mpirun ends by itself after a failure and after the last instance; if it should not, the
+        # job must not hang.
+        may_end = outcome.first_failure is not None or self._all_have_ended()
+        if may_end and self._kill_at is None and not outcome.forced:
+            self._kill_at = now + self._last_word
+        if self._kill_at is not None and now >= self._kill_at:
+            self._force(now)
+
+    def on_user(self, number: int, _frame: FrameType | None) -> None:
+        """Passes on a signal that is for the programs."""
+        self._signal(self._outcome.running(), number)
+
+    def on_interrupt(self, number: int, _frame: FrameType | None) -> None:
+        """Ends the job; at the second time, without patience."""
+        if not self._outcome.interrupted:
+            self._interrupt(number)
+            return
+        self._signal(self._outcome.running(), KILL_NOW)
+        self._kill_at = monotonic() + _MPIRUNS_LAST_WORD
+
+    def _interrupt(self, number: int) -> None:
+        self._outcome.interrupted = number
+        self._ask_to_end()
+
+    def _end(self, ending: Ending) -> None:
+        self._outcome.ending = ending
+        self._ask_to_end()
+        if ending.kind == "host":  # nobody is left there who could be asked
+            self._kill_at = monotonic() + GUARDS_LAST_WORD
+
+    def _ask_to_end(self) -> None:
+        self._kill_at = monotonic() + self._last_word
+        self._signal(self._outcome.running(), signal.SIGTERM)
+        # Before guards have started mpirun is all there is; it ends what it has started.
+        if not self._outcome.instances:
+            self._tell_mpirun(signal.SIGTERM)
+
+    def _stand_in_for_mpirun(self) -> None:
+        """Does on other hosts what mpirun would do with less patience."""
+        if self._outcome.first_failure is not None and self._kill_at is None:
+            self._ask_to_end()
+        if self._all_have_ended() and not self._released:
+            self._released = True
+            self._tell_mpirun(END_AT_ONCE)  # there is nothing to end, so guards may leave
+
+    def _force(self, now: float) -> None:
+        self._outcome.forced = True
+        self._kill_at = None
+        self._tell_mpirun(signal.SIGKILL)  # guards see its end and kill their programs
+        if self._is_local:
+            self._signal(self._outcome.running(), KILL_NOW)
+        self._report_until = now + GUARDS_LAST_WORD
+
+    def _all_have_ended(self) -> bool:
+        ended = sum(one.ended for one in self._outcome.instances.values())
+        return ended == self._num_instances
+
+    def _signal(self, instances: Iterable[InstanceRecord], number: int) -> None:
+        guards = [one.guard for one in instances]
+        if self._is_local:
+            for guard in guards:
+                send(guard, number)
+        elif guards:
+            self._tell_mpirun(_BY_MPIRUN.get(number, number))
+
+    def _tell_mpirun(self, number: int) -> None:
+        if self.mpirun and self._outcome.mpirun_code is None:
+            send(self.mpirun, number)
+
+
+# Whether a failed job is worth another start.
+
+
+PAUSE_SECONDS = 1.0
+"""Between the end of a job and its next start, so that a hopeless one does not spin."""
+
+MISTAKES = {2: "a mistake on its command line", 126: "not executable", 127: "not found"}
+"""Exit codes by which programs and shells say that the user has to change something; 2 is what
+``argparse`` and most tools use."""
+
+
+def may_restart(outcome: Outcome) -> bool:
+    """Whether the same job could end better next time.
+
+    Args:
+        outcome: How it ended.
+
+    Returns:
+        False where it ended well, was interrupted or timed out, was not started by mpirun at all,
+        or made a mistake that it would make again.
+    """
+    if outcome.exit_code == 0 or outcome.interrupted:
+        return False
+    if outcome.ending is not None:
+        return outcome.ending.kind != "timeout"
+    cause = root_cause(outcome)
+    if cause is None:
+        return bool(outcome.instances)
+    return bool(cause.signal) or cause.code not in MISTAKES
+
+
+# Which signals are passed on to programs, by name.
+
+
+EVERYWHERE = (signal.SIGUSR1, signal.SIGUSR2)
+"""What mpirun passes on to other hosts."""
+
+_OURS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
+    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT),
+    *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE),
+    *(signal.SIGILL, signal.SIGTRAP, END_SOFTLY, END_AT_ONCE, DUMP_SIGNAL),
+)
+
+
+def parse_signals(text: str, *, local: bool) -> tuple[int, ...]:
+    """Reads the value of ``--forward-signals``.
+
+    Args:
+        text: Names with or without SIG, or numbers, separated by commas; "none" for no signals.
+        local: Whether all instances are on this machine.
+
+    Returns:
+        Their numbers.
+
+    Raises:
+        UsageError: One is unknown, or cannot be passed on.
+    """
+    if text.strip().lower() == "none":
+        return ()
+    found: list[int] = []
+    for word in text.split(","):
+        number = _number(word.strip())
+        if number is None or number in _OURS:
+            raise UsageError(
+                "PD100",
+                "--forward-signals names a signal that cannot be passed on",
+                value=word.strip(),
+                accepted="USR1, USR2, WINCH, URG, RTMIN and other signals that end nothing by "
+                "themselves, or none; INT, TERM and HUP end the job and always reach it",
+            )
+        if not local and number not in EVERYWHERE:
+            raise UsageError(
+                "PD101",
+                "--forward-signals names a signal that mpirun does not carry to other hosts",
+                value=word.strip(),
+                accepted="USR1 and USR2 where instances run on other hosts",
+            )
+        found.append(number)
+    return tuple(dict.fromkeys(found))
+
+
+def _number(word: str) -> int | None:
+    if word.isascii() and word.isdecimal():
+        return int(word) if int(word) in {int(one) for one in signal.valid_signals()} else None
+    name = word.upper()
+    try:
+        return int(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
+    except KeyError:
+        return None

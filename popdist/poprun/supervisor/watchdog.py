@@ -1,0 +1,217 @@
+"""The launcher's judgement of a running job: is it over time, stuck, or cut off from a host?"""
+
+from __future__ import annotations
+
+from popdist.poprun.protocol.heartbeat import BEATS
+from popdist.poprun.supervisor.outcome import Ending
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from popdist.poprun.plan.placement import Instance
+    from popdist.poprun.plan.requests import Limits
+    from popdist.poprun.supervisor.outcome import Outcome
+
+TIMEOUT_CODE = 124
+_LOST_HOST_CODE = 1
+_GATHER_SECONDS = 0.6
+"""From the first sign of a stall to the verdict, so that the other instances' signs are in."""
+
+EARLY_SECONDS = 30.0
+"""How long others may run after an instance has ended well, before that is remarked on."""
+
+_OVERSLEPT_SECONDS = 2.0
+
+
+class Watch:
+    """Keeps in mind what was heard of a job, and when.
+
+    Args:
+        limits: How the job may end.
+        instances: Its placed instances.
+        outcome: What is known of it.
+        deadline: The moment by which it must have ended; None for none.
+        is_local: Whether all instances are on this machine, where hosts cannot be lost.
+        tell: Shows a remark.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        instances: Sequence[Instance],
+        outcome: Outcome,
+        *,
+        deadline: float | None,
+        is_local: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._limits = limits
+        self._instances = instances
+        self._outcome = outcome
+        self._deadline = deadline
+        self._tell = tell
+        self._heard: dict[str, float] | None = None if is_local else {}
+        self._first_word = 0.0
+        self._last_look = 0.0
+        self._waiting: dict[int, str] = {}
+        self._stopped: set[int] = set()
+        self._missing: dict[int, str] = {}
+        self._stalled_at: float | None = None
+        self._mute: set[int] = set()
+        self._mute_since: float | None = None
+        self._early_after = limits.stall_timeout or EARLY_SECONDS
+        self._early_since: float | None = None
+        self._early_told = False
+
+    def hear(self, index: int, now: float) -> None:
+        """An instance's guard has said something."""
+        if self._heard is not None:
+            self._first_word = self._first_word or now
+            self._heard[self._instances[index].host.name] = now
+
+    def note(self, index: int, fields: Mapping[str, str], now: float) -> None:
+        """A guard has noticed something about waiting."""
+        what, where = fields["what"], fields.get("where", "")
+        if what == "waits":
+            self._waiting[index] = where
+        elif what == "stopped":
+            self._stopped.add(index)
+        elif what == "horovod":
+            self._missing.update({int(rank): where for rank in fields["missing"].split(",")})
+        elif what == "mute":
+            self._mute.add(index)
+            self._mute_since = self._mute_since or now
+            return
+        elif what == "moves":
+            self._waiting.pop(index, None)
+            self._stopped.discard(index)
+            if not (self._waiting or self._stopped or self._missing):
+                self._stalled_at = None
+            return
+        else:
+            return
+        self._stalled_at = self._stalled_at or now
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until the job should be looked at again; None for when something happens."""
+        if self._outcome.is_over:
+            return None
+        moments = [self._deadline]
+        if self._stalled_at is not None:
+            moments.append(self._stalled_at + _GATHER_SECONDS)
+        if self._mute_since is not None:
+            moments.append(self._mute_since + _GATHER_SECONDS)
+        if self._early_since is not None and not self._early_told:
+            moments.append(self._early_since + self._early_after)
+        if self._heard:
+            moments.append(now + self._limits.host_timeout / BEATS)
+        known = [moment - now for moment in moments if moment is not None]
+        return max(0.0, min(known)) if known else None
+
+    def judge(self, now: float) -> Ending | None:
+        """Looks at the job.
+
+        Returns:
+            Why it has to be ended; None where it may go on.
+        """
+        if self._outcome.is_over:
+            return None
+        if self._deadline is not None and now >= self._deadline:
+            text = f"the job was ended after {self._limits.timeout:g} s, as --timeout asks"
+            return Ending("timeout", TIMEOUT_CODE, text, with_stacks=True)
+        self._remark_early_end(now)
+        self._remark_mute(now)
+        if self._stalled_at is not None and now >= self._stalled_at + _GATHER_SECONDS:
+            return self._stall()
+        return self._lost_host(now)
+
+    def _stall(self) -> Ending:
+        seconds = self._limits.stall_timeout or 0.0
+        running = {one.index for one in self._outcome.running()}
+        missing = {*self._missing, *self._stopped}
+        if self._waiting and not missing:
+            missing = running - self._waiting.keys()
+            missing |= {one.index for one in self._outcome.instances.values() if one.ended}
+        waiting = sorted({*self._waiting} - missing)
+        lines = [f"{self._name(index)} waits in {self._waiting[index]}" for index in waiting]
+        lines += [f"missing: {self._name(index)}{self._why(index)}" for index in sorted(missing)]
+        if not missing:
+            lines.append("all instances wait, and in places that do not belong together")
+        text = f"no progress in a collective for {seconds:g} s, which --stall-timeout allows"
+        return Ending(
+            "stall", TIMEOUT_CODE, text, tuple(lines), tuple(sorted(missing)), with_stacks=True
+        )
+
+    def _why(self, index: int) -> str:
+        one = self._outcome.instances.get(index)
+        if index in self._stopped:
+            return ", which is stopped (as by SIGSTOP)"
+        if one is not None and one.ended:
+            return f", which has ended with exit code {one.code}"
+        where = self._missing.get(index, "")
+        return f", which has not submitted {where}" if where else ""
+
+    def _remark_early_end(self, now: float) -> None:
+        running = self._outcome.running()
+        ended = [one for one in self._outcome.instances.values() if one.ended]
+        if not ended or not running or self._early_told:
+            self._early_since = self._early_since if self._early_told else None
+            return
+        self._early_since = self._early_since or now
+        if now - self._early_since >= self._early_after:
+            self._early_told = True
+            over = ", ".join(str(one.index) for one in ended)
+            left = ", ".join(str(one.index) for one in running)
+            self._tell(
+                f"instance {over} ended with exit code 0 more than {self._early_after:g} s ago, "
+                f"and instance {left} still runs; if it waits for the other in a collective, it "
+                "waits for ever"
+            )
+
+    def _remark_mute(self, now: float) -> None:
+        if self._mute_since is not None and now >= self._mute_since + _GATHER_SECONDS:
+            self._mute_since = None
+            names = ", ".join(str(index) for index in sorted(self._mute))
+            self._tell(
+                f"instance {names} does not import popdist, so --stall-timeout knows only what "
+                "Horovod says about it, and there will be no Python stacks"
+            )
+
+    def _lost_host(self, now: float) -> Ending | None:
+        overslept = now - self._last_look > self._limits.host_timeout / BEATS + _OVERSLEPT_SECONDS
+        self._last_look = now
+        if not self._heard:
+            return None
+        if overslept:  # the launcher was stopped itself, and heard nobody meanwhile
+            self._heard = dict.fromkeys(self._heard, now)
+            self._first_word = now
+            return None
+        timeout = self._limits.host_timeout
+        for host, members in self._members().items():
+            heard = self._heard.get(host, self._first_word + timeout)
+            if now - heard >= timeout:
+                names = ", ".join(str(index) for index in members)
+                text = f"host {host} has not been heard of for {timeout:g} s; the job was ended"
+                return Ending(
+                    "host",
+                    _LOST_HOST_CODE,
+                    text,
+                    (f"instance {names} ran there",),
+                    tuple(members),
+                )
+        return None
+
+    def _members(self) -> dict[str, list[int]]:
+        """The instances that have not ended, by host."""
+        found: dict[str, list[int]] = {}
+        for one in self._instances:
+            record = self._outcome.instances.get(one.index)
+            if record is None or not record.ended:
+                found.setdefault(one.host.name, []).append(one.index)
+        return found
+
+    def _name(self, index: int) -> str:
+        one = self._outcome.instances.get(index)
+        process = f" (PID {one.pid})" if one is not None and one.pid else ""
+        return f"instance {index} on {self._instances[index].host.name}{process}"

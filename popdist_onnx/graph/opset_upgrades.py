@@ -1,0 +1,276 @@
+"""How nodes of older opsets read in newer ones: a function for each change of an operator.
+
+Each function edits an older node's parts into those of the newer form. Operators that only gained
+types, or attributes with a default, need none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from popdist_onnx.errors import NotOnHostError
+from popdist_onnx.graph import shape_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from popdist_onnx.graph.tape import Tape
+    from popdist_onnx.graph.tensor import Array, Operand, Tensor
+
+
+@dataclass
+class Parts:
+    """A node taken apart.
+
+    Attributes:
+        op_type: The operator.
+        inputs: Its inputs.
+        attributes: Its attributes, as plain values.
+        outputs: How many outputs it has.
+        read: Which outputs anything reads.
+        after: What is still to be done to its only output.
+    """
+
+    op_type: str
+    inputs: list[Operand]
+    attributes: dict[str, Any]
+    outputs: int
+    read: list[bool]
+    after: Callable[[Tensor], Tensor] | None = field(default=None)
+
+    def take(self, name: str, default: Any = None) -> Any:
+        """Removes an attribute.
+
+        Args:
+            name: The attribute.
+            default: What an absent one means.
+
+        Returns:
+            Its value.
+        """
+        return self.attributes.pop(name, default)
+
+    def feed(self, index: int, operand: Operand) -> None:
+        """Sets an input, leaving out those before it that do not exist.
+
+        Args:
+            index: Which input.
+            operand: What it reads; None leaves it out.
+        """
+        self.inputs += [None] * (index + 1 - len(self.inputs))
+        self.inputs[index] = operand
+
+    def tensor(self, tape: Tape, index: int = 0) -> Tensor:
+        """An input to calculate with.
+
+        Args:
+            tape: The tape.
+            index: Which input.
+
+        Returns:
+            The tensor.
+        """
+        return tape.tensor(self.inputs[index])
+
+
+Upgrade: TypeAlias = "Callable[[Tape, Parts], None]"
+
+UPGRADES: list[tuple[int, str, Upgrade]] = []
+"""Since which opset which operator is changed how."""
+
+
+def _upgrades(since: int, *op_types: str) -> Callable[[Upgrade], Upgrade]:
+    def register(function: Upgrade) -> Upgrade:
+        UPGRADES.extend((since, op_type, function) for op_type in op_types)
+        return function
+
+    return register
+
+
+def _ints(values: Any) -> Array | None:
+    return None if values is None else np.asarray(values, np.int64)
+
+
+@_upgrades(7, "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less")
+def _broadcast(tape: Tape, node: Parts) -> None:
+    """Opset 6 aligns the second operand at an axis; numpy aligns at the end."""
+    aligned, axis = node.take("broadcast", 0), node.take("axis")
+    first, second = node.tensor(tape), node.tensor(tape, 1)
+    if not aligned or axis is None or second.rank == 0:
+        return
+    trailing = first.rank - (axis % first.rank) - second.rank
+    if trailing:
+        node.feed(1, tape.Unsqueeze(second, [second.rank + i for i in range(trailing)]))
+
+
+@_upgrades(7, "PRelu")
+def _slope(tape: Tape, node: Parts) -> None:
+    """Opset 6 applies one slope per channel; numpy aligns at the end."""
+    first, slope = node.tensor(tape), node.tensor(tape, 1)
+    if slope.rank == 1 and first.rank > 1 and slope.dims != (1,):
+        node.feed(1, tape.Unsqueeze(slope, [1 + i for i in range(first.rank - 2)]))
+
+
+@_upgrades(7, "Gemm")
+def _gemm(tape: Tape, node: Parts) -> None:
+    del tape
+    node.take("broadcast")
+
+
+@_upgrades(7, "Dropout", "BatchNormalization")
+def _is_test(tape: Tape, node: Parts) -> None:
+    """Opset 6 had a switch; later ones train where the optional outputs exist."""
+    del tape
+    node.take("consumed_inputs")
+    if node.take("is_test", 0):
+        node.outputs = 1
+
+
+@_upgrades(9, "BatchNormalization")
+def _spatial(tape: Tape, node: Parts) -> None:
+    del tape
+    if node.take("spatial", 1) == 0:
+        raise NotOnHostError(
+            "PD521",
+            "BatchNormalization with spatial=0 exists only before opset 9",
+            hint="export the model with opset 9 or newer",
+        )
+
+
+@_upgrades(14, "BatchNormalization")
+def _batch_normalization(tape: Tape, node: Parts) -> None:
+    """More than one output meant training; the saved statistics of the batch are gone."""
+    del tape
+    if any(node.read[3:]):
+        raise NotOnHostError(
+            "PD521",
+            "the saved statistics of BatchNormalization exist only before opset 14",
+            hint="read the running statistics (outputs 1 and 2) instead",
+        )
+    if node.outputs > 1:
+        node.outputs = 3
+        node.attributes["training_mode"] = 1
+
+
+@_upgrades(12, "Dropout")
+def _dropout(tape: Tape, node: Parts) -> None:
+    """Since opset 12 ratio and mode are inputs; whether a session trains is its own matter."""
+    del tape
+    node.feed(1, np.asarray(node.take("ratio", 0.5), np.float32))
+
+
+@_upgrades(13, "Softmax", "LogSoftmax", "Hardmax")
+def _coerced(tape: Tape, node: Parts) -> None:
+    """Before opset 13 everything from the axis on was one dimension."""
+    value = node.tensor(tape)
+    axis = node.attributes["axis"] = node.take("axis", 1) % max(value.rank, 1)
+    if all(dim == 1 for dim in (value.dims or ())[axis + 1 :]):
+        return
+    lengths = shape_ops.lengths(value)
+    node.feed(0, tape.Flatten(value, axis=axis))
+    node.attributes["axis"] = 1
+    node.after = lambda made: tape.Reshape(made, lengths)
+
+
+@_upgrades(13, "Squeeze", "Unsqueeze", "ReduceSum")
+@_upgrades(
+    18,
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceMean",
+    "ReduceProd",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceSumSquare",
+)
+def _axes(tape: Tape, node: Parts) -> None:
+    del tape
+    axes = _ints(node.take("axes"))
+    if axes is not None:
+        node.feed(1, axes)
+
+
+@_upgrades(10, "TopK")
+def _k(tape: Tape, node: Parts) -> None:
+    del tape
+    node.feed(1, np.asarray([node.take("k")], np.int64))
+
+
+@_upgrades(13, "Split")
+def _split(tape: Tape, node: Parts) -> None:
+    del tape
+    lengths = _ints(node.take("split"))
+    if lengths is not None:
+        node.feed(1, lengths)
+
+
+@_upgrades(18, "Split")
+def _split_count(tape: Tape, node: Parts) -> None:
+    del tape
+    if len(node.inputs) == 1 or node.inputs[1] is None:
+        node.attributes["num_outputs"] = node.outputs
+
+
+@_upgrades(10, "Slice")
+def _slice(tape: Tape, node: Parts) -> None:
+    del tape
+    for index, name in enumerate(("starts", "ends", "axes"), start=1):
+        content = _ints(node.take(name))
+        if content is not None:
+            node.feed(index, content)
+
+
+@_upgrades(11, "Pad")
+def _pad(tape: Tape, node: Parts) -> None:
+    node.feed(1, _ints(node.take("pads")))
+    node.feed(2, tape.scalar(node.take("value", 0.0), node.tensor(tape).dtype))
+
+
+@_upgrades(11, "Clip")
+def _clip(tape: Tape, node: Parts) -> None:
+    for index, name in enumerate(("min", "max"), start=1):
+        limit = node.take(name)
+        if limit is not None:
+            node.feed(index, tape.scalar(limit, node.tensor(tape).dtype))
+
+
+@_upgrades(9, "Upsample")
+def _upsample_scales(tape: Tape, node: Parts) -> None:
+    del tape
+    node.feed(1, np.asarray(node.take("scales"), np.float32))
+
+
+@_upgrades(11, "Upsample", "Resize")
+def _resize(tape: Tape, node: Parts) -> None:
+    """Until opset 10 coordinates were asymmetric, rounded down (up when it shrinks)."""
+    mode = node.take("mode", "nearest")
+    scales = node.tensor(tape, 1)
+    shrinks = scales.constant is not None and bool((scales.constant < 1).any())
+    node.op_type, node.inputs = "Resize", [node.inputs[0], None, scales]
+    node.attributes = {
+        "mode": "linear" if mode == "bilinear" else mode,
+        "coordinate_transformation_mode": "asymmetric",
+    }
+    if mode == "nearest":
+        node.attributes["nearest_mode"] = "ceil" if shrinks else "floor"
+
+
+@_upgrades(11, "Scatter")
+def _scatter(tape: Tape, node: Parts) -> None:
+    del tape
+    node.op_type = "ScatterElements"
+
+
+@_upgrades(9, "Scan")
+def _scan(tape: Tape, node: Parts) -> None:
+    del tape, node
+    raise NotOnHostError(
+        "PD521",
+        "Scan of opset 8, with a batch dimension, has no newer form",
+        hint="export the model with opset 9 or newer",
+    )

@@ -1,1 +1,0 @@
-"""The local devices that stand for a replica's IPUs."""

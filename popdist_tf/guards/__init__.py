@@ -1,0 +1,1 @@
+"""Checks that stop a job whose instances diverge or run out of data unequally."""

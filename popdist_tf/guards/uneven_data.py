@@ -1,0 +1,132 @@
+"""Data sets of unknown length: do all instances have another batch?
+
+A known number of batches is compared before the first step. Where it is unknown (generators,
+filters), an instance that runs out early would leave the others waiting in their next reduction.
+So there every batch is announced, in a number that is summed over the instances, and so is the end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from popdist_tf.collectives.host import HostCollectives
+
+
+_MESSAGE = (
+    "[PD413] the instances have different numbers of batches: at least one of them has no more "
+    "data and others have. Give all instances as many, by dataset.take(n) or steps_per_epoch. "
+    "Instances that still have data, and all instances:"
+)
+
+
+def with_agreed_end(dataset: Any, collectives: HostCollectives, number: int) -> Any:
+    """Makes a data set end on all instances together, or stop with an explanation.
+
+    Args:
+        dataset: A data set of unknown length.
+        collectives: The job's collectives.
+        number: Which of the job's data sets this is, the same on all instances.
+
+    Returns:
+        The same elements.
+    """
+    name = f"popdist_batches_of_data_set_{number}"
+
+    def announce(has_batch: bool) -> Any:
+        holders = collectives.sum_by_name(tf.constant(int(has_batch)), name)
+        equal = (holders == 0) | (holders == collectives.size)
+        return tf.debugging.Assert(equal, [_MESSAGE, holders, collectives.size])
+
+    def announced(*element: Any) -> Any:
+        with tf.control_dependencies([announce(has_batch=True)]):
+            held = tf.nest.map_structure(tf.identity, element, expand_composites=True)
+        return held if len(held) > 1 else held[0]
+
+    def never(*_: Any) -> Any:
+        with tf.control_dependencies([announce(has_batch=False)]):
+            return tf.constant(value=False)
+
+    # An empty data set of the same structure, which says so when it is reached.
+    end = dataset.take(0)
+    last = tf.data.Dataset.range(1).filter(never).flat_map(lambda _: end)
+    options = tf.data.Options()
+    # Batches that nobody asked for would be announced by instances that prefetch alone.
+    options.experimental_optimization.inject_prefetch = False
+    return dataset.map(announced).concatenate(last).with_options(options)
+
+
+# Epochs of unknown length: do all instances make as many steps?
+#
+# A known number of steps is compared before the first one. Where it is unknown (generators,
+# filters), an instance that runs out of data early would leave the others waiting in their next
+# reduction. So there every step is announced before its gradients travel, in a number that is
+# summed over the instances, and so is the end of the epoch.
+
+
+_NAME = "popdist_steps_of_epoch"
+_KERAS_MESSAGE = (
+    "[PD413] the instances have different numbers of batches: at least one of them has no more "
+    "data and others have. Give all instances as many, by dataset.take(n) or steps_per_epoch. "
+    "Instances that still have data, and all instances:"
+)
+
+
+class AnnouncedSteps:
+    """Tells the other instances of each step, and of the end of an epoch, where they must know.
+
+    Args:
+        collectives: The job's collectives.
+    """
+
+    def __init__(self, collectives: HostCollectives) -> None:
+        self._collectives = collectives
+        self._is_wanted: tf.Variable | None = None
+        # A function, because Horovod would not find the call of an eager program by its name.
+        self._announce = tf.function(self._sum)
+
+    def want(self, is_wanted: bool) -> None:
+        """Says whether the steps of this training are to be announced.
+
+        Args:
+            is_wanted: The same on every instance.
+        """
+        self._switch().assign(is_wanted)
+
+    def before_reduction(self, gradient: Any) -> Any:
+        """Announces a step, where that is wanted.
+
+        Args:
+            gradient: One that is about to travel. A step that finds no more data begins as well,
+                and what does not depend on the data runs in it.
+
+        Returns:
+            A boolean scalar, to be waited for.
+        """
+        first = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        with tf.control_dependencies([first]):
+            return tf.cond(self._switch(), lambda: self._announce(has_batch=True), lambda: True)
+
+    def end_of_epoch(self) -> None:
+        """Announces the end of an epoch, where that is wanted.
+
+        Raises:
+            InvalidArgumentError: Other instances have another batch; raised there too.
+        """
+        if self._switch().numpy():
+            self._announce(has_batch=False)
+
+    def _switch(self) -> tf.Variable:
+        if self._is_wanted is None:
+            with tf.init_scope():
+                self._is_wanted = tf.Variable(initial_value=False, trainable=False)
+        return self._is_wanted
+
+    def _sum(self, has_batch: bool) -> Any:
+        holders = self._collectives.sum_by_name(tf.constant(int(has_batch)), _NAME)
+        equal = (holders == 0) | (holders == self._collectives.size)
+        check = tf.debugging.Assert(equal, [_KERAS_MESSAGE, holders, self._collectives.size])
+        with tf.control_dependencies([check]):
+            return tf.identity(equal)

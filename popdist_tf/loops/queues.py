@@ -1,0 +1,158 @@
+"""`IPUInfeedQueue`: a data set as the loop's source of elements."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import tensorflow as tf
+
+
+class IPUInfeedQueue:
+    """Hands the elements of a data set to a loop, one for each replica and iteration.
+
+    Args:
+        dataset: The elements; batches of one replica.
+        device_ordinal: Accepted as published, as are the further arguments, without effect.
+        prefetch_depth: How many elements are made ready ahead; None leaves it to TensorFlow.
+        **_published: More published arguments, without effect on a host.
+
+    Raises:
+        ValueError: The elements have no fixed shape.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        device_ordinal: Any = None,
+        prefetch_depth: int | None = None,
+        **_published: Any,
+    ) -> None:
+        del device_ordinal
+        for spec in tf.nest.flatten(dataset.element_spec):
+            if not spec.shape.is_fully_defined():
+                raise ValueError(
+                    f"the elements of an IPUInfeedQueue need a fixed shape, not {spec.shape}: "
+                    "batch with drop_remainder=True"
+                )
+        self._dataset = dataset.prefetch(prefetch_depth or tf.data.AUTOTUNE)
+        self._iterator: Any = None
+        # A graph's iterator belongs to the graph, not to the loop in which it is first used.
+        if not tf.executing_eagerly():
+            self._iterator = tf.compat.v1.data.make_initializable_iterator(self._dataset)
+
+    @property
+    def initializer(self) -> Any:
+        """The operation that starts the data from the beginning, in graph mode."""
+        if self._iterator is None or tf.executing_eagerly():
+            raise RuntimeError("IPUInfeedQueue.initializer exists in graph mode only")
+        return self._iterator.initializer
+
+    @property
+    def deleter(self) -> Any:
+        """The operation that gives back what the queue holds: nothing, on a host."""
+        return tf.no_op()
+
+    def dequeue(self) -> Any:
+        """The next element.
+
+        Returns:
+            A tensor, or a tuple or dict of them.
+        """
+        if self._iterator is None:
+            self._iterator = iter(self._dataset)
+        if hasattr(self._iterator, "get_next"):
+            return self._iterator.get_next()
+        return next(self._iterator)
+
+    _dequeue = dequeue
+
+
+IPUIterator = IPUInfeedQueue
+
+
+# `IPUOutfeedQueue`: what a loop has to say about each of its iterations.
+
+
+_CAPACITY = 2**31 - 1
+
+
+class IPUOutfeedMode(Enum):
+    """Which of the values are kept."""
+
+    ALL = "all"
+    LAST = "get_last"
+
+
+class IPUOutfeedQueue:
+    """Collects values of a loop's iterations, to be read after it.
+
+    Args:
+        outfeed_mode: Whether all values are kept, or the last.
+        device_ordinal: Accepted as published, as are the further arguments, without effect.
+        **_published: More published arguments, without effect on a host.
+    """
+
+    def __init__(
+        self,
+        outfeed_mode: IPUOutfeedMode = IPUOutfeedMode.ALL,
+        device_ordinal: Any = None,
+        **_published: Any,
+    ) -> None:
+        del device_ordinal
+        self._mode = outfeed_mode
+        self._queue: Any = None
+        self._structure: Any = None
+
+    def enqueue(self, tensors: Any) -> Any:
+        """Keeps the values of an iteration.
+
+        Args:
+            tensors: A tensor, or a list, tuple or dict of them.
+
+        Returns:
+            The operation that does so; it has to run, so return it from the loop's body.
+
+        Raises:
+            ValueError: The structure differs from that of an earlier call.
+        """
+        values = [tf.convert_to_tensor(value) for value in tf.nest.flatten(tensors)]
+        if self._queue is None:
+            self._structure = tf.nest.map_structure(lambda _: None, tensors)
+            # Outside of the loop or function that is being built.
+            with tf.init_scope():
+                self._queue = tf.queue.FIFOQueue(
+                    _CAPACITY,
+                    [value.dtype for value in values],
+                    [value.shape for value in values],
+                )
+        else:
+            tf.nest.assert_same_structure(self._structure, tensors)
+        return self._queue.enqueue(values)
+
+    def dequeue(self, wait_for_completion: bool = False) -> Any:
+        """Takes out what was kept since the last call.
+
+        Args:
+            wait_for_completion: Accepted as published: values are complete when a loop is.
+
+        Returns:
+            In the structure of `enqueue`: every value with the number of iterations as its first
+            dimension, or the last iteration's value.
+
+        Raises:
+            ValueError: Nothing was ever enqueued.
+        """
+        del wait_for_completion
+        if self._queue is None:
+            raise ValueError("nothing was enqueued: call IPUOutfeedQueue.enqueue in the loop first")
+        found = self._queue.dequeue_many(self._queue.size())
+        found = found if isinstance(found, (list, tuple)) else [found]
+        if self._mode is IPUOutfeedMode.LAST:
+            found = [value[-1] for value in found]
+        return tf.nest.pack_sequence_as(self._structure, list(found))
+
+    @property
+    def deleter(self) -> Any:
+        """The operation that gives back what the queue holds."""
+        return tf.no_op() if self._queue is None else self._queue.close()

@@ -1,0 +1,234 @@
+"""What a loader reads and in which order: settled once, from the options and the arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import IterableDataset
+
+from popdist_torch.data.partition import Share, share, weave
+from popdist_torch.data.sampler import (
+    DrawnSampler,
+    EpochSampler,
+    GivenSampler,
+    GroupedBatchSampler,
+    PartitionSampler,
+)
+from popdist_torch.errors import DataError
+from popdist_torch.executor.batching import Batching
+from popdist_torch.options.enums import DataPartition
+from popdist_torch.options.settings import whole_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from popdist_torch.options import Options
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One process's way through its data.
+
+    Attributes:
+        sampler: Where its items come from; None for a data set that decides itself.
+        batch_size: Samples of one batch; None where batching is off or a batch sampler decides.
+        drop_last: Whether an incomplete last batch is left out.
+        in_batches: Whether ``sampler`` gives whole batches.
+        items_per_batch: Items of the sampler that the program gets as one batch.
+        data: Description that a resumed loader must match.
+        shared: Description that all instances must match; None where nothing can be said.
+    """
+
+    sampler: EpochSampler | None
+    batch_size: int | None
+    drop_last: bool
+    in_batches: bool
+    items_per_batch: int
+    data: str
+    shared: str | None
+
+    def in_pieces(self, rows: int) -> Reading:
+        """The same way through the data in smaller steps, to be joined to batches later.
+
+        Args:
+            rows: Samples of one step.
+
+        Returns:
+            That reading; its position still counts whole batches.
+        """
+        return replace(self, batch_size=rows, drop_last=False)
+
+    def loader_arguments(self) -> dict[str, Any]:
+        """How torch's loader is told.
+
+        Returns:
+            Its keyword arguments.
+        """
+        if self.in_batches:
+            return {"batch_sampler": self.sampler}
+        batching: dict[str, Any] = {"batch_size": self.batch_size}
+        if self.batch_size is not None:
+            batching["drop_last"] = self.drop_last
+        return batching if self.sampler is None else {**batching, "sampler": self.sampler}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a program asked of a loader; see `popdist_torch.DataLoader` for the fields."""
+
+    options: Options
+    dataset: Any
+    batch_size: int | None
+    shuffle: bool
+    drop_last: bool
+    automatic: bool
+    partition: DataPartition
+    sampler: Any
+    batch_sampler: Iterable[list[int]] | None
+    generator: torch.Generator | None
+    elsewhere: bool
+    """Whether another process reads, which does not share this one's generators."""
+
+    def reading(self) -> Reading:
+        """Settles what is read.
+
+        Returns:
+            The way through the data.
+
+        Raises:
+            DataError: The arguments contradict each other, or the data cannot be divided.
+            OptionError: The batch size is no positive number.
+        """
+        if self.batch_size is not None:
+            whole_number("batch_size", self.batch_size, least=1)
+        here, woven = self.options.placement, self.partition == DataPartition.Interleaved
+        divide = self.automatic and (here.num_processes > 1 or woven)
+        if self.batch_sampler is not None:
+            require(
+                self.batch_size in (1, None) and not self.shuffle and not divide,
+                "a batch_sampler excludes batch_size, shuffle and automatic partitioning",
+                self.batch_sampler,
+                hint="pass auto_distributed_partitioning=False and sample this process's part",
+            )
+            grouped = GroupedBatchSampler(
+                self.batch_sampler, Batching.of(self.options).parts, drop_last=self.drop_last
+            )
+            return self._read(grouped, in_batches=True)
+        require(
+            self.sampler is None or not (self.shuffle or divide),
+            "a sampler excludes shuffle and automatic partitioning",
+            self.sampler,
+            hint="pass auto_distributed_partitioning=False and sample this process's part",
+        )
+        if divide:
+            return self._read(self._divided(woven=woven), shared=self._facts())
+        if isinstance(self.dataset, IterableDataset):
+            require(not self.shuffle, "an IterableDataset cannot be shuffled", self.dataset)
+            return self._read(None)
+        return self._read(self._whole())
+
+    def _read(
+        self, sampler: EpochSampler | None, *, in_batches: bool = False, shared: str | None = None
+    ) -> Reading:
+        combined = None
+        if self.batch_size is not None and not in_batches:
+            combined = self.batch_size * Batching.of(self.options).parts
+        return Reading(
+            sampler,
+            combined,
+            self.drop_last,
+            in_batches,
+            combined or 1,
+            self._identity(combined),
+            shared,
+        )
+
+    def _whole(self) -> EpochSampler:
+        if self.sampler is not None:
+            return GivenSampler(self.sampler)
+        length = len(self.dataset)
+        if not self.shuffle:
+            return PartitionSampler(length, Share(0, length, 0), seed=None)
+        if self.elsewhere:
+            return PartitionSampler(length, Share(0, length, 0), seed=self._seed())
+        return DrawnSampler(length, self.generator)
+
+    def _divided(self, *, woven: bool) -> EpochSampler:
+        require(
+            not isinstance(self.dataset, IterableDataset),
+            "an IterableDataset cannot be divided over processes",
+            self.dataset,
+            hint="pass auto_distributed_partitioning=False and let the data set read its part",
+        )
+        require(
+            self.batch_size is not None,
+            "data is divided in batches, so batch_size cannot be None here",
+            self.batch_size,
+            hint="pass a batch_size, or auto_distributed_partitioning=False and divide it yourself",
+        )
+        require(
+            not self.shuffle or self.options.exists("random_seed"),
+            "shuffling in several processes needs one seed for all of them",
+            None,
+            hint="call options.randomSeed(n) with the same n in every process",
+        )
+        length = len(self.dataset)
+        here = self.options.placement.in_groups(self.options.input_group_size)
+        micro_batch, steps = self.batch_size or 1, self._steps()
+        seed = self.options.random_seed if self.shuffle else None
+        if woven:
+            require(
+                self.drop_last,
+                "interleaved partitioning reads whole global batches only",
+                f"drop_last={self.drop_last}",
+                hint="pass drop_last=True",
+            )
+            return PartitionSampler(length, weave(length, micro_batch, steps, here), seed=seed)
+        part = share(length, micro_batch * steps, here, drop_last=self.drop_last)
+        return PartitionSampler(length, part, seed=seed)
+
+    def _steps(self) -> int:
+        """Micro-batches that one replica takes in one call."""
+        batching = Batching.of(self.options)
+        return batching.iterations * batching.accumulation
+
+    def _seed(self) -> int:
+        if self.options.exists("random_seed"):
+            return int(self.options.random_seed)
+        return int(torch.empty((), dtype=torch.int64).random_().item())
+
+    def _facts(self) -> str:
+        per_replica = (self.batch_size or 1) * self._steps()
+        return (
+            f"{len(self.dataset)} samples, {per_replica} a replica and call, "
+            f"shuffle={self.shuffle}, drop_last={self.drop_last}"
+        )
+
+    def _identity(self, combined: int | None) -> str:
+        here = self.options.placement
+        length = len(self.dataset) if hasattr(self.dataset, "__len__") else "an unknown number of"
+        seed = self.options.random_seed if self.options.exists("random_seed") else None
+        return (
+            f"{length} samples in batches of {combined}, {self.partition.name}, "
+            f"shuffle={self.shuffle}, drop_last={self.drop_last}, seed {seed}, process "
+            f"{here.process_id} of {here.num_processes}, replicas {here.first_replica} to "
+            f"{here.first_replica + here.local_replicas - 1} of {here.total_replicas}"
+        )
+
+
+def require(holds: bool, what: str, value: object, *, hint: str | None = None) -> None:
+    """Checks a rule of the loader's arguments.
+
+    Args:
+        holds: Whether it is kept.
+        what: The rule.
+        value: What was seen.
+        hint: The fix.
+
+    Raises:
+        DataError: It is not kept.
+    """
+    if not holds:
+        raise DataError("PD302", what, value=value, hint=hint)

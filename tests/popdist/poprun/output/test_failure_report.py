@@ -1,0 +1,77 @@
+"""What is said about a job that did not end well."""
+
+import signal
+
+import pytest
+
+from popdist.poprun.output.failure_report import failure_report
+from popdist.poprun.plan.placement import place
+from popdist.poprun.supervisor.outcome import Outcome
+from tests.popdist.poprun.plan.test_placement import job
+
+TWO = place(job(2, 2))
+
+
+def ended(outcome, index, code=0, number=0, tail=b"", lost=""):
+    one = outcome.record(index)
+    one.pid, one.guard, one.began = 100 + index, 200 + index, "1"
+    one.ended, one.code, one.signal, one.tail, one.lost = True, code, number, tail, lost
+    return one
+
+
+def test_a_good_end_needs_no_words():
+    outcome = Outcome()
+    outcome.mpirun_code = 0
+    assert failure_report(outcome, TWO) == ""
+    assert outcome.exit_code == 0
+
+
+def test_the_first_failure_is_named_with_its_last_lines():
+    outcome = Outcome()
+    outcome.mpirun_code = 1
+    ended(outcome, 0, number=signal.SIGTERM)
+    outcome.first_failure = ended(outcome, 1, code=3, tail="früher\nlast words\n".encode()[1:])
+    text = failure_report(outcome, TWO)
+    assert "instance 1 on localhost (rank 1, PID 101) ended with exit code 3" in text
+    assert "poprun:   last words" in text
+    assert text.endswith("exit code 3")
+    assert outcome.exit_code == 3
+
+
+def test_a_missing_module_of_the_sdk_is_offered_ours():
+    outcome = Outcome()
+    tail = b"ModuleNotFoundError: No module named '%s'\n"
+    outcome.first_failure = ended(outcome, 0, code=1, tail=tail % b"tensorflow.python.ipu")
+    assert "hint: poprun --sdk-names" in failure_report(outcome, TWO)
+    outcome.first_failure = ended(outcome, 0, code=1, tail=tail % b"tensorflow")
+    assert "sdk-names" not in failure_report(outcome, TWO)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(signal.SIGKILL, "memory"), (signal.SIGSEGV, "SIGSEGV")]
+)
+def test_signals(number, words):
+    outcome = Outcome()
+    outcome.first_failure = ended(outcome, 0, number=number)
+    assert words in failure_report(outcome, TWO)
+    assert outcome.exit_code == 128 + number
+
+
+def test_an_interrupt_comes_before_what_it_caused():
+    outcome = Outcome()
+    outcome.interrupted = signal.SIGINT
+    outcome.first_failure = ended(outcome, 0, number=signal.SIGKILL)
+    text = failure_report(outcome, TWO)
+    assert "SIGINT" in text
+    assert "instance 0 did not end when asked to" in text
+    assert outcome.exit_code == 130
+
+
+def test_mpirun_itself():
+    outcome = Outcome()
+    outcome.mpirun_code = -signal.SIGKILL
+    assert "mpirun was killed" in failure_report(outcome, TWO)
+    assert outcome.exit_code == 137
+    outcome.mpirun_code = 1
+    assert "mpirun ended with exit code 1" in failure_report(outcome, TWO)
+    assert outcome.exit_code == 1

@@ -1,0 +1,58 @@
+"""Which failure is the root cause."""
+
+from popdist.poprun.supervisor.outcome import Outcome, root_cause
+from popdist.poprun.supervisor.termination import may_restart
+
+TRACE = b"Traceback (most recent call last)\n"
+FOLLOWED = TRACE + b"horovod.common.exceptions.HorovodInternalError: Horovod has been shut down."
+
+
+def failed(outcome, index, code=0, number=0, tail=b""):
+    one = outcome.record(index)
+    one.ended, one.code, one.signal, one.tail = True, code, number, tail
+    outcome.first_failure = outcome.first_failure or one
+    return one
+
+
+def test_the_first_one_usually():
+    outcome = Outcome()
+    failed(outcome, 1, code=3, tail=TRACE)
+    failed(outcome, 0, code=1, tail=TRACE)
+    assert root_cause(outcome).index == 1
+    assert outcome.exit_code == 3
+
+
+def test_not_one_that_only_followed():
+    outcome = Outcome()
+    failed(outcome, 0, code=1, tail=FOLLOWED)
+    failed(outcome, 2, code=1, tail=FOLLOWED)
+    failed(outcome, 1, code=9, tail=TRACE + b"ValueError: the reason")
+    assert root_cause(outcome).index == 1
+    assert outcome.exit_code == 9
+
+
+def test_a_killed_one_is_no_reason_if_it_was_killed_for_the_end():
+    outcome = Outcome()
+    first = failed(outcome, 0, code=1, tail=FOLLOWED)
+    failed(outcome, 1, number=15)
+    assert root_cause(outcome) is first
+
+
+def test_nobody():
+    assert root_cause(Outcome()) is None
+
+
+def test_what_is_worth_another_start():
+    for code, worth in ((1, True), (3, True), (0, False), (2, False), (126, False), (127, False)):
+        outcome = Outcome()
+        if code:
+            failed(outcome, 0, code=code)
+        assert may_restart(outcome) is worth, code
+    killed = Outcome()
+    failed(killed, 0, number=9)
+    assert may_restart(killed)
+    killed.interrupted = 2
+    assert not may_restart(killed)
+    never_started = Outcome()
+    never_started.mpirun_code = 1
+    assert not may_restart(never_started)
