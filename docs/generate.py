@@ -25,10 +25,13 @@ from remedies import FAMILIES  # beside this script
 from sdk_tables import PARTS as SDK_PARTS  # beside this script
 from torch_tables import PARTS as TORCH_PARTS  # beside this script
 
+from popdist import errors
 from popdist.contract import VARIABLES
-from popdist.errors import CODES
 from popdist.poprun.options.help import options_table
 from popdist.poprun.output.result_json import FIELDS
+from popdist_onnx import errors as onnx_errors
+from popdist_tf import errors as tensorflow_errors
+from popdist_torch import errors as torch_errors
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -45,11 +48,12 @@ def environment_table() -> str:
 
 def codes_table() -> str:
     """The error codes, each with its cause and what to do."""
+    meanings = errors.CODES | torch_errors.CODES | tensorflow_errors.CODES | onnx_errors.CODES
     lines = []
     for family, remedies in FAMILIES.items():
         lines += [f"## {family}", ""]
         for code, (cause, fix) in remedies.items():
-            lines += [f"### {code}: {CODES[code]}", "", cause, "", f"**What to do.** {fix}", ""]
+            lines += [f"### {code}: {meanings[code]}", "", cause, "", f"**What to do.** {fix}", ""]
             if said := [f"- `{text}`" for text in texts().get(code, []) if _readable(text)]:
                 lines += ["It says:", "", *said, ""]
     return "\n".join(lines).rstrip()

@@ -35,7 +35,7 @@ class BlockedCallError(PopdistError, RuntimeError):
 
 def _blocked(call: str) -> NoReturn:
     raise BlockedCallError(
-        "PD300",
+        "PD005",
         f"Cannot call `{call}` with popdist.poptorch.Options",
         hint="poprun decides this (--num-replicas, --num-instances); a plain poptorch.Options() "
         "leaves it to the program",
@@ -105,7 +105,7 @@ class Options(_poptorch.Options):
         here = topology()
         if self.replication_factor != here.num_local_replicas:
             raise BlockedCallError(
-                "PD300",
+                "PD005",
                 "the options have another number of replicas than the launcher gave this instance",
                 value=f"replication_factor = {self.replication_factor}",
                 accepted=str(here.num_local_replicas),
@@ -135,7 +135,7 @@ def _warn_of_strangers(here: Topology, processes: int) -> None:
 def _process(here: Topology) -> tuple[int, int]:
     if here.instance_index is None or here.num_instances is None:
         raise BlockedCallError(
-            "PD300",
+            "PD005",
             "the launcher does not say which instance this is, and instances differ in their "
             "number of replicas",
             hint="start the job with poprun, which sets POPDIST_INSTANCE_INDEX and "

@@ -6,7 +6,65 @@ the sentence instead of leading it.
 
 from __future__ import annotations
 
-from popdist.errors import PopdistError
+from popdist.errors import PopdistError, declare
+
+CODES = declare(
+    {
+        # Types, builder, lowering.
+        "PD500": "an operator was given an unknown tensor, or the wrong number of them",
+        "PD501": "an argument of a builder method is unknown, missing or malformed",
+        "PD502": "operator sets are unknown or contradict each other",
+        "PD503": "an operator of PopART cannot be expressed for a host",
+        "PD504": "a tensor or node of this name does not exist, exists already, or is reserved",
+        "PD505": "a node attribute does not exist, exists already, or is of another type",
+        "PD506": "a session option is unknown, or its value is of the wrong type or out of range",
+        "PD507": "a tensor's type or shape is malformed",
+        "PD508": "a data flow or an anchor's return type is malformed",
+        "PD509": "an ONNX model cannot be read or written",
+        "PD510": "an operator's operands or attributes do not fit each other",
+        "PD511": "an operator cannot be lowered to what ONNX Runtime runs",
+        # Graphs and gradients.
+        "PD520": "a model file does not exist or holds no model",
+        "PD521": "a model's opset, or a form that only old opsets had, is not supported",
+        "PD522": "an operator on the way to the loss has no gradient rule",
+        "PD523": "the loss does not exist or is not a scalar",
+        "PD524": "a pass left an invalid graph",
+        "PD525": "a gradient cannot be made of what the graph says at this place",
+        # Optimizers, and the exchange of gradients on the host.
+        "PD540": "an optimizer's setting is unknown or malformed",
+        "PD541": "an optimizer's setting is out of range",
+        "PD542": "a new optimizer does not fit the graph that the session was built with",
+        "PD543": "settings of an optimizer contradict each other",
+        "PD544": "an optimizer names a weight that the model does not have",
+        "PD545": "updates need gradients that the model does not have, or has them already",
+        "PD546": "an optimizer state in the model does not fit the optimizer",
+        "PD547": "session options cannot be combined with hostAllReduce",
+        "PD548": "a gradient or stream of the host allreduce does not exist, or exists already",
+        "PD549": "gradients cannot all be copied out before the first is copied in",
+        # Runtime, sessions, Horovod.
+        "PD560": "the type of a tensor that the runtime has to store is not known",
+        "PD561": "the nodes of a graph are not in an order in which they can run",
+        "PD562": "nothing of a model is needed, so there is nothing to compute",
+        "PD563": "ONNX Runtime does not take a graph",
+        "PD564": "ONNX Runtime failed in a step",
+        "PD565": "gradients are to be summed on the host, but nobody is connected there",
+        "PD566": "a tensor is not finite",
+        "PD567": "a stream of gradients does not exist, or the session has none",
+        "PD568": "the instances disagree about the model, the options or the weights",
+        "PD569": "options speak of replicas in other processes, but there are none",
+        "PD570": "a device does not exist, or cannot run a session",
+        "PD571": "the data of a step do not fit the model",
+        "PD572": "session options contradict each other or the kind of session",
+        "PD573": "the shape of a model's input is open, or contradicts what was said of it",
+        "PD574": "an array does not fit a weight, or weights cannot be replaced",
+        "PD575": "cycle counts or random streams were asked for in a way that is not possible",
+        "PD576": "a session has no tensor of this name",
+        "PD577": "calls of a session came in the wrong order",
+        "PD578": "DistributedOptimizer was used in a way that is not possible",
+        "PD579": "the front door for training was given something it cannot use",
+    }
+)
+"""The adapter's codes with their meaning."""
 
 
 # The published names of this family are what programs write in `except` clauses.

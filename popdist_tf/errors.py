@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from popdist.errors import PopdistError
+from popdist.errors import PopdistError, declare
+
+CODES = declare(
+    {
+        "PD400": "an attribute of IPUConfig is unknown or has a wrong type",
+        "PD401": "an IPUConfig contradicts itself or the job",
+        "PD402": "TensorFlow has started already, and a device setting comes too late",
+        "PD410": "a value cannot be reduced, gathered or broadcast over the instances",
+        "PD411": "a distribution strategy cannot be created here",
+        "PD412": "a distribution strategy was used in a way it cannot honour",
+        "PD413": "the instances disagree about variables, collectives or steps",
+        "PD420": "this TensorFlow has no estimators",
+        "PD421": "an estimator was configured in a way that cannot work",
+        "PD422": "a model_fn or input_fn returned something that cannot be used",
+        "PD423": "an estimator feature is not available in this combination",
+    }
+)
+"""The adapter's codes with their meaning."""
 
 
 class CollectiveError(PopdistError, ValueError):

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from popdist.errors import PopdistError
+from popdist.errors import PopdistError, declare
+
+CODES = declare(
+    {
+        "PD300": "an option of poptorch.Options is unknown, malformed or frozen",
+        "PD301": "a batch does not fit micro-batch x accumulation x iterations x replicas",
+        "PD302": "a data set cannot be divided over the instances",
+        "PD303": "the model has no loss, or more than one",
+        "PD304": "the instances disagree about the model or the data",
+        "PD305": "a wrapped model was used in a way its state does not allow",
+        "PD306": "an optimizer cannot be used",
+        "PD307": "a checkpoint cannot be written, read or used",
+        "PD308": "a plain loop uses the distributed optimizer in a way that cannot be right",
+        "PD309": "a loss is infinite or not a number",
+    }
+)
+"""The adapter's codes with their meaning."""
 
 
 class Error(PopdistError, RuntimeError):
@@ -60,10 +76,6 @@ class FrozenOptionsError(PopdistError, AttributeError):
 
 class ConfigFileError(PopdistError, ValueError):
     """A file of options cannot be read, or says what options cannot be told."""
-
-
-class BlockedCallError(PopdistError, RuntimeError):
-    """PopDist sets this option itself, from what the launcher says."""
 
 
 class BatchError(PopdistError, AssertionError):

@@ -33,6 +33,16 @@ REMEDIES = {
             "it the number that the program needs."
         ),
     ),
+    "PD005": (
+        (
+            "`popdist.poptorch.Options` takes replicas, process and device from the launcher, and "
+            "the program sets one of them as well."
+        ),
+        (
+            "Leave the call out and give the number to poprun (`--num-replicas`, "
+            "`--num-instances`), or use `poptorch.Options()`, which leaves it to the program."
+        ),
+    ),
     "PD010": (
         "Horovod is not installed, or was not built for this framework.",
         "`python -m popdist.horovod_build` ([building Horovod](horovod-build.md)).",

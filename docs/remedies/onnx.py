@@ -76,10 +76,6 @@ REMEDIES = {
         "A gradient needs a shape that the graph does not tell.",
         "Export the model with fixed shapes.",
     ),
-    "PD526": (
-        "A variable cannot be trained.",
-        "The message says why; keep it constant.",
-    ),
     "PD540": (
         "A setting of an optimizer is misspelt or malformed.",
         "See the nearest name.",

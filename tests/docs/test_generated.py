@@ -4,7 +4,10 @@ import subprocess
 import sys
 from importlib import import_module
 
-from popdist.errors import CODES
+from popdist import errors
+from popdist_onnx import errors as onnx_errors
+from popdist_tf import errors as tensorflow_errors
+from popdist_torch import errors as torch_errors
 from tests.distributed.jobs import ROOT
 
 
@@ -23,7 +26,8 @@ def test_every_error_code_has_a_cause_and_a_remedy(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     families = import_module("remedies").FAMILIES.values()
     codes = [code for family in families for code in family]
-    assert sorted(codes) == sorted(CODES)
+    packages = (errors, torch_errors, tensorflow_errors, onnx_errors)
+    assert sorted(codes) == sorted(code for package in packages for code in package.CODES)
     for family in families:
         for cause, remedy in family.values():
             assert cause
