@@ -68,7 +68,7 @@ def _ours(optimizer: Any, *, blocked: bool) -> Callable[[], float]:
     import onnx_ir as ir
 
     from popdist_onnx.graph import names
-    from popdist_onnx.graph.tape import Tape
+    from popdist_onnx.graph.tensor import Tape
     from popdist_onnx.runtime.compiled import Execution
     from popdist_onnx.runtime.engine import Engine
     from popdist_onnx.runtime.graph_reader import read

@@ -13,7 +13,7 @@ from popdist_onnx.builder.naming import Ids, debug_name
 from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import Info, annotate, inference
-from popdist_onnx.graph.tensor import dims, static
+from popdist_onnx.graph.values import dims, static
 from popdist_onnx.lowering import DOMAIN
 from popdist_onnx.lowering.apply import refuse
 

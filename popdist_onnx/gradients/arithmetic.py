@@ -10,7 +10,8 @@ from popdist_onnx.gradients.activations import step
 from popdist_onnx.gradients.registry import At, gradient
 
 if TYPE_CHECKING:
-    from popdist_onnx.graph.tensor import Array, Tensor
+    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.values import Array
 
 
 @gradient("Add", broadcasts=True)

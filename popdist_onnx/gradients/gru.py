@@ -14,8 +14,7 @@ from popdist_onnx.gradients.registry import At, gradient
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from popdist_onnx.graph.tape import Tape
-    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.tensor import Tape, Tensor
 
 _X, _W, _R, _B, _H0 = 0, 1, 2, 3, 5
 

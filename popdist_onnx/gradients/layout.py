@@ -14,7 +14,8 @@ from popdist_onnx.graph import shape_ops
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from popdist_onnx.graph.tensor import Array, Tensor
+    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.values import Array
 
 _FAR = int(np.iinfo(np.int64).max)
 

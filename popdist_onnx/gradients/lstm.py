@@ -15,8 +15,7 @@ from popdist_onnx.graph import shape_ops
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from popdist_onnx.graph.tape import Tape
-    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.tensor import Tape, Tensor
 
 _X, _W, _R, _B, _H0, _C0, _P = 0, 1, 2, 3, 5, 6, 7
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from popdist_onnx.gradients.activations import ACTIVATIONS, Activation
 from popdist_onnx.graph import shape_ops
-from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

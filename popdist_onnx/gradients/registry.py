@@ -18,8 +18,7 @@ from popdist_onnx.graph.names import OPSET, ORIGIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from popdist_onnx.graph.tape import Tape
-    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.tensor import Tape, Tensor
 
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from popdist_onnx.gradients.registry import At
-    from popdist_onnx.graph.tensor import Dim, Tensor
+    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.values import Dim
 
 
 @dataclass(frozen=True)

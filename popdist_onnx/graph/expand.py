@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from popdist_onnx.graph.compat import has_wrong_function
 from popdist_onnx.graph.inference import type_proto
-from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

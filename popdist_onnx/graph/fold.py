@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import annotate
-from popdist_onnx.graph.tape import Tape
-from popdist_onnx.graph.tensor import constant, dims, static
+from popdist_onnx.graph.tensor import Tape
+from popdist_onnx.graph.values import constant, dims, static
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from popdist_onnx.graph.tensor import Array
+    from popdist_onnx.graph.values import Array
 
 logger = logging.getLogger("popdist.onnx")
 

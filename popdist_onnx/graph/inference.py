@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from popdist_onnx.graph.tensor import Dim, constant, dims
+from popdist_onnx.graph.values import Dim, constant, dims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

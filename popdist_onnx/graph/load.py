@@ -20,7 +20,7 @@ from popdist_onnx.graph.fold import fold, fold_node
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.names import OPSET, ORIGIN
 from popdist_onnx.graph.opset_upgrades import UPGRADES, Parts
-from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tape
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -17,8 +17,8 @@ from popdist_onnx.graph import shape_ops
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from popdist_onnx.graph.tape import Tape
-    from popdist_onnx.graph.tensor import Array, Operand, Tensor
+    from popdist_onnx.graph.tensor import Operand, Tape, Tensor
+    from popdist_onnx.graph.values import Array
 
 
 @dataclass

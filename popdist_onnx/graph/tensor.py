@@ -1,24 +1,40 @@
-"""A value of the graph that can be calculated with, so that rules read like the mathematics."""
+"""Writes the nodes of a graph, so that rules read like the mathematics.
+
+A `Tensor` is a value of the graph to calculate with; a `Tape` writes the node of every calculation
+and takes care of constants, names, types and shapes.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from popdist_onnx.graph.compat import replace_uses
+from popdist_onnx.graph.inference import annotate
+from popdist_onnx.graph.values import (
+    Array,
+    Dim,
+    add_initializer,
+    add_input,
+    constant,
+    constant_node,
+    dims,
+    operator_node,
+    put_first,
+    static,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from popdist_onnx.graph.tape import Tape
-
-
-Dim: TypeAlias = "int | str | None"
-"""A length, the name of an unknown length, or nothing known."""
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Number: TypeAlias = "int | float | np.number[Any]"
 
-Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+Operand: TypeAlias = "Tensor | ir.Value | Number | Array | Sequence[int] | None"
+"""What may stand as input of a node: numbers take the type of the node's first tensor, lists of
+whole numbers become int64 tensors, None leaves the input out."""
 
 
 class Tensor:
@@ -134,177 +150,350 @@ class Tensor:
         return self.tape.LessOrEqual(self, other)
 
 
-Operand: TypeAlias = "Tensor | ir.Value | Number | Array | Sequence[int] | None"
-"""What may stand as input of a node: numbers take the type of the node's first tensor, lists of
-whole numbers become int64 tensors, None leaves the input out."""
+class Tape:
+    """Appends nodes to a graph, or inserts them before one of its nodes.
 
-
-def dims(value: ir.Value) -> tuple[Dim, ...] | None:
-    """What is known of a value's shape.
-
-    Args:
-        value: The value.
-
-    Returns:
-        Its lengths; None where the rank is not known.
-    """
-    if value.shape is None:
-        return None
-    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-
-
-def static(value: ir.Value) -> bool:
-    """Whether a value's whole shape is known.
+    ``tape.Mul(x, 2.0)`` writes a node of that operator of ``ai.onnx`` and returns its only output;
+    `many` returns several, `custom` writes operators of other domains. Types and shapes of outputs
+    are inferred at once.
 
     Args:
-        value: The value.
-
-    Returns:
-        True where every length is known.
+        graph: Where nodes go.
+        scope: Beginning of the names of nodes and values.
+        metadata: Metadata of every node, for example which pass wrote it.
+        before: Insert before this node; None appends.
+        opset: Version of ``ai.onnx``; None takes the graph's (a sub-graph has none of its own).
     """
-    known = dims(value)
-    return known is not None and all(isinstance(dim, int) for dim in known)
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        *,
+        scope: str = "",
+        metadata: Mapping[str, str] | None = None,
+        before: ir.Node | None = None,
+        opset: int | None = None,
+    ) -> None:
+        self.graph = graph
+        self.scope = scope
+        self.metadata = dict(metadata or {})
+        self.opset: int = graph.opset_imports.get("", 0) if opset is None else opset
+        self._before = before
+        self._constants: dict[tuple[Any, ...], Tensor] = {}
+        self._names = ValueNames(graph)
+
+    def __getattr__(self, op_type: str) -> Callable[..., Tensor]:
+        if not op_type[:1].isupper():
+            raise AttributeError(op_type)
+
+        def write(*inputs: Operand, **attributes: Any) -> Tensor:
+            return self.many(op_type, 1, *inputs, **attributes)[0]
+
+        return write
+
+    def many(
+        self, op_type: str, outputs: int | Sequence[str], *inputs: Operand, **attributes: Any
+    ) -> tuple[Tensor, ...]:
+        """Writes a node of ``ai.onnx`` with several outputs.
+
+        Args:
+            op_type: The operator.
+            outputs: How many, or their names.
+            *inputs: Values, numbers, arrays, or None for an input that is left out.
+            **attributes: The node's attributes; those that are None are left out.
+
+        Returns:
+            Its outputs.
+        """
+        return self.custom("", op_type, outputs, *inputs, **attributes)
+
+    def custom(
+        self,
+        domain: str,
+        op_type: str,
+        outputs: int | Sequence[str],
+        *inputs: Operand,
+        **attributes: Any,
+    ) -> tuple[Tensor, ...]:
+        """Writes a node of any domain.
+
+        Args:
+            domain: The operator's domain.
+            op_type: The operator.
+            outputs: How many, or their names.
+            *inputs: As for `many`.
+            **attributes: As for `many`.
+
+        Returns:
+            Its outputs.
+        """
+        read = [None if given is None else self.tensor(given, inputs).value for given in inputs]
+        while read and read[-1] is None:
+            read.pop()
+        if isinstance(outputs, int):
+            outputs = [self.fresh(op_type) for _ in range(outputs)]
+        names = [self._names.claim(name) for name in outputs]
+        node = operator_node(domain, op_type, read, attributes, names, self.metadata)
+        annotate(node, self.opset)
+        self.insert(node)
+        return tuple(Tensor(self, output) for output in node.outputs)
+
+    def insert(self, node: ir.Node) -> None:
+        """Puts a finished node where this tape writes.
+
+        Args:
+            node: The node.
+        """
+        if self._before is None:
+            self.graph.append(node)
+        else:
+            self.graph.insert_before(self._before, node)
+
+    @contextmanager
+    def at(
+        self,
+        node: ir.Node | None,
+        scope: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Iterator[Tape]:
+        """Writes before another node for a while.
+
+        Args:
+            node: The node to insert before; None appends.
+            scope: Beginning of names meanwhile.
+            metadata: Metadata of nodes meanwhile.
+
+        Yields:
+            This tape.
+        """
+        saved = self._before, self.scope, self.metadata
+        self._before, self.scope = node, self.scope if scope is None else scope
+        self.metadata = self.metadata if metadata is None else dict(metadata)
+        try:
+            yield self
+        finally:
+            self._before, self.scope, self.metadata = saved
+
+    def wrap(self, value: ir.Value) -> Tensor:
+        """A value of the graph to calculate with.
+
+        Args:
+            value: The value.
+
+        Returns:
+            The same as a tensor.
+        """
+        return Tensor(self, value)
+
+    def tensor(self, given: Operand, beside: Sequence[Operand] = ()) -> Tensor:
+        """Makes a tensor of whatever may stand as input.
+
+        Args:
+            given: A value, a number, an array or a list of whole numbers.
+            beside: The node's other inputs; a bare number takes the type of the first tensor.
+
+        Returns:
+            The tensor.
+        """
+        if isinstance(given, Tensor):
+            return given
+        if isinstance(given, ir.Value):
+            return Tensor(self, given)
+        if isinstance(given, bool | int | float) and not isinstance(given, np.generic):
+            typed = next((one for one in beside if isinstance(one, Tensor | ir.Value)), None)
+            dtype = None if typed is None else typed.dtype
+            return self.scalar(given, dtype)
+        if isinstance(given, np.ndarray | np.generic):
+            return self.constant(np.asarray(given))
+        return self.constant(np.asarray(given, np.int64))
+
+    def scalar(self, number: float, dtype: ir.DataType | None = None) -> Tensor:
+        """A constant without dimensions.
+
+        Args:
+            number: Its value.
+            dtype: Its type; None takes int64 for whole numbers and float32 for others.
+
+        Returns:
+            The constant.
+        """
+        if dtype is None:
+            return self.constant(np.asarray(number, np.int64 if isinstance(number, int) else "f4"))
+        return self.constant(np.asarray(number).astype(dtype.numpy()))
+
+    def ints(self, *numbers: int) -> Tensor:
+        """An int64 constant of one dimension.
+
+        Args:
+            *numbers: Its elements.
+
+        Returns:
+            The constant.
+        """
+        return self.constant(np.asarray(numbers, np.int64))
+
+    def constant(self, array: Array, name: str | None = None) -> Tensor:
+        """A constant; equal ones are written once.
+
+        Constants are nodes, not initializers: initializers are what training changes.
+
+        Args:
+            array: Its content.
+            name: Its name; None makes one.
+
+        Returns:
+            The constant.
+        """
+        key = (array.dtype, array.shape, array.tobytes(), name)
+        if key not in self._constants:
+            chosen = self.fresh("Constant") if name is None else name
+            node = constant_node(array, self._names.claim(chosen), self.metadata)
+            put_first(self.graph, node)
+            self._constants[key] = Tensor(self, node.outputs[0])
+        return self._constants[key]
+
+    def input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str | None]) -> Tensor:
+        """Adds an input to the graph.
+
+        Args:
+            name: Its name.
+            dtype: Its element type.
+            shape: Its shape.
+
+        Returns:
+            The input.
+        """
+        return Tensor(self, add_input(self.graph, self._names.claim(name), dtype, shape))
+
+    def state(self, name: str, array: Array) -> Tensor:
+        """Adds an initializer: a weight, or another tensor that lasts from update to update.
+
+        Args:
+            name: Its name.
+            array: Its first content.
+
+        Returns:
+            The initializer.
+        """
+        return Tensor(self, add_initializer(self.graph, self._names.claim(name), array))
+
+    def rename(self, tensor: Tensor, name: str) -> Tensor:
+        """Gives a tensor a name, through a node where it has one that counts already.
+
+        Args:
+            tensor: A tensor; one that this tape wrote and that was not named is simply renamed.
+            name: The name.
+
+        Returns:
+            The tensor of that name.
+        """
+        value = tensor.value
+        if value.producer() is None or not self._names.is_made_up(value.name):
+            return self.many("Identity", [name], tensor)[0]
+        self._names.release(str(value.name))
+        value.name = self._names.claim(name)
+        return tensor
+
+    def release(self, value: ir.Value) -> str:
+        """Takes a value's name away, so that its successor can have it.
+
+        Args:
+            value: A node's output that is about to be replaced.
+
+        Returns:
+            The name.
+        """
+        name, value.name = str(value.name), None
+        self._names.release(name)
+        return name
+
+    def substitute(self, node: ir.Node, outputs: Sequence[Tensor | None]) -> None:
+        """Puts tensors in the place of a node's outputs, under the same names, and removes it.
+
+        Args:
+            node: The node.
+            outputs: What replaces each output; None where nothing reads it.
+        """
+        for old, new in zip(node.outputs, outputs, strict=False):
+            if new is not None:
+                kept = self.rename(new, self.release(old)) if old.name else new
+                replace_uses(self.graph, old, kept.value)
+        self.graph.remove(node, safe=True)
+
+    def fresh(self, stem: str) -> str:
+        """A name that the graph does not have yet.
+
+        Args:
+            stem: What the value is.
+
+        Returns:
+            ``<scope><stem>_<n>``.
+        """
+        return self._names.fresh(f"{self.scope}{stem}")
 
 
-def constant(value: ir.Value) -> Array | None:
-    """What a value holds, where the graph fixes it.
-
-    Floating-point initializers are weights, which training changes: their content is no constant.
+class ValueNames:
+    """The names of a graph's values.
 
     Args:
-        value: The value.
-
-    Returns:
-        The array; None where it is not fixed.
+        graph: The graph; names in its sub-graphs count as well.
     """
-    node = value.producer()
-    if node is not None:
-        return _of_constant_node(node) if node.op_type == "Constant" else None
-    if value.const_value is None or value.is_graph_input():
-        return None
-    if value.const_value.dtype.is_floating_point():
-        return None
-    return np.asarray(value.const_value.numpy())
 
+    def __init__(self, graph: ir.Graph) -> None:
+        self._taken = {str(value.name) for value in graph.inputs} | set(graph.initializers)
+        for node in graph.all_nodes():
+            self._taken.update(str(value.name) for value in node.outputs)
+        self._counts: dict[str, int] = {}
+        self._made_up: set[str] = set()
 
-def _of_constant_node(node: ir.Node) -> Array | None:
-    (attribute,) = node.attributes.values()
-    content = attribute.value
-    match attribute.name:
-        case "value":
-            return np.asarray(content.numpy())
-        case "value_int" | "value_ints":
-            return np.asarray(content, np.int64)
-        case "value_float" | "value_floats":
-            return np.asarray(content, np.float32)
-        case _:
-            return None
+    def fresh(self, stem: str) -> str:
+        """Makes up a name.
 
+        Args:
+            stem: How it begins.
 
-# Makes nodes, and the values that a graph starts from: constants, inputs, initializers.
+        Returns:
+            ``<stem>_<n>``, which the graph does not have yet; to be claimed.
+        """
+        while True:
+            count = self._counts[stem] = self._counts.get(stem, -1) + 1
+            if (name := f"{stem}_{count}") not in self._taken:
+                self._made_up.add(name)
+                return name
 
+    def claim(self, name: str) -> str:
+        """Takes a name.
 
-def operator_node(
-    domain: str,
-    op_type: str,
-    inputs: Sequence[ir.Value | None],
-    attributes: Mapping[str, Any],
-    outputs: Sequence[str],
-    metadata: Mapping[str, str],
-) -> ir.Node:
-    """A node of any operator.
+        Args:
+            name: The name.
 
-    Args:
-        domain: The operator's domain.
-        op_type: The operator.
-        inputs: What it reads.
-        attributes: Its attributes; those that are None are left out.
-        outputs: The names of its outputs; the first one is the node's too.
-        metadata: Its metadata.
+        Returns:
+            The same.
 
-    Returns:
-        The node.
-    """
-    given = {name: value for name, value in attributes.items() if value is not None}
-    return ir.Node(
-        domain,
-        op_type,
-        inputs,
-        ir.convenience.convert_attributes(given),
-        outputs=[ir.Value(name=name) for name in outputs],
-        name=outputs[0],
-        metadata_props=dict(metadata),
-    )
+        Raises:
+            ValueError: A value has it already.
+        """
+        if name in self._taken:
+            raise ValueError(f"the graph has a value {name!r} already")
+        self._taken.add(name)
+        return name
 
+    def release(self, name: str) -> None:
+        """Gives a name back, so that another value can have it.
 
-def constant_node(array: Array, name: str, metadata: Mapping[str, str]) -> ir.Node:
-    """A node whose output is a constant.
+        Args:
+            name: The name.
+        """
+        self._taken.discard(name)
+        self._made_up.discard(name)
 
-    Args:
-        array: The content.
-        name: The name of node and output.
-        metadata: The node's metadata.
+    def is_made_up(self, name: str | None) -> bool:
+        """Whether a name was made up here, so that no one outside relies on it.
 
-    Returns:
-        The node.
-    """
-    tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape))
-    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
-    content = [ir.AttrTensor("value", tensor)]
-    return ir.Node(
-        "", "Constant", [], content, outputs=[value], name=name, metadata_props=dict(metadata)
-    )
+        Args:
+            name: The name.
 
-
-def put_first(graph: ir.Graph, node: ir.Node) -> None:
-    """Puts a node before all others.
-
-    Args:
-        graph: The graph.
-        node: The node, which reads nothing.
-    """
-    first = next(iter(graph), None)
-    if first is None:
-        graph.append(node)
-    else:
-        graph.insert_before(first, node)
-
-
-def add_input(
-    graph: ir.Graph, name: str, dtype: ir.DataType, shape: Sequence[int | str | None]
-) -> ir.Value:
-    """Adds an input to a graph.
-
-    Args:
-        graph: The graph.
-        name: Its name.
-        dtype: Its element type.
-        shape: Its shape.
-
-    Returns:
-        The input.
-    """
-    value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
-    graph.inputs.append(value)
-    return value
-
-
-def add_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
-    """Adds an initializer to a graph.
-
-    Args:
-        graph: The graph.
-        name: Its name.
-        array: Its content.
-
-    Returns:
-        The initializer.
-    """
-    value = ir.Value(
-        name=name,
-        shape=ir.Shape(array.shape),
-        type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-        const_value=ir.Tensor(array, name=name),
-    )
-    graph.register_initializer(value)
-    return value
+        Returns:
+            True where it was.
+        """
+        return name in self._made_up

@@ -13,8 +13,8 @@ from popdist_onnx.errors import NotOnHostError, popart_exception, popart_interna
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import inference
 from popdist_onnx.graph.passes import Pass
-from popdist_onnx.graph.tape import Tape
-from popdist_onnx.graph.tensor import Tensor, constant
+from popdist_onnx.graph.tensor import Tape, Tensor
+from popdist_onnx.graph.values import constant
 from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS, REFUSED, Operation, lowering
 
 if TYPE_CHECKING:

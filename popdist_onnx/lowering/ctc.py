@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from popdist_onnx.graph import shape_ops
-from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.lowering.registry import Operation, lowering
 from popdist_onnx.types import DataType
 

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from popdist_onnx.graph.tape import Tape
-    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.tensor import Tape, Tensor
 
 
 DOMAIN = "ai.graphcore"

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from popdist_onnx.graph.tape import Tape
-    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.tensor import Tape, Tensor
 
 _FOLD: dict[str, Callable[[float, float], float]] = {
     "Add": operator.add,

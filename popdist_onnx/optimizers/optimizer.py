@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from popdist_onnx.graph.tensor import Array
+    from popdist_onnx.graph.values import Array
     from popdist_onnx.optimizers.scalars import Scalar
 
 

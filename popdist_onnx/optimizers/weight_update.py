@@ -14,8 +14,8 @@ from popdist_onnx.optimizers.values import UpdateError
 from popdist_onnx.types.tensor_info import DataType
 
 if TYPE_CHECKING:
-    from popdist_onnx.graph.tape import Tape
-    from popdist_onnx.graph.tensor import Array, Tensor
+    from popdist_onnx.graph.tensor import Tape, Tensor
+    from popdist_onnx.graph.values import Array
     from popdist_onnx.optimizers.scalars import Scalar
 
 O_co = TypeVar("O_co", bound=Optimizer, covariant=True)

@@ -25,8 +25,8 @@ import onnxruntime as ort
 from popdist_onnx.gradients.convolution import WEIGHT_GRADIENT, is_narrow, products
 from popdist_onnx.gradients.windows import Windows
 from popdist_onnx.graph import names
-from popdist_onnx.graph.tape import Tape
-from popdist_onnx.graph.tensor import static
+from popdist_onnx.graph.tensor import Tape
+from popdist_onnx.graph.values import static
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,14 +10,14 @@ import numpy as np
 from popdist_onnx.errors import popart_exception, popart_internal_exception
 from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import captured
-from popdist_onnx.graph.tensor import constant, dims
+from popdist_onnx.graph.values import constant, dims
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     import onnx_ir as ir
 
-    from popdist_onnx.graph.tensor import Dim
+    from popdist_onnx.graph.values import Dim
 
 COPY_TO_HOST = "GradCopyToHost"
 COPY_FROM_HOST = "GradCopyFromHost"

@@ -13,7 +13,7 @@ from popdist.nearest import did_you_mean
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as to_proto
-from popdist_onnx.graph.tensor import dims
+from popdist_onnx.graph.values import dims
 from popdist_onnx.session.pipeline import read_with_shapes
 from popdist_onnx.transforms.loss import add_cross_entropy, add_squared_error
 from popdist_onnx.transforms.statistics import train_statistics

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from popdist_onnx.graph import names
 from popdist_onnx.graph.passes import Pass
-from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.optimizers.values import UpdateError
 from popdist_onnx.optimizers.weight_update import compute_type
 from popdist_onnx.transforms.autodiff import gradients_of

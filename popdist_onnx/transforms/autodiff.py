@@ -18,8 +18,8 @@ from popdist_onnx.graph.expand import expand
 from popdist_onnx.graph.fold import fold
 from popdist_onnx.graph.names import RESERVED
 from popdist_onnx.graph.passes import Pass
-from popdist_onnx.graph.tape import Tape
-from popdist_onnx.graph.tensor import Tensor, dims
+from popdist_onnx.graph.tensor import Tape, Tensor
+from popdist_onnx.graph.values import dims
 from popdist_onnx.transforms.loss import loss_of
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ import onnx_ir as ir
 from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import captured
 from popdist_onnx.graph.passes import Pass
-from popdist_onnx.graph.tape import Tape
-from popdist_onnx.graph.tensor import static
+from popdist_onnx.graph.tensor import Tape
+from popdist_onnx.graph.values import static
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -11,8 +11,8 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import FLOATING
 from popdist_onnx.graph.names import LOSS
 from popdist_onnx.graph.passes import Pass
-from popdist_onnx.graph.tape import Tape
-from popdist_onnx.graph.tensor import dims
+from popdist_onnx.graph.tensor import Tape
+from popdist_onnx.graph.values import dims
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from popdist.nearest import did_you_mean
 from popdist_onnx.graph import names
 from popdist_onnx.graph.passes import Pass
-from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.optimizers.adam import Adam, adam
 from popdist_onnx.optimizers.adaptive import Adaptive, adaptive
 from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
@@ -34,7 +34,7 @@ from popdist_onnx.types.enums import ReductionType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from popdist_onnx.graph.tensor import Array
+    from popdist_onnx.graph.values import Array
     from popdist_onnx.optimizers.coefficients import Coefficient
     from popdist_onnx.optimizers.optimizer import Optimizer
 

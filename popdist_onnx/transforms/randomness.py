@@ -11,8 +11,8 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph import shape_ops
 from popdist_onnx.graph.names import ORIGIN, RANDOM, RANDOM_MASK
 from popdist_onnx.graph.passes import Pass
-from popdist_onnx.graph.tape import Tape
-from popdist_onnx.graph.tensor import Tensor, constant, dims
+from popdist_onnx.graph.tensor import Tape, Tensor
+from popdist_onnx.graph.values import constant, dims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from popdist_onnx.graph import names
 from popdist_onnx.graph.passes import Pass
-from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tape
 
 if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tensor

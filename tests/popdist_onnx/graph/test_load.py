@@ -11,7 +11,7 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import newest_opset
 from popdist_onnx.graph.load import load, save
 from popdist_onnx.graph.names import ORIGIN
-from popdist_onnx.graph.tensor import constant, dims
+from popdist_onnx.graph.values import constant, dims
 from tests.popdist_onnx.gradients.harness import session
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)

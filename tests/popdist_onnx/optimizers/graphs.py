@@ -8,7 +8,7 @@ import onnxruntime as ort
 
 from popdist_onnx.graph import names
 from popdist_onnx.graph.load import save
-from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.optimizers.weight_update import compute_type
 from popdist_onnx.transforms.optimizer import scalar_inputs
 

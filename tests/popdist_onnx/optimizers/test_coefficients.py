@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popdist_onnx.graph.load import save
-from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.optimizers.coefficients import Coefficients
 
 OPERATIONS = {

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from popdist_onnx.graph.load import load
-from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.transforms.autodiff import autodiff, gradients_of
 from popdist_onnx.transforms.loss import add_sum
 from popdist_onnx.transforms.randomness import random_inputs

@@ -7,7 +7,7 @@ import pytest
 
 from popdist_onnx.errors import popart_internal_exception
 from popdist_onnx.graph.passes import Pass
-from popdist_onnx.graph.tape import Tape
+from popdist_onnx.graph.tensor import Tape
 
 
 @pytest.fixture

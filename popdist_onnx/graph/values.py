@@ -1,0 +1,184 @@
+"""What a graph says of a value (type, shape, content), and the values that it begins with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Dim: TypeAlias = "int | str | None"
+"""A length, the name of an unknown length, or nothing known."""
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+
+def dims(value: ir.Value) -> tuple[Dim, ...] | None:
+    """What is known of a value's shape.
+
+    Args:
+        value: The value.
+
+    Returns:
+        Its lengths; None where the rank is not known.
+    """
+    if value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def static(value: ir.Value) -> bool:
+    """Whether a value's whole shape is known.
+
+    Args:
+        value: The value.
+
+    Returns:
+        True where every length is known.
+    """
+    known = dims(value)
+    return known is not None and all(isinstance(dim, int) for dim in known)
+
+
+def constant(value: ir.Value) -> Array | None:
+    """What a value holds, where the graph fixes it.
+
+    Floating-point initializers are weights, which training changes: their content is no constant.
+
+    Args:
+        value: The value.
+
+    Returns:
+        The array; None where it is not fixed.
+    """
+    node = value.producer()
+    if node is not None:
+        return _of_constant_node(node) if node.op_type == "Constant" else None
+    if value.const_value is None or value.is_graph_input():
+        return None
+    if value.const_value.dtype.is_floating_point():
+        return None
+    return np.asarray(value.const_value.numpy())
+
+
+def _of_constant_node(node: ir.Node) -> Array | None:
+    (attribute,) = node.attributes.values()
+    content = attribute.value
+    match attribute.name:
+        case "value":
+            return np.asarray(content.numpy())
+        case "value_int" | "value_ints":
+            return np.asarray(content, np.int64)
+        case "value_float" | "value_floats":
+            return np.asarray(content, np.float32)
+        case _:
+            return None
+
+
+def operator_node(
+    domain: str,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any],
+    outputs: Sequence[str],
+    metadata: Mapping[str, str],
+) -> ir.Node:
+    """A node of any operator.
+
+    Args:
+        domain: The operator's domain.
+        op_type: The operator.
+        inputs: What it reads.
+        attributes: Its attributes; those that are None are left out.
+        outputs: The names of its outputs; the first one is the node's too.
+        metadata: Its metadata.
+
+    Returns:
+        The node.
+    """
+    given = {name: value for name, value in attributes.items() if value is not None}
+    return ir.Node(
+        domain,
+        op_type,
+        inputs,
+        ir.convenience.convert_attributes(given),
+        outputs=[ir.Value(name=name) for name in outputs],
+        name=outputs[0],
+        metadata_props=dict(metadata),
+    )
+
+
+def constant_node(array: Array, name: str, metadata: Mapping[str, str]) -> ir.Node:
+    """A node whose output is a constant.
+
+    Args:
+        array: The content.
+        name: The name of node and output.
+        metadata: The node's metadata.
+
+    Returns:
+        The node.
+    """
+    tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape))
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
+    content = [ir.AttrTensor("value", tensor)]
+    return ir.Node(
+        "", "Constant", [], content, outputs=[value], name=name, metadata_props=dict(metadata)
+    )
+
+
+def put_first(graph: ir.Graph, node: ir.Node) -> None:
+    """Puts a node before all others.
+
+    Args:
+        graph: The graph.
+        node: The node, which reads nothing.
+    """
+    first = next(iter(graph), None)
+    if first is None:
+        graph.append(node)
+    else:
+        graph.insert_before(first, node)
+
+
+def add_input(
+    graph: ir.Graph, name: str, dtype: ir.DataType, shape: Sequence[int | str | None]
+) -> ir.Value:
+    """Adds an input to a graph.
+
+    Args:
+        graph: The graph.
+        name: Its name.
+        dtype: Its element type.
+        shape: Its shape.
+
+    Returns:
+        The input.
+    """
+    value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
+    graph.inputs.append(value)
+    return value
+
+
+def add_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
+    """Adds an initializer to a graph.
+
+    Args:
+        graph: The graph.
+        name: Its name.
+        array: Its content.
+
+    Returns:
+        The initializer.
+    """
+    value = ir.Value(
+        name=name,
+        shape=ir.Shape(array.shape),
+        type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+        const_value=ir.Tensor(array, name=name),
+    )
+    graph.register_initializer(value)
+    return value
