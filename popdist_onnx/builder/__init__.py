@@ -1,7 +1,5 @@
 """Writes ONNX models operator by operator, with the names of PopART's builder."""
 
-# Importing core makes inference know loops.
-from popdist_onnx.builder import core
 from popdist_onnx.builder.builder import Builder
 from popdist_onnx.builder.naming import DebugContext
 from popdist_onnx.builder.onnx_methods import OperatorIdentifier, getSupportedOperations
@@ -10,6 +8,5 @@ __all__ = [
     "Builder",
     "DebugContext",
     "OperatorIdentifier",
-    "core",
     "getSupportedOperations",
 ]

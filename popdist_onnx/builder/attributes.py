@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,9 +12,6 @@ import onnx_ir as ir
 
 from popdist_onnx.errors import ArgumentError
 from popdist_onnx.types import DataType, ReductionType
-
-if TYPE_CHECKING:
-    from popdist_onnx.builder.methods import Parameter
 
 
 class Kind(Enum):
@@ -35,13 +32,14 @@ class Kind(Enum):
     PROTO = "a protobuf message of onnx"
 
 
-def attribute(parameter: Parameter, value: Any, method: str) -> ir.Attr:
+def attribute(kind: Kind, name: str, value: Any, what: str) -> ir.Attr:
     """An argument as a node's attribute.
 
     Args:
-        parameter: The parameter.
+        kind: What the parameter takes.
+        name: The attribute.
         value: The argument.
-        method: The method, for the error.
+        what: Method and parameter, for the error: "add takes {} for axis" with ``{}`` for the kind.
 
     Returns:
         The attribute.
@@ -50,13 +48,9 @@ def attribute(parameter: Parameter, value: Any, method: str) -> ir.Attr:
         ArgumentError: The argument is not what the parameter takes.
     """
     try:
-        return _WRITERS[parameter.kind](parameter.attribute, value)
+        return _WRITERS[kind](name, value)
     except (TypeError, ValueError, AttributeError, KeyError):
-        raise ArgumentError(
-            "PD501",
-            f"{method} takes {parameter.kind.value.strip()} for {parameter.name}",
-            value=value,
-        ) from None
+        raise ArgumentError("PD501", what.format(kind.value.strip()), value=value) from None
 
 
 def _int(name: str, value: Any) -> ir.Attr:

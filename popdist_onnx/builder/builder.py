@@ -3,92 +3,37 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
-from popdist_onnx.builder.annotations import Annotations
+from popdist_onnx.builder import annotations as key
 from popdist_onnx.builder.attributes import plain_attribute
-from popdist_onnx.builder.core import DEFAULT_OPSETS
+from popdist_onnx.builder.graph_writer import DEFAULT_OPSETS, GraphWriter
 from popdist_onnx.builder.graphcore_methods import ai_graphcore
-from popdist_onnx.builder.model_files import Queries, as_tensor
+from popdist_onnx.builder.model_file import as_tensor, infer_all, model_proto, move_initializers
 from popdist_onnx.builder.naming import debug_name, require_unreserved
+from popdist_onnx.builder.node_notes import NodeNotes
 from popdist_onnx.builder.onnx_methods import OLDEST_OPSET, ai_onnx, newest_opset
 from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
 from popdist_onnx.graph.load import read
 from popdist_onnx.types import DataType, InputSettings, TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from os import PathLike
 
     from popdist_onnx.builder.methods import OperatorSet
 
 
-# The published ways to say what an input is.
-
-
-def input_info(arguments: tuple[Any, ...]) -> tuple[TensorInfo, tuple[Any, ...]]:
-    """Reads type and shape off the arguments of an input.
-
-    Args:
-        arguments: A `TensorInfo`, or an element type and a shape; then perhaps more.
-
-    Returns:
-        Type and shape, and what is left.
-
-    Raises:
-        ArgumentError: The arguments are neither of these.
-    """
-    match arguments:
-        case (TensorInfo() as info, *rest):
-            return info, tuple(rest)
-        case (dtype, shape, *rest) if not isinstance(shape, str):
-            return TensorInfo(dtype, shape), tuple(rest)
-        case _:
-            raise ArgumentError(
-                "PD507",
-                "addInputTensor takes a TensorInfo, or an element type and a shape",
-                value=arguments,
-                hint='write addInputTensor("FLOAT", [2, 3])',
-            )
-
-
-def input_name(
-    method: str, rest: tuple[object, ...], context: object, old: Mapping[str, object]
-) -> str:
-    """Reads an input's name off its arguments, of which it is the last, or one of two by name.
-
-    Args:
-        method: What was called, for messages.
-        rest: What is left of the arguments by place.
-        context: The argument ``debugContext``.
-        old: Other arguments by name.
-
-    Returns:
-        The name; empty without one.
-
-    Raises:
-        ArgumentError: There are other arguments.
-    """
-    given = [*rest, *[one for name, one in old.items() if name == "debugPrefix"]]
-    unknown = [name for name in old if name != "debugPrefix"]
-    if unknown or len(given) > 1:
-        raise ArgumentError(
-            "PD501",
-            f"{method} was given arguments that it does not take",
-            value=unknown or given,
-            accepted="debugContext",
-        )
-    return debug_name(given[0] if given else context)
-
-
 _OPSET = re.compile(r"aiOnnxOpset(\d+)")
 
 
-class Builder(Annotations, Queries):
+class Builder:
     """Writes an ONNX model operator by operator.
 
     ``builder.aiOnnx.add([a, b])`` appends a node and returns its output's id; ``aiOnnxOpset11``
@@ -107,36 +52,39 @@ class Builder(Annotations, Queries):
         opsets: Mapping[str, int] | None = None,
         builderCore: Builder | None = None,
     ) -> None:
-        super().__init__(builderCore, opsets)
+        around = None if builderCore is None else builderCore._writer  # noqa: SLF001 - same class
+        self._writer: GraphWriter = GraphWriter(around, opsets)
+        self._notes = NodeNotes(self._writer)
         for domain in opsets or {}:
             if domain not in DEFAULT_OPSETS:
                 raise ValueRangeError(
                     "PD502", "not a domain", value=domain, accepted=", ".join(DEFAULT_OPSETS)
                 )
-        if "ai.onnx" in self._opsets:
-            ai_onnx(self._opsets["ai.onnx"])
+        if "ai.onnx" in self._writer.opsets:
+            ai_onnx(self._writer.opsets["ai.onnx"])
         if modelProtoOrFilename is not None:
             self._take(modelProtoOrFilename)
 
     def _take(self, source: bytes | str | PathLike[str]) -> None:
         proto = read(source)
         for imported in proto.opset_import:
-            self.use_opset(imported.domain or "ai.onnx", imported.version)
-        self.graph = ir.from_proto(proto).graph
-        values = [*self.graph.inputs, *self.graph.initializers.values()]
-        values += [output for node in self.graph for output in node.outputs]
-        self._values = {str(value.name): value for value in values}
-        self._ids.take(self._values)
+            self._writer.use_opset(imported.domain or "ai.onnx", imported.version)
+        self._writer.continue_graph(ir.from_proto(proto).graph)
+
+    @property
+    def graph(self) -> ir.Graph:
+        """The graph under construction."""
+        return self._writer.graph
 
     @property
     def aiOnnx(self) -> OperatorSet:
         """The operators of the version of ``ai.onnx`` in use."""
-        return ai_onnx(self.onnx_opset)(self)
+        return ai_onnx(self._writer.onnx_opset)(self._writer)
 
     @property
     def aiGraphcore(self) -> OperatorSet:
         """PopART's own operators."""
-        return ai_graphcore()(self)
+        return ai_graphcore()(self._writer)
 
     @property
     def aiGraphcoreOpset1(self) -> OperatorSet:
@@ -152,9 +100,9 @@ class Builder(Annotations, Queries):
         if match := _OPSET.fullmatch(name):
             version = int(match[1])
             operators = ai_onnx(version)
-            if self._opsets.get("ai.onnx", version) != version:
-                self.use_opset("ai.onnx", version)
-            return operators(self)
+            if self._writer.opsets.get("ai.onnx", version) != version:
+                self._writer.use_opset("ai.onnx", version)
+            return operators(self._writer)
         raise OptionError("PD501", f"Builder has no attribute {name}")
 
     def addInputTensor(self, *arguments: Any, debugContext: object = "", **old: object) -> str:
@@ -172,11 +120,11 @@ class Builder(Annotations, Queries):
         Raises:
             ArgumentError: The arguments are neither of these.
         """
-        info, rest = input_info(arguments)
+        info, rest = _input_info(arguments)
         # Settings have been checked when they were made, and change nothing here.
         rest = tuple(one for one in rest if not isinstance(one, InputSettings))
-        name = input_name("addInputTensor", rest, debugContext, old) or "input"
-        return self._add_input(name, info)
+        name = _input_name("addInputTensor", rest, debugContext, old) or "input"
+        return str(self._writer.add_input(name, info).name)
 
     def addUntypedInputTensor(self, debugContext: object = "") -> str:
         """Adds an input of a sub-graph, whose type and shape the caller decides.
@@ -187,7 +135,7 @@ class Builder(Annotations, Queries):
         Returns:
             Its id.
         """
-        return self._add_input(debug_name(debugContext) or "input", None)
+        return str(self._writer.add_input(debug_name(debugContext) or "input", None).name)
 
     def addInputTensorFromParentGraph(self, tensorId: str) -> None:
         """Makes a tensor of the graph around visible in this sub-graph.
@@ -198,18 +146,10 @@ class Builder(Annotations, Queries):
         Raises:
             ValueRangeError: There is no graph around, or it has no such tensor.
         """
-        if self._parent is None:
+        parent = self._writer.parent
+        if parent is None:
             raise ValueRangeError("PD504", "this builder has no graph around it", value=tensorId)
-        self._values[tensorId] = self._parent.value(tensorId)
-
-    def _add_input(self, name: str, info: TensorInfo | None) -> str:
-        require_unreserved(name)
-        value = ir.Value(name=self._ids.fresh(name))
-        if info is not None:
-            value.type = ir.TensorType(ir.DataType(info.dataType().onnx))
-            value.shape = ir.Shape(info.shape())
-        self.graph.inputs.append(value)
-        return self._known(value)
+        self._writer.values[tensorId] = parent.value(tensorId)
 
     def addInitializedInputTensor(
         self, initVal: np.ndarray[Any, Any] | np.generic, debugContext: object = "", **old: object
@@ -236,12 +176,11 @@ class Builder(Annotations, Queries):
                 hint="write np.array(value, dtype=np.float32)",
             )
         DataType.of(content.dtype)
-        name = input_name("addInitializedInputTensor", (), debugContext, old) or "init_input"
-        tensor_id = self._add_input(name, TensorInfo(content))
-        value = self._values[tensor_id]
-        value.const_value = as_tensor(content, tensor_id)
+        name = _input_name("addInitializedInputTensor", (), debugContext, old) or "init_input"
+        value = self._writer.add_input(name, TensorInfo(content))
+        value.const_value = as_tensor(content, str(value.name))
         self.graph.register_initializer(value)
-        return tensor_id
+        return str(value.name)
 
     def addOutputTensor(self, outputTensorId: str) -> None:
         """Makes a tensor an output of the model; anchors are independent of outputs.
@@ -253,7 +192,7 @@ class Builder(Annotations, Queries):
             ValueRangeError: There is no such tensor, or its name is reserved.
         """
         require_unreserved(outputTensorId)
-        self.graph.outputs.append(self.value(outputTensorId))
+        self.graph.outputs.append(self._writer.value(outputTensorId))
 
     def nameScope(self, name: str) -> AbstractContextManager[None]:
         """Puts ``name/`` before ids made meanwhile.
@@ -264,7 +203,7 @@ class Builder(Annotations, Queries):
         Returns:
             A context manager.
         """
-        return self._ids.scope(name)
+        return self._writer.ids.scope(name)
 
     def setGraphName(self, name: str) -> None:
         """Names the graph.
@@ -323,10 +262,405 @@ class Builder(Annotations, Queries):
         Returns:
             The outputs' ids.
         """
-        self.use_opset(domain, opVersion)
-        made = [plain_attribute(key, value) for key, value in attributes.items()]
-        return self.add_node(domain, opName, inputs, made, numOutputs, name)
+        self._writer.use_opset(domain, opVersion)
+        made = [plain_attribute(one, value) for one, value in attributes.items()]
+        return self._writer.add_node(domain, opName, inputs, made, numOutputs, name)
 
-    def _known(self, value: ir.Value) -> str:
-        self._values[str(value.name)] = value
-        return str(value.name)
+    def getModelProto(self) -> bytes:
+        """The model, with weights in typed fields such as ``float_data``.
+
+        Returns:
+            A serialized ``onnx.ModelProto``.
+
+        Raises:
+            popart_exception: Its weights are larger than 2 GiB.
+        """
+        return bytes(model_proto(self._writer).SerializeToString())
+
+    def saveModelProto(self, fn: str | PathLike[str]) -> None:
+        """Writes the model to a file.
+
+        Args:
+            fn: The file.
+
+        Raises:
+            popart_exception: Its weights are larger than 2 GiB, and not in a file of their own.
+        """
+        onnx.save(model_proto(self._writer), Path(fn))
+
+    def saveInitializersExternally(self, ids: Iterable[str], fn: str | PathLike[str]) -> None:
+        """Moves the content of initializers to a file beside the model's.
+
+        The model that is written afterwards refers to that file by its name, so both belong into
+        the same folder.
+
+        Args:
+            ids: The initializers.
+            fn: The file; it must not exist.
+
+        Raises:
+            ValueRangeError: An id is no initializer, or the file exists.
+        """
+        move_initializers(self._writer, ids, fn)
+
+    def getInputTensorIds(self) -> list[str]:
+        """The model's inputs, initialized ones among them."""
+        return [str(value.name) for value in self.graph.inputs]
+
+    def getOutputTensorIds(self) -> list[str]:
+        """The model's outputs."""
+        return [str(value.name) for value in self.graph.outputs]
+
+    def getValueTensorIds(self) -> list[str]:
+        """The tensors that operators make, outputs among them."""
+        inputs = set(self.getInputTensorIds())
+        return [one for one in self._writer.values if one not in inputs]
+
+    def getTrainableTensorIds(self) -> list[str]:
+        """The initialized inputs, which training changes."""
+        return [one for one in self.getInputTensorIds() if self.isInitializer(one)]
+
+    def isInitializer(self, tensor_id: str) -> bool:
+        """Whether a tensor has its content from the model."""
+        return tensor_id in self.graph.initializers
+
+    def getTensorShape(self, tensor_id: str) -> list[int]:
+        """The dimensions of a tensor.
+
+        Args:
+            tensor_id: The tensor.
+
+        Returns:
+            Its dimensions.
+
+        Raises:
+            ValueRangeError: There is no such tensor, or its shape cannot be told yet.
+        """
+        value = self._inferred(tensor_id)
+        dims = None if value.shape is None else list(value.shape)
+        if dims is None or not all(isinstance(dim, int) for dim in dims):
+            raise ValueRangeError(
+                "PD507",
+                f"the shape of '{tensor_id}' cannot be inferred",
+                value=None if dims is None else [str(dim) for dim in dims],
+                hint="an operator before it gets its shape from data, or mismatched operands",
+            )
+        return [dim for dim in dims if isinstance(dim, int)]
+
+    def getTensorDtypeString(self, tensor_id: str) -> str:
+        """The element type of a tensor.
+
+        Args:
+            tensor_id: The tensor.
+
+        Returns:
+            Its name in lower case, as in ``float32``.
+
+        Raises:
+            ValueRangeError: There is no such tensor, or its type cannot be told yet.
+        """
+        value = self._inferred(tensor_id)
+        if value.dtype is None:
+            raise ValueRangeError("PD507", f"the type of '{tensor_id}' cannot be inferred")
+        return DataType.from_onnx(int(value.dtype)).lower
+
+    def _inferred(self, tensor_id: str) -> ir.Value:
+        value = self._writer.value(tensor_id)
+        if value.shape is None or value.dtype is None:
+            infer_all(self._writer)
+        return value
+
+    # Attributes of nodes that exist.
+
+    def addNodeAttribute(self, name: str, value: Any, nodeOutputNames: Iterable[str]) -> None:
+        """Gives a node an attribute.
+
+        Args:
+            name: The attribute.
+            value: A number, text, array, sub-graph builder, or a list of numbers or texts.
+            nodeOutputNames: The ids of the node's outputs.
+
+        Raises:
+            ValueRangeError: There is no such node, or it has the attribute already.
+        """
+        self._notes.add(name, value, nodeOutputNames)
+
+    def nodeHasAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> bool:
+        """Whether a node has an attribute.
+
+        Args:
+            name: The attribute.
+            nodeOutputNames: The ids of the node's outputs.
+
+        Returns:
+            True if it has.
+        """
+        return self._notes.find(name, nodeOutputNames) is not None
+
+    def getAllNodeAttributeNames(self, nodeOutputNames: Iterable[str]) -> list[str]:
+        """The attributes of a node.
+
+        Args:
+            nodeOutputNames: The ids of the node's outputs.
+
+        Returns:
+            Their names.
+        """
+        return self._notes.names(nodeOutputNames)
+
+    def removeNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> None:
+        """Takes an attribute from a node.
+
+        Args:
+            name: The attribute.
+            nodeOutputNames: The ids of the node's outputs.
+
+        Raises:
+            ValueRangeError: There is no such node or attribute.
+        """
+        self._notes.remove(name, nodeOutputNames)
+
+    def getInt64NodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> int:
+        """An attribute that is a whole number."""
+        return int(self._notes.typed(name, nodeOutputNames, int))
+
+    def getInt64VectorNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> list[int]:
+        """An attribute that is a list of whole numbers."""
+        return list(self._notes.typed(name, nodeOutputNames, int, many=True))
+
+    def getFloatNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> float:
+        """An attribute that is a number."""
+        return float(self._notes.typed(name, nodeOutputNames, float))
+
+    def getFloatVectorNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> list[float]:
+        """An attribute that is a list of numbers."""
+        return list(self._notes.typed(name, nodeOutputNames, float, many=True))
+
+    def getStringNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> str:
+        """An attribute that is a text."""
+        return str(self._notes.typed(name, nodeOutputNames, str))
+
+    def getStringVectorNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> list[str]:
+        """An attribute that is a list of texts."""
+        return list(self._notes.typed(name, nodeOutputNames, str, many=True))
+
+    def getBoolNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> bool:
+        """An attribute that is a switch."""
+        return bool(self._notes.typed(name, nodeOutputNames, int))
+
+    # Where work is placed on IPUs: kept with each node, without effect on a host.
+
+    def virtualGraph(self, *arguments: Any) -> Any:
+        """Says which IPU computes: a node that exists, or all that are made in a context.
+
+        Write ``virtualGraph(id, v)``, or ``with virtualGraph(v):``.
+
+        Args:
+            *arguments: The value, after the ids of the outputs where the node exists already.
+
+        Returns:
+            A context manager, or None where ids were given.
+        """
+        return self._notes.placed("virtualGraph", key.VIRTUAL_GRAPH, arguments)
+
+    def pipelineStage(self, *arguments: Any) -> Any:
+        """Says which pipeline stage computes; arguments as for `virtualGraph`."""
+        return self._notes.placed("pipelineStage", key.PIPELINE_STAGE, arguments)
+
+    def executionPhase(self, *arguments: Any) -> Any:
+        """Says which execution phase computes; arguments as for `virtualGraph`."""
+        return self._notes.placed("executionPhase", key.EXECUTION_PHASE, arguments)
+
+    def schedulePriority(self, *arguments: Any) -> Any:
+        """Says how early to compute; arguments as for `virtualGraph`."""
+        return self._notes.placed("schedulePriority", key.SCHEDULE_PRIORITY, arguments)
+
+    def recomputeOutput(self, *arguments: Any) -> Any:
+        """Says whether an output is computed again; arguments as for `virtualGraph`."""
+        return self._notes.placed("recomputeOutput", key.RECOMPUTE, arguments)
+
+    def recomputeOutputInBackwardPass(self, ids: Iterable[str] | str, value: int = 1) -> None:
+        """Says whether an output is computed again in backward.
+
+        Args:
+            ids: The outputs of a node.
+            value: A `RecomputeType`, or 0 or 1.
+        """
+        self._notes.annotate(ids, key.RECOMPUTE, int(value))
+
+    def getRecomputeOutputInBackwardPass(self, ids: Iterable[str] | str) -> bool:
+        """Whether an output is computed again in backward.
+
+        Args:
+            ids: The outputs of a node.
+
+        Returns:
+            What was said of it.
+        """
+        return bool(self._notes.find(key.RECOMPUTE, ids))
+
+    def checkpointOutput(self, ids: Iterable[str], debugContext: object = "") -> list[str]:
+        """Marks tensors that backward keeps; a host keeps all of them.
+
+        Args:
+            ids: The tensors.
+            debugContext: Ignored.
+
+        Returns:
+            The same ids.
+        """
+        del debugContext
+        kept = list(ids)
+        for tensor in kept:
+            if self._writer.value(tensor).producer() is not None:
+                self._notes.annotate(tensor, key.RECOMPUTE, 0)
+        return kept
+
+    def hasVirtualGraph(self, ids: Iterable[str] | str) -> bool:
+        """Whether it was said which IPU computes a node."""
+        return self.nodeHasAttribute(key.VIRTUAL_GRAPH, ids)
+
+    def getVirtualGraph(self, ids: Iterable[str] | str) -> int:
+        """The IPU that computes a node."""
+        return self.getInt64NodeAttribute(key.VIRTUAL_GRAPH, ids)
+
+    def hasPipelineStage(self) -> bool:
+        """Whether a context of `pipelineStage` is open."""
+        return bool(self._notes.current(key.PIPELINE_STAGE))
+
+    def getPipelineStage(self) -> int:
+        """The stage of the innermost context of `pipelineStage`.
+
+        Raises:
+            ValueRangeError: None is open.
+        """
+        if not self.hasPipelineStage():
+            raise ValueRangeError("PD505", "no pipeline stage is set here")
+        return int(self._notes.current(key.PIPELINE_STAGE)[-1])
+
+    def excludePatterns(self, ids: Iterable[str] | str, patterns: Iterable[str]) -> None:
+        """Names patterns that leave a node alone."""
+        self._notes.annotate(ids, key.EXCLUDE_PATTERNS, list(patterns))
+
+    def setPartialsType(self, ids: Iterable[str] | str, partialsType: str) -> None:
+        """Says in which type partial sums are kept."""
+        self._notes.annotate(ids, key.PARTIALS_TYPE, partialsType)
+
+    def getPartialsType(self, ids: Iterable[str] | str) -> str:
+        """What `setPartialsType` said; ``FLOAT`` if nothing."""
+        return str(self._notes.find(key.PARTIALS_TYPE, ids) or "FLOAT")
+
+    def setAvailableMemoryProportion(self, ids: Iterable[str] | str, proportion: float) -> None:
+        """Says which share of a tile's memory an operator may use.
+
+        Args:
+            ids: The outputs of a node.
+            proportion: The share.
+
+        Raises:
+            ValueRangeError: It does not lie between 0 and 1.
+        """
+        if not 0 < proportion <= 1:
+            raise ValueRangeError(
+                "PD501", "a memory proportion lies between 0 and 1", value=proportion
+            )
+        self._notes.annotate(ids, key.MEMORY_PROPORTION, float(proportion))
+
+    def setSerializeMatMul(
+        self,
+        ids: Iterable[str] | str,
+        mode: str,
+        factor: int = 0,
+        keep_precision: bool = False,
+    ) -> None:
+        """Says along which dimension a matmul is computed piece by piece.
+
+        Args:
+            ids: The outputs of a node.
+            mode: ``none``, ``input_channels``, ``reducing_dim`` or ``output_channels``.
+            factor: The number of pieces.
+            keep_precision: Whether partial results keep their precision.
+
+        Raises:
+            ValueRangeError: There is no such mode.
+        """
+        modes = ("none", "input_channels", "reducing_dim", "output_channels")
+        if mode not in modes:
+            raise ValueRangeError(
+                "PD501", "no such way to serialise a matmul", value=mode, accepted=", ".join(modes)
+            )
+        self._notes.annotate(ids, key.SERIALIZE_MATMUL, [mode, factor, keep_precision])
+
+    def setInplacePreferences(
+        self, ids: Iterable[str] | str, preferences: Mapping[str, float]
+    ) -> None:
+        """Says which in-place variants of an operator are liked."""
+        self._notes.annotate(ids, key.INPLACE, dict(preferences))
+
+    def outlineAttributes(self, attributes: Mapping[str, Any]) -> Any:
+        """Attributes that tell parts apart whose code would be shared.
+
+        Args:
+            attributes: Values by key.
+
+        Returns:
+            A context manager.
+        """
+        return self._notes.meanwhile(
+            key.OUTLINE, {name: str(one) for name, one in attributes.items()}
+        )
+
+
+def _input_info(arguments: tuple[Any, ...]) -> tuple[TensorInfo, tuple[Any, ...]]:
+    """Reads type and shape off the arguments of an input.
+
+    Args:
+        arguments: A `TensorInfo`, or an element type and a shape; then perhaps more.
+
+    Returns:
+        Type and shape, and what is left.
+
+    Raises:
+        ArgumentError: The arguments are neither of these.
+    """
+    match arguments:
+        case (TensorInfo() as info, *rest):
+            return info, tuple(rest)
+        case (dtype, shape, *rest) if not isinstance(shape, str):
+            return TensorInfo(dtype, shape), tuple(rest)
+        case _:
+            raise ArgumentError(
+                "PD507",
+                "addInputTensor takes a TensorInfo, or an element type and a shape",
+                value=arguments,
+                hint='write addInputTensor("FLOAT", [2, 3])',
+            )
+
+
+def _input_name(
+    method: str, rest: tuple[object, ...], context: object, old: Mapping[str, object]
+) -> str:
+    """Reads an input's name off its arguments, of which it is the last, or one of two by name.
+
+    Args:
+        method: What was called, for messages.
+        rest: What is left of the arguments by place.
+        context: The argument ``debugContext``.
+        old: Other arguments by name.
+
+    Returns:
+        The name; empty without one.
+
+    Raises:
+        ArgumentError: There are other arguments.
+    """
+    given = [*rest, *[one for name, one in old.items() if name == "debugPrefix"]]
+    unknown = [name for name in old if name != "debugPrefix"]
+    if unknown or len(given) > 1:
+        raise ArgumentError(
+            "PD501",
+            f"{method} was given arguments that it does not take",
+            value=unknown or given,
+            accepted="debugContext",
+        )
+    return debug_name(given[0] if given else context)

@@ -14,7 +14,7 @@ from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from popdist_onnx.builder.core import Core
+    from popdist_onnx.builder.graph_writer import GraphWriter
 
 REQUIRED = inspect.Parameter.empty
 """Default of parameters without one."""
@@ -185,14 +185,14 @@ class OperatorSet:
     """The operators of one version of a domain, as methods that return ids.
 
     Args:
-        builder: Where the nodes go.
+        writer: Where the nodes go.
     """
 
     domain: str
     version: int
 
-    def __init__(self, builder: Core) -> None:
-        self._builder = builder
+    def __init__(self, writer: GraphWriter) -> None:
+        self._writer = writer
 
     def __getattr__(self, name: str) -> Any:
         # Called for missing attributes only.
@@ -221,9 +221,10 @@ class OperatorSet:
                 continue
             if parameter.late and value == parameter.default:
                 continue
-            attributes.append(attribute(parameter, value, method.name))
-        self._builder.use_opset(method.domain, method.version)
-        ids = self._builder.add_node(
+            what = f"{method.name} takes {{}} for {parameter.name}"
+            attributes.append(attribute(parameter.kind, parameter.attribute, value, what))
+        self._writer.use_opset(method.domain, method.version)
+        ids = self._writer.add_node(
             method.domain, method.op_type, inputs, attributes, outputs, bound["debugContext"]
         )
         return ids[0] if method.outputs == (1, 1) else ids

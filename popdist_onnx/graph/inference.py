@@ -19,6 +19,9 @@ Inference: TypeAlias = "Callable[[ir.Node], Sequence[Info]]"
 
 _RULES: dict[tuple[str, str], Inference] = {}
 
+_BEFORE_STATE = 2
+"""Inputs of a `Loop` before its state: the most turns, and the condition."""
+
 # Constant inputs beyond this size never decide a shape.
 _MOST_ELEMENTS = 4096
 
@@ -47,6 +50,27 @@ def _like_first(node: ir.Node) -> Sequence[Info]:
     """What onnx itself does not infer, its function body being too general."""
     (first, *_) = node.inputs
     return [] if first is None or first.shape is None else [(first.dtype, dims(first))]
+
+
+@inference("", "Loop")
+def _loop_outputs(node: ir.Node) -> Sequence[Info]:
+    """A state that leaves the body as it entered the loop keeps its shape.
+
+    ONNX says nothing of it, because a body may change its state's shape from turn to turn.
+    """
+    body = node.attributes["body"].as_graph()
+    begun = node.inputs[_BEFORE_STATE:]
+    made = body.outputs[1:]
+    found: list[Info] = []
+    for number, value in enumerate(made):
+        shape = dims(value)
+        if number >= len(begun):
+            found.append((value.dtype, None if shape is None else [None, *shape]))
+            continue
+        first = begun[number]
+        same = first is not None and shape is not None and dims(first) == shape
+        found.append((value.dtype, shape if same else None))
+    return found
 
 
 def annotate(node: ir.Node, opset: int) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import time
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
@@ -23,7 +24,7 @@ from popdist_onnx.session.anchors import StepPort, array_shape, elements
 from popdist_onnx.session.arguments import require_step_io
 from popdist_onnx.session.devices import DeviceInfo, require
 from popdist_onnx.session.step_io import PyStepIO
-from popdist_onnx.session.weights import HostTensors, Prepared, Variables
+from popdist_onnx.session.weights import HostTensors
 from popdist_onnx.types import (
     DataFlow,
     DataType,
@@ -34,204 +35,22 @@ from popdist_onnx.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     import onnx
 
+    from popdist_onnx.graph.load import Source
     from popdist_onnx.runtime.graph_reader import Reading, Spec
     from popdist_onnx.runtime.state import Array
     from popdist_onnx.session.step_io import StepIO
+    from popdist_onnx.session.weights import PyWeightsIO
     from popdist_onnx.types import IrSerializationFormat
-
-
-# Progress bars: one per job, where somebody watches.
-
-
-@contextmanager
-def bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows how many stages of something are done.
-
-    It is shown on a terminal only, and only by a job's first instance.
-
-    Args:
-        title: What is done.
-
-    Yields:
-        A function to call with how many of how many are done.
-    """
-    first = not topology().instance_index
-    with tqdm(
-        desc=title, unit="stage", disable=None if first else True, file=sys.stderr, leave=False
-    ) as shown:
-
-        def advance(done: int, total: int) -> None:
-            shown.total = total
-            shown.n = done
-            shown.refresh()
-
-        yield advance
-
-
-# The part of a session that starts and continues streams of random numbers.
 
 
 logger = logging.getLogger("popdist.onnx")
 
 
-class RandomStreams(Prepared):
-    """A session's random streams; they are keyed by a seed and by what has been computed."""
-
-    def setRandomSeed(self, seedValue: int) -> None:
-        """Restarts all random streams from a seed.
-
-        Args:
-            seedValue: The seed.
-
-        Raises:
-            popart_exception: The session is not prepared.
-        """
-        engine = self._require_prepared("setRandomSeed")
-        if not len(engine.masks):
-            logger.warning("setRandomSeed has no effect: the model has no random operators")
-            return
-        engine.seed = int(seedValue)
-        engine.micro_batches = 0
-
-    @property
-    def is_random(self) -> bool:
-        """Whether the model has random operators."""
-        return bool(len(self._require_prepared("is_random").masks))
-
-    def getRNGState(self) -> list[int]:
-        """The state of all random streams.
-
-        Returns:
-            Numbers for `setRNGState`.
-
-        Raises:
-            popart_exception: The session is not prepared, or the option is off.
-        """
-        self._require_rng_option()
-        engine = self._require_prepared("getRNGState")
-        return [engine.seed, engine.micro_batches]
-
-    def setRNGState(self, rngState: list[int]) -> None:
-        """Continues random streams where another session left them.
-
-        Args:
-            rngState: What `getRNGState` returned.
-
-        Raises:
-            popart_exception: The session is not prepared, the option is off, or this is no state.
-        """
-        self._require_rng_option()
-        engine = self._require_prepared("setRNGState")
-        if len(rngState) != 2:  # noqa: PLR2004 - seed and position
-            raise popart_exception(
-                "PD575",
-                "this is no state of random streams",
-                value=rngState,
-                accepted="what getRNGState returned",
-            )
-        engine.seed, engine.micro_batches = (int(number) for number in rngState)
-
-    def _require_rng_option(self) -> None:
-        if not self._options.enableLoadAndOffloadRNGState:
-            raise popart_exception(
-                "PD575",
-                "SessionOption 'enableLoadAndOffloadRNGState' must be set to true to read or set "
-                "the state of random streams",
-            )
-
-
-# What a session says about itself: PopART's report functions, as far as they mean anything.
-
-
-class Reports(Prepared):
-    """Report functions of a session."""
-
-    def getIr(self) -> onnx.ModelProto:
-        """The graph that runs, as an ONNX model."""
-        return save(self._reading.model)
-
-    def getSerializedGraph(self) -> bytes:
-        """The graph that runs, as the content of an ONNX file."""
-        return bytes(self.getIr().SerializeToString())
-
-    def getSummaryReport(self, resetProfile: bool = True) -> str:
-        """How many operators of each kind a step runs.
-
-        Args:
-            resetProfile: Kept.
-
-        Returns:
-            A table.
-        """
-        del resetProfile
-        counts: dict[str, int] = {}
-        for step in self._reading.steps:
-            name = f"{step.node.domain or 'ai.onnx'}.{step.node.op_type}"
-            counts[name] = counts.get(name, 0) + 1
-        lines = [f"{count:6} {name}" for name, count in sorted(counts.items())]
-        return "\n".join([f"{len(self._reading.steps):6} operators in all", *lines])
-
-    def _serializeIr(self, format: IrSerializationFormat) -> str:  # noqa: A002 - published name
-        """The graph that runs, as JSON.
-
-        Args:
-            format: JSON is the only one.
-
-        Returns:
-            The text, without the content of weights.
-        """
-        del format
-        proto = self.getIr()
-        for tensor in proto.graph.initializer:
-            tensor.ClearField("raw_data")
-        return json.dumps(MessageToDict(proto))
-
-    def getReport(self, resetProfile: bool = True) -> NoReturn:
-        """Raises: a profile of an IPU's memory and cycles does not exist here.
-
-        Args:
-            resetProfile: Has no meaning.
-
-        Raises:
-            NotOnHostError: Always.
-        """
-        del resetProfile
-        raise _no_report("getReport", "getSummaryReport() counts operators")
-
-    def compileAndExport(self, filename: str) -> NoReturn:
-        """Raises: there are no executables to keep.
-
-        Args:
-            filename: Has no meaning.
-
-        Raises:
-            NotOnHostError: Always.
-        """
-        del filename
-        raise _no_report("compileAndExport", "compiling takes seconds: prepareDevice() does it")
-
-    def loadExecutable(self, filename: str) -> NoReturn:
-        """Raises: there are no executables to load.
-
-        Args:
-            filename: Has no meaning.
-
-        Raises:
-            NotOnHostError: Always.
-        """
-        del filename
-        raise _no_report("loadExecutable", "prepareDevice() compiles the model in seconds")
-
-
-def _no_report(call: str, hint: str) -> NotOnHostError:
-    return NotOnHostError("PD503", f"{call} cannot be expressed for a host", hint=hint)
-
-
-class Session(Variables, RandomStreams, Reports):
+class Session:
     """A model with its data flow, on a device.
 
     Args:
@@ -285,7 +104,7 @@ class Session(Variables, RandomStreams, Reports):
         """
         del loadEngine
         checks = self._options.enableFloatingPointChecks
-        with bar(f"Compiling {self.name}") as advance:
+        with _bar(f"Compiling {self.name}") as advance:
             self._engine = Engine(
                 self._reading,
                 execution=Execution(providers=self.deviceInfo.providers, threads=default_threads()),
@@ -295,6 +114,82 @@ class Session(Variables, RandomStreams, Reports):
                 progress=advance,
             )
         self._prepared(self._engine)
+
+    @property
+    def host_tensors(self) -> Mapping[str, Array]:
+        """The host's tensor data, by variable."""
+        return self._host.data
+
+    @property
+    def fetched(self) -> Mapping[str, Array]:
+        """What `weightsToHost` fetched, by variable."""
+        return self._host.fetched
+
+    def weightsFromHost(self) -> None:
+        """Loads the host's tensor data onto the device.
+
+        Raises:
+            popart_exception: The session is not prepared.
+        """
+        engine = self.prepared_engine("weightsFromHost")
+        for name, array in self._host.data.items():
+            engine.state.write(name, array)
+        self._loaded = True
+
+    def weightsToHost(self) -> None:
+        """Fetches all variables from the device, for `readWeights`.
+
+        The host's tensor data, which `weightsFromHost` loads, stay as they are.
+
+        Raises:
+            popart_exception: The session is not prepared.
+        """
+        engine = self.prepared_engine("weightsToHost")
+        self._host.fetched = {name: engine.state.read(name).copy() for name in engine.state.names}
+
+    def readWeights(self, weightsIo: PyWeightsIO) -> None:
+        """Copies what `weightsToHost` fetched into arrays; ids of no weight are ignored.
+
+        Args:
+            weightsIo: The arrays.
+
+        Raises:
+            popart_exception: An array does not fit.
+        """
+        self._host.read_fetched(weightsIo.weights)
+
+    def writeWeights(self, weightsIo: PyWeightsIO) -> None:
+        """Replaces the host's tensor data; `weightsFromHost` then loads them.
+
+        Args:
+            weightsIo: The arrays; ids of no weight are ignored.
+
+        Raises:
+            popart_exception: An array does not fit.
+        """
+        self._host.write(weightsIo.weights)
+
+    def resetHostWeights(
+        self,
+        modelProtoOrFilename: Source,
+        ignoreWeightsInModelWithoutCorrespondingHostWeight: bool = False,
+    ) -> None:
+        """Replaces the host's tensor data by a model's initializers.
+
+        Args:
+            modelProtoOrFilename: The model.
+            ignoreWeightsInModelWithoutCorrespondingHostWeight: Whether initializers that this
+                session does not have are passed over.
+
+        Raises:
+            popart_exception: An initializer is unknown or does not fit.
+        """
+        self._host.reset(
+            modelProtoOrFilename,
+            self._reading.constants,
+            ignore_unknown=ignoreWeightsInModelWithoutCorrespondingHostWeight,
+        )
+        self._loaded = False
 
     def run(self, stepio: StepIO, debugName: str = "") -> None:
         """Runs one step.
@@ -398,14 +293,158 @@ class Session(Variables, RandomStreams, Reports):
             )
         return TensorInfo(DataType.from_onnx(int(spec.dtype)), spec.shape)
 
+    def setRandomSeed(self, seedValue: int) -> None:
+        """Restarts all random streams from a seed.
+
+        Args:
+            seedValue: The seed.
+
+        Raises:
+            popart_exception: The session is not prepared.
+        """
+        engine = self.prepared_engine("setRandomSeed")
+        if not len(engine.masks):
+            logger.warning("setRandomSeed has no effect: the model has no random operators")
+            return
+        engine.seed = int(seedValue)
+        engine.micro_batches = 0
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the model has random operators."""
+        return bool(len(self.prepared_engine("is_random").masks))
+
+    def getRNGState(self) -> list[int]:
+        """The state of all random streams.
+
+        Returns:
+            Numbers for `setRNGState`.
+
+        Raises:
+            popart_exception: The session is not prepared, or the option is off.
+        """
+        self._require_rng_option()
+        engine = self.prepared_engine("getRNGState")
+        return [engine.seed, engine.micro_batches]
+
+    def setRNGState(self, rngState: list[int]) -> None:
+        """Continues random streams where another session left them.
+
+        Args:
+            rngState: What `getRNGState` returned.
+
+        Raises:
+            popart_exception: The session is not prepared, the option is off, or this is no state.
+        """
+        self._require_rng_option()
+        engine = self.prepared_engine("setRNGState")
+        if len(rngState) != 2:  # noqa: PLR2004 - seed and position
+            raise popart_exception(
+                "PD575",
+                "this is no state of random streams",
+                value=rngState,
+                accepted="what getRNGState returned",
+            )
+        engine.seed, engine.micro_batches = (int(number) for number in rngState)
+
+    def _require_rng_option(self) -> None:
+        if not self._options.enableLoadAndOffloadRNGState:
+            raise popart_exception(
+                "PD575",
+                "SessionOption 'enableLoadAndOffloadRNGState' must be set to true to read or set "
+                "the state of random streams",
+            )
+
+    def getIr(self) -> onnx.ModelProto:
+        """The graph that runs, as an ONNX model."""
+        return save(self._reading.model)
+
+    def getSerializedGraph(self) -> bytes:
+        """The graph that runs, as the content of an ONNX file."""
+        return bytes(self.getIr().SerializeToString())
+
+    def getSummaryReport(self, resetProfile: bool = True) -> str:
+        """How many operators of each kind a step runs.
+
+        Args:
+            resetProfile: Kept.
+
+        Returns:
+            A table.
+        """
+        del resetProfile
+        steps = self._reading.steps
+        counts = Counter(f"{one.node.domain or 'ai.onnx'}.{one.node.op_type}" for one in steps)
+        lines = [f"{count:6} {name}" for name, count in sorted(counts.items())]
+        return "\n".join([f"{len(steps):6} operators in all", *lines])
+
+    def _serializeIr(self, format: IrSerializationFormat) -> str:  # noqa: A002 - published name
+        """The graph that runs, as JSON.
+
+        Args:
+            format: JSON is the only one.
+
+        Returns:
+            The text, without the content of weights.
+        """
+        del format
+        proto = self.getIr()
+        for tensor in proto.graph.initializer:
+            tensor.ClearField("raw_data")
+        return json.dumps(MessageToDict(proto))
+
+    def getReport(self, resetProfile: bool = True) -> NoReturn:
+        """Raises: a profile of an IPU's memory and cycles does not exist here.
+
+        Args:
+            resetProfile: Has no meaning.
+
+        Raises:
+            NotOnHostError: Always.
+        """
+        del resetProfile
+        raise _no_report("getReport", "getSummaryReport() counts operators")
+
+    def compileAndExport(self, filename: str) -> NoReturn:
+        """Raises: there are no executables to keep.
+
+        Args:
+            filename: Has no meaning.
+
+        Raises:
+            NotOnHostError: Always.
+        """
+        del filename
+        raise _no_report("compileAndExport", "compiling takes seconds: prepareDevice() does it")
+
+    def loadExecutable(self, filename: str) -> NoReturn:
+        """Raises: there are no executables to load.
+
+        Args:
+            filename: Has no meaning.
+
+        Raises:
+            NotOnHostError: Always.
+        """
+        del filename
+        raise _no_report("loadExecutable", "prepareDevice() compiles the model in seconds")
+
     def _prepared(self, _engine: Engine) -> None:
         """Completes `prepareDevice`."""
+
+    def prepared_engine(self, call: str) -> Engine:
+        """The compiled model; an error that names the call where `prepareDevice` was not called."""
+        if self._engine is None:
+            raise popart_exception(
+                "PD577", f"prepareDevice must be called before {call}", value=self.name
+            )
+        return self._engine
 
     def _needs_weights(self) -> bool:
         return bool(self._host.data)
 
     def _ready(self) -> Engine:
-        engine = self._require_prepared("run")
+        engine = self.prepared_engine("run")
         if self.deviceInfo.offline:
             raise popart_exception(
                 "PD570",
@@ -442,3 +481,32 @@ class Session(Variables, RandomStreams, Reports):
 def _closest(name: str, known: Collection[str]) -> str | None:
     near = difflib.get_close_matches(name, known, n=3)
     return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def _no_report(call: str, hint: str) -> NotOnHostError:
+    return NotOnHostError("PD503", f"{call} cannot be expressed for a host", hint=hint)
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows how many stages of something are done.
+
+    It is shown on a terminal only, and only by a job's first instance.
+
+    Args:
+        title: What is done.
+
+    Yields:
+        A function to call with how many of how many are done.
+    """
+    first = not topology().instance_index
+    with tqdm(
+        desc=title, unit="stage", disable=None if first else True, file=sys.stderr, leave=False
+    ) as shown:
+
+        def advance(done: int, total: int) -> None:
+            shown.total = total
+            shown.n = done
+            shown.refresh()
+
+        yield advance

@@ -110,7 +110,7 @@ class TrainingSession(Session):
         """
         self.weightsToHost()
         self._host.adopt_fetched()
-        engine = self._require_prepared("modelToHost")
+        engine = self.prepared_engine("modelToHost")
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
         store(proto, {n: a for n, a in self._host.data.items() if not _is_transient(n)})
@@ -168,7 +168,7 @@ class TrainingSession(Session):
         Raises:
             popart_exception: The session is not prepared, or there is no such stream.
         """
-        engine = self._require_prepared("connectStreamToCallback")
+        engine = self.prepared_engine("connectStreamToCallback")
         if self._streams is None:
             raise popart_exception(
                 "PD567",
@@ -189,7 +189,7 @@ class TrainingSession(Session):
         Raises:
             popart_exception: The session is not prepared, or exchanges nothing.
         """
-        engine = self._require_prepared("insert_host_allreduce")
+        engine = self.prepared_engine("insert_host_allreduce")
         if not engine.gradients:
             raise popart_exception(
                 "PD567",
@@ -226,7 +226,7 @@ class TrainingSession(Session):
     @property
     def gradients(self) -> Sequence[tuple[HostCopy, Spec]]:
         """What is exchanged, with type and shape, in the order of completion."""
-        return self._require_prepared("gradients").gradients
+        return self.prepared_engine("gradients").gradients
 
     def _prepared(self, _engine: Engine) -> None:
         engine = _engine
@@ -263,7 +263,7 @@ class TrainingSession(Session):
 
     def _facts(self, *, average: bool) -> dict[str, str]:
         """What must be equal on all instances."""
-        engine = self._require_prepared("run")
+        engine = self.prepared_engine("run")
         stated = {
             "loss": self._loss,
             "optimizer": repr(self._optimizer),

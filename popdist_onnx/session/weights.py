@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from popdist_onnx.graph.load import Source
-    from popdist_onnx.runtime.engine import Engine
     from popdist_onnx.runtime.graph_reader import Reading
     from popdist_onnx.runtime.state import Array
-    from popdist_onnx.types import SessionOptions
 
 
 class PyWeightsIO:
@@ -180,111 +178,3 @@ def _require_fit(name: str, array: Array, like: Array) -> None:
             value=f"{array.dtype.name} {list(array.shape)}, {array.nbytes} bytes",
             accepted=f"{like.dtype.name} {list(like.shape)}, {like.nbytes} bytes",
         )
-
-
-# What the parts of a session share: the compiled model, and whether there is one.
-
-
-class Prepared:
-    """The base of a session's parts; the session fills in what they share.
-
-    Attributes:
-        name: For messages.
-    """
-
-    name: str
-    _options: SessionOptions
-    _reading: Reading
-    _host: HostTensors
-    _engine: Engine | None
-    _loaded: bool
-
-    def _require_prepared(self, call: str) -> Engine:
-        if self._engine is None:
-            raise popart_exception(
-                "PD577", f"prepareDevice must be called before {call}", value=self.name
-            )
-        return self._engine
-
-
-# The part of a session that moves weights and optimizer states between host and device.
-
-
-class Variables(Prepared):
-    """A session's variables: the device's, the host's, and what was fetched last."""
-
-    @property
-    def host_tensors(self) -> Mapping[str, Array]:
-        """The host's tensor data, by variable."""
-        return self._host.data
-
-    @property
-    def fetched(self) -> Mapping[str, Array]:
-        """What `weightsToHost` fetched, by variable."""
-        return self._host.fetched
-
-    def weightsFromHost(self) -> None:
-        """Loads the host's tensor data onto the device.
-
-        Raises:
-            popart_exception: The session is not prepared.
-        """
-        engine = self._require_prepared("weightsFromHost")
-        for name, array in self._host.data.items():
-            engine.state.write(name, array)
-        self._loaded = True
-
-    def weightsToHost(self) -> None:
-        """Fetches all variables from the device, for `readWeights`.
-
-        The host's tensor data, which `weightsFromHost` loads, stay as they are.
-
-        Raises:
-            popart_exception: The session is not prepared.
-        """
-        engine = self._require_prepared("weightsToHost")
-        self._host.fetched = {name: engine.state.read(name).copy() for name in engine.state.names}
-
-    def readWeights(self, weightsIo: PyWeightsIO) -> None:
-        """Copies what `weightsToHost` fetched into arrays; ids of no weight are ignored.
-
-        Args:
-            weightsIo: The arrays.
-
-        Raises:
-            popart_exception: An array does not fit.
-        """
-        self._host.read_fetched(weightsIo.weights)
-
-    def writeWeights(self, weightsIo: PyWeightsIO) -> None:
-        """Replaces the host's tensor data; `weightsFromHost` then loads them.
-
-        Args:
-            weightsIo: The arrays; ids of no weight are ignored.
-
-        Raises:
-            popart_exception: An array does not fit.
-        """
-        self._host.write(weightsIo.weights)
-
-    def resetHostWeights(
-        self,
-        modelProtoOrFilename: Source,
-        ignoreWeightsInModelWithoutCorrespondingHostWeight: bool = False,
-    ) -> None:
-        """Replaces the host's tensor data by a model's initializers.
-
-        Args:
-            modelProtoOrFilename: The model.
-            ignoreWeightsInModelWithoutCorrespondingHostWeight: Whether initializers that this
-                session does not have are passed over.
-
-        Raises:
-            popart_exception: An initializer is unknown or does not fit.
-        """
-        self._host.reset(
-            modelProtoOrFilename,
-            self._reading.constants,
-            ignore_unknown=ignoreWeightsInModelWithoutCorrespondingHostWeight,
-        )
-        self._loaded = False

@@ -24,13 +24,33 @@ def test_queries():
     builder, x, w, y = multilayer()
     assert builder.getInputTensorIds() == [x, w]
     assert builder.getOutputTensorIds() == [y]
-    assert builder.getValueTensorIds() == ["MatMul:0"]
+    assert builder.getValueTensorIds() == ["MatMul:0", "Relu:0"]
     assert builder.getTrainableTensorIds() == [w]
     assert builder.isInitializer(w)
     assert not builder.isInitializer(x)
     assert (builder.getTensorShape(y), builder.getTensorDtypeString(y)) == ([2, 4], "float32")
     with pytest.raises(popart_exception, match="Unknown tensor 'z'"):
         builder.getTensorShape("z")
+
+
+def test_a_shape_is_known_before_and_after_a_tensor_becomes_an_output():
+    builder = Builder(opsets={"ai.onnx": 11})
+    x = builder.addInputTensor("FLOAT", [2, 6], "x")
+    shape = builder.aiOnnxOpset11.concat(
+        [builder.aiOnnxOpset11.constant(np.array([n], np.int64)) for n in (3, 4)],
+        axis=0,
+    )
+    y = builder.aiOnnxOpset11.reshape([x, shape])
+    assert builder.getTensorShape(y) == [3, 4]
+    z = builder.aiOnnxOpset11.reshape([x, shape])
+    builder.addOutputTensor(z)
+    assert builder.getTensorShape(z) == [3, 4]
+
+
+def test_weights_stand_in_typed_fields():
+    builder, *_ = multilayer()
+    (w,) = onnx.load_from_string(builder.getModelProto()).graph.initializer
+    assert list(w.float_data) == list(range(12))
 
 
 @pytest.mark.parametrize(
