@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 VERSION = re.search(
@@ -49,6 +51,24 @@ EXTRAS = {
 }
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
 
+
+class BuildWithStubs(build_py):
+    """Adds the stubs of modules that are made from a table when they are imported."""
+
+    def run(self) -> None:
+        """Copies the packages, then writes the stubs beside them."""
+        super().run()
+        if self.editable_mode:
+            return
+        stubs = runpy.run_path(str(HERE / "popdist_tf" / "ipu" / "tree.py"))["stubs"]()
+        for module, text in stubs.items():
+            place = Path(self.build_lib, *module.split("."))
+            is_package = any(other.startswith(f"{module}.") for other in stubs)
+            file = place / "__init__.pyi" if is_package else place.with_suffix(".pyi")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+
 setup(
     name="popdist",
     version=VERSION,
@@ -72,5 +92,6 @@ setup(
             "popdist-sdk = popdist.sdk.cli:main",
         ]
     },
+    cmdclass={"build_py": BuildWithStubs},
     zip_safe=False,
 )

@@ -1,8 +1,12 @@
-"""The generated part of docs/api-onnx.md: names that resolve on first use, by where they live."""
+"""The generated parts of the pages of the API: names that resolve on first use."""
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import popdist_onnx
+from popdist_tf.ipu import tree
 
 _TITLES = {
     "training": "Training in a few lines",
@@ -31,5 +35,31 @@ def onnx_names() -> str:
     return "\n".join(lines).rstrip()
 
 
-PARTS = {"onnx-names": onnx_names}
-"""The part by the name that the page knows it by."""
+def tensorflow_names() -> str:
+    """A heading for each published module, and a reference for what is not described above it."""
+    described: set[tuple[str, str]] = set()
+    lines = []
+    for path, module in tree.MODULES.items():
+        homes = [
+            home for home in module.homes.values() if home not in described and _is_text(*home)
+        ]
+        described |= set(homes)
+        if homes:
+            references = [f"::: popdist_tf.{home}.{name}" for home, name in dict.fromkeys(homes)]
+            lines += [f"## `ipu.{path}`", "", module.about, "", *references, ""]
+    return "\n".join(lines).rstrip()
+
+
+def _is_text(home: str, name: str) -> bool:
+    """Whether a name is a function or class of ours, and no constant or name of TensorFlow's."""
+    source = Path(tree.__file__).parents[1] / f"{home.replace('.', '/')}.py"
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return any(isinstance(one, kinds) and one.name == name for one in _body(source))
+
+
+def _body(source: Path) -> list[ast.stmt]:
+    return ast.parse(source.read_text()).body
+
+
+PARTS = {"onnx-names": onnx_names, "tensorflow-names": tensorflow_names}
+"""The parts by the names that the pages know them by."""

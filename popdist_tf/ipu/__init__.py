@@ -1,19 +1,16 @@
 """The published module tree of the IPU's TensorFlow: a path in a guide is a path here.
 
-Modules hold no code of their own; they re-export from the packages beside this one, and load on
-first use.
+`popdist_tf.ipu.tree` holds the table of all modules and names. Modules are made from it when they
+are imported, and a name is loaded from where it is defined when it is first used.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING, Any
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
+from popdist_tf.ipu import tree
 
-from popdist.sdk.surface import missing
+if TYPE_CHECKING:  # the stubs are in wheels alone
+
+    def __getattr__(name: str) -> Any: ...
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
-        return missing(__name__, name)
-    return import_module(f"{__name__}.{name}")
+tree.plant(globals())

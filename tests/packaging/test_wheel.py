@@ -48,6 +48,8 @@ def test_the_wheel_holds_the_four_packages_typed_and_nothing_else(wheel):
     for package in PACKAGES:
         assert f"{package}/py.typed" in names
     assert any(name.endswith("LICENSE") for name in names)
+    # Of modules that are made from a table.
+    assert {"popdist_tf/ipu/__init__.pyi", "popdist_tf/ipu/ops/nn_ops.pyi"} <= set(names)
 
 
 def test_without_any_framework_the_core_and_the_launcher_work(wheel, tmp_path, mpirun):

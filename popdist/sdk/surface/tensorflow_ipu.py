@@ -199,6 +199,8 @@ SURFACE = surface(
         "distributed.local_rank",
         "distributed.local_size",
         "distributed.popdist_strategy",
+        "distributed.popdist_strategy.IPUMirroredVariable",
+        "distributed.popdist_strategy.IPUSyncOnReadVariable",
         "distributed.popdist_strategy.PopDistExtended",
         "distributed.popdist_strategy.PopDistExtendedV1",
         "distributed.popdist_strategy.PopDistStrategy",

@@ -1,0 +1,379 @@
+"""The published modules: what each is called, what it holds, and where that is defined.
+
+`MODULES` is the one declaration. From it come the modules themselves (`plant`), the stubs that type
+checkers read (`stubs`, written into wheels by ``setup.py``), and the page of the API. A program may
+import any of the paths, in any of the ways that Python has; `pkgutil` and `help` list them.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, ModuleType
+
+ROOT = "popdist_tf.ipu"
+_ENTRY = "<published below {}>"  # stands in a package's `__path__`, where folders usually stand
+
+
+class Published(NamedTuple):
+    """One published module.
+
+    Attributes:
+        about: What it holds, in a line.
+        homes: Published name to the module below ``popdist_tf`` that defines it and its name there.
+        needs_all: Whether all names are loaded with the module, so that its import says at once
+            what it lacks.
+    """
+
+    about: str
+    homes: dict[str, tuple[str, str]]
+    needs_all: bool = False
+
+
+def _module(about: str, *groups: dict[str, tuple[str, str]], needs_all: bool = False) -> Published:
+    return Published(about, {k: home for group in groups for k, home in group.items()}, needs_all)
+
+
+def _names(home: str, names: str, **others: str) -> dict[str, tuple[str, str]]:
+    """Names of one home: those that are called the same there, and others by their name there."""
+    return {name: (home, own) for name, own in ({n: n for n in names.split()} | others).items()}
+
+
+_BASICS = _names(
+    "collectives.instances", "Adasum Average Sum init local_rank local_size rank shutdown size"
+)
+_HOST_COLLECTIVES = _names("collectives.instances", "allgather allreduce broadcast")
+_CONFIGURED = _names("config.ipu_config", "configure_ipu_system reset_ipu_configuration")
+_POPDIST_STRATEGY = _module(
+    "The strategy for PopDist jobs.",
+    _names("strategies.popdist_strategy", "PopDistStrategy", PopDistStrategyV1="PopDistStrategy"),
+    _names(
+        "strategies.extended",
+        "",
+        PopDistExtended="HorovodExtended",
+        PopDistExtendedV1="HorovodExtended",
+    ),
+)
+_HOROVOD_STRATEGY = _module(
+    "The strategy for any Horovod job.",
+    _names(
+        "strategies.popdist_strategy",
+        "IPUHorovodStrategy",
+        IPUHorovodStrategyV1="IPUHorovodStrategy",
+    ),
+    _names(
+        "strategies.extended",
+        "",
+        IPUHorovodExtended="HorovodExtended",
+        IPUHorovodExtendedV1="HorovodExtended",
+    ),
+)
+_MULTI_WORKER = _names(
+    "strategies.multi_worker_strategy",
+    "IPUMultiWorkerStrategy",
+    IPUMultiWorkerStrategyV1="IPUMultiWorkerStrategy",
+    IPUMultiWorkerExtended="MultiWorkerExtended",
+    IPUMultiWorkerExtendedV1="MultiWorkerExtended",
+)
+_VARIABLES = _names(
+    "strategies.variables",
+    "IPUDistributedVariable IPUMirroredVariable IPUOnReadPolicy IPUOnWritePolicy "
+    "IPUSyncOnReadVariable",
+)
+
+# Operations stand below `ipu.ops`, and most directly below `ipu` as well.
+_OPERATIONS = {
+    "cross_replica_ops": _module(
+        "Sums and means over replicas.",
+        _names(
+            "loops.operations", "assume_equal_across_replicas cross_replica_mean cross_replica_sum"
+        ),
+    ),
+    "embedding_ops": _module("Rows of tables.", _names("loops.operations", "embedding_lookup")),
+    "functional_ops": _module(
+        "Functions of device code.", _names("loops.operations", "outlined_function")
+    ),
+    "internal_ops": _module(
+        "Printing and placing tensors.",
+        _names("loops.operations", "print_tensor remap", remap_deduce="remap"),
+    ),
+    "nn_ops": _module("Activations.", _names("loops.operations", "gelu softmax")),
+    "normalization_ops": _module(
+        "Normalisation over groups of channels.",
+        _names("loops.normalization", "group_norm instance_norm layer_norm"),
+    ),
+    "pipelining_ops": _module("Pipelines.", _names("loops.repeat", "PipelineSchedule pipeline")),
+    "replication_ops": _module(
+        "Which replica runs.", _names("loops.operations", "replication_index")
+    ),
+}
+
+MODULES: dict[str, Published] = {
+    "config": _module(
+        "The configuration of the system.",
+        _names("config.ipu_config", "IPUConfig"),
+        _CONFIGURED,
+        _names(
+            "config.tables",
+            "DeviceConnectionType ExecutionProfileType MergeRemoteBuffersBehaviour "
+            "SchedulingAlgorithm SelectionOrder StochasticRoundingBehaviour",
+        ),
+    ),
+    "utils": _module(
+        "Configuration as SDK 2.2 and before had it, and small questions.",
+        _CONFIGURED,
+        _names(
+            "config.legacy",
+            "auto_select_ipus create_ipu_config select_ipus set_compilation_options "
+            "set_convolution_options set_experimental_multi_replica_distribution_options "
+            "set_floating_point_behaviour_options set_gcl_options set_io_tile_options "
+            "set_ipu_connection_type set_ipu_model_options set_matmul_options set_norm_options "
+            "set_optimization_options set_pooling_options set_recomputation_options "
+            "set_report_options set_serialization_options set_transfer_options",
+        ),
+        _names("config.tables", "DeviceConnectionType ExecutionProfileType SelectionOrder"),
+        _names(
+            "loops.operations",
+            "move_variable_initialization_to_cpu reset_ipu_seed running_on_ipu_model",
+        ),
+    ),
+    # Strategies and collectives, where each generation of the SDK has them.
+    "horovod": _module(
+        "Horovod's basics and collectives for TensorFlow programs (SDK 2, and TensorFlow 1).",
+        _BASICS,
+        _names(
+            "collectives.instances",
+            "ddl_built gloo_built gloo_enabled is_homogeneous mpi_built mpi_enabled "
+            "mpi_threads_supported nccl_built",
+        ),
+        _names("collectives.published", "allgather allreduce broadcast"),
+    ),
+    "horovod.ipu_horovod_strategy": _HOROVOD_STRATEGY,
+    "horovod.ipu_multi_replica_strategy": _module(
+        "`PopDistStrategy` as SDK 2.3 and before called it.",
+        _names(
+            "strategies.popdist_strategy",
+            "",
+            IPUMultiReplicaStrategy="PopDistStrategy",
+            IPUMultiReplicaStrategyV1="PopDistStrategy",
+        ),
+        _names(
+            "strategies.extended",
+            "",
+            IPUMultiReplicaExtended="HorovodExtended",
+            IPUMultiReplicaExtendedV1="HorovodExtended",
+        ),
+    ),
+    "horovod.popdist_strategy": _POPDIST_STRATEGY,
+    "distributed": _module(
+        "Strategies and host collectives (SDK 3).",
+        _BASICS,
+        _HOST_COLLECTIVES,
+        _names("strategies.multi_worker_strategy", "IPUMultiWorkerStrategy"),
+        _names("strategies.popdist_strategy", "IPUHorovodStrategy PopDistStrategy"),
+    ),
+    "distributed.host_collective_ops": _module(
+        "Collectives among the instances.", _HOST_COLLECTIVES
+    ),
+    "distributed.ipu_horovod_strategy": _HOROVOD_STRATEGY,
+    "distributed.ipu_multi_worker_strategy": _module(
+        "The strategy over TensorFlow's own collectives.", _MULTI_WORKER
+    ),
+    "distributed.popdist_strategy": _POPDIST_STRATEGY._replace(
+        homes=_POPDIST_STRATEGY.homes
+        | _names("strategies.variables", "IPUMirroredVariable IPUSyncOnReadVariable")
+    ),
+    "ipu_multi_worker_strategy": _module(
+        "The strategy over TensorFlow's own collectives, and its variables.",
+        _MULTI_WORKER,
+        _VARIABLES,
+        # The policy of variables that are reduced when written, until SDK 2.3.
+        _names("strategies.variables", "", IPUAutoPolicy="IPUOnWritePolicy"),
+    ),
+    "ipu_strategy": _module(
+        "The strategy for one instance.",
+        _names("strategies.popdist_strategy", "IPUStrategy", IPUStrategyV1="IPUStrategy"),
+    ),
+    # Estimators.
+    "ipu_estimator": _module(
+        "The Estimator.",
+        _names("estimator.estimator", "IPUEstimator", IPUEstimatorV1="IPUEstimator"),
+        _names("estimator.spec", "IPUEstimatorSpec"),
+        needs_all=True,
+    ),
+    "ipu_pipeline_estimator": _module(
+        "The Estimator of pipelines.",
+        _names("loops.repeat", "IPUPipelineEstimator IPUPipelineEstimatorSpec"),
+    ),
+    "ipu_run_config": _module(
+        "The settings of an Estimator's runs.",
+        _names("estimator.run_config", "IPURunConfig RunConfig"),
+        needs_all=True,
+    ),
+    # Compiled loops.
+    "ipu_compiler": _module(
+        "Calling a function as one computation.", _names("loops.repeat", "compile")
+    ),
+    "ipu_infeed_queue": _module(
+        "A data set as a loop's source.", _names("loops.queues", "IPUInfeedQueue IPUIterator")
+    ),
+    "ipu_outfeed_queue": _module(
+        "What a loop says of its iterations.",
+        _names("loops.queues", "IPUOutfeedMode IPUOutfeedQueue"),
+    ),
+    "loops": _module(
+        "Bodies that run several times in one call.", _names("loops.repeat", "repeat while_loop")
+    ),
+    "scopes": _module(
+        "Scopes of device code.",
+        _names(
+            "loops.operations",
+            "frontend_attribute ipu_jit_scope ipu_scope ipu_shard outside_compilation_scope "
+            "partials_type stochastic_rounding",
+        ),
+    ),
+    "ops": _module("Operations of device code."),
+    **_OPERATIONS,
+    **{f"ops.{name}": module for name, module in _OPERATIONS.items()},
+    # Keras.
+    "keras": _module("The published layers."),
+    "keras.layers": _module(
+        "Layers under their published names.",
+        _names(
+            "keras.layers",
+            "GRU LSTM Dropout Embedding GroupNorm GroupNormalization InstanceNorm "
+            "InstanceNormalization LayerNorm LayerNormalization PopnnGRU PopnnLSTM",
+        ),
+    ),
+}
+"""Path below `popdist_tf.ipu` to module."""
+
+
+def below(path: str) -> list[str]:
+    """The last parts of the modules that stand directly below one; empty for the root's path."""
+    start = f"{path}." if path else ""
+    tails = (name[len(start) :] for name in MODULES if name.startswith(start))
+    return sorted(tail for tail in tails if "." not in tail)
+
+
+def plant(root: dict[str, Any]) -> None:
+    """Makes the modules importable below the root package; safe to call again.
+
+    Args:
+        root: The namespace of the package `popdist_tf.ipu`.
+    """
+    if Modules not in sys.path_hooks:
+        sys.path_hooks.append(Modules)
+    entry = _ENTRY.format(ROOT)
+    if entry not in root["__path__"]:
+        root["__path__"].append(entry)
+    _fill(root, "", Published(str(root["__doc__"]), {}))
+
+
+class Modules:
+    """Finds the published modules; what Python's import system and `pkgutil` ask.
+
+    Args:
+        entry: An entry of a package's ``__path__``.
+
+    Raises:
+        ImportError: The entry is another finder's.
+    """
+
+    def __init__(self, entry: str) -> None:
+        before, after = _ENTRY.split("{}")
+        package = entry.removeprefix(before).removesuffix(after)
+        if entry != _ENTRY.format(package) or not f"{package}.".startswith(f"{ROOT}."):
+            raise ImportError(entry)
+        self._path = package[len(ROOT) + 1 :]
+
+    def find_spec(self, name: str, _target: ModuleType | None = None) -> ModuleSpec | None:
+        """The spec of a published module, or None for another name."""
+        path = name[len(ROOT) + 1 :]
+        if path not in MODULES:
+            return None
+        # The table is where a reader finds what the module holds.
+        spec = ModuleSpec(name, _Loader(), origin=__file__, is_package=bool(below(path)))  # type: ignore[arg-type] # duck-typed
+        spec.has_location = True
+        if spec.submodule_search_locations is not None:
+            spec.submodule_search_locations.append(_ENTRY.format(name))
+        return spec
+
+    def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        """Name and whether it is a package, of all modules directly below the package."""
+        for tail in below(self._path):
+            yield prefix + tail, bool(below(f"{self._path}.{tail}".lstrip(".")))
+
+
+class _Loader:
+    """Makes a module from its entry in the table."""
+
+    def create_module(self, _spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        path = module.__name__[len(ROOT) + 1 :]
+        published = MODULES[path]
+        for name in published.homes:
+            vars(module).pop(name, None)  # it is reloaded
+        vars(module)["__doc__"] = f"``ipu.{path}``: {published.about}"
+        _fill(vars(module), path, published)
+        if published.needs_all:
+            for name in published.homes:
+                getattr(module, name)
+
+    def get_source(self, name: str) -> str:
+        """What a type checker reads of the module."""
+        return stubs()[name]
+
+    def get_code(self, name: str) -> CodeType:
+        return compile(self.get_source(name), __file__, "exec")
+
+
+def _fill(namespace: dict[str, Any], path: str, published: Published) -> None:
+    """Makes a module answer for its names and sub-modules when it is asked for them."""
+    own, modules = namespace["__name__"], below(path)
+    namespace["__all__"] = sorted([*published.homes, *modules])
+    namespace["__dir__"] = lambda: sorted({*namespace, *namespace["__all__"]})
+    namespace["__getattr__"] = _answer(namespace, own, modules, published.homes)
+
+
+def _answer(
+    namespace: dict[str, Any], own: str, modules: list[str], homes: dict[str, tuple[str, str]]
+) -> Callable[[str], Any]:
+    def __getattr__(name: str) -> Any:  # noqa: N807 - becomes the module's
+        if name in homes:
+            home, there = homes[name]
+            return namespace.setdefault(name, getattr(import_module(f"popdist_tf.{home}"), there))
+        if name in modules:
+            return import_module(f"{own}.{name}")
+        from popdist.sdk.surface import missing
+
+        return missing(own, name)
+
+    return __getattr__
+
+
+def stubs() -> dict[str, str]:
+    """What type checkers read of the published modules.
+
+    Returns:
+        Full name of a module to the text of its stub.
+    """
+    written = {}
+    for path in ("", *MODULES):
+        homes = MODULES[path].homes if path else {}
+        lines = [
+            f"from popdist_tf.{home} import {there} as {name}"
+            for name, (home, there) in sorted(homes.items())
+        ]
+        own = f"{ROOT}.{path}".rstrip(".")
+        lines += [f"from {own} import {module} as {module}" for module in below(path)]
+        lines += [f"__all__ = {sorted([*homes, *below(path)])!r}", ""]
+        written[own] = "\n".join(lines)
+    return written
