@@ -16,6 +16,7 @@ CODES = declare(
         "PD307": "a checkpoint cannot be written, read or used",
         "PD308": "a plain loop uses the distributed optimizer in a way that cannot be right",
         "PD309": "a loss is infinite or not a number",
+        "PD320": "gradients were changed before all processes had exchanged them",
     }
 )
 """The adapter's codes with their meaning."""

@@ -22,7 +22,7 @@ from popdist.exchange import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _USED = "used by any replica"
 
@@ -43,8 +43,10 @@ class InstanceSum:
         label: Prefix for the names of what travels; equal on all instances.
         wire: The type in which gradients travel; None for their own.
         factor: What gradients are multiplied with before they are added up.
+        notes: Small whole numbers that travel with each round, asked for as it ends; None for none.
 
     Attributes:
+        noted: The sums of the notes of the last round over all instances.
         waited: Seconds spent in `finish`, all rounds together: what of the communication was not
             hidden behind backward passes.
     """
@@ -58,8 +60,11 @@ class InstanceSum:
         *,
         wire: torch.dtype | None = None,
         factor: float = 1.0,
+        notes: Callable[[], Sequence[int]] | None = None,
     ) -> None:
         self.waited = 0.0
+        self.noted: list[int] = []
+        self._notes = notes
         self._parameters = list(parameters)
         self._factor = factor
         items = []
@@ -68,7 +73,8 @@ class InstanceSum:
             spelled = str(dtype).removeprefix("torch.")
             items.append(Item(name, parameter.numel(), spelled, dtype.itemsize))
         # Of the most common type, so that it usually travels in the last slice of the gradients.
-        items.append(Item(_USED, len(items), "float32", 4))
+        said = len(items) + (0 if notes is None else len(notes()))
+        items.append(Item(_USED, said, "float32", 4))
         layout = plan(
             items,
             tail_bytes=DEFAULT_TAIL_BYTES,
@@ -81,7 +87,7 @@ class InstanceSum:
             if layout.arenas[slot.arena].lent and index < len(self._parameters)
         }
         self._arenas = allocate(layout, device=self._parameters[0].device)
-        shapes = [tuple(p.shape) for p in self._parameters] + [(len(self._parameters),)]
+        shapes = [tuple(p.shape) for p in self._parameters] + [(said,)]
         *self._views, self._used = views(layout, self._arenas, shapes)
         self._exchange = Exchange(layout, self._arenas, horovod, name=label, fill=self._fill)
         self._moved = bytearray(len(items))
@@ -112,8 +118,9 @@ class InstanceSum:
         self._exchange.finish()
         self.waited += time.perf_counter() - started
         used = self._used.tolist()
-        for index, (parameter, count) in enumerate(zip(self._parameters, used, strict=True)):
-            if not count:
+        self.noted = [int(note) for note in used[len(self._parameters) :]]
+        for index, parameter in enumerate(self._parameters):
+            if not used[index]:
                 parameter.grad = None
             elif index in self._large:
                 parameter.grad = self._large[index]
@@ -132,8 +139,9 @@ class InstanceSum:
                 continue
             self._moved[index] = 1
             if index == len(self._parameters):
-                present = [parameter.grad is not None for parameter in self._parameters]
-                self._used.copy_(torch.tensor(present))
+                said = [int(parameter.grad is not None) for parameter in self._parameters]
+                said += [] if self._notes is None else self._notes()
+                self._used.copy_(torch.tensor(said))
                 continue
             gradient, view = self._parameters[index].grad, self._views[index]
             if index in self._large:

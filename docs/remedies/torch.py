@@ -68,8 +68,8 @@ REMEDIES = {
     ),
     "PD308": (
         (
-            "A plain loop would have trained something wrong: not initialised, a missing "
-            "`synchronize()`, Adasum."
+            "A plain loop would have trained something wrong: not initialised, a sparse gradient, "
+            "Adasum."
         ),
         "Follow the hint; [plain loops](torch.md#plain-loops).",
     ),
@@ -78,6 +78,17 @@ REMEDIES = {
         (
             "Look at the data of the micro-batch that is named. A lower learning rate or clipping "
             "helps where losses grow first."
+        ),
+    ),
+    "PD320": (
+        (
+            "A plain loop clipped, scaled or replaced gradients that were not yet those of all "
+            "processes: the step had fewer backward passes than `backward_passes_per_step`, ended "
+            "in `no_sync()`, used `checkpoint(use_reentrant=True)`, or some process had none."
+        ),
+        (
+            "Call `optimizer.synchronize()` on every process before gradients are changed "
+            "([plain loops](torch.md#plain-loops))."
         ),
     ),
 }

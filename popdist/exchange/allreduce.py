@@ -202,6 +202,8 @@ class Exchange:
             raise BackendError("PD020", "a slice was to leave before its memory was lent")
         if not self._direct[index]:
             wire.copy_(local)
+        if wire.is_complex():  # Horovod has no such type; sums of the parts are parts of the sum
+            wire = torch.view_as_real(wire)
         with _explained(self._names[index]):
             self._handles[index] = self._horovod.allreduce_async_(
                 wire, op=self._op, name=self._names[index]

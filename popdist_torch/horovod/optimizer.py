@@ -1,8 +1,9 @@
-"""``DistributedOptimizer``: sums gradients while backward passes run. Step 6 of Horovod's six.
+"""``DistributedOptimizer``: exchanges gradients while backward passes run. Step 6 of Horovod's six.
 
 The optimizer that is given is not built anew, as Horovod does: it keeps its class's constructor
-out of play, its state, its hooks and its schedulers. Its ``step`` stays its own, too; the sums are
-waited for in a hook before it, which torch calls once per step.
+out of play, its state, its hooks and its schedulers. Its ``step`` stays its own, too. The exchange
+ends with the backward pass (see `passes`); a hook before ``step``, which torch calls once per step,
+exchanges what no complete pass did.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ class Distributed:
     _popdist_waits: bool
 
     def synchronize(self) -> None:
-        """Waits for the sums of all gradients; ``step`` does so unless it is told otherwise.
+        """Makes gradients those of all processes, where the last backward pass did not.
 
-        Call it before anything that looks at gradients, such as clipping or unscaling.
+        Needed only where a step ends early: with fewer backward passes than
+        ``backward_passes_per_step``, in `no_sync`, or where some process had no backward pass. All
+        processes must call it then, before anything that looks at gradients.
         """
         if self._popdist_passes is not None:
             self._popdist_passes.synchronize()
@@ -49,6 +52,35 @@ class Distributed:
             yield
         finally:
             self._popdist_waits = True
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Lets backward passes inside add to local gradients only.
+
+        The first pass outside exchanges the sum, as with torch's ``DistributedDataParallel``.
+
+        Yields:
+            Nothing.
+        """
+        if self._popdist_passes is None:
+            yield
+            return
+        with self._popdist_passes.held():
+            yield
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, whose gradients are exchanged from now on.
+
+        Args:
+            param_group: As in torch; the same on every process.
+        """
+        super().add_param_group(param_group)  # type: ignore[misc]  # the optimizer's own
+        if self._popdist_passes is not None:
+            groups = self.param_groups  # type: ignore[attr-defined]
+            number, parameters = len(groups) - 1, groups[-1]["params"]
+            self._popdist_passes.adopt(
+                {_numbered(index, number): parameter for index, parameter in enumerate(parameters)}
+            )
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Sets how many backward passes are added up before gradients are exchanged.
@@ -69,7 +101,7 @@ class Distributed:
             PlainLoopError: Gradients are being exchanged; they would come back.
         """
         if self._popdist_passes is not None:
-            self._popdist_passes.require_idle()
+            self._popdist_passes.reset()
         super().zero_grad(set_to_none)  # type: ignore[misc]  # the optimizer's own
 
 
@@ -89,12 +121,16 @@ def DistributedOptimizer(
 ) -> torch.optim.Optimizer:
     """Makes an optimizer's steps use the gradients of all processes.
 
-    Gradients travel in slices, which leave as soon as a backward pass has completed them. Those of
-    ``backward_passes_per_step`` passes are added up, not averaged, as in Horovod. bfloat16 travels
-    as float32.
+    Gradients travel in slices, which leave as soon as a backward pass has completed them, and are
+    those of all processes when ``backward()`` returns: clip them, unscale them or log their norms
+    as in one process. Those of ``backward_passes_per_step`` passes are added up, not averaged, as
+    in Horovod, and travel once; without it each pass exchanges. bfloat16 travels as float32.
+
+    LBFGS, which decides by the loss that its closure returns, is given the average over all
+    processes.
 
     Args:
-        optimizer: Any optimizer of torch but LBFGS; it is changed in place.
+        optimizer: Any optimizer of torch; it is changed in place.
         named_parameters: ``model.named_parameters()``, for messages.
         compression: ``Compression.none`` or ``Compression.fp16`` of Horovod.
         backward_passes_per_step: Backward passes per step.
@@ -105,18 +141,19 @@ def DistributedOptimizer(
         groups: As above.
         sparse_as_dense: Whether sparse gradients may become dense; they are an error otherwise.
         process_set: None or the set of all processes.
-        check_parameters: Whether the first step checks that all processes have the same optimizer
-            and the same parameters: names, shapes, types and values.
+        check_parameters: Whether processes are compared: before the first exchange the optimizer
+            and the parameters' names, shapes, types and values; later the optimizer's settings,
+            the number of updates, and weights that a program has changed between updates.
 
     Returns:
-        The optimizer that was given, with ``synchronize``, ``skip_synchronize`` and
+        The optimizer that was given, with ``synchronize``, ``skip_synchronize``, ``no_sync`` and
         ``set_backward_passes_per_step``.
 
     Raises:
         PlainLoopError: Something is asked for that would train wrongly, or is not offered.
     """
     del num_groups, groups
-    _require_supported(optimizer, op, process_set, backward_passes_per_step)
+    _require_supported(op, process_set, backward_passes_per_step)
     wire = _wire(compression)
     kind = type(optimizer)
     if not issubclass(kind, Distributed):
@@ -129,18 +166,18 @@ def DistributedOptimizer(
     passes = None
     if horovod is not None:
         average = op is None or op == horovod.Average
-        before, after = (1.0, 1.0)
+        size = int(horovod.size())
+        # A sum is the average of gradients that are multiplied as they come.
+        factors = (1.0 / size, 1.0)
         if average:
-            before, after = (
-                1 / gradient_predivide_factor,
-                gradient_predivide_factor / horovod.size(),
-            )
+            factors = (1 / gradient_predivide_factor, gradient_predivide_factor / size)
         passes = Passes(
             optimizer,
             named(optimizer, named_parameters),
             horovod,
             per_step=backward_passes_per_step,
-            factors=(before, after),
+            factors=factors,
+            copies=1 if average else size,
             wire=wire,
             dense=sparse_as_dense,
             check=check_parameters,
@@ -156,26 +193,25 @@ def DistributedOptimizer(
 def named(
     optimizer: torch.optim.Optimizer, given: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[str, torch.Tensor]:
-    """The trained parameters of an optimizer by name.
+    """The parameters of an optimizer by name.
 
     Args:
         optimizer: The optimizer.
         given: Names that the program gives; None to number them.
 
     Returns:
-        Those that require gradients, in the order of the optimizer's groups.
+        All of them, in the order of the optimizer's groups; frozen ones need no name.
 
     Raises:
         PlainLoopError: Names are missing, or given twice.
     """
-    trained = [
-        (f"parameter {index} of group {number}", parameter)
+    every = [
+        (_numbered(index, number), parameter)
         for number, group in enumerate(optimizer.param_groups)
         for index, parameter in enumerate(group["params"])
-        if parameter.requires_grad
     ]
     if given is None:
-        return dict(trained)
+        return dict(every)
     pairs = list(given)
     names = [name for name, _ in pairs]
     twice = (
@@ -184,7 +220,11 @@ def named(
         else []
     )
     by_identity = {id(parameter): name for name, parameter in pairs}
-    missing = [spelled for spelled, parameter in trained if id(parameter) not in by_identity]
+    missing = [
+        spelled
+        for spelled, parameter in every
+        if parameter.requires_grad and id(parameter) not in by_identity
+    ]
     if twice or missing:
         raise PlainLoopError(
             "PD308",
@@ -192,26 +232,31 @@ def named(
             value=f"named twice: {twice}" if twice else f"not named: {missing}",
             accepted="model.named_parameters() of the model that the optimizer was built from",
         )
-    return {by_identity[id(parameter)]: parameter for _, parameter in trained}
+    return {by_identity.get(id(parameter), spelled): parameter for spelled, parameter in every}
+
+
+def _numbered(index: int, group: int) -> str:
+    return f"parameter {index} of group {group}"
 
 
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Waits for the sums before the update; with a closure, after the closure's own passes."""
-    if not optimizer._popdist_waits:  # noqa: SLF001 - set above
+    """Sees to it that the update uses global gradients; with a closure, after its passes."""
+    passes: Passes | None = optimizer._popdist_passes  # noqa: SLF001 - set above
+    if passes is None or not optimizer._popdist_waits:  # noqa: SLF001 - set above
         return None
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     if closure is None:
-        optimizer.synchronize()
+        passes.before_step()
         return None
 
-    def synchronized() -> Any:
-        result = closure()
-        optimizer.synchronize()
-        return result
+    def exchanged() -> Any:
+        loss = closure()
+        passes.before_step()
+        return passes.average(loss) if isinstance(optimizer, torch.optim.LBFGS) else loss
 
     if "closure" in kwargs:
-        return args, {**kwargs, "closure": synchronized}
-    return (args[0], synchronized, *args[2:]), kwargs
+        return args, {**kwargs, "closure": exchanged}
+    return (args[0], exchanged, *args[2:]), kwargs
 
 
 def _wire(compression: Any) -> torch.dtype | None:
@@ -226,19 +271,11 @@ def _wire(compression: Any) -> torch.dtype | None:
     return torch.float16 if name == "FP16Compressor" else None
 
 
-def _require_supported(
-    optimizer: torch.optim.Optimizer, op: Any, process_set: Any, passes: int
-) -> None:
+def _require_supported(op: Any, process_set: Any, passes: int) -> None:
     horovod = connected()
     everyone = process_set is None or getattr(process_set, "process_set_id", None) == 0
     known = op is None or horovod is None or op in (horovod.Average, horovod.Sum)
     for wrong, what, value, accepted in (
-        (
-            isinstance(optimizer, torch.optim.LBFGS),
-            "LBFGS decides by each process's own loss, so that processes would part",
-            "LBFGS",
-            "any other optimizer of torch",
-        ),
         (not known, "gradients cannot be reduced like this", op, "Average or Sum"),
         (not everyone, "only all processes can train together", process_set, "process_set=None"),
         (passes < 1, "a step needs a backward pass", passes, "backward_passes_per_step >= 1"),

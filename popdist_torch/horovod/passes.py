@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 from popdist_torch import agreement
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.gradient_exchange import InstanceSum
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
+
+    Seen = dict[int, tuple[int, int]]  # identity and version of gradients, by parameter
+
+_NESTED = BackwardCFunction.apply.__code__
 
 
 class Passes:
-    """Counts the gradients of each parameter, and sends the last of a step on its way.
+    """Sends gradients on their way while a backward pass runs, and ends the exchange with the pass.
 
-    The first step's gradients all leave at its end, after the check that all processes train the
-    same parameters: sums of others would be meaningless, or never come.
+    When ``backward()`` returns, gradients are those of all processes, so that whatever a loop does
+    before ``step()`` (clipping, unscaling, logging norms) sees the same numbers everywhere. A
+    further pass before the step exchanges anew. That is right, because averaging leaves alone what
+    is equal already: gradients are averaged here also where sums are asked for (see ``copies``).
+
+    Some numbers travel with each round, by which processes notice that they are at another update,
+    have other learning rates, changed weights on their own, or began to train other parameters. All
+    of them see the same sums, so all decide alike.
 
     Args:
         optimizer: The optimizer whose gradients they are.
-        named: Its parameters that require gradients.
+        named: Its parameters, those too that are frozen.
         horovod: The module ``horovod.torch``, initialised.
-        per_step: Backward passes per step.
+        per_step: Backward passes before gradients are exchanged.
         factors: What gradients are multiplied with before and after they are added up.
+        copies: What new gradients are multiplied with at once: the number of processes for sums.
         wire: The type in which gradients travel; None for their own.
         dense: Whether sparse gradients may become dense.
-        check: Whether the first step compares the processes.
+        check: Whether processes are compared.
         label: Prefix for the names of what travels; equal on all processes.
 
     Attributes:
-        per_step: Backward passes per step.
-        sum: The exchange; None before the first step.
+        per_step: Backward passes before gradients are exchanged.
+        sum: The exchange; None before the first.
     """
 
     def __init__(
@@ -44,6 +60,7 @@ class Passes:
         *,
         per_step: int,
         factors: tuple[float, float],
+        copies: int,
         wire: torch.dtype | None,
         dense: bool,
         check: bool,
@@ -52,20 +69,65 @@ class Passes:
         self.per_step = per_step
         self.sum: InstanceSum | None = None
         self._optimizer = optimizer
-        self._names: list[str] = [*named][::-1]
-        self._parameters = [named[name] for name in self._names]
         self._horovod = horovod
+        self._size = int(horovod.size())
         self._factors = factors
+        self._copies = copies
         self._wire = wire
         self._dense = dense
         self._check = check
         self._label = label
-        self._counts = [0] * len(self._parameters)
-        self._synchronized = False
-        for index, parameter in enumerate(self._parameters):
+        self._names: list[str] = []
+        self._parameters: list[torch.Tensor] = []
+        self._slots: dict[int, int] = {}  # place in the exchange, by index of the parameter
+        self._passes = 0  # since the last exchange
+        self._steps = 0
+        self._tasks: set[int] = set()  # backward passes that run and will say when they end
+        self._fresh = False  # gradients came since the last exchange
+        self._flying = False  # some of them have left
+        self._exchanged = False  # since the last step
+        self._outside = False  # this round ends outside of a backward pass
+        self._stale = False  # a parameter is trained that the exchange does not know
+        self._held = False
+        self._local: Seen = {}  # gradients that are not exchanged yet
+        self._mixed: Seen = {}  # gradients of a round that some process joined late
+        self._versions: list[int] = []  # of the weights, after the last step
+        self._changes = 0  # rounds before which some process changed weights
+        self.adopt(dict([*named.items()][::-1]))
+
+    def adopt(self, named: Mapping[str, torch.Tensor]) -> None:
+        """Watches parameters for gradients; frozen ones too, as they may be trained later.
+
+        Args:
+            named: The parameters, in the order in which their gradients come.
+        """
+        for name, parameter in named.items():
+            index = len(self._parameters)
+            self._names.append(name)
+            self._parameters.append(parameter)
+            if not (parameter.is_floating_point() or parameter.is_complex()):
+                continue
+            frozen = not parameter.requires_grad
+            parameter.requires_grad_()  # hooks are refused without, and stay when it is taken back
+            if self._copies != 1:
+                parameter.register_hook(self._multiplied)  # type: ignore[no-untyped-call]
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                self._hook(index)
+                partial(self._arrived, index)
             )
+            parameter.requires_grad_(not frozen)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lets backward passes add to local gradients only.
+
+        Yields:
+            Nothing.
+        """
+        before, self._held = self._held, True
+        try:
+            yield
+        finally:
+            self._held = before
 
     def synchronize(self) -> None:
         """Makes the gradients of all parameters those of all processes.
@@ -73,82 +135,228 @@ class Passes:
         Nothing happens where that was done since the last step, and no backward pass has run after.
 
         Raises:
-            AgreementError: The first step's check failed; raised on all processes.
+            AgreementError: Processes differ in what they train; raised on all of them.
             BackendError: Another process ended or failed meanwhile.
         """
         # Processes decide alike here: one whose passes reached no parameter still takes part.
-        if self._synchronized and not any(self._counts):
-            return
-        if self.sum is None:
-            self._begin()
-        assert self.sum is not None  # noqa: S101 - set by _begin
-        after = self._factors[1]
-        self.sum.finish()
-        present = [p.grad for p in self._parameters if p.grad is not None]
-        if after != 1 and present:
-            torch._foreach_mul_(present, after)  # one call for all of them
-        self._counts = [0] * len(self._parameters)
-        self.sum.begin()
-        self._synchronized = True
+        if self._fresh or not self._exchanged:
+            self._outside = True
+            self._exchange()
+
+    def before_step(self) -> None:
+        """Synchronizes, if gradients are as backward passes left them.
+
+        Raises:
+            AgreementError: As for `synchronize`.
+            BackendError: As for `synchronize`.
+            PlainLoopError: They were changed before they were exchanged.
+        """
+        waiting = self._fresh or not self._exchanged
+        changed = self._changed(self._local if waiting else self._mixed)
+        if changed:
+            raise PlainLoopError(
+                "PD320",
+                "gradients were changed before all processes had exchanged them, so that the "
+                "processes would part",
+                value=f"{changed[0]} and {len(changed) - 1} more"
+                if len(changed) > 1
+                else changed[0],
+                accepted="clipping and scaling after the last backward pass of a step",
+                hint="call optimizer.synchronize() on every process before gradients are changed; "
+                "this step had fewer backward passes than backward_passes_per_step, ended in "
+                "no_sync(), used checkpoint(use_reentrant=True), or some process had none",
+            )
+        self.synchronize()
+
+    def average(self, loss: Any) -> Any:
+        """The loss of all processes, reduced as gradients are.
+
+        Args:
+            loss: This process's: a number or a tensor of one.
+
+        Returns:
+            The average, or the sum, as a tensor.
+        """
+        mine = torch.as_tensor(loss).detach().double().reshape(1).cpu() * self._copies
+        total = self._horovod.allreduce(
+            mine, op=self._horovod.Average, name=f"{self._label}: loss of a closure"
+        )
+        return total[0]
 
     def stepped(self) -> None:
         """Notes that the gradients were used for an update."""
-        self._synchronized = False
+        self._exchanged = False
+        self._steps += 1
+        self._mixed = {}
+        self._versions = [parameter._version for parameter in self._parameters]  # noqa: SLF001 - no public name
 
-    def require_idle(self) -> None:
-        """Checks that no gradient is on its way.
+    def reset(self) -> None:
+        """Forgets passes whose gradients the program throws away.
 
         Raises:
-            PlainLoopError: One is.
+            PlainLoopError: Some of them are on their way.
         """
-        if any(count >= self.per_step for count in self._counts):
+        if self._flying:
             raise PlainLoopError(
                 "PD308",
                 "zero_grad() was called after backward() and before step() or synchronize()",
                 hint="call zero_grad() before backward(), or after step()",
             )
+        self._passes = 0
+        self._local = {}
+
+    def _multiplied(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * self._copies
+
+    def _arrived(self, index: int, parameter: torch.Tensor) -> None:
+        """Takes note of a gradient, as the backward pass has added it up."""
+        task = torch._C._current_graph_task_id()  # noqa: SLF001 - no public name
+        if task not in self._tasks:
+            self._tasks.add(task)
+            torch.autograd.Variable._execution_engine.queue_callback(  # noqa: SLF001 - as DDP
+                partial(self._passed, task)
+            )
+        self._fresh = True
+        gradient = parameter.grad
+        if gradient is not None and gradient.is_sparse and not self._dense:
+            raise PlainLoopError(
+                "PD308",
+                f"{self._names[index]} has a sparse gradient",
+                accepted="dense gradients",
+                hint="sparse_as_dense=True sums them as dense ones",
+            )
+        if self.sum is None or self._held:
+            return
+        slot = self._slots.get(index)
+        if slot is None:
+            self._stale = True
+        elif self._passes + 1 >= self.per_step:
+            self._flying = True
+            self.sum.collect(slot)
+
+    def _passed(self, task: int) -> None:
+        """Ends the exchange with the backward pass that completed the step's gradients."""
+        self._tasks.discard(task)
+        # One inside another pass, as of a checkpoint, may be followed by more gradients of that.
+        nested = _nested()
+        if not (nested or self._held):
+            self._passes += 1
+        if nested or self._held or self._passes < self.per_step:
+            self._local = self._gradients()
+            return
+        self._outside = False
+        self._exchange()
+
+    def _exchange(self) -> None:
+        if self.sum is not None:
+            self._round()
+        else:
+            self._stale = True
+        # The sums say whether any process had another parameter; gradients that are equal already
+        # go round once more.
+        if self._stale or self._said(3):
+            self._begin()
+            self._round()
+        if self._check:
+            self._compare()
+        late = self._said(4)
+        self._mixed = self._gradients() if 0 < late < self._size and not self._outside else {}
+        self._passes = 0
+        self._fresh = False
+        self._exchanged = True
+        self._local = {}
+
+    def _round(self) -> None:
+        assert self.sum is not None  # noqa: S101 - the callers see to it
+        self.sum.finish()
+        after = self._factors[1]
+        members = (self._parameters[index].grad for index in self._slots)
+        present = [gradient for gradient in members if gradient is not None]
+        if after != 1 and present:
+            torch._foreach_mul_(present, after)  # one call for all of them
+        self.sum.begin()
+        self._flying = False
 
     def _begin(self) -> None:
+        trained = [index for index, p in enumerate(self._parameters) if p.requires_grad]
+        parameters = [self._parameters[index] for index in trained]
+        names = [self._names[index] for index in trained]
         if self._check:
-            stated = agreement.optimizer_facts(self._optimizer)
-            stated |= agreement.parameter_facts(zip(self._names, self._parameters, strict=True))
+            stated = self._facts() | agreement.parameter_facts(zip(names, parameters, strict=True))
             stated |= {
-                "order of parameters": ", ".join(self._names),
+                "order of parameters": ", ".join(names),
                 "name of the exchange": self._label,
                 "backward_passes_per_step": str(self.per_step),
-                "factors": str(self._factors),
+                "factors": str((*self._factors, self._copies)),
             }
             agreement.require(stated, self._horovod)
+        self._slots = {index: slot for slot, index in enumerate(trained)}
+        self._versions = [parameter._version for parameter in self._parameters]  # noqa: SLF001 - no public name
         self.sum = InstanceSum(
-            self._parameters,
-            self._names,
+            parameters,
+            names,
             self._horovod,
             self._label,
             wire=self._wire,
             factor=self._factors[0],
+            notes=self._notes,
         )
         self.sum.begin()
+        self._stale = False
 
-    def _hook(self, index: int) -> Any:
-        def count(parameter: torch.Tensor) -> None:
-            self._counts[index] += 1
-            if self._counts[index] > self.per_step:
-                raise PlainLoopError(
-                    "PD308",
-                    f"{self._names[index]} got more gradients than backward_passes_per_step before "
-                    "step()",
-                    value=f"{self._counts[index]} gradients",
-                    accepted=f"{self.per_step}",
-                    hint="give DistributedOptimizer the number of backward passes per step",
-                )
-            if parameter.grad is not None and parameter.grad.is_sparse and not self._dense:
-                raise PlainLoopError(
-                    "PD308",
-                    f"{self._names[index]} has a sparse gradient",
-                    accepted="dense gradients",
-                    hint="sparse_as_dense=True sums them as dense ones",
-                )
-            if self.sum is not None and self._counts[index] == self.per_step:
-                self.sum.collect(index)
+    def _notes(self) -> list[int]:
+        """What travels with a round; small, because whole numbers are exact up to 2**24 only."""
+        numbers = [
+            tuple(value for value in group.values() if type(value) in (int, float, bool, tuple))
+            for group in self._optimizer.param_groups
+        ]
+        digest = hash((self._steps, *numbers)) & 0xFF
+        changed = any(
+            parameter._version != version  # noqa: SLF001 - no public name
+            for parameter, version in zip(self._parameters, self._versions, strict=False)
+        )
+        return [digest, digest**2, int(changed), int(self._stale), int(self._outside)]
 
-        return count
+    def _said(self, note: int) -> int:
+        return self.sum.noted[note] if self.sum is not None and self.sum.noted else 0
+
+    def _compare(self) -> None:
+        """Asks on, where the sums say that processes may differ."""
+        stated: dict[str, str] = {}
+        if self._size * self._said(1) != self._said(0) ** 2:  # the digests' variance is not 0
+            stated |= self._facts()
+        if self._said(2):
+            self._changes += 1
+            # A program that changes weights before every step would wait long for digests.
+            if self._changes & (self._changes - 1) == 0:
+                pairs = zip(self._names, self._parameters, strict=True)
+                stated |= agreement.parameter_facts(pairs)
+        if stated:
+            agreement.require(stated, self._horovod)
+
+    def _facts(self) -> dict[str, str]:
+        return {
+            "updates so far": str(self._steps),
+            **agreement.optimizer_facts(self._optimizer),
+        }
+
+    def _gradients(self) -> Seen:
+        return {
+            index: (id(parameter.grad), parameter.grad._version)  # noqa: SLF001 - no public name
+            for index, parameter in enumerate(self._parameters)
+            if parameter.grad is not None
+        }
+
+    def _changed(self, seen: Seen) -> list[str]:
+        if not seen:
+            return []
+        now = self._gradients()
+        return [self._names[i] for i, was in seen.items() if i in now and now[i] != was]
+
+
+def _nested() -> bool:
+    """Whether the backward pass that ends here runs inside that of an autograd function."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the cheapest way to look
+    while frame is not None and frame.f_code is not _NESTED:
+        frame = frame.f_back
+    return frame is not None

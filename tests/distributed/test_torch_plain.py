@@ -212,30 +212,11 @@ def mistakes():
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
 
-    def zero_too_late():
-        model = nn.Linear(2, 2)
-        nn.init.ones_(model.weight)
-        nn.init.ones_(model.bias)
-        optimizer = distributed(model)
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.zero_grad()
-
-    def pass_too_many():
-        model = nn.Linear(2, 2)
-        distributed(model)
-        for _ in range(2):
-            model(torch.ones(1, 2)).sum().backward()
-
     torch.manual_seed(hvd.rank())
     attempt("values", lambda: first_step(nn.Linear(2, 2)))
     attempt("shapes", lambda: first_step(nn.Linear(2, 2 + hvd.rank())))
     attempt("broadcast", lambda: hvd.broadcast_parameters(nn.Linear(2, 2 + hvd.rank())))
-    attempt("zero", zero_too_late)
-    attempt("passes", pass_too_many)
     attempt("twice", lambda: hvd.DistributedOptimizer(distributed(nn.Linear(1, 1))))
-    attempt(
-        "lbfgs", lambda: hvd.DistributedOptimizer(torch.optim.LBFGS(nn.Linear(1, 1).parameters()))
-    )
     attempt("adasum", lambda: distributed(nn.Linear(1, 1), op=hvd.Adasum))
     attempt("batch", lambda: hvd.local_batch_size(7))
     attempt("half", lambda: hvd.local_batch_size(8))
@@ -262,10 +243,7 @@ def test_mistakes_are_named_on_every_rank():
         assert "broadcast_parameters" in answer["values"]
         assert "[3, 2] on instance 1" in answer["shapes"]
         assert "[3, 2] on instance 1" in answer["broadcast"]
-        assert "zero_grad() was called after backward()" in answer["zero"]
-        assert "more gradients than backward_passes_per_step" in answer["passes"]
         assert "distributed already" in answer["twice"]
-        assert "LBFGS" in answer["lbfgs"]
         assert "Average or Sum" in answer["adasum"]
         assert "a multiple of 2" in answer["batch"]
         assert answer["half"] == 4
