@@ -84,7 +84,8 @@ setup(
         for package in ("popdist", "popdist_torch", "popdist_tf", "popdist_onnx")
     },
     # Configuration files of the launcher; later Pythons have a TOML reader of their own.
-    install_requires=['tomli>=2; python_version < "3.11"'],
+    # Functions of scripts and notebooks for popdist.run, which imports it when it is called.
+    install_requires=['tomli>=2; python_version < "3.11"', "cloudpickle>=2"],
     extras_require=EXTRAS,
     entry_points={
         "console_scripts": [

@@ -1,23 +1,25 @@
 """Runs a function on every rank of a real mpirun job and returns what each of them answered.
 
-Also the program of the ranks: ``python -m benchmarks.ranks MODULE:FUNCTION ARGUMENTS FOLDER``.
-Arguments and answers travel as JSON.
+Also the program of the ranks (``python -m benchmarks.ranks``): that of `popdist.run`, and so under
+plain mpirun too.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.programs import find_mpirun, find_poprun
 from benchmarks.sampling import MeasurementError
+from popdist.poprun.supervisor.job_folder import new_folder
+from popdist.runner.instance import main as serve
+from popdist.runner.messages import CONTACT, Server
+from popdist.runner.pickles import load, pack
+from popdist.runner.process import Streams, run_process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,15 +95,29 @@ def run_on_ranks(
     Raises:
         MeasurementError: There is no such launcher, or the job failed or did not end in time.
     """
-    with tempfile.TemporaryDirectory(prefix="popdist-bench-") as folder:
-        program = [sys.executable, "-m", "benchmarks.ranks", target, json.dumps(arguments), folder]
-        start = launch_command(launcher, ranks) if isinstance(launcher, str) else launcher
-        command = [*start, *program]
-        # The ranks end themselves a little later, should mpirun be unable to end them.
-        limit = {"BENCHMARK_SECONDS": str(int(timeout + 2 * _GRACE))}
-        _run_job(command, environment({**limit, **(env or {})}), timeout, target)
-        answers = [Path(folder) / f"{rank}.json" for rank in range(ranks)]
-        return [json.loads(answer.read_text(encoding="utf-8")) for answer in answers]
+    start = launch_command(launcher, ranks) if isinstance(launcher, str) else launcher
+    payload = pack(_call, (target, arguments), {})
+    # The ranks end themselves a little later, should mpirun be unable to end them.
+    limit = {"BENCHMARK_SECONDS": str(int(timeout + 2 * _GRACE))}
+    said = bytearray()
+    folder = new_folder(with_pipes=False)
+    try:
+        with Server(payload, folder.path) as server:
+            code, _ = run_process(
+                lambda _: [*start, sys.executable, "-m", "benchmarks.ranks"],
+                environment({**limit, **(env or {}), CONTACT: server.contact}),
+                cwd=str(_ROOT),
+                streams=Streams(said.extend, said.extend),
+                limit=timeout,
+            )
+    except TimeoutError:
+        raise MeasurementError(_failure(target, f"no end in {timeout} s", said)) from None
+    finally:
+        folder.remove()
+    if code:
+        raise MeasurementError(_failure(target, f"exit code {code}", said))
+    answers = [load(server.answers[rank]) for rank in range(ranks)]
+    return [load(answer["value"]) for answer in answers]
 
 
 def launch_command(launcher: Literal["mpirun", "poprun"], ranks: int) -> list[str]:
@@ -128,51 +144,17 @@ def launch_command(launcher: Literal["mpirun", "poprun"], ranks: int) -> list[st
     return [mpirun, *MPIRUN_OPTIONS, "-np", str(ranks)]
 
 
-def _run_job(command: list[str], env: dict[str, str], timeout: float, target: str) -> None:
-    with subprocess.Popen(
-        command,
-        cwd=_ROOT,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as job:
-        try:
-            output, _ = job.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            output = _end(job)
-            raise MeasurementError(_failure(target, f"no end in {timeout} s", output)) from None
-        except BaseException:
-            _end(job)
-            raise
-    if job.returncode:
-        raise MeasurementError(_failure(target, f"exit code {job.returncode}", output))
+def _failure(target: str, what: str, said: bytearray) -> str:
+    output = said.decode(errors="replace").splitlines()
+    return "\n".join([f"{target} on several ranks: {what}", *output[-_TAIL:]])
 
 
-def _end(job: subprocess.Popen[str]) -> str:
-    """Asks mpirun to end its ranks, which it cannot do once it is killed itself."""
-    job.terminate()
-    try:
-        return job.communicate(timeout=_GRACE)[0]
-    except subprocess.TimeoutExpired:
-        job.kill()
-        return job.communicate()[0]
-
-
-def _failure(target: str, what: str, output: str) -> str:
-    return "\n".join([f"{target} on several ranks: {what}", *output.splitlines()[-_TAIL:]])
-
-
-def _run_rank(target: str, arguments: str, folder: str) -> None:
+def _call(target: str, arguments: dict[str, Any]) -> Any:
     # The default action of the alarm ends the process even inside a blocked collective.
     signal.alarm(int(os.environ["BENCHMARK_SECONDS"]))
     module, name = target.split(":")
-    answer = getattr(import_module(module), name)(**json.loads(arguments))
-    rank = os.environ["OMPI_COMM_WORLD_RANK"]
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(answer), encoding="utf-8")
+    return getattr(import_module(module), name)(**arguments)
 
 
 if __name__ == "__main__":
-    _run_rank(*sys.argv[1:])
+    serve(int(os.environ["OMPI_COMM_WORLD_RANK"]))

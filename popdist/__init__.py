@@ -37,8 +37,10 @@ if TYPE_CHECKING:
         isUniformReplicasPerInstance,
         topology,
     )
+    from popdist.runner.caller import JobError, run
 
 __all__ = [
+    "JobError",
     "PopdistError",
     "Topology",
     "__version__",
@@ -58,17 +60,20 @@ __all__ = [
     "isBackendInitialized",
     "isPopdistEnvSet",
     "isUniformReplicasPerInstance",
+    "run",
     "synchronize",
     "topology",
 ]
 
 _HOMES = {
+    "JobError": "runner.caller",
     "PopdistError": "errors",
     "execute_on_instances": "backend",
     "finalizeBackend": "backend",
     "init": "backend",
     "initializeBackend": "backend",
     "isBackendInitialized": "backend",
+    "run": "runner.caller",
     "synchronize": "backend",
 }
 

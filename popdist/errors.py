@@ -34,6 +34,11 @@ CODES: dict[str, str] = {
     "PD108": "a job cannot be written as a Kubernetes manifest",
     "PD109": "a folder of the launcher cannot be made",
     "PD110": "a place for logs, results or timelines cannot be written",
+    "PD111": "popdist.run was given a keyword or a value that it does not take",
+    "PD112": "a function or a value cannot be carried to another process",
+    "PD113": "a function that popdist.run called raised an exception in an instance",
+    "PD114": "a job that popdist.run started ended without the answers of all instances",
+    "PD115": "what an instance returned cannot be carried back to popdist.run",
     "PD140": "a folder holds nothing of a run that could be shown, or its page cannot be written",
     "PD120": "hosts cannot be reached, or are not like this one",
     "PD121": "the job and the Slurm allocation it runs in contradict each other",
@@ -108,6 +113,10 @@ class PopdistError(Exception):
         self.hint = hint
         super().__init__(self._text())
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # By its fields: an exception is otherwise made again from its text alone, which fails.
+        return _restore, (type(self), self.args, self.__dict__)
+
     def _text(self) -> str:
         lines = [f"[{self.code}] {self.what}"]
         if self.value is not None:
@@ -117,6 +126,14 @@ class PopdistError(Exception):
         if self.hint is not None:
             lines.append(f"  hint:     {self.hint}")
         return "\n".join(lines)
+
+
+def _restore(
+    kind: type[PopdistError], args: tuple[object, ...], fields: dict[str, object]
+) -> object:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class ContractError(PopdistError, ValueError):

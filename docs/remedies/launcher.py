@@ -63,6 +63,41 @@ REMEDIES = {
         ),
         "Make the folder, or name another.",
     ),
+    "PD111": (
+        (
+            "`popdist.run` has poprun's options as keywords, with underscores. Arguments of the "
+            "function go into `args` and `kwargs`."
+        ),
+        "The message shows what is accepted and the nearest name.",
+    ),
+    "PD112": (
+        (
+            "The function, one of its arguments, or something that the function uses from around "
+            "it cannot be pickled: an open file, a lock, a connection, a generator."
+        ),
+        (
+            "Make it inside the function, where each instance gets its own. Functions of scripts "
+            "and notebooks need cloudpickle, which is installed with popdist."
+        ),
+    ),
+    "PD113": (
+        (
+            "The function raised an exception in an instance. The message has that instance's "
+            "traceback, `error.instance` its index, and `error.__cause__` the exception."
+        ),
+        "As for an exception in a program of one process.",
+    ),
+    "PD114": (
+        (
+            "An instance ended without a return from the function: `sys.exit(3)`, `os._exit()`, a "
+            "signal, the job's `timeout`, or a host that was lost. `error.exit_code` is poprun's."
+        ),
+        "The message is that of the same job from a command line; see what it says.",
+    ),
+    "PD115": (
+        "What the function returned in an instance cannot be pickled, or not be read again here.",
+        "Return numbers, texts, arrays, or lists and dicts of them.",
+    ),
     "PD120": (
         (
             "The message has a line for each host. `ssh -o BatchMode=yes HOST true` shows the "

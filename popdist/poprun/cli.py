@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         130 or 143 after an interrupt, or 2 for a mistake on the command line.
     """
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        return launch(sys.argv[1:] if arguments is None else arguments)
     except PopdistError as error:
         from popdist.poprun.secrets import hide
 
@@ -64,7 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED_EXIT_CODE
 
 
-def _run(arguments: Sequence[str]) -> int:
+def launch(arguments: Sequence[str]) -> int:
+    """Runs the launcher, and leaves it to the caller to say what is wrong.
+
+    Args:
+        arguments: The command line without the command's name.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        PopdistError: The command line is wrong, or the job cannot be started.
+    """
     if arguments and arguments[0] in SUBCOMMANDS:
         from importlib import import_module
 

@@ -6,11 +6,10 @@ import os
 import select
 from time import monotonic
 
-from popdist.errors import LaunchError
 from popdist.poprun.log import say
 from popdist.poprun.output.failure_report import failure_report
 from popdist.poprun.plan.command import Run, check_lengths, into_file, needs_file
-from popdist.poprun.supervisor.job_folder import JobFolder
+from popdist.poprun.supervisor.job_folder import new_folder
 from popdist.poprun.supervisor.status_line import RED, Status, painted, wants_color
 from popdist.poprun.supervisor.supervisor import Supervisor
 from popdist.poprun.supervisor.termination import PAUSE_SECONDS, may_restart
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.command import Command
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.placement import Instance
+    from popdist.poprun.supervisor.job_folder import JobFolder
     from popdist.poprun.supervisor.outcome import Outcome
 
 _INTERRUPTED = 130
@@ -69,7 +69,7 @@ class Launch:
         timelines: str | None = None
         try:
             while True:
-                folder = self._new_folder()
+                folder = new_folder(with_pipes=self._job.is_local)
                 try:
                     timelines = self._timeline_folder(folder)
                     outcome = self._attempt(folder, timelines)
@@ -85,19 +85,6 @@ class Launch:
             return _INTERRUPTED
         self._keep_result()
         return outcome.exit_code
-
-    def _new_folder(self) -> JobFolder:
-        parent = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the folder in it is private
-        try:
-            return JobFolder(parent, with_pipes=self._job.is_local)
-        except OSError as error:
-            raise LaunchError(
-                "PD109",
-                f"no private folder can be made for the job: {error.strerror}",
-                value=parent,
-                accepted="a folder for temporary files that can be written",
-                hint="TMPDIR=/path/to/one",
-            ) from None
 
     def _attempt(self, folder: JobFolder, timelines: str | None) -> Outcome:
         job, token = self._job, os.urandom(8).hex()

@@ -1,7 +1,7 @@
 """Runs a function on every instance of a real job and returns what each of them answered.
 
-Every distributed test goes through `run_job`: a real poprun over a real mpirun, a hard time limit,
-and nothing left running afterwards. Answers travel as JSON and ``.npz`` files, never as pickles.
+Distributed tests go through `run_job`, which is `popdist.run` with a hard time limit from outside:
+a real poprun over a real mpirun, and nothing left running afterwards.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+
+from popdist.errors import PopdistError
+from popdist.runner.caller import call
+from popdist.runner.process import Streams
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = [sys.executable, "-m", "popdist.poprun"]
@@ -42,19 +45,35 @@ def run_job(function, *, instances=2, replicas=None, options=(), env=None, timeo
         One dict per instance, in the order of their indices.
     """
     replicas = instances if replicas is None else replicas
-    with tempfile.TemporaryDirectory() as folder:
-        target = f"{function.__module__}:{function.__qualname__}"
-        command = [
-            *LAUNCHER,
-            f"--num-instances={instances}",
-            f"--num-replicas={replicas}",
-            *options,
-            *[sys.executable, __file__, target, json.dumps(kwargs), folder],
-        ]
-        code, output = run_command(command, env=env, timeout=timeout)
-        if code != 0:
-            raise JobFailedError(f"exit code {code} from {target}\n{output}")
-        return [_load(Path(folder) / str(index)) for index in range(instances)]
+    said = bytearray()
+    target = f"{function.__module__}:{function.__qualname__}"
+    try:
+        return call(
+            _call_in_plain_values,
+            (target, json.dumps(kwargs)),
+            {},
+            [f"--num-instances={instances}", f"--num-replicas={replicas}", *map(str, options)],
+            environ=_environment(env),
+            cwd=str(ROOT),
+            streams=Streams(said.extend, said.extend),
+            limit=timeout,
+        )
+    except PopdistError as error:
+        code = getattr(error, "exit_code", 2)
+        output = said.decode(errors="replace")
+        raise JobFailedError(f"exit code {code} from {target}\n{output}\n{error}") from None
+    except TimeoutError:
+        output = said.decode(errors="replace")
+        raise JobFailedError(f"no end within {timeout} s: {target}\n{output}") from None
+
+
+def _call_in_plain_values(target, kwargs):
+    """Keeps answers to JSON and arrays, so that no test depends on what a pickle can carry."""
+    module, name = target.split(":")
+    answer = getattr(import_module(module), name)(**json.loads(kwargs))
+    arrays = {key: value for key, value in answer.items() if isinstance(value, np.ndarray)}
+    plain = {key: value for key, value in answer.items() if key not in arrays}
+    return {**json.loads(json.dumps(plain)), **arrays}
 
 
 def run_command(command, *, env=None, timeout=120, cwd=ROOT):
@@ -69,12 +88,10 @@ def run_command(command, *, env=None, timeout=120, cwd=ROOT):
     Returns:
         Its exit code and its standard output and error, together.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(env or {})}
-    environment = {name: value for name, value in environment.items() if value is not None}
     with subprocess.Popen(
         [str(part) for part in command],
         cwd=cwd,
-        env=environment,
+        env=_environment(env),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
@@ -91,22 +108,6 @@ def run_command(command, *, env=None, timeout=120, cwd=ROOT):
     return process.returncode, output
 
 
-def _load(stem):
-    answer = json.loads(stem.with_suffix(".json").read_text())
-    with np.load(stem.with_suffix(".npz"), allow_pickle=False) as arrays:
-        return {**answer, **{name: arrays[name] for name in arrays.files}}
-
-
-def _run_instance(target, kwargs, folder):
-    sys.path[0] = str(ROOT)
-    module, name = target.split(":")
-    answer = getattr(import_module(module), name)(**json.loads(kwargs))
-    arrays = {key: value for key, value in answer.items() if isinstance(value, np.ndarray)}
-    plain = {key: value for key, value in answer.items() if key not in arrays}
-    stem = Path(folder) / os.environ["POPDIST_INSTANCE_INDEX"]
-    np.savez(stem.with_suffix(".npz"), **arrays)
-    stem.with_suffix(".json").write_text(json.dumps(plain))
-
-
-if __name__ == "__main__":
-    _run_instance(*sys.argv[1:])
+def _environment(extra):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **(extra or {})}
+    return {name: value for name, value in environment.items() if value is not None}

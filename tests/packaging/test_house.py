@@ -7,7 +7,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ADAPTERS = {"popdist_torch", "popdist_tf", "popdist_onnx"}
 DOORS = {"popdist.poptorch", "popdist.tensorflow", "popdist.popart"}
-FIRST_FLOOR = ("popdist.exchange", "popdist.poprun", "popdist.horovod_build", "popdist.sdk")
+FIRST_FLOOR = (
+    "popdist.exchange", "popdist.poprun", "popdist.runner", "popdist.horovod_build", "popdist.sdk",
+)  # fmt: skip
 # What reads a run afterwards stands beside the adapters: it may use the launcher.
 SECOND_FLOOR = ("popdist.report",)
 FRAMEWORKS = {"torch", "tensorflow", "onnx", "onnxruntime", "onnx_ir", "horovod", "keras", "numpy"}

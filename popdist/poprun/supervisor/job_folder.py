@@ -6,8 +6,35 @@ import fcntl
 import os
 import time
 
+from popdist.errors import LaunchError
+
 _PREFIX = "poprun-"
 _YOUNG_SECONDS = 30.0
+
+
+def new_folder(*, with_pipes: bool) -> JobFolder:
+    """Makes a private folder where this process keeps temporary files.
+
+    Args:
+        with_pipes: Whether guards are on this machine and can reach pipes.
+
+    Returns:
+        The folder, with an absolute path: mpirun and programs may have other working directories.
+
+    Raises:
+        LaunchError: It cannot be made.
+    """
+    parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - a private one in it
+    try:
+        return JobFolder(parent, with_pipes=with_pipes)
+    except OSError as error:
+        raise LaunchError(
+            "PD109",
+            f"no private folder can be made for the job: {error.strerror}",
+            value=parent,
+            accepted="a folder for temporary files that can be written",
+            hint="TMPDIR=/path/to/one",
+        ) from None
 
 
 class JobFolder:

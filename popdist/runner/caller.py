@@ -1,0 +1,323 @@
+"""`popdist.run`: calls a function on every instance of a job, from any Python process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import popdist
+from popdist.errors import LaunchError, PopdistError, UsageError
+from popdist.poprun.options.parser import parse
+from popdist.poprun.options.table import BY_NAME, OPTIONS
+from popdist.poprun.options.types import FLAG
+from popdist.poprun.plan.job import make_job
+from popdist.poprun.supervisor.job_folder import new_folder
+from popdist.runner.messages import CONTACT, Server
+from popdist.runner.pickles import load, pack
+from popdist.runner.process import Streams, run_process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, TypeVar
+
+    from popdist.poprun.options.types import Option
+    from popdist.poprun.plan.job import Job
+
+    T = TypeVar("T")
+
+_LAUNCHER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from popdist.runner.launcher import main; main(sys.argv[1:])"  # noqa: E501 - one program
+_INSTANCE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from popdist.runner.instance import main; main()"  # noqa: E501
+_ROOT = str(Path(popdist.__file__).resolve().parents[1])
+
+_ABOUT_THE_COMMAND = {
+    "help",
+    "version",
+    "version-format",
+    "completion",
+    "export-config",
+    "overwrite-config",
+    "emit",
+    "emit-image",
+    "emit-name",
+}
+"""Options that ask the command for a text, and start no job."""
+
+
+class JobError(PopdistError, RuntimeError):
+    """A job that `popdist.run` started did not end well.
+
+    Where an instance's function raised an exception, that exception is the error's ``__cause__``,
+    if it could be carried over.
+
+    Attributes:
+        exit_code: poprun's exit code: an instance's own, 128 + the number of a signal, or 124 after
+            ``timeout``.
+        instance: The instance whose failure came first; None where it is not one instance's.
+        traceback: The traceback of what that instance raised, as text; empty where it raised
+            nothing.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        what: str,
+        *,
+        hint: str | None = None,
+        exit_code: int,
+        instance: int | None = None,
+        traceback: str = "",
+    ) -> None:
+        self.exit_code = exit_code
+        self.instance = instance
+        self.traceback = traceback
+        super().__init__(code, what, hint=hint)
+
+    def _text(self) -> str:
+        return "\n".join([super()._text(), *([self.traceback.rstrip()] if self.traceback else [])])
+
+
+def run(
+    function: Callable[..., T],
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_instances: int | None = None,
+    num_replicas: int | None = None,
+    **options: Any,
+) -> list[T]:
+    """Calls a function on every instance of a new job, and waits for the job's end.
+
+    The job is started by poprun, as from a command line, with all that poprun does for a job. What
+    instances print appears in this process's `sys.stdout` and `sys.stderr`. The function may come
+    from a module, a script, another function (a closure) or a notebook; it needs no
+    ``if __name__ == "__main__"`` around the call. Its arguments and its answers are pickled. This
+    works in any thread, several times at once.
+
+    A KeyboardInterrupt (Ctrl-C, or the kernel interrupt of a notebook) ends the job as it ends
+    poprun's; a second one ends it at once. Nothing of the job is left when `run` returns or raises,
+    and the job ends with this process, however that ends.
+
+    Args:
+        function: What every instance calls.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        num_instances: The instances (processes); None for what poprun chooses: one, or one a host.
+        num_replicas: The replicas over all instances; None for one an instance.
+        **options: Every other option of poprun's command line, with underscores in its name:
+            ``host="a,b"``, ``timeout=600``, ``print_topology=True``, ``max_restarts=2``. A switch
+            takes a bool, a number or a text stands for itself, an option that may be given several
+            times takes a list, and ``env`` also takes a mapping. Options that only ask the command
+            for a text (``help``, ``emit``) have no keyword.
+
+    Returns:
+        The function's answers in the order of the instances; nothing for ``dry_run=True``.
+
+    Raises:
+        UsageError: An option is unknown or malformed, or options contradict each other.
+        ArgumentError: The function or its arguments cannot be pickled.
+        LaunchError: The job cannot be started here.
+        JobError: An instance's function raised an exception (PD113), or the job ended in another
+            way than with an answer of every instance (PD114).
+    """
+    sizes = {"num_instances": num_instances, "num_replicas": num_replicas}
+    chosen = {name: value for name, value in sizes.items() if value is not None}
+    words = to_words({**chosen, **options})
+    return call(function, tuple(args), dict(kwargs or {}), words)
+
+
+def call(
+    function: Callable[..., T],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    words: Sequence[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    streams: Streams | None = None,
+    limit: float | None = None,
+) -> list[T]:
+    """Does what `run` does, with options in the form of a command line.
+
+    Args:
+        function: What every instance calls.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        words: Options of poprun.
+        environ: The launcher's environment; None for this process's.
+        cwd: The job's working directory; None for this process's.
+        streams: Where the job's output goes; None for this process's own.
+        limit: Seconds after which the job is ended from outside, whatever poprun does.
+
+    Returns:
+        The answers in the order of the instances.
+
+    Raises:
+        TimeoutError: The job did not end within the limit.
+    """
+    import json
+
+    environ = dict(os.environ if environ is None else environ)
+    program = [sys.executable, "-c", _INSTANCE, _ROOT]
+    line = parse([*words, "--", *program], environ)
+    job = make_job(line, environ)  # what is wrong with the options is said before anything starts
+    others = [host.name for host in job.hosts if not host.is_local]
+    payload = pack(function, args, kwargs)
+    folder = new_folder(with_pipes=False)
+    try:
+        with Server(payload, folder.path, others) as server:
+            environ[CONTACT] = server.contact
+            start = [sys.executable, "-c", _LAUNCHER, _ROOT, str(os.getpid()), folder.path]
+            kept = line.values["json"]
+            result = str(kept or Path(folder.path, "result.json"))
+            options = [*words, f"--env={CONTACT}", *([] if kept else [f"--json={result}"])]
+            code, report = run_process(
+                lambda fd: [*start, str(fd), result, *options, "--", *program],
+                environ,
+                cwd=cwd,
+                streams=streams or Streams.of_this_process(),
+                limit=limit,
+            )
+    finally:
+        folder.remove()
+    if job.dry_run and not code:
+        return []
+    return _answers(job, code, json.loads(report or b"{}"), server.answers)
+
+
+def to_words(options: Mapping[str, Any]) -> list[str]:
+    """Writes keywords as options of a command line.
+
+    Args:
+        options: Values by the options' names, with underscores.
+
+    Returns:
+        The words.
+
+    Raises:
+        UsageError: There is no such option, or it does not take such a value.
+    """
+    words: list[str] = []
+    for keyword, value in options.items():
+        name = keyword.replace("_", "-")
+        option = BY_NAME.get(name)
+        if option is None or name in _ABOUT_THE_COMMAND or "-" in keyword:
+            raise _unknown(keyword, known=name in _ABOUT_THE_COMMAND)
+        if value is None:
+            continue
+        words += _words_of(option, keyword, value)
+    return words
+
+
+def _words_of(option: Option, keyword: str, value: Any) -> list[str]:
+    if option.kind is FLAG:
+        if not isinstance(value, int) or value < 0:  # -v may be given twice
+            raise _unaccepted(keyword, value, "True or False")
+        return [f"--{option.name}"] * int(value)
+    if option.name == "env" and hasattr(value, "items"):
+        value = [f"{name}={text}" for name, text in value.items()]
+    if isinstance(value, list | tuple):
+        if option.repeatable:
+            return [f"--{option.name}={_text(keyword, one)}" for one in value]
+        if option.name in ("host", "host-subnet", "forward-signals"):
+            value = ",".join(_text(keyword, one) for one in value)
+    return [f"--{option.name}={_text(keyword, value)}"]
+
+
+def _text(keyword: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float | str):
+        return str(value)
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    raise _unaccepted(keyword, value, "a text, a number, a bool or a path")
+
+
+def _unaccepted(keyword: str, value: object, accepted: str) -> UsageError:
+    return UsageError(
+        "PD111", f"{keyword} of popdist.run is not accepted", value=value, accepted=accepted
+    )
+
+
+def _unknown(keyword: str, *, known: bool) -> UsageError:
+    from popdist.nearest import did_you_mean
+
+    names = [o.name.replace("-", "_") for o in OPTIONS if o.name not in _ABOUT_THE_COMMAND]
+    return UsageError(
+        "PD111",
+        f"popdist.run takes no keyword {keyword!r}",
+        value=keyword,
+        accepted="args, kwargs, and poprun's options of a job, with underscores",
+        hint="it asks the command for a text: use poprun itself"
+        if known
+        else did_you_mean(keyword, names) or "arguments of the function go into args and kwargs",
+    )
+
+
+def _answers(
+    job: Job, code: int, facts: Mapping[str, Any], given: Mapping[int, bytes]
+) -> list[Any]:
+    if "refused" in facts:
+        fields = dict(facts["refused"])
+        kind = UsageError if fields.pop("kind") == "UsageError" else LaunchError
+        raise kind(fields.pop("code"), fields.pop("what"), **fields)
+    answers = {index: load(data) for index, data in sorted(given.items())}
+    error = facts.get("result", {}).get("error") or {}
+    if code:
+        raised = [index for index, answer in answers.items() if "raised" in answer]
+        blamed = [index for index in error.get("instances", []) if index in raised]
+        if error.get("kind", "instance") == "instance" and raised:
+            index = (blamed or raised)[0]
+            raise _raised(job, index, answers[index], code)
+        instances = error.get("instances") or [None]
+        raise JobError(
+            "PD114",
+            error.get("message") or f"poprun ended with exit code {code}",
+            exit_code=code,
+            instance=instances[0] if error.get("kind") == "instance" else None,
+            traceback="\n".join(error.get("details", [])),
+        )
+    missing = [index for index in range(job.num_instances) if "value" not in answers.get(index, {})]
+    if missing:
+        raise JobError(
+            "PD114",
+            f"instance {missing[0]} ended without an answer, with exit code 0",
+            hint="let the function return, instead of os._exit()",
+            exit_code=0,
+            instance=missing[0],
+        )
+    return [_value(answers[index]["value"], index) for index in range(job.num_instances)]
+
+
+def _raised(job: Job, index: int, answer: Mapping[str, Any], code: int) -> JobError:
+    who = f"instance {index} of {job.num_instances}"
+    what = f"{who} raised {answer['raised']}".split("\n", 1)[0]
+    if answer["unsent"]:
+        what = f"{who} returned what cannot be carried back: {answer['unsent']}"
+    error = JobError(
+        "PD115" if answer["unsent"] else "PD113",
+        what,
+        hint="return what pickle takes: numbers, texts, arrays" if answer["unsent"] else None,
+        exit_code=code,
+        instance=index,
+        traceback=answer["traceback"],
+    )
+    try:
+        error.__cause__ = load(answer["error"]) if answer["error"] else None
+    except Exception:  # noqa: BLE001 - its class cannot be had here; the text tells it all
+        error.__cause__ = None
+    return error
+
+
+def _value(data: bytes, index: int) -> Any:
+    try:
+        return load(data)
+    except Exception as error:
+        raise JobError(
+            "PD115",
+            f"the answer of instance {index} cannot be read here: {type(error).__name__}: {error}",
+            exit_code=0,
+            instance=index,
+        ) from error

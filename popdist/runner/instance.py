@@ -1,0 +1,66 @@
+"""What an instance of a job runs that `popdist.run` has started: fetch, call, answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from contextlib import suppress
+
+from popdist.popdist_core import getInstanceIndex
+from popdist.runner.messages import CONTACT, fetch, give
+from popdist.runner.pickles import dump, load
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main(index: int | None = None) -> None:
+    """Calls the caller's function and gives it the answer, or what was raised.
+
+    Args:
+        index: Which instance this is; None for what the launcher has said.
+    """
+    contact = os.environ.pop(CONTACT)
+    index = getInstanceIndex() if index is None else index
+    packed = load(fetch(contact, index))
+    # As the caller sees it: modules are found in the same places, before all others.
+    sys.path[:0], sys.argv = packed["path"], packed["argv"]
+    try:
+        function, args, kwargs = load(packed["call"])
+        value = function(*args, **kwargs)
+    except SystemExit as end:
+        if end.code:
+            raise
+        value = None
+    except Exception as error:  # noqa: BLE001 - it is raised again where it can be caught
+        _fail(contact, index, error)
+    try:
+        answer = dump({"value": dump(value)})
+    except Exception as error:  # noqa: BLE001 - as above
+        _fail(contact, index, error, unsent=type(value).__name__)
+    give(contact, index, answer)
+
+
+def _fail(contact: str, index: int, error: Exception, unsent: str = "") -> NoReturn:
+    """Tells the caller what was raised, and ends as Python does."""
+    # Without the frame of this file, which says nothing to a user; nothing else is left of an
+    # answer that cannot be sent.
+    if unsent:
+        error.__cause__ = None
+    trace = error.__traceback__.tb_next if error.__traceback__ and not unsent else None
+    error = error.with_traceback(trace)
+    answer: dict[str, object] = {
+        "raised": f"{type(error).__name__}: {error}",
+        "traceback": "".join(traceback.format_exception(error)),
+        "unsent": unsent,
+    }
+    try:
+        answer["error"] = dump(error)
+    except Exception:  # noqa: BLE001 - its text is enough
+        answer["error"] = b""
+    with suppress(OSError):  # the caller may have gone, which ends the job
+        give(contact, index, dump(answer))
+    sys.excepthook(type(error), error, trace)
+    sys.exit(1)
