@@ -62,6 +62,7 @@ CODES = declare(
         "PD577": "calls of a session came in the wrong order",
         "PD578": "DistributedOptimizer was used in a way that is not possible",
         "PD579": "the front door for training was given something it cannot use",
+        "PD580": "the type or shape of a tensor cannot be told before it is computed",
     }
 )
 """The adapter's codes with their meaning."""
@@ -106,6 +107,10 @@ class poplibs_exception(PopdistError, RuntimeError):  # noqa: N801, N818
 
 class OutOfMemoryException(popart_exception):
     """The model does not fit into memory."""
+
+
+class UnknownShapeError(popart_exception, ValueError):
+    """The type or shape of a tensor is needed, but cannot be told before it is computed."""
 
 
 class ArgumentError(popart_exception, TypeError):

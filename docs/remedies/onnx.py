@@ -205,6 +205,10 @@ REMEDIES = {
         "`DistributedOptimizer` got no training session, or the option is off.",
         "`options.hostAllReduce = True` before the session is made.",
     ),
+    "PD580": (
+        "Shape inference stopped at an operator, or a shape depends on values.",
+        "See the node and the reason that are named: mostly operands that do not fit each other.",
+    ),
     "PD579": (
         "`popdist_onnx.train` got data, a loss or an optimizer that do not fit the model.",
         "The hint has the argument to write.",

@@ -197,6 +197,8 @@ def require_fitting(node: ir.Node, opset: int) -> None:
             value=shapes,
             hint="look at the padding, kernel and slice arguments",
         )
+    if node.op_type == "Transpose" and node.inputs[0] is not None:
+        _require_permutation(node, dims(node.inputs[0]))
     inputs = [value for value in node.inputs if value is not None]
     known = all(value.type is not None and static(value) for value in inputs)
     # Branches and bodies are not inferred on their own.
@@ -208,6 +210,18 @@ def require_fitting(node: ir.Node, opset: int) -> None:
             "PD510",
             f"the operands of {node.op_type} do not fit each other: {complaint}",
             value={str(value.name): dims(value) for value in inputs},
+        )
+
+
+def _require_permutation(node: ir.Node, shape: tuple[object, ...] | None) -> None:
+    """ONNX's inference takes a list of axes of any length."""
+    order = node.attributes.get_ints("perm", None)
+    if order is not None and shape is not None and sorted(order) != list(range(len(shape))):
+        raise ValueRangeError(
+            "PD510",
+            f"the axes of Transpose are no order of the {len(shape)} axes of its operand",
+            value=list(order),
+            accepted=f"each of 0 to {len(shape) - 1} once",
         )
 
 

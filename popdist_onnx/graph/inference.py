@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import onnx
 import onnx_ir as ir
 
+from popdist_onnx.graph.names import FAILED_INFERENCE
 from popdist_onnx.graph.values import Dim, constant, dims
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ _RULES: dict[tuple[str, str], Inference] = {}
 
 _BEFORE_STATE = 2
 """Inputs of a `Loop` before its state: the most turns, and the condition."""
+
+_MARK = "InferenceError]"
 
 # Constant inputs beyond this size never decide a shape.
 _MOST_ELEMENTS = 4096
@@ -83,10 +86,17 @@ def annotate(node: ir.Node, opset: int) -> None:
         opset: Version of ``ai.onnx`` that the graph uses.
     """
     rule = _RULES.get((node.domain, node.op_type))
+    node.meta.pop(FAILED_INFERENCE, None)
     found = rule(node) if rule is not None else _by_schema(node, opset)
     for output, info in zip(node.outputs, found, strict=False):
         if info is not None:
             _merge(output, *info)
+
+
+def _reason(said: str) -> str:
+    """The sentence in what onnx says of a failed inference."""
+    marked = [line for line in said.splitlines() if _MARK in line]
+    return (marked[-1].rpartition(_MARK)[2] if marked else said).strip()
 
 
 def annotate_graph(graph: ir.Graph, opset: int) -> None:
@@ -153,7 +163,9 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
     except KeyError:
         # Operators that are functions have no inference of their own.
         found = _by_model(proto, types, data, opsets)
-    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError):
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as why:
+        # Nothing is lost yet: what needs the shape says later why it is not known.
+        node.meta[FAILED_INFERENCE] = _reason(str(why))
         return []
     return [_info(found.get(str(value.name))) for value in node.outputs]
 

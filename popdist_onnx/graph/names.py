@@ -107,6 +107,9 @@ ORIGIN = "popdist.origin"
 OPSET = "popdist.opset"
 """Key of a loaded graph's ``meta``: the opset of the file, for messages."""
 
+FAILED_INFERENCE = "popdist.failed-inference"
+"""Key of a node's ``meta``: why the types and shapes of its outputs could not be inferred."""
+
 ROLE = "popdist.role"
 """Metadata key of nodes: what later passes find them by, for example ``loss-seed``."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from popdist_onnx.errors import UnknownShapeError
 from popdist_onnx.graph.compat import replace_uses
 from popdist_onnx.graph.inference import annotate
 from popdist_onnx.graph.values import (
@@ -25,6 +26,7 @@ from popdist_onnx.graph.values import (
     operator_node,
     put_first,
     static,
+    why_unknown,
 )
 
 if TYPE_CHECKING:
@@ -66,10 +68,10 @@ class Tensor:
         """The shape.
 
         Raises:
-            ValueError: A length is not known; ask `static` first.
+            UnknownShapeError: A length is not known; ask `static` first.
         """
         if not self.static:
-            raise ValueError(f"the shape of {self.name!r} is not known: {self.dims}")
+            raise self._unknown("shape", None if self.dims is None else list(self.dims))
         return tuple(int(dim) for dim in self.dims or () if dim is not None)
 
     @property
@@ -82,10 +84,10 @@ class Tensor:
         """The number of dimensions.
 
         Raises:
-            ValueError: It is not known.
+            UnknownShapeError: It is not known.
         """
         if (known := self.dims) is None:
-            raise ValueError(f"the rank of {self.name!r} is not known")
+            raise self._unknown("rank")
         return len(known)
 
     @property
@@ -93,16 +95,24 @@ class Tensor:
         """The element type.
 
         Raises:
-            ValueError: It is not known.
+            UnknownShapeError: It is not known.
         """
         if self.value.dtype is None:
-            raise ValueError(f"the type of {self.name!r} is not known")
+            raise self._unknown("type")
         return self.value.dtype
 
     @property
     def constant(self) -> Array | None:
         """The content, where the graph fixes it."""
         return constant(self.value)
+
+    def _unknown(self, what: str, seen: object = None) -> UnknownShapeError:
+        return UnknownShapeError(
+            "PD580",
+            f"the {what} of tensor '{self.name}' is not known",
+            value=seen,
+            hint=why_unknown(self.value),
+        )
 
     def __neg__(self) -> Tensor:
         return self.tape.Neg(self)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from popdist_onnx.graph.names import FAILED_INFERENCE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -28,6 +30,56 @@ def dims(value: ir.Value) -> tuple[Dim, ...] | None:
     if value.shape is None:
         return None
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def failed_inference(value: ir.Value) -> ir.Node | None:
+    """The node that keeps a value's shape from being known though its own inputs are known.
+
+    Args:
+        value: A value.
+
+    Returns:
+        The first such node on the way to the value; None where the value is no node's output.
+    """
+    seen: set[ir.Value] = set()
+    found, node = None, value.producer()
+    while node is not None:
+        found = node
+        unknown = [
+            one
+            for one in node.inputs
+            if one is not None and (one.dtype is None or one.shape is None) and one not in seen
+        ]
+        seen.update(unknown)
+        stops = FAILED_INFERENCE in node.meta or not unknown
+        node = None if stops else unknown[0].producer()
+    return found
+
+
+def why_unknown(value: ir.Value) -> str:
+    """Says where the inference of a value's type or shape stopped, and why.
+
+    Args:
+        value: A value whose type or shape is not known.
+
+    Returns:
+        A sentence that names the node, its inputs and the reason.
+    """
+    node = failed_inference(value)
+    if node is None:
+        return f"nothing says what {value.name!r} is"
+    inputs = ", ".join(f"{one.name} {_described(one)}" for one in node.inputs if one is not None)
+    reason = node.meta.get(FAILED_INFERENCE, "its outputs depend on values")
+    return (
+        f"shape inference stopped at {node.op_type} {node.name or node.outputs[0].name!r} "
+        f"(inputs: {inputs or 'none'}): {reason}"
+    )
+
+
+def _described(value: ir.Value) -> str:
+    kind = "of unknown type" if value.dtype is None else value.dtype.name
+    known = dims(value)
+    return f"{kind} {'of unknown shape' if known is None else list(known)}"
 
 
 def static(value: ir.Value) -> bool:

@@ -243,7 +243,6 @@ class Engine:
         micro_batches: How many each replica has computed, by which its random streams are keyed.
 
     Raises:
-        popart_runtime_error: Nothing is to be computed.
         poplar_exception: ONNX Runtime does not take the graph.
     """
 
@@ -262,12 +261,6 @@ class Engine:
         self.seed = 0
         self.micro_batches = 0
         stages = divide(reading, anchors, together=self.layout.runs == 1)
-        if not stages:
-            raise popart_runtime_error(
-                "PD562",
-                "All operations in the main graph were pruned, nothing to compute",
-                hint="anchor a tensor that an operator makes",
-            )
         self.gradients = gradients(reading, stages)
         self.masks = Masks(reading)
         self.scalars = {

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.names import FAILED_INFERENCE, GRADIENT
+from popdist_onnx.graph.values import failed_inference, why_unknown
+from popdist_onnx.transforms.autodiff import why_no_gradient
 from popdist_onnx.types import AnchorReturnTypeId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import onnx_ir as ir
+
     from popdist_onnx.runtime.engine import Layout
-    from popdist_onnx.runtime.graph_reader import Spec
+    from popdist_onnx.runtime.graph_reader import Reading, Spec
     from popdist_onnx.runtime.state import Array
     from popdist_onnx.session.step_io import StepIO
     from popdist_onnx.types import AnchorReturnType, DataFlow
@@ -45,6 +51,40 @@ def array_shape(spec: Spec, art: AnchorReturnType, batches: int, layout: Layout)
     if art.id() in {AnchorReturnTypeId.All, AnchorReturnTypeId.EveryN}:
         leading = [batches // art.rp(), layout.accumulation, layout.replicas]
     return (*(length for length in leading if length != 1), *spec.shape)
+
+
+def why_missing(reading: Reading, name: str) -> str | None:
+    """What a program can be told of an anchor that a graph does not have.
+
+    Args:
+        reading: The graph.
+        name: The anchor.
+
+    Returns:
+        Why there is no such tensor: no shape inference, no gradient, or a name like others.
+    """
+    values = _values(reading)
+    if name in values:
+        return why_unknown(values[name])
+    tensor = name.removeprefix(GRADIENT)
+    if tensor != name and tensor in values:
+        return why_no_gradient(reading.model, values[tensor])
+    near = difflib.get_close_matches(name, reading.specs, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else None
+
+
+def failed_shape(reading: Reading, name: str) -> bool:
+    """Whether an anchor's shape is not known because inference failed, and not for its data."""
+    if reading.specs[name].shape is not None:
+        return False
+    node = failed_inference(_values(reading)[name])
+    return node is not None and FAILED_INFERENCE in node.meta
+
+
+def _values(reading: Reading) -> dict[str, ir.Value]:
+    graph = reading.model.graph
+    values = {str(value.name): value for value in graph.inputs} | dict(graph.initializers)
+    return values | {str(value.name): value for node in graph for value in node.outputs}
 
 
 class StepPort:
@@ -152,7 +192,9 @@ class StepPort:
             case AnchorReturnTypeId.All:
                 return True
             case AnchorReturnTypeId.EveryN:
-                return (self._batch + 1) % art.rp() == 0
+                # N counts the micro-batches of a replica, as in PopART, not updates.
+                step = self._batch * self._layout.accumulation + run // self._layout.replicas
+                return (step + 1) % art.rp() == 0
             case AnchorReturnTypeId.Final:
                 last_run = run >= self._layout.runs - self._layout.replicas
                 return self._batch == self._flow.batchesPerStep() - 1 and last_run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import onnx
@@ -10,30 +11,35 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load, read
-from popdist_onnx.graph.names import reserved_prefix
+from popdist_onnx.graph.names import GRADIENT, reserved_prefix
 from popdist_onnx.lowering.apply import lower
 from popdist_onnx.lowering.layers import require_one_replica, stride_groups
 from popdist_onnx.lowering.registry import DOMAIN
 from popdist_onnx.optimizers.optimizer import require_optimizer
 from popdist_onnx.runtime.engine import Layout
 from popdist_onnx.transforms.accumulate import accumulate
-from popdist_onnx.transforms.autodiff import autodiff
+from popdist_onnx.transforms.autodiff import autodiff, gradients_of
 from popdist_onnx.transforms.host_allreduce import (
     check_host_options,
     check_loss_scaling_options,
     insert_host_allreduce,
 )
 from popdist_onnx.transforms.loss import set_loss
-from popdist_onnx.transforms.optimizer import grow_updates
+from popdist_onnx.transforms.optimizer import grow_updates, scale_loss
 from popdist_onnx.transforms.randomness import random_inputs
 from popdist_onnx.transforms.statistics import running_statistics
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import onnx_ir as ir
 
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.types import InputShapeInfo, SessionOptions
+
+
+logger = logging.getLogger("popdist.onnx")
 
 
 def layout(options: SessionOptions) -> Layout:
@@ -77,7 +83,11 @@ def shared_by_collectives(options: SessionOptions) -> bool:
 
 
 def training_graph(
-    proto: onnx.ModelProto, loss: str, optimizer: Optimizer, options: SessionOptions
+    proto: onnx.ModelProto,
+    loss: str,
+    optimizer: Optimizer,
+    options: SessionOptions,
+    anchors: Sequence[str] = (),
 ) -> ir.Model:
     """Makes a training graph.
 
@@ -86,9 +96,10 @@ def training_graph(
         loss: The tensor to minimise.
         optimizer: How.
         options: The session's options.
+        anchors: What the program wants back: gradients of any tensors among it are made as well.
 
     Returns:
-        A graph of standard operators and gradient copies.
+        A graph of standard operators and gradient copies. Without weights it has gradients only.
 
     Raises:
         popart_exception: Something in the model or the options cannot be done.
@@ -101,9 +112,15 @@ def training_graph(
     random_inputs(model)
     running_statistics(model)
     set_loss(model, loss)
-    autodiff(model)
+    asked = _gradients_asked_for(model, anchors)
+    autodiff(model, wanted=asked)
     how = layout(options)
     reduction = options.accumulationAndReplicationReductionType
+    if not gradients_of(model) and (asked or not model.graph.initializers):
+        if not asked:
+            logger.warning("the model has no weights and no gradient is anchored: nothing trains")
+        replicas = options.getGlobalReplicationFactor()
+        return lower(scale_loss(model, optimizer, reduction, replicas))
     if how.runs > 1:
         accumulate(model, how.runs, optimizer.accum_type)
     grow_updates(
@@ -117,6 +134,15 @@ def training_graph(
     if options.hostAllReduce or shared_by_collectives(options):
         insert_host_allreduce(model)
     return model
+
+
+def _gradients_asked_for(model: ir.Model, anchors: Sequence[str]) -> list[str]:
+    """The tensors whose gradients are anchored, as far as the model has them."""
+    graph = model.graph
+    known = {str(value.name) for value in graph.inputs} | set(graph.initializers)
+    known |= {str(value.name) for node in graph for value in node.outputs}
+    asked = [name.removeprefix(GRADIENT) for name in anchors if name.startswith(GRADIENT)]
+    return [name for name in asked if name in known]
 
 
 def inference_graph(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import sys
@@ -16,11 +15,11 @@ from google.protobuf.json_format import MessageToDict  # type: ignore[import-unt
 from tqdm import tqdm
 
 from popdist.popdist_core import topology
-from popdist_onnx.errors import NotOnHostError, popart_exception
+from popdist_onnx.errors import NotOnHostError, popart_exception, popart_runtime_error
 from popdist_onnx.graph.load import save
 from popdist_onnx.runtime.compiled import Execution, default_threads
 from popdist_onnx.runtime.engine import Engine, Layout
-from popdist_onnx.session.anchors import StepPort, array_shape, elements
+from popdist_onnx.session.anchors import StepPort, array_shape, elements, failed_shape, why_missing
 from popdist_onnx.session.arguments import require_step_io
 from popdist_onnx.session.devices import DeviceInfo, require
 from popdist_onnx.session.step_io import PyStepIO
@@ -35,7 +34,7 @@ from popdist_onnx.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import onnx
 
@@ -86,6 +85,7 @@ class Session:
         self._reading = reading
         self._layout = layout
         self._anchors = {anchor: self._anchor(anchor) for anchor in dataFlow.anchors()}
+        self._require_work()
         self._host = HostTensors(reading)
         self._engine: Engine | None = None
         self._loaded = False
@@ -99,7 +99,6 @@ class Session:
             loadEngine: Kept; there is nothing to load beyond what is compiled.
 
         Raises:
-            popart_runtime_error: Nothing is to be computed.
             poplar_exception: ONNX Runtime does not take the model.
         """
         del loadEngine
@@ -460,13 +459,23 @@ class Session:
             )
         return engine
 
+    def _require_work(self) -> None:
+        made = {name for step in self._reading.steps for name in step.writes}
+        constants = set(self._reading.constants) - set(self._reading.model.graph.initializers)
+        if not self._reading.states and (made | constants).isdisjoint(self._anchors):
+            raise popart_runtime_error(
+                "PD562",
+                "All operations in the main graph were pruned, nothing to compute",
+                hint="anchor a tensor that an operator makes",
+            )
+
     def _anchor(self, name: str) -> Spec:
-        if name not in self._reading.specs:
+        if name not in self._reading.specs or failed_shape(self._reading, name):
             raise popart_exception(
                 "PD576",
                 f"Anchor tensor `{name}' not in Ir Tensors. It was not created, or was removed",
                 value=name,
-                hint=_closest(name, self._reading.specs),
+                hint=why_missing(self._reading, name),
             )
         return self._reading.specs[name]
 
@@ -476,11 +485,6 @@ class Session:
         if normal and spec.dtype.is_floating_point():
             return np.random.default_rng(0).normal(size=shape).astype(dtype)
         return np.zeros(shape, dtype)
-
-
-def _closest(name: str, known: Collection[str]) -> str | None:
-    near = difflib.get_close_matches(name, known, n=3)
-    return f"did you mean {' or '.join(near)}?" if near else None
 
 
 def _no_report(call: str, hint: str) -> NotOnHostError:

@@ -82,7 +82,7 @@ class TrainingSession(Session):
         require_data_flow(dataFlow)
         require_id("loss", loss)
         proto = read_with_shapes(fnModel, inputShapeInfo)
-        graph = training_graph(proto, loss, optimizer, options)
+        graph = training_graph(proto, loss, optimizer, options, dataFlow.anchors())
         kept = [str(value.name) for value in variables(graph.graph)]
         if deviceInfo is None or deviceInfo.runs_on_processor:
             choose_convolutions(graph, block_length())
@@ -234,7 +234,8 @@ class TrainingSession(Session):
         self._continue_random_streams(engine)
         if engine.gradients:
             self._streams = Streams(engine.gradients, self._layout.replicas)
-        if shared_by_collectives(self._options) and not self._options.hostAllReduce:
+        exchanged = engine.gradients and not self._options.hostAllReduce
+        if shared_by_collectives(self._options) and exchanged:
             self._connect_collectives()
 
     def _connect_collectives(self) -> None:

@@ -14,11 +14,12 @@ import numpy as np
 import onnx_ir as ir
 
 from popdist_onnx.graph import names
+from popdist_onnx.graph.names import LOSS, reserved_prefix
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.optimizers.values import UpdateError
 from popdist_onnx.optimizers.weight_update import compute_type
-from popdist_onnx.transforms.autodiff import gradients_of
+from popdist_onnx.transforms.autodiff import gradients_of, variables, why_no_gradient
 from popdist_onnx.types.tensor_info import DataType
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 ACCUMULATION = "popdist.accumulation"
 """Metadata key of models: the number of micro-batches per weight update."""
+
+_SHOWN = 3
 
 UPDATE_PHASE = {names.PASS: "optimizer", names.PHASE: "update"}
 """Metadata of nodes that run once per weight update."""
@@ -154,15 +157,24 @@ def require_gradients(model: ir.Model) -> None:
     Raises:
         UpdateError: It has none.
     """
-    if not gradients_of(model):
-        raise UpdateError(
-            "PD545",
-            "no weight of the model has a gradient",
-            accepted=f"values named {names.GRADIENT}<weight>",
-            hint="run autodiff(model) first, and see that weights reach the loss through operators "
-            "with gradients; weights that ConstantOfShape nodes fill must be stored, as "
-            "popdist_onnx.training.model.with_stored_fills(model) does",
+    if gradients_of(model):
+        return
+    weights = [*variables(model.graph)] or [
+        value for name, value in model.graph.initializers.items() if not reserved_prefix(name)
+    ]
+    if weights and LOSS in model.metadata_props:
+        hint = "; ".join(f"{w.name}: {why_no_gradient(model, w)}" for w in weights[:_SHOWN])
+    else:
+        hint = (
+            "the model has no weights: they are initializers, as addInitializedInputTensor makes "
+            "them (popdist_onnx.training.model.with_stored_fills stores those that nodes fill)"
         )
+    raise UpdateError(
+        "PD545",
+        "no weight of the model has a gradient",
+        accepted=f"values named {names.GRADIENT}<weight>",
+        hint=hint,
+    )
 
 
 def _in(tape: Tape, value: ir.Value, dtype: ir.DataType) -> Tensor:

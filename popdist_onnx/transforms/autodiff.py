@@ -16,7 +16,7 @@ from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import FLOATING, captured
 from popdist_onnx.graph.expand import expand
 from popdist_onnx.graph.fold import fold
-from popdist_onnx.graph.names import RESERVED
+from popdist_onnx.graph.names import LOSS, RESERVED
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape, Tensor
 from popdist_onnx.graph.values import dims
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 20
+_FEW = 3
 
 _CONTROL = ("If", "Loop", "Scan")
 
@@ -361,6 +362,37 @@ def gradients_of(model: ir.Model, frozen: Collection[str] = ()) -> dict[str, ir.
         for value in variables(model.graph, frozen)
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def why_no_gradient(model: ir.Model, value: ir.Value) -> str:
+    """Says why a tensor of a model has no gradient.
+
+    Args:
+        model: A model; with its loss where it is trained.
+        value: The tensor.
+
+    Returns:
+        A sentence that names what stands between the tensor and the loss.
+    """
+    if LOSS not in model.metadata_props:
+        return "gradients are made by a training session, from its loss"
+    if value.dtype is not None and value.dtype not in FLOATING:
+        return f"{value.name} holds {value.dtype.name}: only floating-point tensors have gradients"
+    loss = loss_of(model)
+    reached, stops = {value}, []
+    for node in model.graph:
+        if reached.isdisjoint([*node.inputs, *captured(node)]):
+            continue
+        flows = not reached.isdisjoint(_flowing(node))
+        if not flows or not any(_may_flow(one) for one in node.outputs):
+            rule = rule_of(node)
+            reason = f": {rule.reason}" if rule is not None and rule.reason else ""
+            stops.append(f"{node.op_type} ({node.name or node.outputs[0].name}){reason}")
+        else:
+            reached.update(node.outputs)
+    if stops:
+        return f"no gradient passes {', '.join(stops[:_FEW])}"
+    return f"the loss '{loss.name}' does not depend on {value.name}"
 
 
 def _find(graph: ir.Graph, wanted: Collection[str]) -> list[ir.Value]:

@@ -117,18 +117,15 @@ DIVISOR = "popdist.gradient-divisor"
 """Metadata key of models: the number of micro-batches that a gradient is the mean of."""
 
 
-class GrowUpdates(Pass):
-    """Adds loss scaling, clipping and the update of every weight that has a gradient.
+class ScaleLoss(Pass):
+    """Multiplies the gradient of the loss by the loss scaling, and divides it by the replicas.
 
-    Needs: ``Gradient___w`` values, and the seed of the loss gradient where the loss is scaled.
-    Leaves: ``UpdatedVar___w`` and ``UpdatedVar___<state>`` as outputs of the graph, made by nodes
-    marked ``popdist.phase = update``.
+    Needs: the seed of the loss gradient where there is something to scale.
+    Leaves: the same names; every gradient is scaled.
 
     Args:
-        optimizer: The optimizer.
-        reduction: How gradients combine over micro-batches and replicas. Mean divides the loss
-            gradient by the replicas, and the accumulated gradient by the micro-batches of one.
-        accumulation: The number of micro-batches of one replica per update.
+        optimizer: Whose loss scaling.
+        reduction: How gradients combine over replicas; a mean divides the loss gradient.
         replicas: The number of replicas that a mean is taken over.
     """
 
@@ -136,13 +133,71 @@ class GrowUpdates(Pass):
         self,
         optimizer: Optimizer,
         reduction: ReductionType = ReductionType.Sum,
-        accumulation: int = 1,
         replicas: int = 1,
     ) -> None:
         self.optimizer = require_optimizer(optimizer)
-        mean = reduction is ReductionType.Mean
-        self.divisor = accumulation if mean else 1
-        self.replicas = replicas if mean else 1
+        self.replicas = replicas if reduction is ReductionType.Mean else 1
+
+    def change(self, model: ir.Model) -> bool:
+        """Scales the seed.
+
+        Args:
+            model: The model.
+
+        Returns:
+            Whether there was something to scale.
+        """
+        graph, scaling = model.graph, self.optimizer.lossScaling()
+        if scaling.isConst() and scaling.val() == self.replicas:
+            return False
+        seed = _seed(graph)
+        before = seed.outputs[0]
+        one = np.asarray(seed.attributes["value"].value.numpy())
+        if scaling.isConst():
+            content = one * one.dtype.type(scaling.val() / self.replicas)
+            seed.attributes["value"] = ir.AttrTensor("value", ir.Tensor(content))
+            return True
+        tape = Tape(graph, scope="loss_scaling/", metadata={names.PASS: "optimizer"})
+        numbers = Numbers(tape, self.optimizer, 1)
+        readers = list(before.uses())
+        dtype, name = before.dtype or ir.DataType.FLOAT, str(before.name)
+        before.name = f"{name}/unscaled"
+        computed = compute_type(dtype)
+        scale = numbers.input(f"{LOSS_SCALING_INPUT}{computed.name}", computed)
+        with tape.at(next((node for node in graph if before in node.inputs), None)):
+            wide = tape.wrap(before) if dtype == computed else tape.Cast(before, to=int(computed))
+            scaled = wide * (scale / float(self.replicas) if self.replicas > 1 else scale)
+            scaled = scaled if dtype == computed else tape.Cast(scaled, to=int(dtype))
+        for reader, index in readers:
+            reader.replace_input_with(index, scaled.value)
+        for index, output in enumerate(graph.outputs):
+            if output is before:
+                graph.outputs[index] = scaled.value
+        scaled.value.name = name
+        return True
+
+
+class GrowUpdates(Pass):
+    """Adds clipping and the update of every weight that has a gradient.
+
+    Needs: ``Gradient___w`` values, of the loss that `ScaleLoss` has scaled.
+    Leaves: ``UpdatedVar___w`` and ``UpdatedVar___<state>`` as outputs of the graph, made by nodes
+    marked ``popdist.phase = update``.
+
+    Args:
+        optimizer: The optimizer.
+        reduction: How gradients combine over micro-batches; a mean divides their sum.
+        accumulation: The number of micro-batches of one replica per update.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        reduction: ReductionType = ReductionType.Sum,
+        accumulation: int = 1,
+    ) -> None:
+        self.optimizer = require_optimizer(optimizer)
+        self.divisor = accumulation if reduction is ReductionType.Mean else 1
 
     def requires(self, model: ir.Model) -> None:
         """Looks for gradients, and for the weights that the optimizer names.
@@ -170,8 +225,6 @@ class GrowUpdates(Pass):
         Returns:
             True.
         """
-        every = Tape(model.graph, scope="loss_scaling/", metadata={names.PASS: "optimizer"})
-        self._scale_loss(model.graph, Numbers(every, self.optimizer, self.divisor))
         once = Tape(model.graph, scope="optimizer/", metadata=UPDATE_PHASE)
         numbers = Numbers(once, self.optimizer, self.divisor)
         read = updaters(model)
@@ -194,34 +247,6 @@ class GrowUpdates(Pass):
         ]
         if missing:
             raise UpdateError("PD545", "weights have a gradient, but no update", value=missing)
-
-    def _scale_loss(self, graph: ir.Graph, numbers: Numbers) -> None:
-        scaling = self.optimizer.lossScaling()
-        if scaling.isConst() and scaling.val() == self.replicas:
-            return
-        seed = _seed(graph)
-        before = seed.outputs[0]
-        one = np.asarray(seed.attributes["value"].value.numpy())
-        if scaling.isConst():
-            content = one * one.dtype.type(scaling.val() / self.replicas)
-            seed.attributes["value"] = ir.AttrTensor("value", ir.Tensor(content))
-            return
-        readers = list(before.uses())
-        dtype, name = before.dtype or ir.DataType.FLOAT, str(before.name)
-        before.name = f"{name}/unscaled"
-        computed = compute_type(dtype)
-        scale = numbers.input(f"{LOSS_SCALING_INPUT}{computed.name}", computed)
-        tape = numbers.tape
-        with tape.at(next((node for node in graph if before in node.inputs), None)):
-            wide = tape.wrap(before) if dtype == computed else tape.Cast(before, to=int(computed))
-            scaled = wide * (scale / float(self.replicas) if self.replicas > 1 else scale)
-            scaled = scaled if dtype == computed else tape.Cast(scaled, to=int(dtype))
-        for reader, index in readers:
-            reader.replace_input_with(index, scaled.value)
-        for index, output in enumerate(graph.outputs):
-            if output is before:
-                graph.outputs[index] = scaled.value
-        scaled.value.name = name
 
     def _require_known(self, what: str, weights: Iterable[str], model: ir.Model) -> None:
         known = list(model.graph.initializers)
@@ -259,7 +284,32 @@ def grow_updates(
         UpdateError: There are no gradients, there are updates already, a weight that the optimizer
             names does not exist, or a state in the model does not fit.
     """
-    GrowUpdates(optimizer, reduction, accumulation, replicas)(model)
+    grow = GrowUpdates(optimizer, reduction, accumulation)
+    # Before the loss is scaled: a model that is refused stays as it was.
+    grow.requires(model)
+    ScaleLoss(optimizer, reduction, replicas)(model)
+    grow(model)
+    return model
+
+
+def scale_loss(
+    model: ir.Model,
+    optimizer: Optimizer,
+    reduction: ReductionType = ReductionType.Sum,
+    replicas: int = 1,
+) -> ir.Model:
+    """Scales the gradients of a model that has no weights to update.
+
+    Args:
+        model: A differentiated model, changed in place.
+        optimizer: Whose loss scaling.
+        reduction: How gradients combine over replicas.
+        replicas: The number of replicas that a mean is taken over.
+
+    Returns:
+        The model.
+    """
+    ScaleLoss(optimizer, reduction, replicas)(model)
     return model
 
 
@@ -286,7 +336,8 @@ def _seed(graph: ir.Graph) -> ir.Node:
         "PD545",
         "the gradient of the loss is not known, so the loss cannot be scaled",
         accepted=f"a Constant node with metadata {names.ROLE} = {names.LOSS_SEED}",
-        hint="run autodiff(model), or use lossScaling 1 without a mean over replicas",
+        hint="the loss needs its gradient first (autodiff(model)), or lossScaling 1 without a mean "
+        "over replicas",
     )
 
 

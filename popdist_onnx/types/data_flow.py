@@ -14,7 +14,7 @@ class AnchorReturnType:
     Args:
         name: ``Final`` (of the last micro-batch), ``All``, ``Sum`` (over the step) or ``EveryN``,
             in any case.
-        period: N, for ``EveryN`` only.
+        period: N, for ``EveryN`` only: every N-th micro-batch comes back.
 
     Raises:
         ValueRangeError: The name is unknown, or the period is missing, not positive, or given to

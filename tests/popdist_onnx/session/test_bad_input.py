@@ -268,9 +268,67 @@ def test_an_inference_session_keeps_its_constant_weights():
 
 
 def test_nothing_to_compute():
-    made = popart.InferenceSession(networks.perceptron(MICRO_BATCH), popart.DataFlow(1, ["x"]), CPU)
     with refused("All operations in the main graph were pruned, nothing to compute"):
-        made.prepareDevice()
+        popart.InferenceSession(networks.perceptron(MICRO_BATCH), popart.DataFlow(1, ["x"]), CPU)
+
+
+def refused_graph(build, *anchors):
+    """The message with which a session refuses a graph; gradients are of the loss it returns."""
+    builder = popart.Builder()
+    loss = builder.aiGraphcore.identityloss([build(builder)])
+    every = {name: popart.AnchorReturnType("All") for name in anchors or [loss]}
+    flow, model = popart.DataFlow(1, every), builder.getModelProto()
+    with pytest.raises(popart.popart_exception) as refusal:
+        popart.TrainingSession(model, flow, loss, popart.ConstSGD(0.1), CPU)
+    return str(refusal.value)
+
+
+def test_a_missing_gradient_says_what_stands_between():
+    def build(builder):
+        x = builder.addInputTensor("FLOAT", [2], "x")
+        n = builder.addInputTensor("INT32", [2], "n")
+        builder.aiOnnx.exp([builder.addInputTensor("FLOAT", [2], "aside")])
+        steps = builder.aiOnnx.cast([builder.aiOnnx.cast([x], "INT32")], "FLOAT")
+        return builder.aiOnnx.add([steps, builder.aiOnnx.cast([n], "FLOAT")])
+
+    assert "no gradient passes Cast (Cast:0)" in refused_graph(build, "Gradient___x")
+    assert "n holds INT32: only floating-point" in refused_graph(build, "Gradient___n")
+    assert "does not depend on aside" in refused_graph(build, "Gradient___aside")
+    assert "did you mean" in refused_graph(build, "Gradient___Cast:7")
+
+
+def test_a_weight_without_gradient_is_told_where_it_stops():
+    def build(builder):
+        w = builder.addInitializedInputTensor(np.ones(2, np.float32), "w")
+        x = builder.addInputTensor("FLOAT", [2], "x")
+        return builder.aiOnnx.mul(
+            [x, builder.aiOnnx.cast([builder.aiOnnx.cast([w], "INT32")], "FLOAT")]
+        )
+
+    text = refused_graph(build)
+    assert "no weight of the model has a gradient" in text
+    assert "w: no gradient passes Cast (Cast:0" in text
+
+
+def test_failed_shape_inference_names_its_node_and_reason():
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [2, 3, 4, 4], "x")
+    five = [builder.addInitializedInputTensor(np.ones(5, np.float32)) for _ in range(4)]
+    (y,) = builder.aiOnnx.batchnormalization([x, *five], 1)
+    with refused(r"(?s)not in Ir Tensors.*stopped at BatchNormalization.*between 5 and 3"):
+        popart.InferenceSession(builder.getModelProto(), popart.DataFlow(1, [y]), CPU)
+    with refused("the axes of Transpose are no order of the 4 axes"):
+        builder.aiOnnx.transpose([x], [1, 0])
+
+
+def test_an_anchored_constant_comes_back():
+    builder = popart.Builder()
+    y = builder.aiOnnx.identity([builder.aiOnnx.constant(np.arange(3, dtype=np.float32))])
+    made = popart.InferenceSession(builder.getModelProto(), popart.DataFlow(1, [y]), CPU)
+    made.prepareDevice()
+    anchors = made.initAnchorArrays()
+    made.run(popart.PyStepIO({}, anchors))
+    np.testing.assert_array_equal(anchors[y], [0, 1, 2])
 
 
 def test_devices():
