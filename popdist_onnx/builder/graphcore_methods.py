@@ -292,7 +292,7 @@ METHODS = (
         "ReduceMedian",
         1,
         "The lower median along axes, and its indices.",
-        Parameter("axes", Kind.INTS, None),
+        Parameter("axes", Kind.INTS, None, keep_empty=True),
         Parameter("keepdims", Kind.INT, 1),
         outputs=2,
     ),

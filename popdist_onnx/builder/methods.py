@@ -34,6 +34,7 @@ class Parameter:
         attribute_name: The node's attribute, where it is called differently.
         late: Whether it is given by name only, because the published method lacks it.
         hidden: Whether only `Method.prepare` gives it.
+        keep_empty: Whether an empty list is written, because it says something else than None.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Parameter:
     attribute_name: str | None = None
     late: bool = False
     hidden: bool = False
+    keep_empty: bool = False
 
     @property
     def attribute(self) -> str:
@@ -217,7 +219,8 @@ class OperatorSet:
         attributes: list[ir.Attr] = []
         for parameter in method.parameters:
             value = bound[parameter.name]
-            if value is None or (isinstance(value, (list, tuple)) and not value):
+            empty = isinstance(value, (list, tuple)) and not value
+            if value is None or (empty and not parameter.keep_empty):
                 continue
             if parameter.late and value == parameter.default:
                 continue

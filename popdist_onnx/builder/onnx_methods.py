@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ def _method(schema: OpSchema, version: int) -> Method:
         )
         prepare = _split_in_equal_parts
     if schema.name.startswith("Reduce") and "axes" in schema.attributes:
-        prepare = _require_axes
+        parameters = [replace(one, keep_empty=one.name == "axes") for one in parameters]
     if schema.deprecated:
         prepare = _refuse_deprecated(schema.name, version)
     least, most = schema.min_output, schema.max_output
@@ -145,18 +146,6 @@ def _summary(schema: OpSchema) -> str:
 
 def _split_in_equal_parts(inputs: list[Any], bound: dict[str, Any]) -> None:
     bound["equal_parts"] = bound["num_outputs"] if len(inputs) == 1 else None
-
-
-def _require_axes(inputs: list[Any], bound: dict[str, Any]) -> None:
-    del inputs
-    axes = bound["axes"]
-    if axes is not None and not len(axes):
-        raise ValueRangeError(
-            "PD501",
-            "a reduction over no axes leaves its input alone in PopART, and sums all of it in ONNX",
-            value=axes,
-            hint="leave axes out to reduce over all, or the reduction out",
-        )
 
 
 def _refuse_deprecated(op_type: str, version: int) -> Any:

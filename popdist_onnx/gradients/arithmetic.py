@@ -43,7 +43,7 @@ def _pow(at: At) -> list[Tensor | None]:
     exponent = None if at.wants(1) else b.constant
     return [
         at.g * _slope_of_power(at, a, b, exponent) if at.wants(0) else None,
-        at.g * _logarithmic_slope(at, a) if at.wants(1) else None,
+        at.g * _logarithmic_slope(at, a, b) if at.wants(1) else None,
     ]
 
 
@@ -67,10 +67,11 @@ def _slope_of_power(at: At, a: Tensor, b: Tensor, exponent: Array | None) -> Ten
             return a ** (power - 1) * power if power else a * 0
 
 
-def _logarithmic_slope(at: At, a: Tensor) -> Tensor:
-    """The slope in the exponent is y log(a), and zero where a is zero."""
-    one = at.tape.scalar(1, a.dtype)
-    return at.y * at.tape.Log(at.tape.Where(at.tape.Equal(a, 0.0), one, a))
+def _logarithmic_slope(at: At, a: Tensor, b: Tensor) -> Tensor:
+    """The slope in the exponent is y log(a); it is zero where 0 is raised to 0 or more."""
+    tape = at.tape
+    vanishes = tape.And(tape.Equal(a, 0.0), b >= 0.0)
+    return at.y * tape.Log(tape.Where(vanishes, tape.scalar(1, a.dtype), a))
 
 
 @gradient("Mod", broadcasts=True)

@@ -30,6 +30,32 @@ no_gradient("Detach", domain=DOMAIN, reason="it stops gradients: that is what it
 gradient("Gelu", domain=DOMAIN)(gelu_tanh)
 
 
+@gradient("Log1p", domain=DOMAIN)
+def _log1p(at: At) -> Tensor:
+    return at.g / (at.x + 1.0)
+
+
+@gradient("Expm1", domain=DOMAIN)
+def _expm1(at: At) -> Tensor:
+    return at.g * at.tape.Exp(at.x)
+
+
+@gradient("Atan2", domain=DOMAIN, broadcasts=True)
+def _atan2(at: At) -> list[Tensor]:
+    """``(x dy - y dx) / (x^2 + y^2)``, and zero at the origin, as in torch.
+
+    Both are divided by the larger one first, so that no square vanishes or overflows.
+    """
+    tape, y, x = at.tape, at.input(0), at.input(1)
+    larger = tape.Max(tape.Abs(y), tape.Abs(x))
+    one = tape.scalar(1, x.dtype)
+    length = tape.Where(tape.Equal(larger, 0.0), one, larger)
+    v, u = y / length, x / length
+    squares = u * u + v * v
+    scaled = at.g / length / tape.Where(tape.Equal(larger, 0.0), one, squares)
+    return [u * scaled, -(v * scaled)]
+
+
 @gradient("Nll", domain=DOMAIN, inputs=(0,))
 def _nll(at: At) -> Edges:
     """Through a softmax, softmax - onehot; else -onehot / max(p, 1e-10); per row, times its share.

@@ -302,10 +302,10 @@ WITHOUT_FLOAT64 = frozenset(
     {
         *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan", "Erf", "Celu"),
         *("AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool"),
-        *("Conv", "ConvTranspose", "Resize", "Upsample"),
+        *("Conv", "ConvTranspose"),
         *("InstanceNormalization", "LRN", "MeanVarianceNormalization"),
         *("GRU", "LSTM", "RNN"),
-        *("Mean", "OneHot"),
+        "Mean",
     }
 )
 """Operators that the runtime cannot train in float64 (ONNX Runtime 1.31, tried one by one)."""

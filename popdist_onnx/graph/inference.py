@@ -23,7 +23,22 @@ _RULES: dict[tuple[str, str], Inference] = {}
 _BEFORE_STATE = 2
 """Inputs of a `Loop` before its state: the most turns, and the condition."""
 
+
 _MARK = "InferenceError]"
+
+SHAPE_OPERANDS = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Pad": (1, 3),
+    "Reshape": (1,),
+    "Resize": (3,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+}
+"""Inputs that are 64-bit numbers in ONNX; PopART takes 32 bits, too."""
+
 
 # Constant inputs beyond this size never decide a shape.
 _MOST_ELEMENTS = 4096
@@ -87,7 +102,12 @@ def annotate(node: ir.Node, opset: int) -> None:
     """
     rule = _RULES.get((node.domain, node.op_type))
     node.meta.pop(FAILED_INFERENCE, None)
-    found = rule(node) if rule is not None else _by_schema(node, opset)
+    if rule is not None:
+        found = rule(node)
+    elif _reduces_nothing(node):
+        found = _like_first(node)
+    else:
+        found = _by_schema(node, opset)
     for output, info in zip(node.outputs, found, strict=False):
         if info is not None:
             _merge(output, *info)
@@ -97,6 +117,30 @@ def _reason(said: str) -> str:
     """The sentence in what onnx says of a failed inference."""
     marked = [line for line in said.splitlines() if _MARK in line]
     return (marked[-1].rpartition(_MARK)[2] if marked else said).strip()
+
+
+def _reduces_nothing(node: ir.Node) -> bool:
+    """Whether a reduction has an empty list of axes, which in PopART makes it the identity."""
+    axes = node.attributes.get("axes") if node.op_type.startswith("Reduce") else None
+    return node.domain == "" and axes is not None and not list(axes.as_ints())
+
+
+def operand_type(node: ir.Node, index: int, dtype: ir.DataType | None) -> ir.DataType | None:
+    """The type in which ONNX takes an operand that PopART takes in several.
+
+    Args:
+        node: The node.
+        index: Which input.
+        dtype: The input's type.
+
+    Returns:
+        The type: int64 for int32 shapes, float32 for float16 scales, else the same.
+    """
+    if dtype is ir.DataType.INT32 and index in SHAPE_OPERANDS.get(node.op_type, ()):
+        return ir.DataType.INT64
+    if dtype is ir.DataType.FLOAT16 and node.op_type == "Resize" and index in (1, 2):
+        return ir.DataType.FLOAT
+    return dtype
 
 
 def annotate_graph(graph: ir.Graph, opset: int) -> None:
@@ -145,12 +189,16 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
         return []
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
-    for value in node.inputs:
+    for index, value in enumerate(node.inputs):
         if value is None or value.type is None:
             continue
         name = str(value.name)
         types[name] = type_proto(value)
         array = constant(value)
+        wanted = operand_type(node, index, value.dtype)
+        if wanted is not None and wanted != value.dtype:
+            types[name].tensor_type.elem_type = int(wanted)
+            array = None if array is None else array.astype(wanted.numpy())
         if array is not None and array.size <= _MOST_ELEMENTS:
             # Not onnx's own helper, which knows no bfloat16.
             data[name] = ir.to_proto(ir.Tensor(array, name=name))

@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import newest_opset, subgraphs
+from popdist_onnx.graph.conform import conform
 from popdist_onnx.graph.expand import expand
 from popdist_onnx.graph.fold import fold, fold_node
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
@@ -192,6 +193,7 @@ def load(source: Source) -> ir.Model:
         model.graph.opset_imports[""] = _least_opset(model.graph, opset)
         expand(model.graph, [node for node in model.graph if node.op_type in _WITHOUT_KERNEL])
         fold(model)
+    conform(model)
     return model
 
 

@@ -191,7 +191,10 @@ def _coerced(tape: Tape, node: Parts) -> None:
 def _axes(tape: Tape, node: Parts) -> None:
     del tape
     axes = _ints(node.take("axes"))
-    if axes is not None:
+    if axes is not None and not axes.size and node.op_type.startswith("Reduce"):
+        # PopART reduces over the axes that a list names, be it empty; without a list over all.
+        node.op_type, node.attributes = "Identity", {}
+    elif axes is not None:
         node.feed(1, axes)
 
 
@@ -247,17 +250,50 @@ def _upsample_scales(tape: Tape, node: Parts) -> None:
 
 @_upgrades(11, "Upsample", "Resize")
 def _resize(tape: Tape, node: Parts) -> None:
-    """Until opset 10 coordinates were asymmetric, rounded down (up when it shrinks)."""
+    """Until opset 10 coordinates were asymmetric and rounded down."""
     mode = node.take("mode", "nearest")
     scales = node.tensor(tape, 1)
-    shrinks = scales.constant is not None and bool((scales.constant < 1).any())
     node.op_type, node.inputs = "Resize", [node.inputs[0], None, scales]
     node.attributes = {
         "mode": "linear" if mode == "bilinear" else mode,
         "coordinate_transformation_mode": "asymmetric",
     }
     if mode == "nearest":
-        node.attributes["nearest_mode"] = "ceil" if shrinks else "floor"
+        node.attributes["nearest_mode"] = "floor"
+
+
+@_upgrades(11, "ConvTranspose")
+def _conv_transpose(tape: Tape, node: Parts) -> None:
+    """Until opset 10 the larger half of an odd padding stood at the other end."""
+    auto = node.attributes.get("auto_pad", "NOTSET")
+    x, w = node.tensor(tape), node.tensor(tape, 1)
+    wanted = node.attributes.get("output_shape")
+    if (wanted is None and not auto.startswith("SAME")) or not (x.static and w.static):
+        return
+    counts = x.shape[2:]
+    ones, none = [1] * len(counts), [0] * len(counts)
+    strides = node.attributes.get("strides", ones)
+    sizes = (one * stride for one, stride in zip(counts, strides, strict=True))
+    lengths = list(sizes if wanted is None else wanted)[-len(counts) :]
+    totals = [
+        stride * (count - 1) + extra + (size - 1) * dilation + 1 - length
+        for stride, count, extra, size, dilation, length in zip(
+            strides,
+            counts,
+            node.attributes.get("output_padding", none),
+            node.attributes.get("kernel_shape", w.shape[2:]),
+            node.attributes.get("dilations", ones),
+            lengths,
+            strict=True,
+        )
+    ]
+    if any(total < 0 for total in totals):
+        return
+    small = [total // 2 for total in totals]
+    large = [total - half for total, half in zip(totals, small, strict=True)]
+    node.attributes["pads"] = large + small if auto == "SAME_UPPER" else small + large
+    node.take("auto_pad")
+    node.take("output_shape")
 
 
 @_upgrades(11, "Scatter")

@@ -141,3 +141,22 @@ def test_l1_and_identity_loss(reduction):
     node = op("IdentityLoss", ["x"], ["raw"], reduction=reduction)
     _, found = gradient([node], {"x": x}, ["x"])
     np.testing.assert_allclose(found, np.full_like(x, 1 / count))
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
+def test_atan2_everywhere(scale):
+    """Also on the axes, at the origin, and where squares vanish or overflow."""
+    near = np.array([-3, -1, 0, 0.5, 2], np.float32) * np.float32(scale)
+    feeds = {"y": near.reshape(5, 1), "x": near}
+    found = gradient([op("Atan2", ["y", "x"], ["raw"])], feeds, ["y", "x"])[1:]
+    y, x = (torch.tensor(feeds[name], dtype=torch.float64, requires_grad=True) for name in "yx")
+    torch.atan2(y, x).sum().backward()
+    for got, wanted in zip(found, (y.grad, x.grad), strict=True):
+        np.testing.assert_allclose(got, wanted.numpy(), rtol=1e-5, atol=1e-6 / scale)
+
+
+def test_logarithm_and_exponential_around_one_beyond_their_domain():
+    x = np.array([-3, -2, -1 + 1e-6, -0.5, 0, 1e-7, 4], np.float32)
+    for name, slope in (("Log1p", 1 / (1 + x)), ("Expm1", np.exp(x))):
+        found = gradient([op(name, ["x"], ["raw"])], {"x": x}, ["x"])[1]
+        np.testing.assert_allclose(found, slope, rtol=1e-5)

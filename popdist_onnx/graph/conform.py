@@ -1,0 +1,332 @@
+"""Nodes as both ONNX's text and ONNX Runtime's kernels take them.
+
+PopART's builder takes operands that ONNX's text does not know (32-bit shapes, float16 scales), and
+in some places ONNX Runtime's kernels differ from the text, or do not exist. Such nodes are written
+with others that agree; names of values stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from popdist_onnx.graph import resampling
+from popdist_onnx.graph.compat import captured, replace_uses, subgraphs
+from popdist_onnx.graph.inference import SHAPE_OPERANDS, annotate, operand_type
+from popdist_onnx.graph.names import ORIGIN
+from popdist_onnx.graph.tensor import Tape
+from popdist_onnx.graph.values import constant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.values import Array
+
+_FORMS: dict[str, Callable[[Tape, ir.Node], Sequence[Tensor] | None]] = {}
+"""By operator: what takes a node's place; None where the node may stay."""
+
+
+def _form(*op_types: str) -> Callable[..., Callable[[Tape, ir.Node], Sequence[Tensor] | None]]:
+    def register(
+        function: Callable[[Tape, ir.Node], Sequence[Tensor] | None],
+    ) -> Callable[[Tape, ir.Node], Sequence[Tensor] | None]:
+        _FORMS.update(dict.fromkeys(op_types, function))
+        return function
+
+    return register
+
+
+def conform(model: ir.Model) -> None:
+    """Writes a model's nodes so that text and kernels agree.
+
+    Args:
+        model: The model, in the working opset and with shapes; changed in place.
+    """
+    _conform(model.graph, model.graph.opset_imports[""])
+    _narrow_indices(model.graph)
+
+
+def _conform(graph: ir.Graph, opset: int) -> None:
+    tape = Tape(graph, opset=opset)
+    for node in list(graph):
+        for inner in subgraphs(node):
+            _conform(inner, opset)
+        if node.domain:
+            continue
+        _cast_shapes(tape, node)
+        form = _FORMS.get(node.op_type)
+        if form is None or any(value is not None and value.dtype is None for value in node.inputs):
+            continue
+        metadata = {ORIGIN: f"{node.op_type}-{opset}", **node.metadata_props}
+        with tape.at(node, f"{node.outputs[0].name}/", metadata):
+            made = form(tape, node)
+            if made is not None:
+                tape.substitute(node, made)
+
+
+# Operands of another type.
+
+
+def _cast_shapes(tape: Tape, node: ir.Node) -> None:
+    """Shapes are 64-bit numbers, scales are single precision."""
+    changed = False
+    for index, value in enumerate(node.inputs):
+        wanted = None if value is None else operand_type(node, index, value.dtype)
+        if value is not None and wanted is not None and wanted != value.dtype:
+            _cast(tape, node, index, wanted)
+            changed = True
+    if changed:
+        annotate(node, tape.opset)
+
+
+def _cast(tape: Tape, node: ir.Node, index: int, dtype: ir.DataType) -> None:
+    value = node.inputs[index]
+    if value is None:
+        return
+    tensor = tape.wrap(value)
+    content = tensor.constant
+    with tape.at(node, f"{node.outputs[0].name}/"):
+        if content is not None:
+            cast = tape.constant(content.astype(dtype.numpy()))
+        else:
+            cast = tape.Cast(tensor, to=dtype)
+    node.replace_input_with(index, cast.value)
+
+
+# What a kernel has not, or does otherwise.
+
+
+@_form("Resize")
+def _resize(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """Gathers or matrix products, where the kernel differs from the text or lacks a rank."""
+    x, y = tape.wrap(node.inputs[0]), tape.wrap(node.outputs[0])  # type: ignore[arg-type]
+    if not x.static:
+        return None
+    axes = axes_of_resize(node, x.shape)
+    if axes is None:
+        return None
+    attributes = {name: one.value for name, one in node.attributes.items()}
+    sampling = resampling.settings(attributes)
+    changed = {number: axis for number, axis in enumerate(axes) if not axis.untouched}
+    if _has_kernel(x, sampling, changed) and all(
+        resampling.kernel_agrees(sampling, axis) for axis in set(changed.values())
+    ):
+        y.value.shape = ir.Shape([axis.made for axis in axes])
+        return None
+    made, dtype = x, x.dtype
+    outside = np.zeros([1] * x.rank, bool)
+    products = sampling.mode != "nearest" or sampling.coordinates == "tf_crop_and_resize"
+    if products and not dtype.is_floating_point():
+        made = tape.Cast(made, to=ir.DataType.FLOAT)
+    for number, axis in changed.items():
+        matrix, beyond = resampling.weights(sampling, axis)
+        along = [1] * x.rank
+        along[number] = axis.made
+        outside = outside | beyond.reshape(along)
+        if products:
+            made = _times(made, matrix, number)
+        else:
+            made = tape.Gather(made, np.argmax(matrix, axis=1), axis=number)
+    if outside.any():
+        value = tape.scalar(attributes.get("extrapolation_value", 0.0), made.dtype)
+        made = tape.Where(tape.constant(outside), value, made)
+    return [tape.Cast(made, to=dtype) if made.dtype != dtype else tape.Identity(made)]
+
+
+def _times(x: Tensor, matrix: Array, axis: int) -> Tensor:
+    """Multiplies along one axis."""
+    tape, last = x.tape, x.rank - 1
+    order = [*(one for one in range(x.rank) if one != axis), axis]
+    moved = x if axis == last else tape.Transpose(x, perm=order)
+    product = moved @ tape.constant(np.ascontiguousarray(matrix.T).astype(x.dtype.numpy()))
+    back = [int(one) for one in np.argsort(order)]
+    return product if axis == last else tape.Transpose(product, perm=back)
+
+
+_PLANES = (2, 3)
+
+
+def _has_kernel(
+    x: Tensor, sampling: resampling.Sampling, changed: dict[int, resampling.Axis]
+) -> bool:
+    """Whether ONNX Runtime resizes tensors of this type and rank so."""
+    if x.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16) or sampling.nearest == "pytorch":
+        return False
+    if sampling.coordinates == "tf_crop_and_resize":
+        return False
+    if sampling.mode == "nearest":
+        return True
+    return x.rank == 4 and all(axis in _PLANES for axis in changed)  # noqa: PLR2004 - images
+
+
+def axes_of_resize(node: ir.Node, lengths: Sequence[int]) -> list[resampling.Axis] | None:
+    """What a Resize says of each axis of its input.
+
+    Args:
+        node: The node, of opset 18 or newer.
+        lengths: Of its input.
+
+    Returns:
+        The axes; None where the scales, sizes or the region are known only at run time.
+    """
+    rank = len(lengths)
+    roi, scales, sizes = (_numbers(node, index) for index in (1, 2, 3))
+    named = node.attributes.get("axes")
+    chosen = list(range(rank)) if named is None else [int(one) % rank for one in named.as_ints()]
+    crops = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    regions = [(0.0, 1.0)] * rank
+    if crops:
+        if roi is None:
+            return None
+        for place, axis in enumerate(chosen):
+            regions[axis] = float(roi[place]), float(roi[place + len(chosen)])
+    if scales is not None and scales.size:
+        factor = dict(zip(chosen, [float(one) for one in scales], strict=True))
+        made = resampling.made_lengths(lengths, [factor.get(axis, 1.0) for axis in range(rank)])
+    elif sizes is not None and sizes.size:
+        wanted = dict(zip(chosen, [int(one) for one in sizes], strict=True))
+        factor = {axis: wanted[axis] / lengths[axis] for axis in chosen}
+        policy = node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
+        if policy != "stretch":
+            one = (min if policy == "not_larger" else max)(factor.values())
+            factor = dict.fromkeys(chosen, one)
+            wanted = {axis: int(one * lengths[axis] + 0.5) for axis in chosen}
+        made = [wanted.get(axis, lengths[axis]) for axis in range(rank)]
+    else:
+        return None
+    return [
+        resampling.Axis(lengths[axis], made[axis], factor.get(axis, 1.0), regions[axis])
+        for axis in range(rank)
+    ]
+
+
+def _numbers(node: ir.Node, index: int) -> Array | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None:
+        return None
+    found = constant(value)
+    if found is None and value.const_value is not None and not value.is_graph_input():
+        # Scales are no weights, although they are floating-point numbers.
+        found = np.asarray(value.const_value.numpy())
+    return found
+
+
+@_form("OneHot")
+def _one_hot(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """By comparison, where the kernel does not know the combination of types."""
+    indices, depth, values = (tape.wrap(value) for value in node.inputs if value is not None)
+    wide = indices.dtype in (ir.DataType.INT64, ir.DataType.FLOAT)
+    usual = values.dtype in (ir.DataType.INT64, ir.DataType.FLOAT)
+    if wide and usual and depth.dtype is ir.DataType.INT64:
+        return None
+    count = depth.constant
+    if count is None:
+        return None
+    length = int(count.reshape(-1)[0])
+    axis = node.attributes.get_int("axis", -1)
+    index = tape.Cast(indices, to=ir.DataType.INT64)
+    index = tape.Where(index < 0, index + length, index)
+    rank = indices.rank + 1
+    along = [1] * rank
+    along[axis % rank] = length
+    hits = tape.Equal(
+        tape.Unsqueeze(index, [axis]), tape.constant(np.arange(length).reshape(along))
+    )
+    off, on = (tape.Gather(values, np.asarray(number), axis=0) for number in (0, 1))
+    return [tape.Where(hits, on, off)]
+
+
+@_form("Mod")
+def _mod(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """PopART takes the rest of a division rounded down of floating-point numbers, too."""
+    a, b = (tape.wrap(value) for value in node.inputs if value is not None)
+    if node.attributes.get_int("fmod", 0) or not a.dtype.is_floating_point():
+        return None
+    rest = tape.Mod(a, b, fmod=1)
+    wrong = tape.And(tape.Not(tape.Equal(rest, 0.0)), tape.Xor(rest < 0, b < 0))
+    return [tape.Where(wrong, rest + b, rest)]
+
+
+@_form("LRN")
+def _lrn(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """The kernel takes windows of odd size only; an even one reaches further to the end."""
+    x = tape.wrap(node.inputs[0])  # type: ignore[arg-type]
+    size = node.attributes.get_int("size", 1)
+    if size % 2 or x.dims is None or not isinstance(x.dims[1], int):
+        return None
+    alpha = node.attributes.get_float("alpha", 1e-4) / size
+    beta, bias = (node.attributes.get_float(*one) for one in (("beta", 0.75), ("bias", 1.0)))
+    before, after = (size - 1) // 2, size // 2
+    around = [0, before, *[0] * (x.rank - 2), 0, after, *[0] * (x.rank - 2)]
+    padded = tape.Pad(x * x, around)
+    parts = [tape.Slice(padded, [one], [one + x.dims[1]], [1]) for one in range(size)]
+    return [x / (tape.Sum(*parts) * alpha + bias) ** beta]
+
+
+# PopART's indices have 32 bits.
+
+
+_OF_INDICES = {"ArgMax": 0, "ArgMin": 0, "TopK": 1}
+
+_OF_ONE_TYPE = frozenset(
+    {
+        *("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Sum", "Mean"),
+        *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+        *("Concat", "Where", "Range", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+    }
+)
+
+_WIDE_ONLY = {"GatherND": (1,), "ScatterND": (1,)}
+
+
+def _narrow_indices(graph: ir.Graph) -> None:
+    """Makes found indices int32, as PopART's are; readers that need 64 bits widen them.
+
+    Sub-graphs keep their types: what they read of such indices has 64 bits.
+    """
+    tape = Tape(graph)
+    wide: dict[ir.Value, ir.Value] = {}
+    for node in list(graph):
+        if wide:
+            _widen(tape, node, wide)
+        index = _OF_INDICES.get(node.op_type) if not node.domain else None
+        if index is None or not node.outputs[index : index + 1]:
+            continue
+        settings = {name: one.value for name, one in node.attributes.items()}
+        with tape.at(node, f"{node.outputs[0].name}/", node.metadata_props):
+            made = list(tape.many(node.op_type, len(node.outputs), *node.inputs, **settings))
+            found = made[index]
+            made[index] = tape.Cast(found, to=ir.DataType.INT32)
+            tape.substitute(node, made)
+        wide[made[index].value] = found.value
+
+
+def _widen(tape: Tape, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> None:
+    """Gives a node 64 bits where it needs them, or where its other operands have them."""
+    places: Sequence[int]
+    if any(subgraphs(node)):
+        for inner in subgraphs(node):
+            for seen in [one for one in captured(node) if one in wide]:
+                replace_uses(inner, seen, wide[seen])
+        places = [index for index, value in enumerate(node.inputs) if value in wide]
+    elif node.op_type in _OF_ONE_TYPE and _mixed(node):
+        places = range(len(node.inputs))
+    else:
+        places = SHAPE_OPERANDS.get(node.op_type, _WIDE_ONLY.get(node.op_type, ()))
+    for index, value in enumerate(node.inputs):
+        if index not in places or value is None or value.dtype is not ir.DataType.INT32:
+            continue
+        if value in wide:
+            node.replace_input_with(index, wide[value])
+        else:
+            _cast(tape, node, index, ir.DataType.INT64)
+    # What the node makes may be narrower now than the file says.
+    annotate(node, tape.opset)
+
+
+def _mixed(node: ir.Node) -> bool:
+    types = {value.dtype for value in node.inputs if value is not None}
+    return types >= {ir.DataType.INT32, ir.DataType.INT64}

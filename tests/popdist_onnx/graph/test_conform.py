@@ -1,0 +1,202 @@
+"""Nodes that PopART takes, or ONNX Runtime makes otherwise than ONNX says."""
+
+import itertools
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from popdist_onnx.builder import Builder
+from popdist_onnx.graph.load import load, save
+
+RANDOM = np.random.default_rng(7)
+
+
+def run(builder, outputs, feeds):
+    """The outputs of a builder's model, loaded as a session loads it."""
+    for output in outputs:
+        builder.addOutputTensor(output)
+    model = save(load(builder.getModelProto()))
+    onnx.checker.check_model(model, full_check=True)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+def node(opset, op_type, arrays, **attributes):
+    """What ONNX's reference evaluator makes of one node."""
+    names = [f"in{number}" if array is not None else "" for number, array in enumerate(arrays)]
+    proto = helper.make_node(op_type, names, ["y"], **attributes)
+    feeds = {n: a for n, a in zip(names, arrays, strict=True) if n}
+    return ReferenceEvaluator(proto, opsets={"": opset}).run(None, feeds)[0]
+
+
+MODES = ["nearest", "linear", "cubic"]
+PLACES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
+ROUNDING = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
+SHAPES_AND_SCALES = [
+    ([1, 1, 4, 8], [1, 1, 0.6, 1.12]),
+    ([1, 2, 3, 4], [1, 1, 2.3, 0.25]),
+    ([8], [1.12]),
+    ([2, 1, 3], [1, 1, 1.5]),
+    ([1, 2, 3], [1, 2, 0.4]),
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_resize_is_what_onnx_says(mode):
+    builder, expected, outputs, feeds = Builder(opsets={"ai.onnx": 11}), [], [], {}
+    kinds = ROUNDING if mode == "nearest" else ["floor"]
+    for places, rounding, (shape, scales) in itertools.product(PLACES, kinds, SHAPES_AND_SCALES):
+        x = RANDOM.standard_normal(shape).astype(np.float32)
+        arguments = {
+            "mode": mode,
+            "coordinate_transformation_mode": places,
+            "nearest_mode": rounding,
+        }
+        by = np.asarray(scales, np.float32)
+        expected.append(node(11, "Resize", [x, None, by], **arguments))
+        name = builder.addInputTensor("FLOAT", shape)
+        feeds[name] = x
+        roi = builder.aiOnnx.constant(np.asarray([], np.float32))
+        # Some in half precision, some as sizes, as PopART takes them.
+        by = by.astype(np.float16) if np.all(by == by.astype(np.float16)) else by
+        ids = [name, roi, builder.aiOnnx.constant(by)]
+        outputs.append(builder.aiOnnx.resize(ids, **arguments))
+    for found, wanted in zip(run(builder, outputs, feeds), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize("scales", [[1, 1, 2, 0.5], [1, 1, 0.7, 1], [1, 1, 0.5, 3], [1, 1, 1, 0.3]])
+@pytest.mark.parametrize("opset", [7, 9, 10])
+def test_older_nearest_is_that_of_torch(scales, opset):
+    x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    builder = Builder(opsets={"ai.onnx": opset})
+    name = builder.addInputTensor("FLOAT", x.shape)
+    if opset == 7:
+        output = builder.aiOnnx.upsample([name], scales=scales, mode="nearest")
+    else:
+        by = builder.aiOnnx.constant(np.asarray(scales, np.float32))
+        method = builder.aiOnnx.resize if opset == 10 else builder.aiOnnx.upsample
+        output = method([name, by], mode="nearest")
+    (found,) = run(builder, [output], {name: x})
+    wanted = torch.nn.functional.interpolate(torch.tensor(x), scale_factor=scales[2:])
+    np.testing.assert_array_equal(found, wanted.numpy())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "odd_end"),
+    [
+        # ONNX's text of opset 1: the smaller half at the beginning, but for SAME_UPPER.
+        ({"output_shape": [2]}, [1, 12]),
+        ({"output_shape": [2], "auto_pad": "SAME_LOWER"}, [1, 12]),
+        ({"auto_pad": "SAME_UPPER"}, [12, 20]),
+    ],
+)
+def test_transposed_convolution_crops_odd_paddings_as_its_opset_says(arguments, odd_end):
+    # The text of opset 11 says the opposite.
+    other = [12, 20] if odd_end == [1, 12] else [1, 12]
+    for opset, wanted in ((10, odd_end), (11, other)):
+        builder = Builder(opsets={"ai.onnx": opset})
+        x, w = (
+            builder.addInputTensor("FLOAT", [1, 1, 2]),
+            builder.addInputTensor("FLOAT", [1, 1, 2]),
+        )
+        y = builder.aiOnnx.convtranspose([x, w], **arguments)
+        feeds = {x: np.array([[[1, 2]]], "f"), w: np.array([[[1, 10]]], "f")}
+        np.testing.assert_array_equal(run(builder, [y], feeds)[0].ravel(), wanted)
+
+
+REDUCTIONS = ["l1", "l2", "logsum", "logsumexp", "max", "mean", "min", "prod", "sum", "sumsquare"]
+
+
+@pytest.mark.parametrize("opset", [6, 10, 11])
+def test_a_reduction_over_no_axes_is_the_identity(opset):
+    builder = Builder(opsets={"ai.onnx": opset})
+    x = builder.addInputTensor("FLOAT", [2, 3])
+    outputs = [getattr(builder.aiOnnx, f"reduce{name}")([x], axes=[]) for name in REDUCTIONS]
+    outputs += builder.aiGraphcore.reducemedian([x], axes=[])[:1]
+    assert all(builder.getTensorShape(output) == [2, 3] for output in outputs)
+    array = RANDOM.standard_normal([2, 3]).astype(np.float32)
+    from popdist_onnx.lowering import lower
+
+    for output in outputs:
+        builder.addOutputTensor(output)
+    proto = save(lower(load(builder.getModelProto())))
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for found in session.run(None, {x: array}):
+        np.testing.assert_array_equal(found, array)
+
+
+def test_found_indices_have_32_bits_and_go_with_either_width():
+    builder = Builder(opsets={"ai.onnx": 11})
+    x = builder.addInputTensor("FLOAT", [2, 3])
+    ops = builder.aiOnnx
+    most, least = ops.argmax([x], axis=1, keepdims=0), ops.argmin([x], axis=1, keepdims=0)
+    _, best = ops.topk([x, ops.constant(np.array([2]))])
+    outputs = [most, least, best]
+    outputs.append(ops.equal([most, ops.constant(np.array([2, 1], np.int32))]))
+    outputs.append(ops.equal([ops.identity([most]), ops.constant(np.array([2, 1], np.int64))]))
+    outputs.append(ops.gather([x, most], axis=1))
+    outputs.append(ops.concat([most, least], axis=0))
+    array = np.array([[1, 0, 5], [2, 9, -1]], np.float32)
+    found = run(builder, outputs, {x: array})
+    assert [one.dtype.name for one in found] == [
+        *["int32"] * 3,
+        *["bool"] * 2,
+        "float32",
+        "int32",
+    ]
+    np.testing.assert_array_equal(found[0], [2, 1])
+    np.testing.assert_array_equal(found[1], [1, 2])
+    np.testing.assert_array_equal(found[2], [[2, 0], [1, 0]])
+    assert found[3].all()
+    assert found[4].all()
+
+
+def test_shapes_and_depths_of_32_bits():
+    builder = Builder(opsets={"ai.onnx": 11})
+    x = builder.addInputTensor("FLOAT", [2, 1])
+    ops = builder.aiOnnx
+    shape = ops.constant(np.array([2, 3], np.int32))
+    outputs = [
+        ops.expand([x, shape]),
+        ops.constantofshape([shape]),
+        ops.tile([x, shape]),
+        ops.onehot(
+            [
+                ops.constant(np.array([1, -1], np.int32)),
+                ops.constant(np.array(3, np.int32)),
+                ops.constant(np.array([5, 7], np.int32)),
+            ]
+        ),
+    ]
+    assert [builder.getTensorShape(one) for one in outputs[:3]] == [[2, 3], [2, 3], [4, 3]]
+    array = np.array([[1], [2]], np.float32)
+    found = run(builder, outputs, {x: array})
+    np.testing.assert_array_equal(found[0], np.broadcast_to(array, [2, 3]))
+    np.testing.assert_array_equal(found[1], np.zeros([2, 3], np.float32))
+    np.testing.assert_array_equal(found[2], np.tile(array, [2, 3]))
+    np.testing.assert_array_equal(found[3], [[5, 7, 5], [5, 5, 7]])
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_local_response_normalization_of_any_size(size):
+    x = RANDOM.standard_normal([5, 5, 2, 2]).astype(np.float32)
+    builder = Builder()
+    name = builder.addInputTensor("FLOAT", x.shape)
+    y = builder.aiOnnx.lrn([name], size=size, alpha=0.3, beta=0.5, bias=2.0)
+    (found,) = run(builder, [y], {name: x})
+    wanted = node(10, "LRN", [x], size=size, alpha=0.3, beta=0.5, bias=2.0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_rests_of_floating_point_numbers_take_the_divisors_sign():
+    a, b = np.array([5, -5, 5, -5, 4], np.float32), np.array([3, 3, -3, -3, 2], np.float32)
+    builder = Builder()
+    ids = [builder.addInputTensor("FLOAT", [5]) for _ in range(2)]
+    (found,) = run(builder, [builder.aiOnnx.mod(ids)], dict(zip(ids, [a, b], strict=True)))
+    np.testing.assert_array_equal(found, np.mod(a, b))
