@@ -1,9 +1,12 @@
-"""Host communication among the instances of a job, over whichever real Horovod binding is in play.
+"""Whether this process is alone or in a job, which rank it is, and which Horovod connects it.
 
-The only place that chooses a binding, and the only one with module-level state: the handle of the
-initialised backend. A job of one instance needs no Horovod and gets none. MPI cannot be started
-twice in a process and may be shared with the program's own Horovod or mpi4py, so finalising here
-releases the handle and leaves the shutdown to Horovod's exit handler.
+The only place that reads other launchers' variables or chooses a binding, and the only one with
+module-level state: the handle of the initialised backend. The first part says how a process was
+started (`launch`), the second starts Horovod and checks what it sees (`start`, `connect`), the
+third is the published API on both. A job of one instance needs no Horovod and gets none.
+
+MPI cannot be started twice in a process and may be shared with the program's own Horovod or mpi4py,
+so finalising here releases the handle and leaves the shutdown to Horovod's exit handler.
 """
 
 from __future__ import annotations
@@ -14,23 +17,297 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from popdist.errors import ArgumentError, BackendError
-from popdist.popdist_core import isPopdistEnvSet, topology
+from popdist.contract import natural
+from popdist.errors import ArgumentError, BackendError, ContractError
+from popdist.popdist_core import Topology, topology
 from popdist.program_status import waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from popdist.popdist_core import Topology
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 Result = TypeVar("Result")
 
+
+# How this process was started.
+
+
+class Launch(NamedTuple):
+    """Who started this process, and its place among the processes that were started with it.
+
+    Attributes:
+        by: ``"poprun"``, ``"mpirun"``, ``"horovodrun"``, ``"mpiexec"``, ``"srun"``, ``"torchrun"``,
+            or ``""`` for a process that nobody launched.
+        rank: Its index; None where the launcher does not tell.
+        size: How many processes there are; None where the launcher does not tell.
+    """
+
+    by: str
+    rank: int | None
+    size: int | None
+
+    @property
+    def alone(self) -> bool:
+        """Whether the job is known to consist of this process."""
+        return self.size == 1
+
+
+class _Launcher(NamedTuple):
+    name: str
+    rank: str
+    size: str
+    sign: str = ""
+
+
+# Launchers that set variables for each process, innermost first: mpirun starts its daemons on other
+# hosts through srun, so Slurm's variables may be those of the daemons. In the shell of a batch
+# script Slurm sets SLURM_PROCID and SLURM_NTASKS as well; srun alone sets the number of a step's
+# tasks. PMIx tells a process its rank, and no size.
+_LAUNCHERS = (
+    _Launcher("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    _Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
+    _Launcher("mpiexec", "PMI_RANK", "PMI_SIZE"),
+    _Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", sign="SLURM_STEP_NUM_TASKS"),
+    _Launcher("torchrun", "RANK", "WORLD_SIZE", sign="TORCHELASTIC_RUN_ID"),
+    _Launcher("mpiexec", "PMIX_RANK", "PMIX_SIZE"),
+)
+
+
+def launch(environ: Mapping[str, str] | None = None) -> Launch:
+    """Finds out who started this process.
+
+    Args:
+        environ: The environment to read; None for this process's.
+
+    Returns:
+        What poprun says; else what the first other launcher says of which there are variables; else
+        that the process is alone.
+
+    Raises:
+        ContractError: A launcher's variables hold no place in a job.
+    """
+    here = topology() if environ is None else Topology.from_environ(environ)
+    if here.launched and here.num_instances is not None:
+        return Launch("poprun", here.instance_index, here.num_instances)
+    found = os.environ if environ is None else environ
+    for launcher in _LAUNCHERS:
+        signs = (launcher.sign,) if launcher.sign else (launcher.rank, launcher.size)
+        if any(sign in found for sign in signs):
+            place = _place(launcher, found)
+            # A poprun of another make, of which instances differ in number of replicas.
+            return place._replace(by="poprun") if here.launched else place
+    return Launch("poprun", None, None) if here.launched else Launch("", 0, 1)
+
+
+def _place(launcher: _Launcher, environ: Mapping[str, str]) -> Launch:
+    rank, size = (
+        None if (text := environ.get(name)) is None else natural(text)
+        for name in (launcher.rank, launcher.size)
+    )
+    shown = {name: environ[name] for name in (launcher.rank, launcher.size) if name in environ}
+    if len(shown) != (rank is not None) + (size is not None) or (
+        size is not None and (rank or 0) >= size
+    ):
+        raise ContractError(
+            "PD006",
+            f"the variables of {launcher.name} hold no place in a job",
+            value=" ".join(f"{name}={text}" for name, text in shown.items()),
+            accepted="a rank from 0 on that is smaller than the number of processes",
+            hint=f"unset {' '.join(shown)} to run alone, or start the job with poprun",
+        )
+    return Launch(launcher.name, rank, size)
+
+
+# The Horovod that connects this process with others.
+
+
 # A binding per framework; where several are installed, one that the program has imported already
 # costs nothing more, so it is preferred.
 _BINDINGS = {"torch": "horovod.torch", "tensorflow": "horovod.tensorflow"}
+
+
+def started(*frameworks: str) -> Any | None:
+    """The Horovod that is running in this process, started by popdist or by the program.
+
+    Nothing is imported: a program that has not imported a binding has not started it.
+
+    Args:
+        *frameworks: ``"torch"`` or ``"tensorflow"``; none of them for any.
+
+    Returns:
+        The binding's module, initialised; None where there is none.
+    """
+    for framework in frameworks or _BINDINGS:
+        binding = sys.modules.get(_BINDINGS[framework])
+        # Without its native extension horovod.torch imports with a warning and lacks the names.
+        if binding is not None and hasattr(binding, "init") and binding.is_initialized():
+            return binding
+    return None
+
+
+def connect(framework: str, processes: int | None = None) -> Any | None:
+    """The Horovod that connects the processes of this job, whoever started them.
+
+    Where the program has started Horovod, that one is taken. In a job of poprun it serves the
+    published functions as well (see `init`).
+
+    Args:
+        framework: Whose binding, ``"torch"`` or ``"tensorflow"``.
+        processes: How many processes the caller knows of; more than 1 has Horovod started also
+            where no known launcher is seen.
+
+    Returns:
+        The binding's module, initialised; None in a job of one process.
+
+    Raises:
+        BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
+    """
+    here = launch()
+    horovod = started(framework)
+    if horovod is None:
+        if here.alone and (here.by == "poprun" or (processes or 1) == 1):
+            return None
+        horovod = binding(framework)
+        _begin(horovod)
+        _require_same_job(horovod, here)
+    elif here.by == "poprun" or horovod.size() == 1:
+        # Under another launcher a program may start Horovod among some of the processes, but not
+        # for each one alone.
+        _require_same_job(horovod, here)
+    _use(horovod, here)
+    return horovod if horovod.size() > 1 else None
+
+
+def start(framework: str, *args: Any, **kwargs: Any) -> Any:
+    """Starts a framework's Horovod as a program's own call of ``init`` does; safe to call again.
+
+    In a process that nobody launched it starts by gloo, where it was built with it, as rank 0 of 1:
+    MPI need not be able to start there, and then ends the process instead of raising.
+
+    Args:
+        framework: Whose binding, ``"torch"`` or ``"tensorflow"``.
+        *args: Arguments of Horovod's own ``init``.
+        **kwargs: Arguments of Horovod's own ``init``.
+
+    Returns:
+        The binding's module, initialised.
+
+    Raises:
+        BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
+    """
+    horovod = binding(framework)
+    with connected_by_gloo(horovod):
+        _begin(horovod, *args, **kwargs)
+    # A program that names ranks wants another job than the launcher's.
+    if not args and not kwargs:
+        here = launch()
+        _require_same_job(horovod, here)
+        _use(horovod, here)
+    return horovod
+
+
+def binding(framework: str) -> Any:
+    """A framework's Horovod, not started.
+
+    Args:
+        framework: ``"torch"`` or ``"tensorflow"``.
+
+    Returns:
+        The module ``horovod.torch`` or ``horovod.tensorflow``.
+
+    Raises:
+        BackendError: It is not installed, or lacks its native extension.
+    """
+    name = _BINDINGS[framework]
+    try:
+        horovod = import_module(name)
+    except ImportError as error:
+        reason = str(error)
+    else:
+        if hasattr(horovod, "init"):
+            return horovod
+        reason = f"{name} lacks its native extension"
+    raise BackendError(
+        "PD010",
+        f"no usable Horovod for {framework} is installed",
+        value=reason,
+        accepted=f"Horovod 0.28.1 built for the installed {framework}",
+        hint="python -m popdist.horovod_build",
+    )
+
+
+def _begin(horovod: Any, *args: Any, **kwargs: Any) -> None:
+    # Their native libraries share symbols: the second one's thread ends the process.
+    running = started()
+    if running not in (None, horovod):
+        raise BackendError(
+            "PD013",
+            "Horovod is running in this process with another framework's binding",
+            value=f"{running.__name__} is running, {horovod.__name__} is asked for",
+            hint="train with one framework in a process; where popdist.init() comes first, import "
+            f"{horovod.__name__} before it, so that it takes that binding",
+        )
+    # execute_on_instances adds groups later, which Horovod allows only if told before it starts.
+    os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
+    # Horovod's thread waits inside MPI by polling, which would keep a processor from the training.
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    with waiting("popdist.init"):
+        horovod.init(*args, **kwargs)
+
+
+def _require_same_job(horovod: Any, here: Launch) -> None:
+    """Each process would train alone, or with the wrong ones, where the two differ."""
+    seen = (int(horovod.size()), int(horovod.rank()))
+    told = (here.size, here.rank)
+    if not here.by or all(own in (None, said) for own, said in zip(told, seen, strict=True)):
+        return
+    raise BackendError(
+        "PD011",
+        "Horovod sees another job than the launcher started",
+        value=f"Horovod: size {seen[0]}, rank {seen[1]}; "
+        f"launcher: {here.size} instances, index {here.rank}",
+        accepted="the same number of ranks and instances, in the same order",
+        hint="Horovod cannot connect what torchrun starts; start the job with poprun"
+        if here.by == "torchrun"
+        else "Horovod was probably built against another MPI than the one that started the job; "
+        "rebuild it here with: python -m popdist.horovod_build --force",
+    )
+
+
+_GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+
+
+@contextmanager
+def connected_by_gloo(horovod: Any) -> Iterator[None]:
+    """Has Horovod start by gloo in a process that is alone without mpirun, as rank 0 of 1.
+
+    MPI need not be able to start there, and then ends the process instead of raising. Nothing
+    changes under mpirun, in a process that was launched beside others, where the user has chosen a
+    controller, and where Horovod was built without gloo.
+
+    Args:
+        horovod: The binding whose ``init`` is called inside.
+
+    Yields:
+        None; programs that are started afterwards inherit no setting.
+    """
+    here = launch()
+    alone = here.by == "" or (here.by == "srun" and here.alone)
+    chosen = any(name in os.environ for name in _GLOO)
+    if not alone or chosen or not horovod.gloo_built():
+        yield
+        return
+    os.environ.update(_GLOO)
+    try:
+        yield
+    finally:
+        for name in _GLOO:
+            del os.environ[name]
+
+
+# Host communication of popdist itself, among the instances of a job of poprun.
 
 
 class Backend:
@@ -41,11 +318,10 @@ class Backend:
         instance_index: This process's rank among them.
     """
 
-    def __init__(self, here: Topology, horovod: Any | None) -> None:
+    def __init__(self, horovod: Any | None) -> None:
         self.num_instances = 1 if horovod is None else int(horovod.size())
         self.instance_index = 0 if horovod is None else int(horovod.rank())
         self.horovod = horovod
-        self._here = here
         self._groups: dict[frozenset[int], Any] = {}
 
     def barrier(self, participants: frozenset[int]) -> None:
@@ -79,7 +355,7 @@ def init() -> None:
     if _backend is None:
         here = topology()
         alone = here.num_total_replicas == here.num_local_replicas
-        _backend = Backend(here, None if alone else _start_horovod(here))
+        _backend = Backend(None if alone else _start_any())
 
 
 initializeBackend = init  # noqa: N816 - published name
@@ -182,51 +458,20 @@ def _only(group: frozenset[int]) -> Iterator[None]:
         _participants.reset(token)
 
 
-def _start_horovod(here: Topology) -> Any:
-    # execute_on_instances adds groups later, which Horovod allows only if told before it starts.
-    os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
-    # Horovod's thread waits inside MPI by polling, which would keep a processor from the training.
-    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    horovod = _load_binding()
-    with waiting("popdist.init"):
-        horovod.init()
-    seen = (horovod.size(), horovod.rank())
-    expected = (here.num_instances, here.instance_index)
-    if None not in expected and seen != expected:
-        raise BackendError(
-            "PD011",
-            "Horovod sees another job than the launcher started",
-            value=f"Horovod: size {seen[0]}, rank {seen[1]}; "
-            f"launcher: {expected[0]} instances, index {expected[1]}",
-            accepted="the same number of ranks and instances, in the same order",
-            hint="Horovod was probably built against another MPI than the mpirun that started the "
-            "job; rebuild it here with: python -m popdist.horovod_build --force",
-        )
-    return horovod
-
-
-def _meet(horovod: Any, group: dict[str, Any]) -> None:
-    with waiting("popdist.synchronize"):
-        if hasattr(horovod, "barrier"):
-            horovod.barrier(**group)
-        else:  # the TensorFlow binding exports none; a gather of nothing waits for everyone as well
-            horovod.allgather_object(None, **group)
-
-
-def _load_binding() -> Any:
+def _start_any() -> Any:
+    """The binding of a framework that is imported already, else of the first that is usable."""
     installed = [name for name in _BINDINGS if find_spec(name) is not None]
     installed.sort(key=lambda name: (_BINDINGS[name] not in sys.modules, name not in sys.modules))
     reasons = []
     for framework in installed:
         try:
-            binding = import_module(_BINDINGS[framework])
-        except ImportError as error:
-            reasons.append(f"{_BINDINGS[framework]}: {error}")
+            horovod = binding(framework)
+        except BackendError as error:
+            reasons.append(f"{_BINDINGS[framework]}: {error.value}")
             continue
-        # Without its native extension horovod.torch imports with a warning and lacks the names.
-        if hasattr(binding, "init"):
-            return binding
-        reasons.append(f"{_BINDINGS[framework]}: its native extension is missing")
+        _begin(horovod)
+        _require_same_job(horovod, launch())
+        return horovod
     raise BackendError(
         "PD010",
         "this job has several instances, and no usable Horovod is installed to connect them",
@@ -236,46 +481,16 @@ def _load_binding() -> Any:
     )
 
 
-# Processes that no launcher started, and how the real Horovod starts in them.
+def _use(horovod: Any, here: Launch) -> None:
+    """Takes the binding that an adapter needs: two in a process end it (see `_begin`)."""
+    global _backend  # noqa: PLW0603 - the backend's one handle
+    if _backend is None and here.by == "poprun" and horovod.size() > 1:
+        _backend = Backend(horovod)
 
 
-_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK")
-"""Variables of which mpirun (Open MPI, PRRTE, MPICH), srun and horovodrun set one."""
-
-_GLOO = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
-
-
-def launched() -> bool:
-    """Whether mpirun, srun or horovodrun started this process; poprun starts them through mpirun.
-
-    Returns:
-        False in a process that runs alone.
-    """
-    return any(name in os.environ for name in _LAUNCHED)
-
-
-@contextmanager
-def connected_by_gloo(horovod: Any) -> Iterator[None]:
-    """Has Horovod start by gloo in a process that nobody launched, as rank 0 of 1.
-
-    MPI need not be able to start there, and then ends the process instead of raising. Nothing
-    changes in a launched process, where the user has chosen a controller, and where Horovod was
-    built without gloo.
-
-    Args:
-        horovod: The binding whose ``init`` is called inside.
-
-    Yields:
-        None; programs that are started afterwards inherit no setting.
-    """
-    is_launched = isPopdistEnvSet() or launched()
-    chosen = any(name in os.environ for name in _GLOO)
-    if is_launched or chosen or not horovod.gloo_built():
-        yield
-        return
-    os.environ.update(_GLOO)
-    try:
-        yield
-    finally:
-        for name in _GLOO:
-            del os.environ[name]
+def _meet(horovod: Any, group: dict[str, Any]) -> None:
+    with waiting("popdist.synchronize"):
+        if hasattr(horovod, "barrier"):
+            horovod.barrier(**group)
+        else:  # the TensorFlow binding exports none; a gather of nothing waits for everyone as well
+            horovod.allgather_object(None, **group)

@@ -14,10 +14,12 @@ CODES: dict[str, str] = {
     "PD003": "a function needs the same number of replicas in every instance",
     "PD004": "an argument does not fit the job",
     "PD005": "a call contradicts what the launcher decides",
+    "PD006": "the variables of another launcher hold no place in a job",
     # Host communication (popdist.backend).
     "PD010": "no usable Horovod is installed",
     "PD011": "Horovod sees another job than the launcher started",
     "PD012": "host communication is not initialised",
+    "PD013": "Horovod is running with another framework's binding",
     # Exchange of gradients (popdist.exchange).
     "PD020": "an exchange plan does not fit the buffers it was given",
     "PD021": "an exchange was aborted because another instance ended or failed",

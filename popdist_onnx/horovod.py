@@ -7,13 +7,10 @@ what published programs were trained with; ``op=Average`` divides by the number 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from popdist import backend
-from popdist.backend import connected_by_gloo
 from popdist.errors import BackendError
-from popdist.popdist_core import isPopdistEnvSet
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.runtime.collectives import broadcast_tensors, combined, moved, require_rank
 from popdist_onnx.session.training import TrainingSession
@@ -62,7 +59,7 @@ __all__ = [  # noqa: PLE0604 - Horovod's own names are strings, listed once abov
 def __getattr__(name: str) -> Any:
     if name in _SAME:
         # The binding exports most of what its operations module has, but not all.
-        return getattr(_binding().mpi_ops, name)
+        return getattr(backend.binding("torch").mpi_ops, name)
     from popdist.sdk.surface import missing
 
     return missing(__name__, name)
@@ -77,11 +74,7 @@ def init() -> None:
     Raises:
         BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
     """
-    if isPopdistEnvSet():
-        backend.init()
-    horovod = _binding()
-    with connected_by_gloo(horovod):
-        horovod.init()
+    backend.start("torch")
 
 
 class DistributedOptimizer:
@@ -219,31 +212,11 @@ def allgather(array: Array, *, name: str = "array") -> Array:
 
 
 def _initialised() -> Any:
-    horovod = _binding()
-    if not horovod.is_initialized():
+    horovod = backend.started("torch")
+    if horovod is None:
         raise BackendError(
             "PD012",
             "Horovod is not initialised",
             hint="call popdist_onnx.horovod.init() first",
         )
     return horovod
-
-
-def _binding() -> Any:
-    try:
-        binding = import_module("horovod.torch")
-    except ImportError as error:
-        raise BackendError(
-            "PD010",
-            "ONNX training exchanges gradients through Horovod's PyTorch binding, which is missing",
-            value=str(error),
-            hint="pip install popdist[onnx,torch] and python -m popdist.horovod_build",
-        ) from error
-    # Without its native extension it imports with a warning and lacks the names.
-    if not hasattr(binding, "init"):
-        raise BackendError(
-            "PD010",
-            "Horovod's PyTorch binding is installed without its native extension",
-            hint="python -m popdist.horovod_build",
-        )
-    return binding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from popdist.exchange import connect
+from popdist import backend
 from popdist_torch.errors import AgreementError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def require(here: Placement) -> Any:
     Raises:
         AgreementError: Horovod sees another job.
     """
-    horovod = connect(here.num_processes)
+    horovod = backend.connect("torch", here.num_processes)
     seen = (0, 1) if horovod is None else (horovod.rank(), horovod.size())
     if (here.process_id, here.num_processes) != seen:
         raise AgreementError(

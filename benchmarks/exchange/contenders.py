@@ -173,10 +173,10 @@ class Popdist:
     name = "popdist"
 
     def __init__(self) -> None:
-        from popdist import exchange
+        from popdist import backend, exchange
 
         self._exchange = exchange
-        self._horovod = exchange.connect()
+        self._horovod = backend.connect("torch")
         if self._horovod is None:
             raise RuntimeError("popdist sees a job of one instance")
 

@@ -43,6 +43,13 @@ REMEDIES = {
             "`--num-instances`), or use `poptorch.Options()`, which leaves it to the program."
         ),
     ),
+    "PD006": (
+        (
+            "The variables by which mpirun, horovodrun, srun or torchrun tells a process its rank "
+            "hold no number, or a rank that does not exist."
+        ),
+        "`unset` those that are left over in the shell to run alone, or start with poprun.",
+    ),
     "PD010": (
         "Horovod is not installed, or was not built for this framework.",
         "`python -m popdist.horovod_build` ([building Horovod](horovod-build.md)).",
@@ -61,6 +68,16 @@ REMEDIES = {
     "PD012": (
         "Something that instances do together was called before they were connected.",
         "Call `popdist.init()` once at the beginning.",
+    ),
+    "PD013": (
+        (
+            "Two frameworks of one process ask for Horovod, each for its own binding, and the "
+            "native libraries of two bindings cannot run beside each other."
+        ),
+        (
+            "Train with one framework in a process. If `popdist.init()` took the wrong binding, "
+            "import the right one before it."
+        ),
     ),
     "PD020": (
         "Buffers were given to an exchange that was planned for others.",

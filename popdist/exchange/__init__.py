@@ -8,7 +8,7 @@ travel; `arenas` allocates the buffers; `allreduce` moves the slices over the re
 from __future__ import annotations
 
 from popdist.exchange.agreement import Disagreement, disagreements
-from popdist.exchange.allreduce import Exchange, connect
+from popdist.exchange.allreduce import Exchange
 from popdist.exchange.buckets import (
     DEFAULT_LENT_BYTES,
     DEFAULT_SLICE_BYTES,
@@ -33,7 +33,6 @@ __all__ = [
     "Slice",
     "Slot",
     "allocate",
-    "connect",
     "disagreements",
     "plan",
     "views",

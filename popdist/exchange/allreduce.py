@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist import backend, metrics
+from popdist import metrics
 from popdist.errors import BackendError
-from popdist.popdist_core import isPopdistEnvSet
 from popdist.program_status import waiting
 
 if TYPE_CHECKING:
@@ -30,40 +28,6 @@ _WIRE_TYPES = {torch.bfloat16: torch.float32}
 """Element types that Horovod rejects, with those they travel as; sums are cast back."""
 
 
-def connect(processes: int | None = None) -> Any | None:
-    """Starts host communication and gives the torch binding of Horovod.
-
-    The backend may have been started with another framework's binding, whose native library is
-    another one; this one is then started beside it.
-
-    Args:
-        processes: How many processes the caller expects in a job that no launcher of popdist
-            describes, such as one of mpirun alone; None for a job of one instance there.
-
-    Returns:
-        The module ``horovod.torch``, initialised; None in a job of one instance.
-
-    Raises:
-        BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
-    """
-    backend.init()
-    described = isPopdistEnvSet() or processes in (None, 1)
-    if described and backend.current().num_instances == 1:
-        return None
-    try:
-        binding = import_module("horovod.torch")
-        binding.init()
-    except (ImportError, AttributeError) as error:
-        raise BackendError(
-            "PD010",
-            "this job has several processes, and no usable Horovod for PyTorch is installed to "
-            "connect them",
-            value=str(error),
-            hint="python -m popdist.horovod_build",
-        ) from error
-    return binding
-
-
 class Exchange:
     """An in-place sum over all instances, repeated many times.
 
@@ -73,7 +37,7 @@ class Exchange:
     Args:
         plan: The layout.
         arenas: Its flat buffers, on the host or on a device.
-        horovod: The module ``horovod.torch``, initialised (see `connect`).
+        horovod: The module ``horovod.torch``, initialised (see `popdist.backend.connect`).
         name: Prefix of the names under which slices travel; equal on all instances, and unequal
             for exchanges whose rounds overlap in time.
         average: Whether sums are divided by the number of instances.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from popdist.backend import launch
 from popdist.errors import BuildError
 from popdist.horovod_build import ranks
 from popdist.horovod_build.diagnose import explain_check
@@ -105,7 +106,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
         It, without other launchers' variables, and set so that both versions of Open MPI start
         two ranks on any machine, as root too.
     """
-    nested = "OMPI_COMM_WORLD_SIZE" in environ
+    nested = launch(environ).by in {"poprun", "mpirun"}
     dropped = (*_FOREIGN, "OMPI_") if nested else _FOREIGN
     kept = {name: value for name, value in environ.items() if not name.startswith(dropped)}
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,24 +160,6 @@ def _as_numpy(arena: Any) -> Array:
 
 # `isbuiltin` of types that numpy was taught, such as bfloat16.
 _TAUGHT = 2
-
-
-def running() -> Any | None:
-    """The Horovod that connects this process with others.
-
-    Returns:
-        The module ``horovod.torch``, initialised: by the program, or else here under a launcher;
-        None in a process that is alone.
-
-    Raises:
-        BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
-    """
-    started = sys.modules.get("horovod.torch")
-    if started is not None and hasattr(started, "init") and started.is_initialized():
-        return started
-    from popdist.exchange import connect
-
-    return connect()
 
 
 def moved(array: Array, collective: Callable[[Any], Any]) -> Array:

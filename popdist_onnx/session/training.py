@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
+from popdist import backend
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.optimizers.optimizer import check_replacement, require_optimizer
 from popdist_onnx.runtime.collectives import (
@@ -15,7 +16,6 @@ from popdist_onnx.runtime.collectives import (
     broadcast_tensors,
     digest,
     require_rank,
-    running,
 )
 from popdist_onnx.runtime.convolutions import block_length, choose_convolutions
 from popdist_onnx.runtime.fusion import fuse_updates
@@ -217,7 +217,7 @@ class TrainingSession(Session):
             popart_exception: The processes' sessions have other variables, or there is no such
                 rank.
         """
-        horovod = running()
+        horovod = backend.connect("torch")
         if horovod is None:
             require_rank(rootRank, 1)
             return
@@ -239,9 +239,7 @@ class TrainingSession(Session):
             self._connect_collectives()
 
     def _connect_collectives(self) -> None:
-        from popdist.exchange import connect
-
-        horovod = connect()
+        horovod = backend.connect("torch")
         if horovod is None:
             raise popart_exception(
                 "PD569",

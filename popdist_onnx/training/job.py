@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
+from popdist import backend
 from popdist.popdist_core import topology
 
 
@@ -18,7 +18,8 @@ class Job:
         local_replicas: How many it runs.
         total_replicas: How many the job runs.
         first: Whether it is the one that reports.
-        horovod: The module ``horovod.torch`` where the program started Horovod without poprun.
+        horovod: The module ``horovod.torch``, initialised, where another launcher than poprun
+            started several processes.
     """
 
     first_replica: int
@@ -29,20 +30,21 @@ class Job:
 
 
 def current_job() -> Job:
-    """Finds this process's place.
+    """Finds this process's place; connects it with the others where poprun did not start them.
 
     Returns:
-        What poprun says; else what Horovod says, if the program has started it; else that the
-        process is alone.
+        What poprun says; else the place among the processes that another launcher has started, each
+        with one replica; else that the process is alone.
+
+    Raises:
+        BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
     """
     here = topology()
     if here.launched:
-        first = not here.replica_index_offset
-        return Job(
-            here.replica_index_offset, here.num_local_replicas, here.num_total_replicas, first
-        )
-    horovod = sys.modules.get("horovod.torch")
-    if horovod is not None and hasattr(horovod, "init") and horovod.is_initialized():
-        rank, size = horovod.rank(), horovod.size()
-        return Job(rank, 1, size, rank == 0, horovod if size > 1 else None)
-    return Job(0, 1, 1, first=True)
+        first = here.replica_index_offset
+        return Job(first, here.num_local_replicas, here.num_total_replicas, first == 0)
+    horovod = backend.connect("torch")
+    if horovod is None:
+        return Job(0, 1, 1, first=True)
+    rank = int(horovod.rank())
+    return Job(rank, 1, int(horovod.size()), rank == 0, horovod)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from tqdm import tqdm
 
+from popdist import backend
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError
 from popdist_onnx.runtime.collectives import digest, require_agreement
@@ -58,13 +59,10 @@ def require_same_training(job: Job, data: Mapping[str, Array], **facts: object) 
     """
     if job.total_replicas == job.local_replicas:
         return
-    # Imported here because it brings torch, which training in one process never needs.
-    from popdist.exchange import connect
-
     looks = {f"values of {name}": digest(_few(array)) for name, array in data.items()}
     require_agreement(
         {name.replace("_", " "): str(value) for name, value in facts.items()} | looks,
-        job.horovod or connect(),
+        backend.connect("torch"),
         hint="give every instance the whole data set and the same settings; fit takes this "
         "instance's part of every global batch by itself",
     )

@@ -2,51 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
 import tensorflow as tf
 
 import popdist
 from popdist import backend
-from popdist.backend import connected_by_gloo
-from popdist.errors import BackendError
 from popdist_tf.collectives.host import HostCollectives
 from popdist_tf.errors import CollectiveError, StrategyError
-
-# The real Horovod for TensorFlow, imported when it is needed.
-
-
-def binding() -> Any:
-    """Horovod's TensorFlow binding.
-
-    Returns:
-        The module ``horovod.tensorflow``.
-
-    Raises:
-        BackendError: It is not installed, or lacks its native extension.
-    """
-    try:
-        import horovod.tensorflow as horovod
-    except ImportError as error:
-        raise BackendError(
-            "PD010",
-            "Horovod for TensorFlow cannot be imported",
-            value=str(error),
-            hint="python -m popdist.horovod_build",
-        ) from None
-    return horovod
-
-
-def binding_is_initialised() -> bool:
-    """Whether the program has initialised Horovod; does not import it.
-
-    Returns:
-        True after ``init`` and before ``shutdown``.
-    """
-    horovod = sys.modules.get("horovod.tensorflow")
-    return horovod is not None and bool(horovod.is_initialized())
 
 
 def initialised_collectives() -> HostCollectives:
@@ -58,8 +21,8 @@ def initialised_collectives() -> HostCollectives:
     Raises:
         StrategyError: Horovod is not initialised.
     """
-    horovod = binding()
-    if not horovod.is_initialized():
+    horovod = backend.started("tensorflow")
+    if horovod is None:
         raise StrategyError(
             "PD411",
             "Horovod has not been initialised",
@@ -72,29 +35,29 @@ def initialised_collectives() -> HostCollectives:
 def job_collectives() -> HostCollectives:
     """The collectives of this job; starts host communication where it is not started.
 
-    A program that has initialised Horovod itself, under mpirun or horovodrun alone, is taken at its
-    word: the instances are Horovod's ranks.
+    A program that has initialised Horovod itself, without poprun, is taken at its word: the
+    instances are Horovod's ranks.
 
     Returns:
         The collectives.
 
     Raises:
-        StrategyError: mpirun alone started several processes, and Horovod is not initialised.
+        StrategyError: Another launcher started several processes, and Horovod is not initialised.
     """
-    if not popdist.isPopdistEnvSet():
-        if binding_is_initialised():
-            return initialised_collectives()
-        started = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
-        if started > 1:
-            raise StrategyError(
-                "PD411",
-                f"mpirun started {started} processes that know nothing of each other yet: each "
-                "would train alone",
-                hint="start the job with poprun, or call popdist_tf.ipu.horovod.init() first",
-            )
+    here = backend.launch()
+    connected = backend.started("tensorflow") is not None
+    if not (connected or here.alone or here.by == "poprun"):
+        raise StrategyError(
+            "PD411",
+            f"{here.by} started {here.size or 'several'} processes that know nothing of each "
+            "other yet: each would train alone",
+            hint="start the job with poprun, or call popdist_tf.ipu.horovod.init() first",
+        )
+    horovod = backend.connect("tensorflow")
     popdist.init()
-    here = backend.current()
-    return HostCollectives(here.horovod, here.num_instances, here.instance_index)
+    if horovod is None:
+        return HostCollectives(None, 1, 0)
+    return HostCollectives(horovod, int(horovod.size()), int(horovod.rank()))
 
 
 def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> Any:
@@ -159,10 +122,11 @@ def allgather(value: Any, tensor_name: str | None = None) -> Any:
 # Horovod's basics under their published names, over the real ``horovod.tensorflow``.
 
 
+_binding = backend.binding("tensorflow")
 # Horovod's own numbers for its reductions, known before it is initialised.
-Average = binding().Average
-Sum = binding().Sum
-Adasum = binding().Adasum
+Average = _binding.Average
+Sum = _binding.Sum
+Adasum = _binding.Adasum
 
 
 def init(*args: Any, **kwargs: Any) -> None:
@@ -174,10 +138,7 @@ def init(*args: Any, **kwargs: Any) -> None:
         *args: Passed on to Horovod.
         **kwargs: Passed on to Horovod.
     """
-    # popdist.execute_on_instances forms groups later, which must be allowed from the start.
-    os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
-    with connected_by_gloo(binding()):
-        binding().init(*args, **kwargs)
+    backend.start("tensorflow", *args, **kwargs)
 
 
 def require_op(op: Any) -> Any:
@@ -203,16 +164,16 @@ def require_op(op: Any) -> Any:
     return op
 
 
-shutdown = binding().shutdown
-size = binding().size
-rank = binding().rank
-local_size = binding().local_size
-local_rank = binding().local_rank
-is_homogeneous = binding().is_homogeneous
-mpi_threads_supported = binding().mpi_threads_supported
-mpi_enabled = binding().mpi_enabled
-mpi_built = binding().mpi_built
-gloo_enabled = binding().gloo_enabled
-gloo_built = binding().gloo_built
-nccl_built = binding().nccl_built
-ddl_built = binding().ddl_built
+shutdown = _binding.shutdown
+size = _binding.size
+rank = _binding.rank
+local_size = _binding.local_size
+local_rank = _binding.local_rank
+is_homogeneous = _binding.is_homogeneous
+mpi_threads_supported = _binding.mpi_threads_supported
+mpi_enabled = _binding.mpi_enabled
+mpi_built = _binding.mpi_built
+gloo_enabled = _binding.gloo_enabled
+gloo_built = _binding.gloo_built
+nccl_built = _binding.nccl_built
+ddl_built = _binding.ddl_built

@@ -6,15 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-import popdist
-from popdist.backend import launched
+from popdist import backend
 from popdist_tf.collectives import instances
 from popdist_tf.collectives.instances import job_collectives
 
 
 def init() -> None:
     """Starts Horovod among all processes of the job; a program that runs alone needs none."""
-    if popdist.isPopdistEnvSet() or launched():
+    if backend.launch().by:
         instances.init()
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
-from popdist.exchange import connect
+from popdist import backend
 from popdist_torch.errors import CheckpointError
 from popdist_torch.executor.training import TrainingExecutor
 from popdist_torch.optim.device import FACTOR
@@ -157,17 +156,14 @@ class Job:
             processes: How many processes the models are trained by; None where no options say so.
 
         Returns:
-            The job; that of the program's own Horovod where nothing else describes one.
+            The job, whoever started it.
 
         Raises:
             BackendError: No usable Horovod is installed, or it sees another job.
         """
         if processes == 1:
             return cls()
-        horovod = connect(processes)
-        if horovod is None:
-            own = sys.modules.get("horovod.torch")
-            horovod = own if own is not None and own.is_initialized() else None
+        horovod = backend.connect("torch", processes)
         if horovod is None:
             return cls()
         return cls(int(horovod.rank()), int(horovod.size()), horovod)

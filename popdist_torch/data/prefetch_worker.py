@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import tempfile
 import traceback
 from collections import deque
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from popdist import backend
 from popdist_torch.errors import DataError
 
 if TYPE_CHECKING:
@@ -414,18 +414,9 @@ def communicating() -> bool:
     Returns:
         True once Horovod was initialised, by popdist or by the program.
     """
-    return _horovod() is not None
+    return backend.started() is not None
 
 
 def _spans_hosts() -> bool:
-    horovod = _horovod()
+    horovod = backend.started()
     return horovod is not None and int(horovod.local_size()) < int(horovod.size())
-
-
-def _horovod() -> Any | None:
-    # Looked up, not imported: a program that has not imported it has no live Horovod.
-    for name in ("horovod.torch", "horovod.tensorflow"):
-        module = sys.modules.get(name)
-        if module is not None and hasattr(module, "init") and module.is_initialized():
-            return module
-    return None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import data
 
 from popdist import backend
-from popdist.backend import launched
 from popdist.popdist_core import getDeviceId, isPopdistEnvSet
 from popdist_torch.errors import PlainLoopError
 
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
 def init() -> None:
     """Starts the real Horovod; safe to call again.
 
-    The job may have been started by poprun, mpirun or horovodrun. In a process that nobody launched
-    Horovod is not started, as its MPI need not be able to; it is rank 0 of 1, and of Horovod's own
-    functions only those are at hand that need no other process.
+    The job may have been started by poprun, mpirun, horovodrun or srun. In a process that nobody
+    launched Horovod is not started, as its MPI need not be able to; it is rank 0 of 1, and of
+    Horovod's own functions only those are at hand that need no other process.
 
     Raises:
         BackendError: No usable Horovod is installed, or it sees another job than poprun started.
     """
+    here = backend.launch()
+    if here.by and not (here.alone and find_spec("horovod") is None):
+        backend.start("torch")
     backend.init()
-    horovod = _installed()
-    if horovod is not None:
-        horovod.init()
 
 
 def connected() -> Any | None:
@@ -42,8 +41,8 @@ def connected() -> Any | None:
     Raises:
         PlainLoopError: `init` was not called.
     """
-    horovod = _installed()
-    if horovod is not None and not horovod.is_initialized():
+    horovod = backend.started("torch")
+    if horovod is None and not backend.launch().alone:
         raise PlainLoopError(
             "PD308", "Horovod has not been started", hint="call popdist_torch.horovod.init() first"
         )
@@ -103,17 +102,6 @@ def pin_device() -> torch.device:
     device = torch.device("cuda", wanted % count)
     torch.cuda.set_device(device)
     return device
-
-
-def _installed() -> Any | None:
-    if not launched():
-        return None
-    try:
-        horovod = import_module("horovod.torch")
-    except ImportError:
-        return None
-    # Without its native extension the module lacks most of its names.
-    return horovod if hasattr(horovod, "init") else None
 
 
 # What of the data a process reads in a plain loop: steps 2 and 4 of Horovod's six.

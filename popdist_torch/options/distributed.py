@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from popdist.backend import launch
 from popdist_torch.errors import OptionError
 from popdist_torch.options.settings import names, whole_number, with_effect, without_effect
 from popdist_torch.options.storage import OptionsDict
@@ -12,17 +13,17 @@ from popdist_torch.options.storage import OptionsDict
 class DistributedOptions(OptionsDict):
     """The place of this process among those that train one model.
 
-    A fresh object describes the process that mpirun started, as PopTorch's does, or ``horovodrun``
-    over Gloo: reading variables is the published meaning of `setEnvVarNames`, so this class reads
-    the environment.
+    A fresh object describes the process that mpirun started, as PopTorch's does, or that another
+    launcher did (see `popdist.backend.launch`). Reading variables is the published meaning of
+    `setEnvVarNames`, so this class reads the environment.
     """
 
     path = "Distributed."
 
     def __init__(self) -> None:
         super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
-        launcher = "OMPI_COMM_WORLD" if "OMPI_COMM_WORLD_SIZE" in os.environ else "HOROVOD"
-        self.setEnvVarNames(f"{launcher}_SIZE", f"{launcher}_RANK")
+        here = launch()
+        self.configureProcessId(here.rank or 0, here.size or 1)
 
     @with_effect("the process trains alone")
     def disable(self) -> DistributedOptions:

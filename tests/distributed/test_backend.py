@@ -1,10 +1,13 @@
 """Host communication among real instances, over each Horovod binding."""
 
+import json
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.distributed.jobs import run_job
+from tests.distributed.jobs import LAUNCHER, run_command, run_job
 
 
 def meet(binding, folder):
@@ -119,3 +122,65 @@ def test_another_job_than_the_launchers_is_refused():
     answers = run_job(pretend_more_instances)
     assert [answer["code"] for answer in answers] == ["PD011", "PD011"]
     assert "size 2, rank 1; launcher: 4 instances, index 1" in answers[1]["text"]
+
+
+BIN = Path(sys.executable).parent
+LAUNCHERS = {
+    "poprun": [*LAUNCHER, "--num-instances=2"],
+    "mpirun": [BIN / "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"],
+    "horovodrun over gloo": [BIN / "horovodrun", "--gloo", "-np", "2", "-H", "localhost:2"],
+}
+
+
+def torch_places():
+    """What the adapters over PyTorch's binding say, before the program has started Horovod too."""
+    import popdist_torch.horovod
+    from popdist import backend
+    from popdist_onnx.training.job import current_job
+
+    options = popdist_torch.Options().Distributed
+    yield "options", [options.processId, options.numProcesses]
+    job = current_job()
+    yield "onnx", [job.first_replica, job.total_replicas]
+    horovod = backend.connect("torch")
+    yield "connected", [horovod.rank(), horovod.size()]
+    popdist_torch.horovod.init()
+    yield "loop", [popdist_torch.horovod.rank(), popdist_torch.horovod.size()]
+
+
+def keras_places():
+    """What the TensorFlow adapter says, after the program has started Horovod."""
+    import popdist_tf.keras
+    from popdist import backend
+    from popdist.errors import BackendError
+
+    if backend.launch().by != "poprun":  # the program has to say that the processes belong together
+        with pytest.raises(ValueError, match="started 2 processes that know nothing of each other"):
+            popdist_tf.keras.rank()
+    popdist_tf.keras.init()
+    yield "keras", [popdist_tf.keras.rank(), popdist_tf.keras.size()]
+    # A second binding would end the process.
+    with pytest.raises(BackendError, match="PD013"):
+        backend.connect("torch")
+
+
+def answer(adapter, folder):
+    from popdist import backend
+
+    here = backend.launch()
+    found = {"launcher": [here.rank, here.size], **dict(globals()[adapter]())}
+    (Path(folder) / f"{here.rank}.json").write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("adapter", ["torch_places", "keras_places"])
+def test_every_adapter_finds_the_same_place_whoever_started_the_job(adapter, launcher, tmp_path):
+    program = (
+        f"from tests.distributed.test_backend import answer; answer({adapter!r}, {str(tmp_path)!r})"
+    )
+    command = [*LAUNCHERS[launcher], sys.executable, "-c", program]
+    code, output = run_command(command, env={"PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin"})
+    assert code == 0, output
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert found == {name: [rank, 2] for name in found}

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from popdist import backend
-from popdist.exchange import Exchange, Item, connect, disagreements, plan, views
+from popdist.backend import connect
+from popdist.exchange import Exchange, Item, disagreements, plan, views
 from tests.distributed.jobs import run_job
 
 ITEMS = [
@@ -24,7 +25,7 @@ def contribution(instance, round_, item):
 
 
 def exchange():
-    horovod = connect()
+    horovod = connect("torch")
     me, count = backend.current().instance_index, backend.current().num_instances
     layout = plan(ITEMS, slice_bytes=32)
     buffers = [np.zeros(arena.elements, arena.dtype) for arena in layout.arenas]
@@ -60,7 +61,7 @@ def test_all_instances_hold_the_exact_sum(instances):
 
 
 def disagree():
-    horovod = connect()
+    horovod = connect("torch")
     me = backend.current().instance_index
     same = disagreements({"a": "1"}, horovod)
     found = disagreements({"a": "1", "b": "x" * (1 + 100 * me), f"only {me}": ""}, horovod)
