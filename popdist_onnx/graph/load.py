@@ -19,6 +19,7 @@ from popdist_onnx.graph.conform import conform
 from popdist_onnx.graph.expand import expand
 from popdist_onnx.graph.fold import fold, fold_node
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
+from popdist_onnx.graph.large_files import resolve_external_data
 from popdist_onnx.graph.names import OPSET, ORIGIN
 from popdist_onnx.graph.opset_upgrades import UPGRADES, Parts
 from popdist_onnx.graph.tensor import Tape
@@ -198,7 +199,9 @@ def load(source: Source) -> ir.Model:
 
 
 def read(source: Source) -> onnx.ModelProto:
-    """Reads a model; see `popdist_onnx.graph.load` for the one thing that is changed.
+    """Reads a model; weights that it repeats for brevity are given back to each of their users.
+
+    Large weights in a file of their own stay there; see `popdist_onnx.graph.large_files`.
 
     Args:
         source: As for `load`.
@@ -217,7 +220,8 @@ def read(source: Source) -> onnx.ModelProto:
         if isinstance(source, bytes):
             proto = onnx.load_from_string(source)
         else:
-            proto = onnx.load(Path(source))
+            proto = onnx.load(Path(source), load_external_data=False)
+            resolve_external_data(proto, Path(source).absolute().parent)
     except FileNotFoundError as missing:
         raise popart_exception(
             "PD520",

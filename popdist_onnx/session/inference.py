@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.large_files import INLINE_UP_TO
 from popdist_onnx.runtime.graph_reader import read
 from popdist_onnx.session.arguments import options_of, require_data_flow
 from popdist_onnx.session.pipeline import inference_graph, layout, read_with_shapes
 from popdist_onnx.session.session import Session
-from popdist_onnx.transforms.autodiff import variables
+from popdist_onnx.transforms.autodiff import weights_and_statistics
 
 if TYPE_CHECKING:
     from popdist_onnx.graph.load import Source
@@ -54,11 +55,14 @@ class InferenceSession(Session):
                 "PD572", "Gradient Accumulation only available when training", value=name
             )
         graph = inference_graph(proto, options)
-        kept = [str(value.name) for value in variables(graph.graph)]
+        weights = weights_and_statistics(graph.graph)
         self._fixed = options.constantWeights
+        # Constants of ONNX Runtime's graph, unless they are too many for one message.
+        total = sum(one.const_value.nbytes for one in weights if one.const_value is not None)
+        compiled = self._fixed and total <= INLINE_UP_TO
         super().__init__(
             proto,
-            read(graph, () if self._fixed else kept),
+            read(graph, () if compiled else [str(value.name) for value in weights]),
             dataFlow,
             deviceInfo,
             layout(options),
@@ -93,5 +97,5 @@ class InferenceSession(Session):
         )
 
     def _prepared(self, _engine: Engine) -> None:
-        # Constant weights are on the device already.
-        self._loaded = self._fixed
+        if self._fixed:
+            self.weightsFromHost()

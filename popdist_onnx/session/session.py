@@ -8,15 +8,19 @@ import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+import onnx
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
 from tqdm import tqdm
 
 from popdist.popdist_core import topology
 from popdist_onnx.errors import NotOnHostError, popart_exception, popart_runtime_error
+from popdist_onnx.graph.large_files import write_model
 from popdist_onnx.graph.load import save
+from popdist_onnx.graph.names import ACCUMULATOR
 from popdist_onnx.runtime.compiled import Execution, default_threads
 from popdist_onnx.runtime.engine import Engine, Layout
 from popdist_onnx.session.anchors import StepPort, array_shape, elements, failed_shape, why_missing
@@ -35,8 +39,7 @@ from popdist_onnx.types import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-    import onnx
+    from os import PathLike
 
     from popdist_onnx.graph.load import Source
     from popdist_onnx.runtime.graph_reader import Reading, Spec
@@ -185,10 +188,37 @@ class Session:
         """
         self._host.reset(
             modelProtoOrFilename,
-            self._reading.constants,
+            {
+                name: self._reading.constant(name)
+                for name, value in self._reading.constants.items()
+                if value.const_value is not None
+            },
             ignore_unknown=ignoreWeightsInModelWithoutCorrespondingHostWeight,
         )
         self._loaded = False
+
+    def modelToHost(self, path: str | PathLike[str]) -> None:
+        """Fetches all variables and writes the model with them to a file.
+
+        The file of a training session holds optimizer state too; a session made of it continues
+        exactly where this one stands. The host's tensor data become what was fetched. Weights stand
+        in typed fields (``float_data``); more than a gibibyte of them in ``<path>.data``.
+
+        Args:
+            path: The file.
+
+        Raises:
+            popart_exception: The session is not prepared.
+        """
+        self.weightsToHost()
+        self._host.adopt_fetched()
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self._proto)
+        kept = {prop.key: prop.value for prop in proto.metadata_props}
+        onnx.helper.set_model_props(proto, kept | self._saved_properties())
+        # Accumulators are zero whenever an update is complete.
+        last = {n: a for n, a in self._host.data.items() if not n.startswith(ACCUMULATOR)}
+        write_model(proto, last, Path(path))
 
     def run(self, stepio: StepIO, debugName: str = "") -> None:
         """Runs one step.
@@ -438,6 +468,10 @@ class Session:
                 "PD577", f"prepareDevice must be called before {call}", value=self.name
             )
         return self._engine
+
+    def _saved_properties(self) -> dict[str, str]:
+        """What a saved model says beside its weights."""
+        return {}
 
     def _needs_weights(self) -> bool:
         return bool(self._host.data)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from popdist import backend
 from popdist_onnx.errors import popart_exception
@@ -28,14 +27,13 @@ from popdist_onnx.session.pipeline import (
     training_graph,
 )
 from popdist_onnx.session.session import Session
-from popdist_onnx.session.weights import PyWeightsIO, store
+from popdist_onnx.session.weights import PyWeightsIO
 from popdist_onnx.transforms.autodiff import variables
 from popdist_onnx.transforms.block_updates import block_updates
 from popdist_onnx.transforms.optimizer import scalar_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from os import PathLike
 
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
@@ -95,34 +93,6 @@ class TrainingSession(Session):
         self._optimizer = optimizer
         self._streams: Streams | None = None
         self._loss = loss
-
-    def modelToHost(self, path: str | PathLike[str]) -> None:
-        """Fetches all variables and writes the model with them to a file.
-
-        The file holds optimizer state too; a session made of it continues exactly where this one
-        stands. The host's tensor data become what was fetched.
-
-        Args:
-            path: The file.
-
-        Raises:
-            popart_exception: The session is not prepared.
-        """
-        self.weightsToHost()
-        self._host.adopt_fetched()
-        engine = self.prepared_engine("modelToHost")
-        proto = onnx.ModelProto()
-        proto.CopyFrom(self._proto)
-        store(proto, {n: a for n, a in self._host.data.items() if not _is_transient(n)})
-        if len(engine.masks):
-            onnx.helper.set_model_props(
-                proto,
-                {
-                    **{prop.key: prop.value for prop in proto.metadata_props},
-                    _RANDOM_STATE: f"{engine.seed} {engine.micro_batches}",
-                },
-            )
-        onnx.save(proto, path)
 
     def updateOptimizerFromHost(self, optimizer: Optimizer) -> None:
         """Takes over the optimizer's non-constant values.
@@ -255,6 +225,11 @@ class TrainingSession(Session):
         for name, value in scalar_inputs(self._reading.model, self._optimizer).items():
             np.copyto(engine.scalars[name].array, value, casting="same_kind")
 
+    def _saved_properties(self) -> dict[str, str]:
+        engine = self.prepared_engine("modelToHost")
+        state = f"{engine.seed} {engine.micro_batches}"
+        return {_RANDOM_STATE: state} if len(engine.masks) else {}
+
     def _continue_random_streams(self, engine: Engine) -> None:
         for prop in self._proto.metadata_props:
             if prop.key == _RANDOM_STATE:
@@ -278,10 +253,3 @@ class TrainingSession(Session):
             if self._reading.states.get(name, True):
                 stated[f"values of {name}"] = digest(engine.state.read(name))
         return stated
-
-
-def _is_transient(name: str) -> bool:
-    from popdist_onnx.graph.names import ACCUMULATOR
-
-    # Zero whenever an update is complete.
-    return name.startswith(ACCUMULATOR)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 
 from popdist_onnx.errors import ArgumentError, popart_exception
+from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.load import read
 from popdist_onnx.session.arguments import require_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from popdist_onnx.graph.load import Source
     from popdist_onnx.runtime.graph_reader import Reading
@@ -79,21 +79,20 @@ class HostTensors:
             like = self._data[name]
             self._data[name] = array.astype(like.dtype).reshape(like.shape).copy()
 
-    def reset(self, source: Source, constants: Collection[str], *, ignore_unknown: bool) -> None:
+    def reset(
+        self, source: Source, constants: Mapping[str, Array], *, ignore_unknown: bool
+    ) -> None:
         """Replaces data by a model's initializers.
 
         Args:
             source: The model.
-            constants: Initializers of the session's model that are no variables.
+            constants: Initializers of the session's model that are no variables, by name.
             ignore_unknown: Whether initializers that the session does not have are passed over.
 
         Raises:
             popart_exception: The model has others, or one does not fit.
         """
-        found = {
-            tensor.name: onnx.numpy_helper.to_array(tensor)
-            for tensor in read(source).graph.initializer
-        }
+        found = {tensor.name: content(tensor) for tensor in read(source).graph.initializer}
         unknown = [name for name in found if name not in {*self._data, *constants}]
         if unknown and not ignore_unknown:
             raise popart_exception(
@@ -112,6 +111,12 @@ class HostTensors:
                         value=f"{array.dtype.name} {list(array.shape)}",
                         accepted=f"{like.dtype.name} {list(like.shape)}",
                     )
+            elif name in constants and not np.array_equal(array, constants[name]):
+                raise popart_exception(
+                    "PD574",
+                    f"resetWeights, '{name}' is a constant of this session and has another value",
+                    hint="make the session of the model that has this value",
+                )
         for name, array in found.items():
             if name in self._data:
                 self._data[name] = _content(array)
@@ -141,28 +146,6 @@ class HostTensors:
     def adopt_fetched(self) -> None:
         """Makes what was fetched the host's data."""
         self._data.update(self.fetched)
-
-
-def store(proto: onnx.ModelProto, tensors: Mapping[str, Array]) -> None:
-    """Writes tensors into a model's initializers.
-
-    Args:
-        proto: The model; optimizer state that it lacks is added.
-        tensors: Arrays by initializer.
-    """
-    left = dict(tensors)
-    for tensor in proto.graph.initializer:
-        if tensor.name in left:
-            tensor.CopyFrom(_proto(tensor.name, left.pop(tensor.name)))
-    proto.graph.initializer.extend(_proto(name, array) for name, array in left.items())
-
-
-def _proto(name: str, array: Array) -> onnx.TensorProto:
-    if array.dtype.isbuiltin == 1:
-        return onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-    import onnx_ir as ir
-
-    return ir.serde.serialize_tensor(ir.Tensor(array, name=name))
 
 
 def _content(array: Array) -> Array:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 from tqdm import tqdm
 
 from popdist import backend
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError
+from popdist_onnx.graph.large_files import write_model
 from popdist_onnx.runtime.collectives import digest, require_agreement
 from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.inference import InferenceSession
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.training import TrainingSession
-from popdist_onnx.session.weights import store
+from popdist_onnx.session.weights import PyWeightsIO
 from popdist_onnx.training.data import Array, Data, indices, sample_count, updates_of
 from popdist_onnx.training.job import current_job
 from popdist_onnx.training.model import trainable, with_batch, with_stored_fills
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from os import PathLike
 
+    import onnx
     from numpy.typing import ArrayLike
 
     from popdist_onnx.graph.load import Source
@@ -169,7 +171,7 @@ class Trainer:
         self._options = self._session_options()
         self._options.enableFloatingPointChecks = check_finite
         self.session = TrainingSession(
-            proto.SerializeToString(),
+            proto,
             DataFlow(1, {self._loss: AnchorReturnType("All")}),
             self._loss,
             chosen,
@@ -262,14 +264,17 @@ class Trainer:
         data = self._samples.named(inputs)
         samples = sample_count(data)
         output = self._model.graph.output[0].name
-        proto = _copy(self._model)
-        store(proto, self._trained(proto))
+        options = SessionOptions()
+        options.constantWeights = False
         session = InferenceSession(
-            proto.SerializeToString(),
+            self._model,
             DataFlow(1, {output: AnchorReturnType("All")}),
             DeviceManager().createCpuDevice(),
+            userOptions=options,
         )
         session.prepareDevice()
+        session.writeWeights(PyWeightsIO(self._present()))
+        session.weightsFromHost()
         anchors = session.initAnchorArrays()
         parts = []
         for start in range(0, samples, self._batch):
@@ -288,19 +293,18 @@ class Trainer:
         Args:
             path: The file.
         """
-        proto = _copy(self._original)
-        store(proto, self._trained(proto))
-        onnx.save(proto, path)
+        write_model(self._original, self._present(), Path(path))
 
     @property
     def weights(self) -> dict[str, Array]:
         """The model's weights as trained so far, by id."""
-        return self._trained(self._original)
+        return {name: array.copy() for name, array in self._present().items()}
 
-    def _trained(self, proto: onnx.ModelProto) -> dict[str, Array]:
-        self.session.weightsToHost()
-        fetched = self.session.fetched
-        return {t.name: fetched[t.name] for t in proto.graph.initializer if t.name in fetched}
+    def _present(self) -> dict[str, Array]:
+        """The weights where they lie; the next update changes them."""
+        state = self.session.prepared_engine("weights").state
+        names = [tensor.name for tensor in self._original.graph.initializer]
+        return {name: state.read(name) for name in names if name in state}
 
     def _session_options(self) -> SessionOptions:
         options = SessionOptions()
@@ -358,6 +362,8 @@ def train(
 
 
 def _copy(source: Any) -> onnx.ModelProto:
+    import onnx
+
     from popdist_onnx.graph.load import read
 
     proto = onnx.ModelProto()

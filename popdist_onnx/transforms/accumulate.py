@@ -165,9 +165,11 @@ def require_gradients(model: ir.Model) -> None:
     if weights and LOSS in model.metadata_props:
         hint = "; ".join(f"{w.name}: {why_no_gradient(model, w)}" for w in weights[:_SHOWN])
     else:
-        hint = (
-            "the model has no weights: they are initializers, as addInitializedInputTensor makes "
-            "them (popdist_onnx.training.model.with_stored_fills stores those that nodes fill)"
+        hint = "weights are initializers, as builder.addInitializedInputTensor makes them"
+    if not any(True for _ in variables(model.graph)):
+        hint += (
+            "; tensors that ConstantOfShape nodes fill become weights with "
+            "popdist_onnx.training.model.with_stored_fills(model)"
         )
     raise UpdateError(
         "PD545",

@@ -137,6 +137,9 @@ _SETTINGS: dict[str, Collection[int]] = {
     "Upsample": (1,),
 }
 
+_STATISTICS = slice(3, 5)
+"""Running mean and variance among the inputs of `BatchNormalization`."""
+
 # Exporters lift numbers of the program to initializers, under names that they make up.
 _MADE_UP = re.compile(
     r"(?:.*/)?(?:val_\d+|onnx::\w+_\d+|_?(?:scalar|const|constant)\w*)(?:_output_\d+)?$",
@@ -170,6 +173,27 @@ def variables(graph: ir.Graph, frozen: Collection[str] = ()) -> list[ir.Value]:
         and not _is_setting(value)
         and not _is_number(value)
     ]
+
+
+def weights_and_statistics(graph: ir.Graph) -> list[ir.Value]:
+    """The initializers that training changes, running statistics of normalisation among them.
+
+    Args:
+        graph: The main graph.
+
+    Returns:
+        Weights, then statistics, each in the graph's order.
+    """
+    statistics = {
+        value
+        for node in graph
+        if node.op_type == "BatchNormalization"
+        for value in node.inputs[_STATISTICS]
+        if value is not None
+    }
+    weights = variables(graph)
+    kept = [one for one in graph.initializers.values() if one in statistics]
+    return [*weights, *(one for one in kept if one not in weights)]
 
 
 def _is_setting(value: ir.Value) -> bool:

@@ -1,0 +1,151 @@
+"""Weights that are too large to be carried through every step: they stay in their file.
+
+A model whose weights lie in files of their own ("external data") is read without them: what passes
+from step to step is small, and refers to the files by their absolute paths. The content is mapped
+into memory where it is looked at. A model that is too large for one message of protobuf is written
+in the same form.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.external_data_helper import (
+    ExternalDataInfo,
+    load_external_data_for_model,
+    load_external_data_for_tensor,
+    uses_external_data,
+)
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.typed_data import use_typed_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from popdist_onnx.graph.values import Array
+
+MAPPED_FROM = 64 << 20
+"""Bytes of external data from which on they stay in their file; fewer are simply read."""
+
+INLINE_UP_TO = 1 << 30
+"""Bytes of weights up to which a written model holds them itself: protobuf ends at 2 GiB."""
+
+TYPED_UP_TO = 1 << 27
+"""Bytes of weights up to which they stand in typed fields, which costs several copies of them."""
+
+_ALWAYS_READ = 1 << 16
+
+
+def resolve_external_data(proto: onnx.ModelProto, folder: Path) -> None:
+    """Reads small external data into a model, and lets large ones refer to their file for good.
+
+    Args:
+        proto: A model that was read without its external data; changed in place.
+        folder: Where its file lies.
+
+    Raises:
+        popart_exception: Data lie outside the folder.
+    """
+    outside = [one for one in proto.graph.initializer if uses_external_data(one)]
+    if sum(map(_bytes, outside)) >= MAPPED_FROM:
+        for tensor in outside:
+            path = _inside(folder, ExternalDataInfo(tensor).location, str(tensor.name))
+            if _bytes(tensor) <= _ALWAYS_READ:
+                load_external_data_for_tensor(tensor, str(folder))
+                tensor.data_location = onnx.TensorProto.DEFAULT
+                del tensor.external_data[:]
+                continue
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = str(path)
+    # What is left: few data, and tensors that are attributes.
+    mapped = [one for one in proto.graph.initializer if is_mapped(one)]
+    for one in mapped:
+        one.data_location = onnx.TensorProto.DEFAULT
+    load_external_data_for_model(proto, str(folder))
+    for one in mapped:
+        one.data_location = onnx.TensorProto.EXTERNAL
+
+
+def is_mapped(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor's content stays in a file."""
+    return uses_external_data(tensor) and Path(ExternalDataInfo(tensor).location).is_absolute()
+
+
+def content(tensor: onnx.TensorProto) -> Array:
+    """A tensor's content; mapped, not copied, where it lies in a file."""
+    array: Array = np.asarray(ir.serde.deserialize_tensor(tensor).numpy())
+    return array
+
+
+def write_model(proto: onnx.ModelProto, tensors: Mapping[str, Array], path: Path) -> None:
+    """Writes a model with other weights, in place of a file that it may have been read from.
+
+    Weights of more than a gibibyte go to a file of their own, ``<name>.data`` beside the model's.
+    They are written one after the other, so that nothing is held twice.
+
+    Args:
+        proto: The model; left as it is.
+        tensors: Arrays by initializer; those that the model lacks are added.
+        path: The model's file.
+    """
+    model = ir.from_proto(proto)
+    initializers = model.graph.initializers
+    for name, array in tensors.items():
+        tensor = ir.Tensor(array, name=name)
+        if name not in initializers:
+            value = ir.Value(
+                name=name,
+                shape=ir.Shape(array.shape),
+                type=ir.TensorType(tensor.dtype),
+                const_value=tensor,
+            )
+            model.graph.register_initializer(value)
+        initializers[name].const_value = tensor
+    contents = [one.const_value for one in initializers.values() if one.const_value is not None]
+    new = path.with_name(f".{path.name}.new")
+    total = sum(one.nbytes for one in contents)
+    if total <= INLINE_UP_TO:
+        for value in initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
+        written = ir.to_proto(model)
+        if total <= TYPED_UP_TO:
+            use_typed_fields(written)
+        onnx.save(written, new)
+    else:
+        data, new_data = f"{path.name}.data", new.with_name(f"{new.name}.data")
+        ir.save(model, new, external_data=new_data.name)
+        written = onnx.load(new, load_external_data=False)
+        for initializer in written.graph.initializer:
+            for entry in initializer.external_data:
+                if entry.key == "location":
+                    entry.value = data
+        onnx.save(written, new)
+        new_data.replace(path.with_name(data))
+    new.replace(path)
+
+
+def _bytes(tensor: onnx.TensorProto) -> int:
+    stated = {entry.key: entry.value for entry in tensor.external_data}
+    if "length" in stated:
+        return int(stated["length"])
+    elements = int(np.prod(tensor.dims)) if tensor.dims else 1
+    return elements * int(ir.DataType(tensor.data_type).itemsize)
+
+
+def _inside(folder: Path, location: str, name: str) -> Path:
+    path = (folder / location).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise popart_exception(
+            "PD520",
+            f"the data of {name} lie outside the model's folder",
+            value=location,
+            accepted=f"a file in {folder}",
+        )
+    return path

@@ -1,0 +1,142 @@
+"""Weights in files of their own: mapped, trained, written again; and 3 GB of them, on request."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import popdist_onnx
+from popdist_onnx.graph import large_files
+from popdist_onnx.graph.load import read
+
+WIDTH, LAYERS, RATE = 24, 3, 0.01
+
+
+def written(folder, width=WIDTH, layers=LAYERS):
+    """A stack of products whose weights lie in a file beside the model, written piece by piece."""
+    rng = np.random.default_rng(0)
+    nodes, weights, last = [], [], "x"
+    with (folder / "model.bin").open("wb") as data:
+        for index in range(layers):
+            weight = TensorProto(name=f"w{index}", data_type=TensorProto.FLOAT, dims=[width, width])
+            weight.data_location = TensorProto.EXTERNAL
+            length = 4 * width * width
+            for key, value in (
+                ("location", "model.bin"),
+                ("offset", data.tell()),
+                ("length", length),
+            ):
+                weight.external_data.add(key=key, value=str(value))
+            data.write((rng.standard_normal((width, width), np.float32) / width**0.5).tobytes())
+            nodes.append(helper.make_node("MatMul", [last, weight.name], [f"h{index}"]))
+            last = f"h{index}"
+            weights.append(weight)
+    ends = [helper.make_tensor_value_info(name, 1, ["n", width]) for name in ("x", last)]
+    graph = helper.make_graph(nodes, "stack", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def one_step_of_numpy(path, x, target):
+    """Weights after one update of plain SGD on the mean squared error, in double precision."""
+    weights = [numpy_helper.to_array(w).astype(float) for w in onnx.load(path).graph.initializer]
+    hidden = [x.astype(float)]
+    for weight in weights:
+        hidden.append(hidden[-1] @ weight)
+    gradient = 2 * (hidden[-1] - target) / target.size
+    updated = []
+    for weight, before in zip(reversed(weights), reversed(hidden[:-1]), strict=True):
+        updated.append(weight - RATE * before.T @ gradient)
+        gradient = gradient @ weight.T
+    return updated[::-1], hidden[-1]
+
+
+def data(width=WIDTH):
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(4, width)).astype("f4"), rng.normal(size=(4, width)).astype("f4")
+
+
+def trained(path):
+    trainer = popdist_onnx.Trainer(
+        path, loss="mse", optimizer="sgd", learning_rate=RATE, batch_size=4, check_finite=False
+    )
+    trainer.fit(*data(), shuffle=False)
+    return trainer
+
+
+def test_external_data_are_mapped_trained_and_written_as_external_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(large_files, "MAPPED_FROM", 0)
+    monkeypatch.setattr(large_files, "_ALWAYS_READ", 0)
+    path = written(tmp_path)
+    first = read(path).graph.initializer[0]
+    assert large_files.is_mapped(first)
+    assert not first.raw_data
+    wanted, _ = one_step_of_numpy(path, *data())
+    trainer = trained(path)
+    # A small limit stands for protobuf's: the model is written in place of the one it came from.
+    monkeypatch.setattr(large_files, "INLINE_UP_TO", 0)
+    trainer.save(path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        "model.bin",
+        "model.onnx",
+        "model.onnx.data",
+    ]
+    for weight, expected in zip(onnx.load(path).graph.initializer, wanted, strict=True):
+        np.testing.assert_allclose(numpy_helper.to_array(weight), expected, atol=1e-6)
+    x, target = data()
+    _, output = one_step_of_numpy(path, x, target)
+    np.testing.assert_allclose(trainer.predict(x), output, atol=1e-5)
+    # And what was written trains again, constants of an inference session included.
+    trained(path)
+
+
+def test_few_external_data_are_read_at_once(tmp_path):
+    path = written(tmp_path)
+    assert all(weight.raw_data for weight in read(path).graph.initializer)
+    wanted, _ = one_step_of_numpy(path, *data())
+    found = trained(path).weights
+    for name, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(found[name], expected, atol=1e-6)
+
+
+def test_data_outside_the_models_folder_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(large_files, "MAPPED_FROM", 0)
+    (tmp_path / "inner").mkdir()
+    path = written(tmp_path / "inner")
+    model = onnx.load(path, load_external_data=False)
+    for entry in model.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = "../elsewhere.bin"
+    onnx.save(model, path)
+    with pytest.raises(popdist_onnx.popart_exception, match="lie outside the model's folder"):
+        read(path)
+
+
+def own_memory():
+    """Bytes of this process's own memory; mapped files, which cost nothing, do not count."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (kilobytes,) = [line.split()[1] for line in lines if line.startswith("RssAnon")]
+    return int(kilobytes) << 10
+
+
+@pytest.mark.skipif(
+    "POPDIST_LARGE_TESTS" not in os.environ, reason="needs 7 GB: POPDIST_LARGE_TESTS=1"
+)
+def test_three_gigabytes_train_within_1_3_times_their_size(tmp_path):
+    width, layers = 10034, 8
+    path = written(tmp_path, width, layers)
+    size, before = 4 * layers * width**2, own_memory()
+    assert size > 3 << 30
+    trainer = popdist_onnx.Trainer(
+        path, loss="mse", optimizer="sgd", learning_rate=RATE, batch_size=4, check_finite=False
+    )
+    losses = trainer.fit(*data(width), epochs=2)
+    assert losses[1] < losses[0]
+    assert own_memory() - before < 1.3 * size
+    trainer.save(tmp_path / "trained.onnx")
+    assert own_memory() - before < 1.3 * size
+    assert (tmp_path / "trained.onnx.data").stat().st_size >= size
