@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import popdist
 from popdist.errors import LaunchError, PopdistError, UsageError
 from popdist.poprun.options.parser import parse
 from popdist.poprun.options.table import BY_NAME, OPTIONS
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 _LAUNCHER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from popdist.runner.launcher import main; main(sys.argv[1:])"  # noqa: E501 - one program
 _INSTANCE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from popdist.runner.instance import main; main()"  # noqa: E501
-_ROOT = str(Path(popdist.__file__).resolve().parents[1])
+_ROOT = str(Path(__file__).resolve().parents[2])
 
 _ABOUT_THE_COMMAND = {
     "help",
