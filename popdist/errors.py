@@ -41,12 +41,13 @@ CODES: dict[str, str] = {
     "PD113": "a function that popdist.run called raised an exception in an instance",
     "PD114": "a job that popdist.run started ended without the answers of all instances",
     "PD115": "what an instance returned cannot be carried back to popdist.run",
+    "PD116": "poprun was started inside a job",
     "PD140": "a folder holds nothing of a run that could be shown, or its page cannot be written",
     "PD120": "hosts cannot be reached, or are not like this one",
     "PD121": "the job and the Slurm allocation it runs in contradict each other",
     "PD130": "a partition does not exist or cannot be created as asked",
     "PD131": "a partition's devices are in use",
-    "PD132": "a V-IPU server on the network is out of scope",
+    # PD132 was: a V-IPU server on the network. It is answered with a note now.
     "PD133": "a partition is not what the job needs",
     # Horovod build (popdist.horovod_build).
     "PD200": "the Horovod build cannot start on this machine",

@@ -98,6 +98,13 @@ REMEDIES = {
         "What the function returned in an instance cannot be pickled, or not be read again here.",
         "Return numbers, texts, arrays, or lists and dicts of them.",
     ),
+    "PD116": (
+        (
+            "A program of a job calls poprun or `popdist.run`, perhaps by a script that wraps one "
+            "around the other. mpirun does not start jobs inside of jobs."
+        ),
+        "Start one job with all the instances it needs: `poprun -np 4 python3 train.py`.",
+    ),
     "PD120": (
         (
             "The message has a line for each host. `ssh -o BatchMode=yes HOST true` shows the "
@@ -143,16 +150,6 @@ It depends on what the line says.
         (
             "The message names the processes; `poprun partitions` shows all. Wait longer with "
             "`--vipu-server-timeout=600`."
-        ),
-    ),
-    "PD132": (
-        (
-            "Published command lines name a server (`--vipu-server-host=10.3.7.150`). popdist has "
-            "no IPUs to ask it for."
-        ),
-        (
-            "Leave the option out to use this machine's GPUs or cores as devices, or add "
-            "`--offline-mode=yes` to run the same command without devices."
         ),
     ),
     "PD133": (

@@ -6,7 +6,7 @@ import os
 import sys
 
 from popdist.errors import PopdistError
-from popdist.poprun.log import Log, say, show
+from popdist.poprun.log import Log, open_standard_streams, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0, the exit code of the first instance that failed (128 + the number of a signal),
         130 or 143 after an interrupt, or 2 for a mistake on the command line.
     """
+    open_standard_streams()
     try:
         return launch(sys.argv[1:] if arguments is None else arguments)
     except PopdistError as error:
@@ -115,10 +116,11 @@ def launch(arguments: Sequence[str]) -> int:
 
 def _launch(job: Job, line: CommandLine) -> int:
     from popdist.poprun.machines.find_mpirun import locate_mpirun
-    from popdist.poprun.plan.job import check_user, remarks
+    from popdist.poprun.plan.job import check_alone, check_user, remarks
     from popdist.poprun.ready import Ready
 
     log = Log(job.verbosity)
+    check_alone(os.environ)
     check_user(job, os.geteuid())
     for remark in remarks(job, os.geteuid()) if job.verbosity else ():
         log.info(remark)
@@ -131,7 +133,6 @@ def _launch(job: Job, line: CommandLine) -> int:
 
 
 def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) -> int:
-    from popdist.poprun.plan.command import Run
     from popdist.poprun.plan.mpirun import build_command
     from popdist.poprun.plan.rendezvous import rendezvous
 
@@ -152,9 +153,10 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
         )
 
     if job.dry_run:
+        from popdist.poprun.launch import rehearse
         from popdist.poprun.output.dry_run import dry_run_text
 
-        command = build(Run("pipe=<folder>/pipe", "<folder>/mpi", keyboard="<folder>/stdin"))
+        command = rehearse(job, build)
         show(dry_run_text(line, command, os.environ, room=os.sysconf("SC_ARG_MAX")))
         return 0
     from popdist.poprun.launch import Launch

@@ -28,6 +28,43 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 
 
+def rehearse(job: Job, build: Callable[[Run], Command]) -> Command:
+    """Does all that a launch does before it starts something, and leaves no trace.
+
+    Args:
+        job: The job.
+        build: Makes its command.
+
+    Returns:
+        The command, with a name in place of the job's private folder.
+
+    Raises:
+        UsageError: As `Launch` raises it.
+        LaunchError: As `Launch` raises it, or the kernel or mpirun could not take the command.
+    """
+    signals = _signals(job)
+    _kept_files(job)
+    if job.display.log_dir:
+        from popdist.poprun.output.run_folder import check_folder
+
+        check_folder("--log-dir", job.display.log_dir)
+    new_folder(with_pipes=job.is_local).remove()
+    command = build(
+        Run("pipe=<folder>/pipe", "<folder>/mpi", keyboard="<folder>/stdin", signals=signals)
+    )
+    _as_started(command, "/folder/contexts", os.sysconf("SC_ARG_MAX"))
+    return command
+
+
+def _as_started(command: Command, contexts: str, room: int) -> tuple[Command, str]:
+    """The command in the form that the kernel takes, and the text of its file, if it has one."""
+    text = ""
+    if needs_file(command, room):
+        command, text = into_file(command, contexts)
+    check_lengths(command, room)
+    return command, text
+
+
 class Launch:
     """A job that is about to be started.
 
@@ -102,13 +139,11 @@ class Launch:
             )
         )
         self._mpirun = command.head[0]
-        room = os.sysconf("SC_ARG_MAX")
-        if needs_file(command, room):
-            contexts = os.path.join(folder.path, "contexts")
-            command, text = into_file(command, contexts)
+        contexts = os.path.join(folder.path, "contexts")
+        command, text = _as_started(command, contexts, os.sysconf("SC_ARG_MAX"))
+        if text:
             with open(contexts, "x", encoding="ascii") as file:
                 file.write(text)
-        check_lengths(command, room)
         if job.verbosity:
             from popdist.poprun.secrets import hide_words
 

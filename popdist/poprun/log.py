@@ -6,6 +6,8 @@ import os
 import sys
 import time
 
+from popdist.errors import LaunchError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +49,26 @@ class Log:
         say(f"{clock} {os.getpid()} POPRUN [{level}] {text}")
 
 
+def open_standard_streams() -> None:
+    """Opens those of the three standard streams that are closed, on nothing.
+
+    Otherwise the next file or pipe would get such a number and pass for the stream, and Python has
+    None in its place.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:  # noqa: PERF203 - three of them
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this
+            setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", errors="backslashreplace"))
+
+
 def show(text: str) -> None:
-    """Writes an answer to standard output, whatever its encoding; a reader may have gone away."""
+    """Writes an answer to standard output, whatever its encoding; a reader may have gone away.
+
+    Raises:
+        LaunchError: It cannot be written, as to a disk that is full.
+    """
     encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
@@ -56,6 +76,9 @@ def show(text: str) -> None:
     except BrokenPipeError:
         # What is left in the buffer would be written, and fail again, when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise LaunchError("PD110", f"standard output cannot be written: {error.strerror}") from None
 
 
 def say(text: str) -> None:

@@ -44,7 +44,7 @@ class Ready:
         self._reservation: Reservation | None = None
         if not job.dry_run:
             self._look(job, mpirun, environ, log)
-            self._reserve(job, environ, log)
+        self._reserve(job, environ, log)
 
     def shown(self, job: Job) -> tuple[Instance, ...]:
         """The instances as the topology table shows them, with their NUMA nodes.
@@ -83,13 +83,15 @@ class Ready:
     def _reserve(self, job: Job, environ: Mapping[str, str], log: Log) -> None:
         if not any("partition" in name or name.startswith("vipu-") for name in job.given):
             return
-        from popdist.poprun.partitions.fitting import read_wish
-        from popdist.poprun.partitions.reservation import assign, reserve
+        from popdist.poprun.partitions.fitting import read_wish, stand_in
+        from popdist.poprun.partitions.reservation import assign, preview, reserve
 
+        if note := stand_in(job):
+            say(f"poprun: {note}")
         wish = read_wish(job, environ)
         if wish is None:
             return
-        self._reservation = reserve(wish, environ, log)
+        self._reservation = (preview if job.dry_run else reserve)(wish, environ, log)
         names = ", ".join(device.name for device in self._reservation.devices)
         log.info(f"Reserved {names} of partition {self._reservation.partition}")
         self.instances = assign(self.instances, self._reservation, wish.timeout)

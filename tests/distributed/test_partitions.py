@@ -117,11 +117,36 @@ def test_instances_get_their_own_cores():
         assert lines[0][2] != lines[1][2]
 
 
-def test_a_server_on_the_network_is_refused_and_offline_mode_leaves_it_alone(pool):
+@pytest.mark.parametrize(
+    "words",
+    [  # sections 2.3.1 and 2.3.2 of the guide; those for several hosts are in tests/hosts
+        "--vipu-partition=P8 --vipu-cluster=A8 --num-replicas=4 --num-instances=1",
+        "--vipu-partition=A8 --vipu-cluster=A8 --num-replicas=8 --num-instances=2",
+    ],
+)
+def test_the_guides_command_lines_run_on_this_machines_devices_with_one_note(pool, words):
+    options = ["--numa-aware=yes", "--vipu-server-host=10.3.7.150"]
+    options += ["--mpi-global-args=--tag-output", *words.split()]
+    code = "import popdist as p; print(p.getNumLocalReplicas(), p.getNumTotalReplicas())"
+    program = [sys.executable, "-c", code]
+    replicas, instances = int(options[-2][-1]), int(options[-1][-1])
+    status, output = run_command([*LAUNCHER, *options, *program])
+    assert status == 0, output
+    note, *lines = sorted(output.splitlines(), key=lambda line: not line.startswith("poprun: "))
+    assert "the V-IPU server 10.3.7.150 is not asked" in note
+    assert sorted(lines) == [
+        f"[1,{index}]<stdout>:{replicas // instances} {replicas}" for index in range(instances)
+    ]
+    # A dry run says the same, and leaves nothing either.
+    status, output = run_command([*LAUNCHER, *options, "--dry-run=yes", *program])
+    assert status == 0, output
+    assert note in output.splitlines()
+    with pool:
+        assert pool.partitions() == {}
+
+
+def test_offline_mode_leaves_a_server_on_the_network_alone(pool):
     options = ["--vipu-server-host=10.3.7.150", "--vipu-partition=P8"]
-    status, output = run_command([*LAUNCHER, *options, "echo", "hello"])
-    assert status == 2
-    assert "[PD132]" in output
     status, output = run_command([*LAUNCHER, *options, "--offline-mode=1", "echo", "hello"])
     assert (status, output) == (0, "hello\n")
     with pool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 6 ms
+import errno
 import os
 import sys
 
@@ -168,11 +169,33 @@ def _keep_devices(settings: Mapping[str, str]) -> str:
 def _become(words: list[str], prepare: Callable[[], None]) -> None:
     try:
         prepare()
-        os.execvp(words[0], words)  # noqa: S606 - no shell is the point
+        _execute(words)
     except (OSError, ValueError) as error:
         os.write(2, f"poprun: cannot start {words[0]}: {error}\n".encode())
     finally:
         os._exit(NOT_FOUND)
+
+
+def _execute(words: list[str]) -> None:
+    """Becomes the program, or a shell for a script without ``#!``, as shells do."""
+    try:
+        os.execvp(words[0], words)  # noqa: S606 - no shell is the point
+    except OSError as error:
+        script = _find(words[0]) if error.errno == errno.ENOEXEC else None
+        if script is None:
+            raise
+        os.execv("/bin/sh", ["/bin/sh", script, *words[1:]])  # noqa: S606 - as above
+
+
+def _find(name: str) -> str | None:
+    """The path of a script that may be executed; None for what is no text."""
+    folders = [""] if "/" in name else os.get_exec_path()
+    for folder in folders:
+        path = os.path.join(folder, name)
+        if os.access(path, os.X_OK) and os.path.isfile(path):
+            with open(path, "rb") as file:
+                return None if b"\0" in file.read(128) else path
+    return None
 
 
 def _terminal_or_pipe(settings: Mapping[str, str]) -> tuple[int, int]:

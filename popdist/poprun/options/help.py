@@ -42,7 +42,7 @@ def help_text() -> str:
         "",
         "Booleans take yes, no, true, false, on, off, 1 or 0. Both '--option value' and",
         "'--option=value' work, and a name may be cut as long as it stays unique. All that follows",
-        "the program belongs to the program.",
+        "the program belongs to the program. '-m package.module' runs a module with this Python.",
         "",
         "poprun doctor looks at this machine; poprun partitions shows its partitions. Programs of",
         "these names are started with 'poprun -- doctor'.",
@@ -117,12 +117,8 @@ def answer(line: CommandLine) -> str | None:
         The text to print; None where a job was asked for.
     """
     if line.values["help"]:
-        # FOLDED
-
         return help_text()
     if line.values["version"]:
-        # FOLDED
-
         return version_text(str(line.values["version-format"]))
     if line.values["completion"]:
         from popdist.poprun.options.completion import completion_script

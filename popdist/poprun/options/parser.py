@@ -56,8 +56,6 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] | None = None) ->
     notes: tuple[str, ...] = ()
     if not any(name in typed for name in _ANSWERS):  # an answer needs no other source
         if any(name.startswith(PREFIX) for name in environ or ()):
-            # FOLDED
-
             variables, notes = read_variables(environ or {})
             sources.append(variables)
         path = _one(sources, BY_NAME["config"])

@@ -280,6 +280,7 @@ _MPI: tuple[Option, ...] = (
         "Global options for mpirun; may be given several times",
         _MPI_GROUP,
         repeatable=True,
+        takes_options=True,
     ),
     Option(
         "mpi-local-args",
@@ -287,6 +288,7 @@ _MPI: tuple[Option, ...] = (
         "Options for mpirun, per instance; may be given several times",
         _MPI_GROUP,
         repeatable=True,
+        takes_options=True,
     ),
     Option(
         "instance-mpi-local-args",
@@ -294,6 +296,7 @@ _MPI: tuple[Option, ...] = (
         "Options for mpirun for one instance, as <index>:<options>; may be given several times",
         _MPI_GROUP,
         repeatable=True,
+        takes_options=True,
         since="2.1",
     ),
     Option(
@@ -389,7 +392,7 @@ _PARTITIONS: tuple[Option, ...] = (
     Option(
         "vipu-server-host",
         TEXT,
-        "The host of the V-IPU server; this machine's own device pool is the only one served",
+        "The host of the V-IPU server; this machine's own devices stand in for another's",
         _PARTITIONS_GROUP,
         default="localhost",
     ),

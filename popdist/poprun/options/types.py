@@ -159,6 +159,8 @@ class Option(Record):
         typed_only: Whether it means something on a command line only, and neither in a file nor
             in the environment.
         excludes: The name of an option that it cannot stand beside.
+        takes_options: Whether its value is made of options of another program, so that one which
+            looks like an option of the launcher is meant.
         ipu_only: Whether it is about IPUs, their links or their server, and so without effect on a
             host.
         since: The SDK that introduced it, or "popdist" for ours.
@@ -174,6 +176,7 @@ class Option(Record):
     repeatable: bool = False
     typed_only: bool = False
     excludes: str = ""
+    takes_options: bool = False
     ipu_only: bool = False
     since: str = "1.4"
 

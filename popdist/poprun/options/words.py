@@ -6,6 +6,8 @@ looks like an option), which published commands use.
 
 from __future__ import annotations
 
+import sys
+
 from popdist.errors import UsageError
 from popdist.poprun.options.table import BY_ALIAS, BY_NAME, OPTIONS
 from popdist.poprun.options.types import BOOLEAN, FLAG
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     Given = dict[str, list[object]]
     "The values that were given for an option, by its name."
     from collections.abc import Mapping
+
+
+MODULE = ("-m", "--module")
+"""Runs a module with this Python, as ``python -m`` does; the rest of the words are its own."""
 
 
 def read_words(arguments: Sequence[str]) -> tuple[Given, tuple[str, ...]]:
@@ -44,6 +50,8 @@ def read_words(arguments: Sequence[str]) -> tuple[Given, tuple[str, ...]]:
         if word == "--":
             position += 1
             break
+        if word in MODULE:
+            return typed, _module(arguments[position:])
         if not word.startswith("-") or word == "-":
             break
         option, text = _split(word)
@@ -63,8 +71,41 @@ def read_words(arguments: Sequence[str]) -> tuple[Given, tuple[str, ...]]:
                 )
             text = arguments[position]
             position += 1
+            if not option.takes_options and _names_option(text):
+                raise UsageError(
+                    "PD100",
+                    f"--{option.name} needs a value, and another option follows",
+                    value=text,
+                    accepted=option.kind.accepted,
+                    hint=f"--{option.name}=VALUE; --{option.name}={text} if that is the value",
+                )
         typed.setdefault(option.name, []).append(_convert(option, text))
     return typed, tuple(arguments[position:])
+
+
+def _module(words: Sequence[str]) -> tuple[str, ...]:
+    """The program for ``-m package.module args``, which ends the options as it does Python's."""
+    if len(words) == 1:
+        raise UsageError(
+            "PD100",
+            f"{words[0]} needs the name of a module",
+            accepted="a module that this Python can import, and then its arguments",
+            hint=f"{words[0]} package.module",
+        )
+    return (sys.executable, "-m", *words[1:])
+
+
+def _names_option(text: str) -> bool:
+    """Whether a word names an option of the launcher, or ends the options."""
+    name = text.partition("=")[0]
+    if text == "--" or name in BY_ALIAS or name in MODULE:
+        return True
+    wanted = name[2:]
+    return (
+        name.startswith("--")
+        and bool(wanted)
+        and any(option.name.startswith(wanted) for option in OPTIONS)
+    )
 
 
 def _split(word: str) -> tuple[Option, str | None]:
@@ -102,7 +143,6 @@ def _by_prefix(name: str) -> Option:
 
 def _unknown(name: str) -> UsageError:
     from popdist.nearest import did_you_mean
-    # FOLDED
 
     return UsageError(
         "PD100",
@@ -145,10 +185,18 @@ _INSTEAD = {
     "gloo": "this is horovodrun's; leave it out, as poprun always uses MPI",
     "start-timeout": "this is horovodrun's; leave it out: hosts are looked at before the start",
     "timeline-filename": "this is horovodrun's; here it is: --timeline FILE",
+    "master-addr": "this is torchrun's; leave it out: poprun finds an address and a free port",
+    "master-port": "this is torchrun's; leave it out: poprun finds an address and a free port",
     "nnodes": "this is torchrun's; here it is: --host HOST1,HOST2, on one of the hosts",
+    "no-python": "this is torchrun's; leave it out: poprun starts the program as it is named",
     "node-rank": "this is torchrun's; leave it out: poprun starts the instances on all hosts",
     "nproc-per-node": "this is torchrun's; here it is: -np N, for all hosts together",
+    "rdzv-backend": "this is torchrun's; leave it out: mpirun brings the instances together",
+    "rdzv-endpoint": "this is torchrun's; leave it out: mpirun brings the instances together",
+    "rdzv-id": "this is torchrun's; leave it out: mpirun brings the instances together",
+    "redirects": "this is torchrun's; here it is: --output-filename DIR, or --log-dir DIR",
     "standalone": "this is torchrun's; leave it out",
+    "tee": "this is torchrun's; here it is: --output-filename DIR, or --log-dir DIR",
     "bind-to": f"{_THROUGH}'--bind-to ...'",
     "map-by": f"{_THROUGH}'--map-by ...'",
     "mca": f"{_THROUGH}'--mca NAME VALUE'",

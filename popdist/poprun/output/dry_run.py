@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
 from popdist.poprun.options.serialize import provenance
@@ -51,4 +52,16 @@ def dry_run_text(
 
 
 def _quoted(words: Sequence[str]) -> str:
-    return shlex.join(hide_words(words))
+    return " ".join(map(_quote, hide_words(words)))
+
+
+def _quote(word: str) -> str:
+    """A word as a shell takes it; bytes that are not UTF-8 in the form that bash reads."""
+    if word.isascii() or word.isprintable():
+        return shlex.quote(word)
+    characters = (chr(byte) for byte in os.fsencode(word))
+    escaped = "".join(
+        one if one.isascii() and one.isprintable() and one not in "'\\" else f"\\{ord(one):03o}"
+        for one in characters
+    )
+    return f"$'{escaped}'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 
@@ -33,6 +34,28 @@ def make_run_folder(parent: str, program: str) -> str:
     except OSError as error:
         raise unwritable("--log-dir", parent, error) from None
     return path
+
+
+def check_folder(option: str, path: str) -> None:
+    """Finds out whether a folder could be made, or new files in it, without making any.
+
+    Args:
+        option: The option that names it.
+        path: The folder.
+
+    Raises:
+        LaunchError: It could not.
+    """
+    there = os.path.abspath(path)
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    try:
+        if not os.path.isdir(there):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise unwritable(option, path, error) from None
 
 
 def check_writable(option: str, path: str) -> str:
@@ -91,7 +114,8 @@ def write_whole(path: str, text: str) -> None:
     """
     fresh = f"{path}.{os.getpid()}"
     try:
-        with open(fresh, "w", encoding="utf-8") as file:
+        # A word that is not UTF-8 is written as JSON escapes it.
+        with open(fresh, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         os.replace(fresh, path)
     except OSError:

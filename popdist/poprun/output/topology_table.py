@@ -33,8 +33,6 @@ def topology_table(instances: Sequence[Instance], num_ilds: int = 1) -> str:
     total = sum(replicas)
     domains = [one.index * num_ilds // len(instances) for one in instances]
     if total > _MOST_REPLICAS:
-        # FOLDED
-
         return topology_list(instances, domains)
     width = len(str(total - 1)) + 2
     inner = _LABEL_WIDTH + 1 + _span(total, width)

@@ -45,7 +45,7 @@ def create_partition(
         BusyError: The devices are in other partitions.
         LaunchError: There are not so many devices.
     """
-    cluster = find_cluster(wish.cluster or _division(partitions))
+    cluster = _cluster(wish, partitions)
     free = _unassigned(cluster, wish, partitions)
     allowed = len(allowed_devices(cluster, wish.visible))
     if allowed < wish.devices:
@@ -68,6 +68,16 @@ def create_partition(
     partition = Partition(name, cluster.name, chosen, owner, dict(wish.attributes))
     pool.store(partition)
     return partition, cluster
+
+
+def _cluster(wish: Wish, partitions: Mapping[str, Partition]) -> Cluster:
+    """The cluster for a new partition; the cores as many devices where a V-IPU server was named."""
+    divided = _division(partitions)
+    if wish.cluster is not None or divided is not None or not wish.stands_in:
+        return find_cluster(wish.cluster or divided)
+    cluster = find_cluster(None)
+    enough = len(allowed_devices(cluster, wish.visible)) >= wish.devices
+    return cluster if enough else find_cluster(f"cores-{wish.devices}")
 
 
 def fit_partition(
@@ -216,6 +226,7 @@ class Wish(Record):
         updates: Whether an existing partition may be changed to fit.
         resets: Whether it is taken only as a whole, and freed of leftovers.
         removes: Whether a partition that this job creates ends with it.
+        stands_in: Whether devices of this machine stand in for those of a V-IPU server.
         visible: The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` has them; None for
             all.
     """
@@ -229,7 +240,40 @@ class Wish(Record):
     updates: bool = False
     resets: bool = False
     removes: bool = True
+    stands_in: bool = False
     visible: str | None = None
+
+
+def names_a_server(job: Job) -> bool:
+    """Whether a job names a V-IPU server on the network, which hosts do not have.
+
+    Args:
+        job: The job.
+
+    Returns:
+        True for another name or address than this machine's.
+    """
+    return job.partition.vipu_server_host not in _SERVERS | {os.uname().nodename}
+
+
+def stand_in(job: Job) -> str | None:
+    """What a user should know who names a V-IPU server.
+
+    Args:
+        job: The job.
+
+    Returns:
+        A remark; None where no other server is named, or devices are left alone.
+    """
+    if job.offline or not names_a_server(job):
+        return None
+    server = f"the V-IPU server {job.partition.vipu_server_host} is not asked, as hosts have none"
+    if not job.given & PARTITION_OPTIONS:
+        return server
+    name = job.partition.vipu_partition or "the partition"
+    if job.is_local:
+        return f"{server}: {name} is made of this machine's own devices"
+    return f"{server}: {name} is left out, as the job runs on several hosts, which share no devices"
 
 
 def read_wish(job: Job, environ: Mapping[str, str]) -> Wish | None:
@@ -243,25 +287,15 @@ def read_wish(job: Job, environ: Mapping[str, str]) -> Wish | None:
         The wish; None where it wants none, or leaves devices alone.
 
     Raises:
-        LaunchError: It names a V-IPU server on the network.
         UsageError: It wants a partition for instances on other hosts.
     """
-    if job.offline:
+    if job.offline or not job.given & PARTITION_OPTIONS:
         return None
     asked = job.partition
-    if asked.vipu_server_host not in _SERVERS | {os.uname().nodename}:
-        raise LaunchError(
-            "PD132",
-            "V-IPU servers on the network are out of scope: popdist has no IPUs to ask them for, "
-            "and shares this machine's own devices without a server",
-            value=f"--vipu-server-host={asked.vipu_server_host}",
-            accepted="localhost",
-            hint="leave --vipu-server-host out to use this machine's devices, or "
-            "--offline-mode=yes to leave devices alone",
-        )
-    if not job.given & PARTITION_OPTIONS:
-        return None
+    elsewhere = names_a_server(job)
     if not job.is_local:
+        if elsewhere:  # its partition would have had devices for all hosts
+            return None
         raise UsageError(
             "PD101",
             "a partition has devices of this machine only, and the job runs on others too",
@@ -275,9 +309,12 @@ def read_wish(job: Job, environ: Mapping[str, str]) -> Wish | None:
         "gw-link-routing-type": asked.gw_link_routing_type,
         "sync-type": asked.sync_type,
     }
+    cluster = asked.vipu_allocation or asked.vipu_cluster
+    if elsewhere and cluster and cluster.partition("-")[0] not in ("gpus", "cores"):
+        cluster = None  # it is one of the server's
     return Wish(
         name=asked.vipu_partition,
-        cluster=asked.vipu_allocation or asked.vipu_cluster,
+        cluster=cluster,
         devices=job.num_replicas * job.ipus_per_replica,
         attributes={
             name: value
@@ -289,5 +326,6 @@ def read_wish(job: Job, environ: Mapping[str, str]) -> Wish | None:
         updates=asked.update_partition,
         resets=bool(asked.reset_partition),
         removes=asked.remove_partition,
+        stands_in=elsewhere,
         visible=environ.get("CUDA_VISIBLE_DEVICES"),
     )

@@ -252,6 +252,27 @@ class Pool:
             ) from None
 
 
+class Preview(Pool):
+    """A pool in which changes are seen and not written."""
+
+    def __init__(self, environ: Mapping[str, str], patience: float) -> None:
+        super().__init__(environ, patience)
+        self._changed: dict[str, Partition | None] = {}
+
+    def partitions(self) -> dict[str, Partition]:
+        """All partitions, as they would be."""
+        found = {**super().partitions(), **self._changed}
+        return {name: one for name, one in sorted(found.items()) if one is not None}
+
+    def store(self, partition: Partition) -> None:
+        """Notes a partition."""
+        self._changed[partition.name] = partition
+
+    def remove(self, name: str) -> None:
+        """Notes that a partition would go."""
+        self._changed[name] = None
+
+
 def _folder(environ: Mapping[str, str]) -> str:
     home = environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     base = environ.get(FOLDER_VARIABLE) or os.path.join(home, "popdist")

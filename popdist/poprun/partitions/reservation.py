@@ -17,7 +17,7 @@ from popdist.poprun.partitions.fitting import (
     users_of,
     verify_partition,
 )
-from popdist.poprun.partitions.pool import Partition, Pool, this_process
+from popdist.poprun.partitions.pool import Partition, Pool, Preview, this_process
 from popdist.poprun.protocol.device_locks import is_taken, take
 from popdist.poprun.secrets import hide_words
 
@@ -88,7 +88,27 @@ def reserve(wish: Wish, environ: Mapping[str, str], log: Log) -> Reservation:
         LaunchError: There are no such devices, the partition is not what the job needs, or its
             devices stayed in use for as long as the job was willing to wait.
     """
-    pool = Pool(environ, max(wish.timeout, _LOCK_PATIENCE_S))
+    return _reserve(Pool(environ, max(wish.timeout, _LOCK_PATIENCE_S)), wish, log)
+
+
+def preview(wish: Wish, environ: Mapping[str, str], log: Log) -> Reservation:
+    """What `reserve` would do, for a dry run: partitions stay as they are.
+
+    Args:
+        wish: What the job wants.
+        environ: The launcher's environment.
+        log: For the launcher's messages.
+
+    Returns:
+        The reservation; its devices are free for others again when it is released.
+
+    Raises:
+        LaunchError: As `reserve` raises it.
+    """
+    return _reserve(Preview(environ, max(wish.timeout, _LOCK_PATIENCE_S)), wish, log)
+
+
+def _reserve(pool: Pool, wish: Wish, log: Log) -> Reservation:
     until = monotonic() + wish.timeout
     attempts = wish.attempts
     told, tell_at = False, monotonic() + _SILENCE_S

@@ -317,6 +317,26 @@ def _variables(
 # What is worth saying about a job before it starts, and whether this user may start it.
 
 
+def check_alone(environ: Mapping[str, str]) -> None:
+    """Checks that the launcher is not itself a program of a job, which mpirun does not take.
+
+    Args:
+        environ: The launcher's environment.
+
+    Raises:
+        LaunchError: It is one.
+    """
+    index = environ.get("OMPI_COMM_WORLD_RANK")
+    if index is not None:
+        raise LaunchError(
+            "PD116",
+            "poprun was started inside a job, as one of its programs",
+            value=f"instance {index} of {environ.get('OMPI_COMM_WORLD_SIZE', 'several')}",
+            accepted="poprun (or popdist.run) outside of mpirun, poprun and popdist.run",
+            hint="name the program itself in the outer command, with all instances it needs",
+        )
+
+
 def check_user(job: Job, user: int) -> None:
     """Checks that a user may run the job.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 from popdist.errors import UsageError
 from popdist.poprun.options.serialize import respell
@@ -63,7 +64,12 @@ def manifest(line: CommandLine, job: Job, instances: tuple[Instance, ...]) -> st
             hint="a multiple of the number of hosts as --num-instances",
         )
     command = ["poprun", f"--num-instances={job.num_instances}", *respell(line, _LEFT_OUT)]
-    command += ["--", *line.program]
+    # -m stands for this Python, and the image has its own.
+    python = ["python3"] if line.program[:1] == (sys.executable,) else [*line.program[:1]]
+    command += ["--", *python, *line.program[1:]]
+    for word in (*command, str(image)):
+        if not _is_unicode(word):
+            raise UsageError("PD108", "a word that is not UTF-8 has no place in YAML", value=word)
     if HIDDEN in " ".join(hide_words(command)):
         raise UsageError(
             "PD108",
@@ -98,6 +104,14 @@ def manifest(line: CommandLine, job: Job, instances: tuple[Instance, ...]) -> st
             "",
         )
     )
+
+
+def _is_unicode(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:  # bytes that were no text, as the kernel has passed them on
+        return False
+    return True
 
 
 def _replicas(number: int, container: dict[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def take(path: str, token: str, note: str) -> int | None:
         os.close(fd)
         return None
     os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{token}\n{note}\n".encode()[:_LARGEST], 0)
+    text = f"{token}\n{note}\n"
+    os.pwrite(fd, text.encode(errors="backslashreplace")[:_LARGEST], 0)
     fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
 

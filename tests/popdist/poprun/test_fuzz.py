@@ -4,35 +4,44 @@ Each example is a string of bytes that decides, by the grammar below, about a co
 environment, a host list and a configuration file. All steps that come before a start are run.
 """
 
+import json
 import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popdist.errors import CODES, PopdistError
+from popdist.poprun.launch import _as_started
 from popdist.poprun.machines.find_mpirun import OPEN_MPI_4, OPEN_MPI_5, Mpirun
 from popdist.poprun.options.help import answer
 from popdist.poprun.options.parser import parse
 from popdist.poprun.options.serialize import config_text
 from popdist.poprun.options.table import OPTIONS
 from popdist.poprun.output.dry_run import dry_run_text
+from popdist.poprun.output.result_json import write_result
 from popdist.poprun.output.topology_table import topology_table
+from popdist.poprun.partitions.fitting import read_wish, stand_in
 from popdist.poprun.plan import rendezvous as meeting
 from popdist.poprun.plan.command import Run
 from popdist.poprun.plan.job import make_job, remarks
 from popdist.poprun.plan.kubernetes import manifest
 from popdist.poprun.plan.mpirun import build_command
 from popdist.poprun.plan.placement import place
+from popdist.poprun.supervisor.outcome import Outcome
 
-EXAMPLES = 20_000
+EXAMPLES = int(os.environ.get("POPDIST_EXAMPLES", "3000"))
+"""How many jobs are asked for; ``make test-all`` asks for more."""
 EACH = 4  # in one example of the generator, whose own work is most of the time
 NASTY = [
     "", " ", "-", "--", "=", ":", ",", "[", "]", "a[", "[]", "a]b", "0", "-1", "1e9", "99999999",
     "1" * 5000, "٣", "é", "漢", "\udcff", "\x00", "\n", "\t\r", "a\nb", "'", '"', "'\"", "\\", "#",
     "$HOME", "$(touch pwned)", "`touch pwned`", "; touch pwned", "| touch pwned", "&& touch pwned",
     "> pwned", "*", "~", "%s", "{}", "{0}", "\x1b[31m", "x" * 3000, "--help", "-vv", "NaN", "inf",
+    "\udc80", "\udcff\udcfe/x", "a\udc80b", "--json", "--num-instances=2", "-np", "-m", "--module",
     "yes", "no", "A=B", "A=$(touch pwned)", "PATH=", "1A=2", "-x A=B", "-x", "--mca", "0:-x A=B",
     "-x A='b", "0:", ":0", "a,b", "h[1-3]", "h[3-1]", "h[1-99999999]", "h[01-03]:2", "h:0",
     "h:999999", "h,h,h", "localhost", "127.0.0.1", "-oProxyCommand=touch pwned", "h\nb",
@@ -129,19 +138,28 @@ def plan(words, environ, dialect):
     instances = place(job)
     assert len(instances) == job.num_instances
     assert topology_table(instances, job.num_ilds)
+    if job.offline or job.is_local:
+        stand_in(job)
+        read_wish(job, environ)
     meet = meeting.rendezvous(job, instances, environ)
     command = build_command(
         job, instances, Mpirun("/opt/mpirun", dialect), environ,
         run=Run("pipe=/f/pipe", "/f/mpi"), meeting=meet, as_root=bool(len(words) % 2),
     )  # fmt: skip
     assert len(command.contexts) == job.num_instances
+    _as_started(command, "/f/contexts", 1 << 21)
     shown = dry_run_text(line, command, environ, room=1 << 17)
+    shown.encode()  # every byte that was no text is escaped
+    result = Path("result")
+    write_result("result", job, instances, [Outcome()], mpirun="/m", logs=None, timeline=None)
+    assert json.loads(result.read_text(encoding="utf-8"))["job"]["program"]
+    result.unlink()
     assert "s3cret" not in shown
     assert "me:secret@" not in shown
     for remark in remarks(job, 0):
         assert "\n" not in remark
     if line.values["emit-image"] is not None:
-        manifest(line, job, instances)
+        manifest(line, job, instances).encode()
 
 
 @pytest.fixture
@@ -194,3 +212,55 @@ def test_any_input_is_planned_or_refused(nothing_is_started):
     # Neither outcome may crowd out the other.
     assert seen["planned"] > EXAMPLES // 50
     assert seen["refused"] > EXAMPLES // 50
+
+
+CLOSED = """
+import os, random, sys
+from popdist.poprun import cli
+
+def end_of(words, closed):
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        for fd in closed:
+            os.close(fd)
+        for fd, name in enumerate(("stdin", "stdout", "stderr")):
+            if fd in closed:
+                setattr(sys, name, None)  # as Python itself has it
+        try:
+            code = cli.main(words)
+            for fd in closed:
+                os.fstat(fd)
+        except BaseException:
+            import traceback
+            os.write(9, traceback.format_exc().encode())
+            code = 99
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+dice = random.Random(1)
+os.dup2(2, 9)
+for case in range(int(sys.argv[1])):
+    words = dice.choice(COMMANDS)
+    closed = [fd for fd in range(3) if dice.random() < 0.6]
+    code = end_of(words, closed)
+    wanted = 2 if "--nonsense" in words else 0
+    if code != wanted:
+        raise SystemExit(f"{code} instead of {wanted}: {words} with {closed} closed")
+"""
+COMMANDS = [
+    ["--help"], ["--version"], ["--completion=bash"], ["--nonsense"], ["partitions"],
+    ["--dry-run=yes", "true"], ["--dry-run", "yes", "-np", "3", "-vv", "echo", "\udc80"],
+    ["--emit=mpijob", "--emit-image=a/b:c", "true"], ["-np", "2", "true"],
+]  # fmt: skip
+
+
+def test_closed_streams_lead_to_no_traceback(tmp_path):
+    program = f"COMMANDS = {COMMANDS!r}\n{CLOSED}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(max(40, EXAMPLES // 100))],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
+        cwd=tmp_path, env={**os.environ, "POPDIST_STATE_DIR": str(tmp_path / "state")}, timeout=250,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr

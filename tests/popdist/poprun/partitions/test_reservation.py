@@ -11,9 +11,9 @@ from popdist.errors import LaunchError, UsageError
 from popdist.poprun.log import Log
 from popdist.poprun.machines.hosts import Host
 from popdist.poprun.partitions import listing
-from popdist.poprun.partitions.fitting import Wish, read_wish, verify_partition
+from popdist.poprun.partitions.fitting import Wish, read_wish, stand_in, verify_partition
 from popdist.poprun.partitions.pool import Pool
-from popdist.poprun.partitions.reservation import reserve
+from popdist.poprun.partitions.reservation import preview, reserve
 from popdist.poprun.plan.requests import Partition
 from popdist.poprun.protocol.device_locks import keep
 from tests.distributed.jobs import ROOT
@@ -339,13 +339,47 @@ def test_a_wish_is_what_the_options_say():
     )  # fmt: skip
 
 
-def test_servers_on_the_network_are_out_of_scope():
+def test_devices_of_this_machine_stand_in_for_a_server_on_the_network():
+    given = ["vipu-server-host", "vipu-partition", "vipu-cluster"]
     for host in ("10.3.7.150", "vipu.example.org"):
-        with pytest.raises(LaunchError) as caught:
-            read_wish(asked(["vipu-server-host"], vipu_server_host=host), {})
-        assert caught.value.code == "PD132"
+        job = asked(given, vipu_server_host=host, vipu_partition="P8", vipu_cluster="A8")
+        found = read_wish(job, {})
+        assert (found.name, found.cluster, found.stands_in) == ("P8", None, True)
+        assert f"{host} is not asked" in stand_in(job)
+        assert "P8 is made of this machine's own devices" in stand_in(job)
+        kept = asked(given, vipu_server_host=host, vipu_cluster="cores-3")
+        assert read_wish(kept, {}).cluster == "cores-3"
     for host in ("localhost", "127.0.0.1", os.uname().nodename):
-        read_wish(asked(["vipu-server-host"], vipu_server_host=host), {})
+        job = asked(given, vipu_server_host=host, vipu_cluster="A8")
+        assert stand_in(job) is None
+        assert read_wish(job, {}).cluster == "A8"  # which is refused, as there is none
+
+
+def test_a_preview_says_what_would_be_and_changes_nothing():
+    def look(*positional, **named):
+        shown = preview(wish(*positional, **named), os.environ, Log())
+        shown.release()
+        return names(shown)
+
+    assert look(2, removes=False) == ["core0", "core1"]
+    assert partitions() == {}
+    with pytest.raises(LaunchError) as caught:
+        look(2, cluster="A8")
+    assert caught.value.code == "PD130"
+    take(2, removes=False).release()
+    assert look(3, updates=True) == ["core0", "core1", "core2"]
+    assert partitions() == {"P": 2}
+    with pytest.raises(LaunchError) as caught:
+        look(3)
+    assert caught.value.code == "PD133"
+
+
+def test_cores_are_divided_into_what_a_job_with_a_server_needs():
+    held = take(16, "P8", cluster=None, stands_in=True)
+    assert len(names(held)) == 16
+    with Pool(os.environ, 1.0) as pool:
+        assert pool.partitions()["P8"].cluster == "cores-16"
+    held.release()
 
 
 def test_partitions_have_devices_of_this_machine_only():
