@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 from popdist.popdist_core import (
     checkNumIpusPerReplica,
     getDeviceId,
-    getInstanceIndex,
-    getNumInstances,
     getNumIpusPerReplica,
     isPopdistEnvSet,
 )
@@ -41,6 +39,7 @@ def set_ipu_config(
         ConfigConflictError: The launcher placed the job for another number of devices per replica,
             or other devices are selected already.
     """
+    from popdist_tf.collectives.instances import place_in_job
     from popdist_tf.config import legacy
     from popdist_tf.config.ipu_config import IPUConfig
     from popdist_tf.errors import ConfigConflictError, ConfigTypeError
@@ -61,7 +60,7 @@ def set_ipu_config(
             accepted=f"{getNumIpusPerReplica()}",
             hint=f"start the job with poprun --ipus-per-replica {ipus_per_replica}",
         )
-    count, index = getNumInstances(), getInstanceIndex()
+    count, index = place_in_job()
     if isinstance(config, IPUConfig):
         config.experimental.multi_replica_distribution.process_count = count
         config.experimental.multi_replica_distribution.process_index = index

@@ -13,6 +13,8 @@ CODES = declare(
         "PD411": "a distribution strategy cannot be created here",
         "PD412": "a distribution strategy was used in a way it cannot honour",
         "PD413": "the instances disagree about variables, collectives or steps",
+        "PD414": "a model would be trained outside of the job's strategy",
+        "PD415": "TF_CONFIG describes no cluster",
         "PD420": "this TensorFlow has no estimators",
         "PD421": "an estimator was configured in a way that cannot work",
         "PD422": "a model_fn or input_fn returned something that cannot be used",

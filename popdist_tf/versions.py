@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _MARK = "_popdist_corrects_steps"
+_CHECK = "_popdist_checks_before_training"
 _COUNT = re.compile(r"_\d+(?=_|$)")
 
 
@@ -99,6 +100,41 @@ def correct_epoch_steps(corrected: Callable[[int], int]) -> None:
     if not hasattr(handler, _MARK):
         handler._infer_steps = _corrected_answer(handler._infer_steps, corrected)
         setattr(handler, _MARK, True)
+
+
+def before_training(check: Callable[[Any], None]) -> None:
+    """Makes Keras call a function with each model that is about to be trained; safe to call again.
+
+    Args:
+        check: Called by ``fit`` and ``train_on_batch``; a later function replaces an earlier one.
+    """
+    model: Any = tf.keras.Model
+    owner = next(one for one in model.__mro__ if "make_train_function" in vars(one))
+    if not hasattr(owner, _CHECK):
+        owner.make_train_function = _checked(owner.make_train_function)
+    setattr(owner, _CHECK, staticmethod(check))
+
+
+def _checked(method: Callable[..., Any]) -> Any:
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        getattr(self, _CHECK)(self)
+        return method(self, *args, **kwargs)
+
+    return wrapped
+
+
+def strategy_of(model: Any) -> Any:
+    """The strategy in whose scope a model was created.
+
+    Args:
+        model: A model of Keras.
+
+    Returns:
+        The strategy; None for a model that was created outside of all scopes.
+    """
+    held = getattr(model, "_distribution_strategy", None)  # Keras 2
+    return held or getattr(model, "_distribute_strategy", None)
 
 
 def _then_correct(method: Callable[..., None], corrected: Callable[[int], int]) -> Any:

@@ -38,6 +38,20 @@ REMEDIES = {
             "of batches. Weights that one instance alone has loaded must be broadcast."
         ),
     ),
+    "PD414": (
+        (
+            "A Keras model was created outside of the strategy's scope, so nothing keeps it equal "
+            "on the instances of the job."
+        ),
+        (
+            "Create and compile it inside of `with strategy.scope():`. Where each instance is to "
+            "train a model of its own, create it in the scope of an `IPUStrategy`."
+        ),
+    ),
+    "PD415": (
+        "`IPUMultiWorkerStrategy` takes its workers from `TF_CONFIG`, which is not set.",
+        "Start with `poprun --tf-config yes`, or set `TF_CONFIG` for each worker.",
+    ),
     "PD420": (
         "Estimators ended with TensorFlow 2.15.",
         (

@@ -6,6 +6,7 @@ bfloat16, complex numbers, strings), see `carriers`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -154,20 +155,27 @@ def with_gradient(
 
 
 _COUNTERS = "_popdist_collectives"
+_NO_LETTER = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-def collective_name(kind: str) -> str | None:
+def collective_name(kind: str, tensor_name: str | None = None) -> str | None:
     """A name for the next collective of the graph that is being built.
 
     Args:
         kind: What the collective does, such as ``allreduce``.
+        tensor_name: By which the program pairs the collective with those of the other ranks; None
+            where the order of the collectives pairs them.
 
     Returns:
-        A name, the same on every rank that builds the same sequence of collectives; None in eager
-        code, where Horovod pairs operations by their order and ignores names.
+        A name, the same on every rank that builds the same sequence of collectives (of that
+        tensor name); None in eager code, where Horovod pairs operations by their order and
+        ignores names.
     """
     if tf.executing_eagerly():
         return None
+    if tensor_name is not None:
+        # Horovod takes what stands behind the last slash for the name.
+        kind = f"{kind}_{_NO_LETTER.sub('.', tensor_name)}"
     # The counters live and die with their graph. (A graph collection would end up in checkpoints.)
     graph = _outermost(tf.compat.v1.get_default_graph())
     if not hasattr(graph, _COUNTERS):
@@ -176,6 +184,27 @@ def collective_name(kind: str) -> str | None:
     index = counters.get(kind, 0)
     counters[kind] = index + 1
     return f"popdist_{kind}_{index}"
+
+
+def pairing_name(value: Any, explicit: str | None) -> str | None:
+    """The name by which the published collectives pair a program's tensor.
+
+    Programs of several ranks may call them in another order on each rank.
+
+    Args:
+        value: What the program hands in.
+        explicit: The name that it gives, or None.
+
+    Returns:
+        The given name, else the tensor's or variable's own; None in eager code, where tensors
+        have no names.
+    """
+    if explicit is not None:
+        return explicit
+    if tf.executing_eagerly():
+        return None
+    name = getattr(value, "name", None)
+    return name if isinstance(name, str) else None
 
 
 def _outermost(graph: Any) -> Any:
@@ -237,24 +266,26 @@ class HostCollectives:
         # TensorFlow copies strategies with the settings of an estimator; the job stays the same.
         return self
 
-    def allreduce(self, tensor: Any) -> Any:
+    def allreduce(self, tensor: Any, tensor_name: str | None = None) -> Any:
         """Sums a tensor over all instances.
 
         Args:
             tensor: Any shape and numeric dtype, the same on every instance.
+            tensor_name: By which the instances' calls find each other; None for their order.
 
         Returns:
             The sum, in the dtype of ``tensor``. It can be differentiated: its gradient is the sum
             of the instances' gradients.
         """
-        return self._call("allreduce", tensor, self._sum, self._sum)
+        return self._call("allreduce", tensor, self._sum, self._sum, tensor_name)
 
-    def broadcast(self, tensor: Any, root_rank: int = 0) -> Any:
+    def broadcast(self, tensor: Any, root_rank: int = 0, tensor_name: str | None = None) -> Any:
         """The root's tensor, on every instance.
 
         Args:
             tensor: Any shape and dtype but strings, the same on every instance.
             root_rank: The instance whose value counts.
+            tensor_name: By which the instances' calls find each other; None for their order.
 
         Returns:
             The root's value. Its gradient reaches the root alone.
@@ -268,25 +299,31 @@ class HostCollectives:
             total = self._sum(gradient, name)
             return total if self.rank == root_rank else tf.zeros_like(total)
 
-        return self._call("broadcast", tensor, send, collect)
+        return self._call("broadcast", tensor, send, collect, tensor_name)
 
-    def allgather(self, tensor: Any, name: str | None = None) -> Any:
+    def allgather(
+        self, tensor: Any, name: str | None = None, tensor_name: str | None = None
+    ) -> Any:
         """Concatenates the instances' tensors along their first dimension, in rank order.
 
         Args:
             tensor: At least one dimension; the first may differ between instances.
-            name: By which the instances' calls find each other; None for their order in the graph.
+            name: The whole name of the operation, for one that instances may build at different
+                places of their graphs; None for one made of ``tensor_name`` and the order.
+            tensor_name: By which the instances' calls find each other; None for their order.
 
         Returns:
             The concatenation.
         """
         if self.horovod is None:
             return tf.identity(tensor)
+        if tf.executing_eagerly() and tensor_name is not None:
+            return tf.function(lambda own: self.allgather(own, name, tensor_name))(tensor)
         horovod = self.horovod
         refuse_xla("allgather")
         with tf.device("CPU:0"):
             value, restore = carrier(tf.convert_to_tensor(tensor), reduces=False)
-            name = name or collective_name("allgather")
+            name = name or collective_name("allgather", tensor_name)
             answer = horovod.allgather(gated(value), name=name, ignore_name_scope=True)
             return restore(gated(answer))
 
@@ -315,22 +352,35 @@ class HostCollectives:
         tensor: Any,
         forward: Callable[[Any, str | None], Any],
         backward: Callable[[Any, str | None], Any],
+        tensor_name: str | None,
     ) -> Any:
         if self.horovod is None:
             return tf.identity(tensor)
 
         def exchange(source: Any) -> Any:
-            return self._run(kind, source, forward)
+            return self._run(kind, source, forward, tensor_name)
 
         def gradient(upstream: Any) -> Any:
-            return self._run(f"{kind}_gradient", upstream, backward)
+            return self._run(f"{kind}_gradient", upstream, backward, tensor_name)
 
-        return with_gradient(exchange, gradient, tf.convert_to_tensor(tensor))
+        def call(source: Any) -> Any:
+            return with_gradient(exchange, gradient, source)
+
+        source = tf.convert_to_tensor(tensor)
+        # Horovod finds no call of eager code by its name.
+        by_name = tf.executing_eagerly() and tensor_name is not None
+        return tf.function(call)(source) if by_name else call(source)
 
     @staticmethod
-    def _run(kind: str, tensor: Any, operation: Callable[[Any, str | None], Any]) -> Any:
+    def _run(
+        kind: str,
+        tensor: Any,
+        operation: Callable[[Any, str | None], Any],
+        tensor_name: str | None,
+    ) -> Any:
         refuse_xla(kind)
         # Beside a GPU, TensorFlow might otherwise place Horovod's kernel (and the copies) there.
         with tf.device("CPU:0"):
             value, restore = carrier(tensor, reduces=not kind.startswith("broadcast"))
-            return restore(gated(operation(gated(value), collective_name(kind))))
+            name = collective_name(kind, tensor_name)
+            return restore(gated(operation(gated(value), name)))

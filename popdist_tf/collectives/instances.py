@@ -1,4 +1,8 @@
-"""Collectives among the instances of a PopDist job, with the meaning that SDK 3 gave them."""
+"""The job that a TensorFlow program runs in, and collectives among its instances.
+
+The collectives have the meaning that SDK 3 gave them (``ipu.distributed.host_collective_ops``);
+those of ``ipu.horovod`` are in `popdist_tf.collectives.published`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import tensorflow as tf
 
 import popdist
 from popdist import backend
-from popdist_tf.collectives.host import HostCollectives
+from popdist_tf.collectives.host import HostCollectives, pairing_name
 from popdist_tf.errors import CollectiveError, StrategyError
 
 
@@ -60,13 +64,27 @@ def job_collectives() -> HostCollectives:
     return HostCollectives(horovod, int(horovod.size()), int(horovod.rank()))
 
 
+def place_in_job() -> tuple[int, int]:
+    """How many instances the job has and which of them this is, without starting anything.
+
+    Returns:
+        As poprun says; else Horovod's ranks, where it is started; else what another launcher says.
+    """
+    here = backend.launch()
+    horovod = backend.started("tensorflow")
+    if horovod is not None and here.by != "poprun":
+        return int(horovod.size()), int(horovod.rank())
+    return here.size or 1, here.rank or 0
+
+
 def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> Any:
     """Reduces a tensor over the instances.
 
     Args:
         value: Any shape and numeric dtype.
         reduce_op: `tf.distribute.ReduceOp` SUM or MEAN. MEAN of integers divides as integers do.
-        tensor_name: Accepted as published; instances find each other's call by its order.
+        tensor_name: By which the instances' calls find each other. None takes the tensor's own
+            name in a graph or function, and the order of the calls in eager code.
 
     Returns:
         The reduced tensor, in the dtype of ``value``.
@@ -74,7 +92,6 @@ def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> Any
     Raises:
         CollectiveError: Another reduction, or a dtype that has no sum.
     """
-    del tensor_name
     if reduce_op not in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
         raise CollectiveError(
             "PD410",
@@ -83,7 +100,7 @@ def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> Any
             accepted="tf.distribute.ReduceOp.SUM or tf.distribute.ReduceOp.MEAN",
         )
     collectives = job_collectives()
-    total = collectives.allreduce(value)
+    total = collectives.allreduce(value, pairing_name(value, tensor_name))
     if reduce_op == tf.distribute.ReduceOp.SUM:
         return total
     count = tf.cast(collectives.size, total.dtype)
@@ -96,13 +113,13 @@ def broadcast(value: Any, root_rank: int = 0, tensor_name: str | None = None) ->
     Args:
         value: Any shape and dtype but strings.
         root_rank: The instance whose value counts.
-        tensor_name: Accepted as published; instances find each other's call by its order.
+        tensor_name: By which the instances' calls find each other. None takes the tensor's own
+            name in a graph or function, and the order of the calls in eager code.
 
     Returns:
         The root's value.
     """
-    del tensor_name
-    return job_collectives().broadcast(value, root_rank)
+    return job_collectives().broadcast(value, root_rank, pairing_name(value, tensor_name))
 
 
 def allgather(value: Any, tensor_name: str | None = None) -> Any:
@@ -110,23 +127,44 @@ def allgather(value: Any, tensor_name: str | None = None) -> Any:
 
     Args:
         value: Any shape, the same on every instance.
-        tensor_name: Accepted as published; instances find each other's call by its order.
+        tensor_name: By which the instances' calls find each other. None takes the tensor's own
+            name in a graph or function, and the order of the calls in eager code.
 
     Returns:
         Shape ``(instances, *shape)``, in the order of instances.
     """
-    del tensor_name
-    return job_collectives().allgather(tf.expand_dims(tf.convert_to_tensor(value), 0))
+    row = tf.expand_dims(tf.convert_to_tensor(value), 0)
+    return job_collectives().allgather(row, tensor_name=pairing_name(value, tensor_name))
 
 
-# Horovod's basics under their published names, over the real ``horovod.tensorflow``.
+# Horovod's basics under their published names, over the real ``horovod.tensorflow``. They load it
+# when they are asked for: what concerns one process alone needs no Horovod.
 
 
-_binding = backend.binding("tensorflow")
-# Horovod's own numbers for its reductions, known before it is initialised.
-Average = _binding.Average
-Sum = _binding.Sum
-Adasum = _binding.Adasum
+_BASICS = {
+    "Adasum",
+    "Average",
+    "Sum",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "is_homogeneous",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "shutdown",
+    "size",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BASICS:
+        return getattr(backend.binding("tensorflow"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
 
 
 def init(*args: Any, **kwargs: Any) -> None:
@@ -145,35 +183,21 @@ def require_op(op: Any) -> Any:
     """Which reduction a program asks for.
 
     Args:
-        op: `Average` or `Sum`; None for `Average`.
+        op: Horovod's ``Average`` or ``Sum``; None for ``Average``.
 
     Returns:
         One of the two.
 
     Raises:
-        NotImplementedError: `Adasum`.
+        NotImplementedError: Horovod's ``Adasum``.
         CollectiveError: Another operation.
     """
-    op = Average if op is None else op
-    if op == Adasum:
+    horovod = backend.binding("tensorflow")
+    op = horovod.Average if op is None else op
+    if op == horovod.Adasum:
         raise NotImplementedError("The Adasum reduction is not implemented")
-    if op not in (Average, Sum):
+    if op not in (horovod.Average, horovod.Sum):
         raise CollectiveError(
             "PD410", "this reduction is not supported", value=op, accepted="Average or Sum"
         )
     return op
-
-
-shutdown = _binding.shutdown
-size = _binding.size
-rank = _binding.rank
-local_size = _binding.local_size
-local_rank = _binding.local_rank
-is_homogeneous = _binding.is_homogeneous
-mpi_threads_supported = _binding.mpi_threads_supported
-mpi_enabled = _binding.mpi_enabled
-mpi_built = _binding.mpi_built
-gloo_enabled = _binding.gloo_enabled
-gloo_built = _binding.gloo_built
-nccl_built = _binding.nccl_built
-ddl_built = _binding.ddl_built

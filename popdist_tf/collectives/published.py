@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from popdist_tf.collectives.host import pairing_name
 from popdist_tf.collectives.instances import Average, initialised_collectives, require_op
 
 
@@ -27,13 +28,14 @@ def allreduce(tensor: Any, op: Any = None) -> Any:
     op = require_op(op)
     collectives = initialised_collectives()
     if isinstance(tensor, tf.IndexedSlices):
-        values = collectives.allgather(tensor.values)
+        rows, places = (pairing_name(one, None) for one in (tensor.values, tensor.indices))
+        values = collectives.allgather(tensor.values, tensor_name=rows)
         return tf.IndexedSlices(
             values=values / collectives.size if op == Average else values,
-            indices=collectives.allgather(tensor.indices),
+            indices=collectives.allgather(tensor.indices, tensor_name=places),
             dense_shape=tensor.dense_shape,
         )
-    total = collectives.allreduce(tensor)
+    total = collectives.allreduce(tensor, pairing_name(tensor, None))
     return total / collectives.size if op == Average else total
 
 
@@ -42,13 +44,13 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
 
     Args:
         tensor: At least one dimension; the first may differ between ranks.
-        name: Accepted as published; ranks find each other's call by its order.
+        name: By which the ranks' calls find each other. None takes the tensor's own name in a
+            graph or function, and the order of the calls in eager code.
 
     Returns:
         The concatenation.
     """
-    del name
-    return initialised_collectives().allgather(tensor)
+    return initialised_collectives().allgather(tensor, tensor_name=pairing_name(tensor, name))
 
 
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
@@ -57,10 +59,10 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     Args:
         tensor: Any shape and dtype but strings.
         root_rank: The rank whose value counts.
-        name: Accepted as published; ranks find each other's call by its order.
+        name: By which the ranks' calls find each other. None takes the tensor's own name in a
+            graph or function, and the order of the calls in eager code.
 
     Returns:
         The root's value.
     """
-    del name
-    return initialised_collectives().broadcast(tensor, root_rank)
+    return initialised_collectives().broadcast(tensor, root_rank, pairing_name(tensor, name))

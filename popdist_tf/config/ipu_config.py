@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 import popdist
+from popdist_tf.collectives.instances import place_in_job
 from popdist_tf.config.legacy import IpuOptions
 from popdist_tf.config.nested import Category
 from popdist_tf.config.tables import ATTRIBUTES
@@ -74,8 +75,6 @@ class IPUConfig(Category):
             ConfigConflictError: The attributes contradict each other.
             TooLateError: TensorFlow has started with other devices.
         """
-        # FOLDED
-
         configure_ipu_system(self, device)
 
 
@@ -122,15 +121,15 @@ def reset_ipu_configuration() -> None:
 
 def _check_against_job(config: IPUConfig) -> None:
     distribution = config.experimental.multi_replica_distribution
-    if distribution.process_count and popdist.isPopdistEnvSet():
+    here = place_in_job()
+    if distribution.process_count and (popdist.isPopdistEnvSet() or here[0] > 1):
         seen = (distribution.process_count, distribution.process_index)
-        here = (popdist.getNumInstances(), popdist.getInstanceIndex())
         if seen != here:
             raise ConfigConflictError(
                 "PD401",
                 "the configuration describes another process than this one",
                 value=f"process {seen[1]} of {seen[0]}",
-                accepted=f"process {here[1]} of {here[0]}, as poprun started it",
+                accepted=f"process {here[1]} of {here[0]}, as it was started",
                 hint="popdist.tensorflow.set_ipu_config(config) sets both",
             )
 

@@ -27,6 +27,7 @@ from popdist_tf.estimator.updates import (
     untouched_global_step,
 )
 from popdist_tf.guards.divergence import CompareAfterFirstStep
+from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import HorovodExtended
 from popdist_tf.versions import estimator_api
 
@@ -279,9 +280,12 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         with self._batch_size(mode):
             values["params"] = self.params
         given = {name: v for name, v in values.items() if accepts(self._model_fn, name)}
-        with untouched_global_step():
+        with untouched_global_step(), StateUpdates() as updates:
             spec = self._model_fn(features=features, **given)
-            return to_estimator_spec(spec, self._iterations)
+            spec = to_estimator_spec(spec, self._iterations)
+        if mode == _MODES.TRAIN:
+            spec = spec._replace(train_op=tf.group(spec.train_op, *updates.operations))
+        return spec
 
     @contextmanager
     def _batch_size(self, mode: str) -> Iterator[None]:

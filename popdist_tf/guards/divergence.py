@@ -1,8 +1,15 @@
-"""Stops a training under a strategy whose instances hold different weights after the first step.
+"""Stops a training whose workers hold different weights after the first step.
 
-The strategy gives all instances the first one's initial values and reduces their gradients. What
-still makes them differ comes later: weights that one of them has loaded by itself, a learning rate
-or an option of the optimizer that depends on the rank.
+Gradients that are reduced keep equal weights equal, and different weights different: nothing else
+would show it. What makes weights differ: values that one worker has loaded or broadcast to nobody,
+a learning rate or another option of the optimizer that depends on the rank.
+
+All trainings are stopped by the same comparison: a number for each weight, that changes with any
+bit of it, compared over the workers once. They differ in where the comparison has its place. Under
+a strategy it is part of the first step itself, as a step may be one of many in a compiled loop
+(`StepGuard`). The wrapper of `popdist_tf.keras` makes it before the second update, as a model
+without an input shape gets the first worker's weights after its first step (`UpdateGuard`). An
+Estimator makes it in its session, between two steps (`CompareAfterFirstStep`).
 """
 
 from __future__ import annotations
@@ -24,25 +31,65 @@ if TYPE_CHECKING:
 
     from popdist_tf.collectives.host import HostCollectives
 
+_NAMED = 5
 
-MESSAGE = (
-    "[PD413] the instances hold different weights after the first step: each would train a model "
-    "of its own. Give the optimizer the same settings (the learning rate, say) on all instances, "
-    "and load weights on all of them. The weights that differ:"
-)
+
+class ComparedOnce:
+    """Compares weights of all instances in the step of a certain number, inside of that step.
+
+    Args:
+        collectives: The job's collectives.
+        step: The number, from 1 on. It counts in this process, unlike an optimizer's own count
+            after resuming: all instances get to the comparison together.
+        advice: What to do about weights that differ.
+        label: By which the instances' comparisons find each other where their graphs may differ.
+    """
+
+    def __init__(
+        self, collectives: HostCollectives, step: int, advice: str, label: str | None = None
+    ) -> None:
+        self._collectives = collectives
+        self._step = step
+        self._label = label
+        self._message = (
+            "[PD413] the instances hold different weights after the first step: each would train "
+            f"a model of its own. {advice} The weights that differ:"
+        )
+        self._count: ResourceVariable | None = None
+
+    def in_step(self, weights: Sequence[tuple[str, Any]]) -> None:
+        """Counts a step that is being built or run, and compares in the right one.
+
+        Args:
+            weights: Names and values, the same weights in the same order on every instance.
+        """
+        if self._count is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                # Not `tf.Variable`, which a strategy would take charge of.
+                self._count = ResourceVariable(0, dtype=tf.int64, trainable=False)
+        number = self._count.assign_add(1)
+        tf.cond(number == self._step, lambda: self._compare(weights), lambda: True)
+
+    def _compare(self, weights: Sequence[tuple[str, Any]]) -> Any:
+        return assert_equal_weights(self._collectives, weights, self._message, self._label)
 
 
 class StepGuard:
-    """Compares, after the first step that updates them, the weights that it updates.
+    """Compares, in the first step of a strategy that updates them, the weights that it updates.
 
     Args:
         collectives: The job's collectives.
     """
 
+    _ADVICE = (
+        "Give the optimizer the same settings (the learning rate, say) on all instances, and load "
+        "weights on all of them."
+    )
+
     def __init__(self, collectives: HostCollectives) -> None:
         self._collectives = collectives
         self._updated: dict[str, Any] | None = None  # inside of a step
-        self._steps: dict[tuple[str, ...], ResourceVariable] = {}
+        self._steps: dict[tuple[str, ...], ComparedOnce] = {}
         # TensorFlow builds a function once, and what it updates is seen then alone.
         self._known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -71,45 +118,55 @@ class StepGuard:
             self._updated = outer
         if isinstance(function, def_function.Function):
             updated = self._known.setdefault(function, updated) or updated
-        if updated and _can_compare():
+        if updated and _runs_by_itself():
             self._after_step(updated)
 
     def _after_step(self, updated: dict[str, Any]) -> None:
         key = tuple(updated)
-        weights = [(one.name, one.values[0]) for one in updated.values()]
         is_new = key not in self._steps
         if is_new:
-            with tf.init_scope(), tf.device("CPU:0"):
-                # Not `tf.Variable`, which the strategy would take charge of.
-                self._steps[key] = ResourceVariable(0, dtype=tf.int64, trainable=False)
-        label = f"popdist_weights_{list(self._steps).index(key)}"
-
-        def compare() -> Any:
-            return assert_equal_weights(self._collectives, weights, MESSAGE, label)
-
-        if not tf.executing_eagerly():
-            count = self._steps[key].assign_add(1)
-            tf.cond(count == 1, compare, lambda: True)
-        elif is_new:
-            compare()
+            label = f"popdist_weights_{len(self._steps)}"
+            self._steps[key] = ComparedOnce(self._collectives, 1, self._ADVICE, label)
+        # An eager step of weights that were compared needs no more counting.
+        if is_new or not tf.executing_eagerly():
+            self._steps[key].in_step([(one.name, one.values[0]) for one in updated.values()])
 
 
-def _can_compare() -> bool:
+def _runs_by_itself() -> bool:
     # In a graph of TensorFlow 1, nothing but the results that are asked for would run.
     return bool(tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function)
 
 
-# Stops an Estimator's training whose workers hold different weights after the first step.
+class UpdateGuard:
+    """Compares the weights of an optimizer that reduces by itself, before its second update.
 
+    Args:
+        collectives: The job's collectives.
+    """
 
-_NAMED = 5
+    _ADVICE = (
+        "Add popdist_tf.keras.callbacks.BroadcastGlobalVariablesCallback(0) to fit (and give the "
+        "model an input shape where steps_per_execution is more than 1), or call "
+        "popdist_tf.keras.broadcast_variables before a loop of your own."
+    )
+
+    def __init__(self, collectives: HostCollectives) -> None:
+        self._compared = ComparedOnce(collectives, 2, self._ADVICE)
+
+    def before_update(self, variables: Sequence[Any]) -> None:
+        """Surveys an update that is about to be made.
+
+        Args:
+            variables: The weights of the update, the same ones on every instance.
+        """
+        self._compared.in_step([(variable_name(one), one) for one in variables])
 
 
 class CompareAfterFirstStep(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Compares the trained weights of all workers once, after the first step of a training.
+    """Compares the trained weights of an Estimator's workers, after the first step of a training.
 
     A sum over the workers of a number for each weight is as many times a worker's own number as
-    there are workers, where they are equal. It works under every strategy.
+    there are workers, where they are equal. It works under every strategy, with gRPC too.
 
     Args:
         strategy: The strategy of the training.
@@ -157,44 +214,3 @@ class CompareAfterFirstStep(tf.compat.v1.train.SessionRunHook):  # type: ignore[
         # Each instance hands in one value, whatever its local replicas.
         extended = self._strategy.extended
         return int(self._strategy.num_replicas_in_sync // getattr(extended, "replicas_per_step", 1))
-
-
-# Stops a training whose instances hold different weights after the first step.
-
-
-_KERAS_MESSAGE = (
-    "[PD413] the instances hold different weights after the first step: each would train a model "
-    "of its own. Add popdist_tf.keras.callbacks.BroadcastGlobalVariablesCallback(0) to fit (and "
-    "give the model an input shape where steps_per_execution is more than 1), or call "
-    "popdist_tf.keras.broadcast_variables before a loop of your own. The weights that differ:"
-)
-
-
-class DivergenceGuard:
-    """Compares the weights of all instances once, before the second update.
-
-    Args:
-        collectives: The job's collectives.
-    """
-
-    def __init__(self, collectives: HostCollectives) -> None:
-        self._collectives = collectives
-        self._updates: tf.Variable | None = None
-
-    def before_update(self, variables: Sequence[Any]) -> None:
-        """Counts an update that is about to be made; compares before the second one.
-
-        Args:
-            variables: The weights of the update, the same ones on every instance.
-        """
-        if self._updates is None:
-            # Counts in this process, from zero, unlike the optimizer's own count after resuming:
-            # all instances get to the comparison together.
-            with tf.init_scope():
-                self._updates = tf.Variable(0, dtype=tf.int64, trainable=False)
-        count = self._updates.assign_add(1)
-        tf.cond(count == 2, lambda: self._compare(variables), lambda: True)  # noqa: PLR2004
-
-    def _compare(self, variables: Sequence[Any]) -> Any:
-        weights = [(variable_name(variable), variable) for variable in variables]
-        return assert_equal_weights(self._collectives, weights, _KERAS_MESSAGE)

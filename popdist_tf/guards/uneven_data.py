@@ -1,8 +1,11 @@
-"""Data sets of unknown length: do all instances have another batch?
+"""Stops a training whose instances run out of data at different times.
 
-A known number of batches is compared before the first step. Where it is unknown (generators,
-filters), an instance that runs out early would leave the others waiting in their next reduction.
-So there every batch is announced, in a number that is summed over the instances, and so is the end.
+A known number of batches or steps is compared before the first one. Where it is unknown
+(generators, filters), an instance that runs out early would leave the others waiting in their next
+reduction. So there every batch is announced, in a number that is summed over the instances, and so
+is the end of the data. Under a strategy the data set itself announces (`with_agreed_end`); the
+wrapper of `popdist_tf.keras`, which does not see the data, announces each step before its gradients
+travel (`AnnouncedSteps`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,25 @@ _MESSAGE = (
 )
 
 
+def announce(collectives: HostCollectives, name: str, *, has_batch: bool) -> Any:
+    """Tells the other instances whether this one has another batch.
+
+    Args:
+        collectives: The job's collectives.
+        name: By which the instances' announcements find each other.
+        has_batch: Whether there is a batch.
+
+    Returns:
+        A boolean scalar that is true, or fails when it is computed, on all instances, where some
+        have a batch and others have none.
+    """
+    holders = collectives.sum_by_name(tf.constant(int(has_batch)), name)
+    equal = (holders == 0) | (holders == collectives.size)
+    check = tf.debugging.Assert(equal, [_MESSAGE, holders, collectives.size])
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(equal)
+
+
 def with_agreed_end(dataset: Any, collectives: HostCollectives, number: int) -> Any:
     """Makes a data set end on all instances together, or stop with an explanation.
 
@@ -35,18 +57,13 @@ def with_agreed_end(dataset: Any, collectives: HostCollectives, number: int) -> 
     """
     name = f"popdist_batches_of_data_set_{number}"
 
-    def announce(has_batch: bool) -> Any:
-        holders = collectives.sum_by_name(tf.constant(int(has_batch)), name)
-        equal = (holders == 0) | (holders == collectives.size)
-        return tf.debugging.Assert(equal, [_MESSAGE, holders, collectives.size])
-
     def announced(*element: Any) -> Any:
-        with tf.control_dependencies([announce(has_batch=True)]):
+        with tf.control_dependencies([announce(collectives, name, has_batch=True)]):
             held = tf.nest.map_structure(tf.identity, element, expand_composites=True)
         return held if len(held) > 1 else held[0]
 
     def never(*_: Any) -> Any:
-        with tf.control_dependencies([announce(has_batch=False)]):
+        with tf.control_dependencies([announce(collectives, name, has_batch=False)]):
             return tf.constant(value=False)
 
     # An empty data set of the same structure, which says so when it is reached.
@@ -58,22 +75,6 @@ def with_agreed_end(dataset: Any, collectives: HostCollectives, number: int) -> 
     return dataset.map(announced).concatenate(last).with_options(options)
 
 
-# Epochs of unknown length: do all instances make as many steps?
-#
-# A known number of steps is compared before the first one. Where it is unknown (generators,
-# filters), an instance that runs out of data early would leave the others waiting in their next
-# reduction. So there every step is announced before its gradients travel, in a number that is
-# summed over the instances, and so is the end of the epoch.
-
-
-_NAME = "popdist_steps_of_epoch"
-_KERAS_MESSAGE = (
-    "[PD413] the instances have different numbers of batches: at least one of them has no more "
-    "data and others have. Give all instances as many, by dataset.take(n) or steps_per_epoch. "
-    "Instances that still have data, and all instances:"
-)
-
-
 class AnnouncedSteps:
     """Tells the other instances of each step, and of the end of an epoch, where they must know.
 
@@ -82,10 +83,11 @@ class AnnouncedSteps:
     """
 
     def __init__(self, collectives: HostCollectives) -> None:
-        self._collectives = collectives
         self._is_wanted: tf.Variable | None = None
         # A function, because Horovod would not find the call of an eager program by its name.
-        self._announce = tf.function(self._sum)
+        self._announce = tf.function(
+            lambda has_batch: announce(collectives, "popdist_steps_of_epoch", has_batch=has_batch)
+        )
 
     def want(self, is_wanted: bool) -> None:
         """Says whether the steps of this training are to be announced.
@@ -123,10 +125,3 @@ class AnnouncedSteps:
             with tf.init_scope():
                 self._is_wanted = tf.Variable(initial_value=False, trainable=False)
         return self._is_wanted
-
-    def _sum(self, has_batch: bool) -> Any:
-        holders = self._collectives.sum_by_name(tf.constant(int(has_batch)), _NAME)
-        equal = (holders == 0) | (holders == self._collectives.size)
-        check = tf.debugging.Assert(equal, [_KERAS_MESSAGE, holders, self._collectives.size])
-        with tf.control_dependencies([check]):
-            return tf.identity(equal)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from popdist import backend
 from popdist_tf.collectives import instances
+from popdist_tf.collectives.host import pairing_name
 from popdist_tf.collectives.instances import job_collectives
 
 
@@ -68,7 +67,7 @@ def allreduce(tensor: Any, op: Any = None) -> Any:
         CollectiveError: Another operation, or a dtype that has no sum.
     """
     op = instances.require_op(op)
-    total = job_collectives().allreduce(tf.convert_to_tensor(tensor))
+    total = job_collectives().allreduce(tensor, pairing_name(tensor, None))
     return total if op == instances.Sum else total / size()
 
 
@@ -81,7 +80,7 @@ def allgather(tensor: Any) -> Any:
     Returns:
         The concatenation.
     """
-    return job_collectives().allgather(tensor)
+    return job_collectives().allgather(tensor, tensor_name=pairing_name(tensor, None))
 
 
 def broadcast(tensor: Any, root_rank: int = 0) -> Any:
@@ -94,4 +93,4 @@ def broadcast(tensor: Any, root_rank: int = 0) -> Any:
     Returns:
         The root's value.
     """
-    return job_collectives().broadcast(tf.convert_to_tensor(tensor), root_rank)
+    return job_collectives().broadcast(tensor, root_rank, pairing_name(tensor, None))

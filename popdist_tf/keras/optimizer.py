@@ -13,7 +13,7 @@ import tensorflow as tf
 from popdist_tf.collectives.agreement import agree
 from popdist_tf.collectives.instances import Average, Sum, job_collectives
 from popdist_tf.errors import StrategyError
-from popdist_tf.guards.divergence import DivergenceGuard
+from popdist_tf.guards.divergence import UpdateGuard
 from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.versions import describe, update_method
 
@@ -132,7 +132,7 @@ class _Reduction:
         self._collectives = job_collectives()
         self._averages = averages
         self._sparse_as_dense = sparse_as_dense
-        self._guard = DivergenceGuard(self._collectives)
+        self._guard = UpdateGuard(self._collectives)
         alone = self._collectives.horovod is None
         self.steps = None if alone else AnnouncedSteps(self._collectives)
         self._has_run = False

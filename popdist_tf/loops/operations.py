@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from popdist_tf.collectives.instances import place_in_job
 from popdist_tf.strategies.extended import device_code
 from popdist_tf.strategies.popdist_strategy import PopDistStrategy
 
@@ -234,6 +235,9 @@ stochastic_rounding = _without_effect
 outside_compilation_scope = _without_effect
 
 
+_SEEDS_APART = 1_000_003
+
+
 # Random seeds, and small questions of the published ``ipu.utils``.
 
 
@@ -246,16 +250,19 @@ def reset_ipu_seed(
     """Starts random numbers from a seed.
 
     Args:
-        seed: The seed of everything random that is built or called from now on.
+        seed: The seed of everything random that is built or called from now on. Each instance
+            makes one of its own of it, so that dropout differs between them; the first instance's
+            is the seed itself.
         device: Accepted as published.
         cpu_device: Accepted as published.
-        experimental_identical_replicas: Accepted as published.
+        experimental_identical_replicas: Whether all instances take the seed as it is.
 
     Returns:
         An operation without effect, in graph mode, where programs run it; None otherwise.
     """
-    del device, cpu_device, experimental_identical_replicas
-    tf.random.set_seed(seed)
+    del device, cpu_device
+    instance = 0 if experimental_identical_replicas else place_in_job()[1]
+    tf.random.set_seed(seed + instance * _SEEDS_APART)
     return None if tf.executing_eagerly() else tf.no_op()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import tensorflow as tf
 
 from popdist_tf.errors import EstimatorUnsupportedError, StrategyError
+from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import device_code
 
 if TYPE_CHECKING:
@@ -78,8 +79,10 @@ def while_loop(
 
     def once(index: Any, *values: Any) -> list[Any]:
         arguments, keywords = _dequeued(infeed_queue)
-        results = _as_list(body(*values, *arguments, **keywords))
+        with StateUpdates() as updates:
+            results = _as_list(body(*values, *arguments, **keywords))
         operations = [result for result in results if isinstance(result, tf.Operation)]
+        operations += updates.operations
         tensors = [result for result in results if not isinstance(result, tf.Operation)]
         if len(tensors) != len(values):
             raise ValueError(
@@ -155,10 +158,11 @@ def compile(  # noqa: A001 - published name
     """
     if inputs is not None and not isinstance(inputs, (list, tuple)):
         raise TypeError(f"ipu_compiler.compile needs a list of inputs: {inputs!r}")
-    with device_code():
+    with device_code(), StateUpdates() as updates:
         outputs = computation(*(tf.nest.map_structure(tf.convert_to_tensor, list(inputs or []))))
     flat = [] if outputs is None else _flat(outputs)
     operations = [output for output in flat if isinstance(output, tf.Operation)]
+    operations += updates.operations
     tensors = [output for output in flat if not isinstance(output, tf.Operation)]
     with tf.control_dependencies(operations):
         if not tensors:

@@ -24,6 +24,7 @@ from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.guards.divergence import StepGuard
 from popdist_tf.guards.uneven_data import with_agreed_end
+from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies import variables
 from popdist_tf.strategies.cross_device import (
     HostCrossDeviceOps,
@@ -65,6 +66,19 @@ def device_code() -> Iterator[None]:
         yield
     finally:
         _on_device.reset(token)
+
+
+def _with_state_updates(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """In a graph of TensorFlow 1, a function whose results depend on its layers' updates."""
+    if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
+        return fn
+
+    def replica(*args: Any, **kwargs: Any) -> Any:
+        with StateUpdates() as updates:
+            results = fn(*args, **kwargs)
+        return updates.before(results)
+
+    return replica
 
 
 class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
@@ -202,7 +216,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
             agree(self._collectives, "the first step")
         compares = self._reduce_on_device and self._collectives.horovod is not None
         with self._guard.step(fn) if compares else nullcontext(), device_code():
-            return super()._call_for_each_replica(fn, args, kwargs)
+            return super()._call_for_each_replica(_with_state_updates(fn), args, kwargs)
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
         self._guard.note(var)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import collective_all_reduce_strategy as collective
 from tensorflow.python.distribute import collective_util
 
+import popdist
 from popdist_tf.errors import StrategyError
+from popdist_tf.guards.outside_scope import refuse_training_outside
 from popdist_tf.strategies import variables
 from popdist_tf.strategies.cluster import HostStrategy
 from popdist_tf.strategies.cross_device import check_reduction
@@ -47,13 +50,31 @@ class IPUMultiWorkerStrategy(HostStrategy):
                 value=cluster_resolver,
                 accepted="tf.distribute.cluster_resolver.TFConfigClusterResolver(), for example",
             )
+        _check_cluster(cluster_resolver)
         self.ipu_device = ipu_device
         super().__init__(MultiWorkerExtended(self, cluster_resolver, variables_on_host))
+        refuse_training_outside(type(self).__name__, self.extended._num_workers)
 
     @property
     def cluster_resolver(self) -> Any:
         """The resolver that this strategy was created with."""
         return self.extended._cluster_resolver
+
+
+def _check_cluster(cluster_resolver: Any) -> None:
+    """Refuses a cluster of no tasks, in the words of who forgot to describe it."""
+    size = popdist.getNumInstances()
+    if not cluster_resolver.cluster_spec().jobs and size > 1:
+        raise StrategyError(
+            "PD415",
+            "the cluster resolver names no worker: TF_CONFIG is not set, and each of the "
+            f"{size} instances would train alone",
+            value=f"TF_CONFIG={os.environ.get('TF_CONFIG')!r}",
+            accepted='{"cluster": {"worker": ["host:port", ...]}, '
+            '"task": {"type": "worker", "index": 0}}',
+            hint="start the job with poprun --tf-config yes, which sets TF_CONFIG for each "
+            "instance",
+        )
 
 
 class MultiWorkerExtended(collective.CollectiveAllReduceExtended):  # type: ignore[misc]

@@ -10,6 +10,7 @@ import tensorflow as tf
 import popdist
 from popdist_tf.collectives.host import HostCollectives
 from popdist_tf.collectives.instances import initialised_collectives, job_collectives
+from popdist_tf.guards.outside_scope import refuse_training_outside
 from popdist_tf.strategies.cluster import HostStrategy, refuse_tf_config
 from popdist_tf.strategies.devices import replica_devices
 from popdist_tf.strategies.extended import HorovodExtended
@@ -66,9 +67,11 @@ class PopDistStrategy(HostStrategy):
         if enable_keras_extensions and len(devices) > 1:
             count_replica_steps()
         self.ipu_device = ipu_device
+        collectives = job_collectives()
+        refuse_training_outside(type(self).__name__, collectives.size)
         super().__init__(
             HorovodExtended(
-                self, job_collectives(), devices, reduce_on_device=add_ipu_cross_replica_reductions
+                self, collectives, devices, reduce_on_device=add_ipu_cross_replica_reductions
             )
         )
 
@@ -83,8 +86,8 @@ class PopDistStrategy(HostStrategy):
             this, and programs rely on it.)
         """
         distribution = config.experimental.multi_replica_distribution
-        distribution.process_count = popdist.getNumInstances()
-        distribution.process_index = popdist.getInstanceIndex()
+        collectives = self.extended.collectives
+        distribution.process_count, distribution.process_index = collectives.size, collectives.rank
         return config
 
     @property
@@ -114,10 +117,12 @@ class IPUHorovodStrategy(HostStrategy):
     def __init__(self, ipu_device: str = "/device:IPU:0", variables_on_host: bool = False) -> None:
         self.ipu_device = ipu_device
         refuse_tf_config(type(self).__name__)
+        collectives = initialised_collectives()
+        refuse_training_outside(type(self).__name__, collectives.size)
         super().__init__(
             HorovodExtended(
                 self,
-                initialised_collectives(),
+                collectives,
                 replica_devices(1),
                 variable_device="/device:CPU:0" if variables_on_host else None,
             )

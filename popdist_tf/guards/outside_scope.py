@@ -1,0 +1,53 @@
+"""Refuses to train a Keras model that no strategy looks after, in a job of several instances.
+
+A strategy looks after the variables that are created in its scope, and no others. A model that is
+created outside starts from weights of its own on each instance and reduces nothing: every instance
+trains another model, and nothing in Keras says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from popdist_tf.errors import StrategyError
+from popdist_tf.versions import before_training, strategy_of
+
+_REDUCES = ("_popdist_reduction", "_allreduce_grads")
+
+
+def refuse_training_outside(strategy: str, instances: int) -> None:
+    """Makes Keras refuse to train models that were created outside of any strategy of the job.
+
+    Args:
+        strategy: The name of the strategy that the program has created, for the message.
+        instances: Instances of the job. One alone trains what it likes.
+    """
+    if instances == 1:
+        return
+
+    def check(model: Any) -> None:
+        if not _is_looked_after(model):
+            raise StrategyError(
+                "PD414",
+                "this model was created outside of the strategy's scope: each instance would "
+                "train a model of its own",
+                value=f"{type(model).__name__} '{model.name}', in a job of {instances} instances",
+                accepted=f"a model that is created in the scope of a {strategy}",
+                hint="create and compile the model inside of `with strategy.scope():`; where each "
+                "instance is to train a model of its own, use the scope of an IPUStrategy",
+            )
+
+    before_training(check)
+
+
+def _is_looked_after(model: Any) -> bool:
+    strategy = strategy_of(model)
+    if strategy is not None:
+        extended = strategy.extended
+        # A strategy of ours for one instance is a choice; Keras takes its default one by itself.
+        if hasattr(extended, "collectives") or extended._in_multi_worker_mode():
+            return True
+    # Optimizers that reduce by themselves: Horovod's wrapper, and ours.
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    wrapped = (model.optimizer, optimizer)
+    return any(hasattr(one, mark) for one in wrapped for mark in _REDUCES)

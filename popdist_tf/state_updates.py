@@ -1,0 +1,114 @@
+"""Updates that layers make of their own state, in graphs that run only what is asked for.
+
+Batch normalisation moves its averages, spectral normalisation its vectors, by assignments that
+nothing in the model depends on. Eager code and `tf.function` run them. A graph of TensorFlow 1 runs
+what a result depends on, so there the averages would stay where they started, without a word.
+Compiled code runs all of it; `StateUpdates` makes the results of a function depend on such updates.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_ASSIGNMENTS = {
+    "Assign",
+    "AssignAdd",
+    "AssignAddVariableOp",
+    "AssignSub",
+    "AssignSubVariableOp",
+    "AssignVariableOp",
+}
+_PASSING_ON = {"Enter", "Identity", "Switch", "RefEnter", "RefIdentity", "RefSwitch"}
+
+
+class StateUpdates:
+    """Collects the updates of layers' state that are built inside a ``with`` statement.
+
+    These are assignments to variables that are not trained. Not among them: a variable's
+    initialisation, the global step, local variables (those of `tf.compat.v1.metrics`, whose updates
+    a program asks for by themselves), and what stands in a branch or loop of its own.
+
+    Attributes:
+        operations: The assignments, once the ``with`` statement has ended.
+    """
+
+    def __init__(self) -> None:
+        self.operations: list[Any] = []
+        self._graph: Any = None
+        self._before = 0
+
+    def __enter__(self) -> StateUpdates:  # noqa: PYI034 - `Self` came with Python 3.11
+        if not tf.executing_eagerly():
+            graph = tf.compat.v1.get_default_graph()
+            # Functions of TensorFlow 2 run their side effects by themselves.
+            if getattr(graph, "experimental_acd_manager", None) is None:
+                self._graph, self._before = graph, len(graph.get_operations())
+                self._place = graph._get_control_flow_context()  # noqa: SLF001 - no public way
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._graph is None or kind is not None:
+            return
+        excepted = _handles(tf.compat.v1.trainable_variables())
+        excepted |= _handles(tf.compat.v1.local_variables())
+        step = tf.compat.v1.train.get_global_step(self._graph)
+        excepted |= _handles([] if step is None else [step])
+        for operation in self._graph.get_operations()[self._before :]:
+            if operation.type not in _ASSIGNMENTS:
+                continue
+            handle = _source(operation.inputs[0])
+            is_first_value = operation.name == f"{handle.name}/Assign"
+            here = operation._get_control_flow_context() is self._place  # noqa: SLF001
+            if here and not is_first_value and handle.name not in excepted:
+                self.operations.append(operation)
+
+    def before(self, results: Any) -> Any:
+        """Results that exist only when the updates have been made.
+
+        Args:
+            results: A structure of tensors, operations, and anything else.
+
+        Returns:
+            The same structure.
+        """
+        if not self.operations:
+            return results
+
+        def after_updates(one: Any) -> Any:
+            if isinstance(one, tf.Operation):
+                return tf.group(one, *self.operations)
+            if tf.is_tensor(one) or isinstance(one, tf.IndexedSlices):
+                with tf.control_dependencies(self.operations):
+                    return tf.identity(one)
+            return one
+
+        return tf.nest.map_structure(after_updates, results)
+
+
+def _source(tensor: Any) -> Any:
+    """The operation that a variable's handle comes from, outside of loops and branches."""
+    operation = tensor.op
+    while True:
+        captured = {id(inner): outer for outer, inner in getattr(operation.graph, "captures", ())}
+        if id(operation.outputs[0]) in captured:
+            operation = captured[id(operation.outputs[0])].op
+        elif operation.type in _PASSING_ON:
+            operation = operation.inputs[0].op
+        else:
+            return operation
+
+
+def _handles(variables: Any) -> set[str]:
+    components = (one for variable in variables for one in getattr(variable, "values", (variable,)))
+    handles = (getattr(one, "handle", None) for one in components)
+    return {_source(handle).name for handle in handles if tf.is_tensor(handle)}

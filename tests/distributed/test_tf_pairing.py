@@ -1,0 +1,274 @@
+"""What once went wrong without a word: pairing, models outside of scopes, averages in graphs.
+
+Each job answers several questions, as TensorFlow takes seconds to start.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+
+from tests.distributed.jobs import run_command, run_job
+
+
+def error_of(function, *args, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - the tests look at it
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def named_collectives(instance):
+    """Two reductions, in another order on each instance."""
+    import tensorflow as tf
+
+    from popdist_tf.ipu import distributed, horovod
+    from popdist_tf.ipu.distributed import host_collective_ops
+
+    summed = tf.distribute.ReduceOp.SUM
+    first, second = tf.constant(1.0), tf.constant(100.0)
+
+    def both(reduce, one, other):
+        if instance == 0:
+            return reduce(one), reduce(other)
+        found = reduce(other)
+        return reduce(one), found
+
+    @tf.function
+    def by_argument(x, y):
+        return both(lambda v: host_collective_ops.allreduce(v, summed), x, y)
+
+    @tf.function
+    def by_given_name(x, y):
+        # An operation more on one instance, so that the tensors' own names differ.
+        x, y = (x * 1.0, y * 1.0) if instance == 0 else (x * 1.0 * 1.0, y * 1.0)
+
+        def gathered(pair):
+            return horovod.allgather(tf.reshape(pair[0], [1]), name=pair[1])
+
+        return both(gathered, (x, "x"), (y, "y"))
+
+    @tf.function
+    def from_root(x, y):
+        return both(lambda v: distributed.broadcast(v + instance, tensor_name=v.name), x, y)
+
+    def eager(x, y):
+        return both(lambda v: host_collective_ops.allreduce(v, summed, tensor_name="one"), x, y)
+
+    answers = {
+        "argument": by_argument(first, second),
+        "given": tf.concat(by_given_name(first, second), 0),
+        "root": from_root(first, second),
+        "average": tf.function(lambda x, y: both(horovod.allreduce, x, y))(first, second),
+    }
+    with tf.GradientTape() as tape:
+        tape.watch(first)
+        total = host_collective_ops.allreduce(first * (1.0 + instance), summed, tensor_name="g")
+    answers["gradient"] = tape.gradient(total, first)
+    assert len(eager(first, second)) == 2
+    return {name: np.asarray(value) for name, value in answers.items()}
+
+
+def outside_of_scopes(strategy):
+    import tensorflow as tf
+
+    from popdist_tf.ipu.ipu_strategy import IPUStrategy
+
+    def model():
+        made = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        made.compile("sgd", "mse")
+        return made
+
+    x = np.ones((8, 2), np.float32)
+    y = np.ones((8, 1), np.float32)
+    alone = model()
+    answers = {
+        "fit": error_of(alone.fit, x, y, verbose=0),
+        "batch": error_of(alone.train_on_batch, x, y),
+        "evaluate": error_of(alone.evaluate, x, y, verbose=0),
+    }
+    with strategy.scope():
+        inside = model()
+    answers["inside"] = error_of(inside.fit, x, y, verbose=0)
+    with IPUStrategy().scope():
+        chosen = model()
+    answers["chosen"] = error_of(chosen.fit, x, y, verbose=0)
+    return answers
+
+
+def eager_questions():
+    import tensorflow as tf
+
+    import popdist
+    from popdist_tf import ipu
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+    from popdist_tf.ipu.ipu_multi_worker_strategy import IPUMultiWorkerStrategy
+
+    strategy = PopDistStrategy()
+    instance = popdist.getInstanceIndex()
+    ipu.utils.reset_ipu_seed(7)
+    own = tf.random.uniform([3])
+    ipu.utils.reset_ipu_seed(7, experimental_identical_replicas=True)
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return {
+        **named_collectives(instance),
+        **outside_of_scopes(strategy),
+        "own": own.numpy(),
+        "same": tf.random.uniform([3]).numpy(),
+        "no cluster": error_of(IPUMultiWorkerStrategy, resolver),
+    }
+
+
+@pytest.fixture(scope="module")
+def eager_answers():
+    return run_job(eager_questions)
+
+
+def test_collectives_are_paired_by_name_whatever_their_order(eager_answers):
+    for instance, rank in enumerate(eager_answers):
+        assert rank["argument"].tolist() == [2, 200]
+        assert rank["given"].tolist() == [1, 1, 100, 100]
+        assert rank["root"].tolist() == [1, 100]
+        assert rank["average"].tolist() == [1, 100]
+        assert rank["gradient"] == 2 * (1 + instance)
+
+
+@pytest.mark.parametrize("way", ["fit", "batch"])
+def test_a_model_outside_of_the_scope_is_not_trained(eager_answers, way):
+    for rank in eager_answers:
+        assert "[PD414] this model was created outside of the strategy's scope" in rank[way]
+        assert "strategy.scope()" in rank[way]
+
+
+def test_what_diverges_nothing_is_not_refused(eager_answers):
+    for rank in eager_answers:
+        assert [rank[way] for way in ("evaluate", "inside", "chosen")] == ["no error"] * 3
+
+
+def test_each_instance_draws_numbers_of_its_own_from_a_seed(eager_answers):
+    first, second = eager_answers
+    assert (first["own"] != second["own"]).all()
+    np.testing.assert_array_equal(first["same"], second["same"])
+
+
+def test_a_missing_cluster_is_named(eager_answers):
+    for rank in eager_answers:
+        assert "[PD415] the cluster resolver names no worker: TF_CONFIG" in rank["no cluster"]
+        assert "--tf-config yes" in rank["no cluster"]
+
+
+STEPS, BATCH, MOMENTUM = 4, 8, 0.9
+
+
+def samples(instance):
+    rng = np.random.default_rng(instance)
+    return rng.normal(2 * instance, 1 + instance, (STEPS, BATCH, 3)).astype(np.float32)
+
+
+def normalised_in_graphs():
+    import tensorflow.compat.v1 as tf
+
+    import popdist
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+    tf.disable_v2_behavior()
+    strategy = PopDistStrategy()
+    data = samples(popdist.getInstanceIndex())
+    answers = {}
+    for way in ("repeat", "compile", "run"):
+        tf.reset_default_graph()
+        with strategy.scope():
+            found = normalised(strategy, data, way)
+        answers |= {f"{way} {name}": value for name, value in found.items()}
+    return answers
+
+
+def normalised(strategy, data, way):
+    import tensorflow.compat.v1 as tf
+
+    from popdist_tf import ipu
+
+    queue = ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(data))
+
+    def body(_, inputs):
+        layer = tf.keras.layers.BatchNormalization(momentum=MOMENTUM, name="norm")
+        loss = tf.reduce_mean(tf.square(layer(inputs, training=True) - 1))
+        return loss, tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+
+    def looped():
+        return ipu.loops.repeat(STEPS, body, [tf.constant(0.0)], queue)
+
+    def once():
+        loss, train = body(None, queue.dequeue())
+        with tf.control_dependencies([train]):
+            return tf.identity(loss)
+
+    def device_code():
+        with ipu.scopes.ipu_scope("/device:IPU:0"):
+            if way == "run":
+                return once()
+            return ipu.ipu_compiler.compile(looped if way == "repeat" else once)
+
+    result = strategy.experimental_run_v2(device_code)
+    fetched = tf.nest.flatten(strategy.experimental_local_results(result))
+    with tf.Session() as session:
+        session.run([queue.initializer, tf.global_variables_initializer()])
+        for _ in range(1 if way == "repeat" else STEPS):
+            session.run(fetched)
+        values = session.run({v.name: v.read_value() for v in tf.global_variables()})
+    return {name.rpartition("/")[2].partition(":")[0]: value for name, value in values.items()}
+
+
+@pytest.fixture(scope="module")
+def graph_answers():
+    return run_job(normalised_in_graphs)
+
+
+@pytest.mark.parametrize("way", ["repeat", "compile", "run"])
+def test_moving_averages_move_in_graphs(graph_answers, way):
+    mean, variance = np.zeros(3), np.ones(3)
+    for first, second in zip(samples(0), samples(1), strict=True):
+        # Each instance moves its own by its batch; what is read is the mean of both.
+        now = [(part.mean(0), part.var(0)) for part in (first, second)]
+        mean = MOMENTUM * mean + (1 - MOMENTUM) * (now[0][0] + now[1][0]) / 2
+        variance = MOMENTUM * variance + (1 - MOMENTUM) * (now[0][1] + now[1][1]) / 2
+    for rank in graph_answers:
+        np.testing.assert_allclose(rank[f"{way} moving_mean"], mean, rtol=1e-4)
+        np.testing.assert_allclose(rank[f"{way} moving_variance"], variance, rtol=1e-4)
+        np.testing.assert_array_equal(rank[f"{way} gamma"], graph_answers[0][f"{way} gamma"])
+        assert (rank[f"{way} beta"] != 0).any()
+
+
+UNDER_MPIRUN = """
+import sys
+from popdist_tf import ipu
+from popdist_tf.ipu import horovod as hvd
+import popdist.tensorflow
+early = popdist.tensorflow.set_ipu_config(ipu.config.IPUConfig(), configure_device=False)
+hvd.init()
+late = popdist.tensorflow.set_ipu_config(ipu.config.IPUConfig(), configure_device=False)
+strategy = ipu.horovod.popdist_strategy.PopDistStrategy()
+by_strategy = strategy.update_ipu_config(ipu.config.IPUConfig())
+for name, config in ("early", early), ("late", late), ("strategy", by_strategy):
+    place = config.experimental.multi_replica_distribution
+    print(name, place.process_index, "of", place.process_count, flush=True)
+by_strategy.experimental.multi_replica_distribution.process_index = 1 - hvd.rank()
+try:
+    by_strategy.configure_ipu_system()
+except Exception as error:
+    print("refused", flush=True) if "PD401" in str(error) else print(error)
+"""
+
+
+def test_configurations_know_the_job_under_mpirun(mpirun, tmp_path):
+    (tmp_path / "program.py").write_text(UNDER_MPIRUN)
+    code, output = run_command(
+        [mpirun, "--oversubscribe", "--allow-run-as-root", "-np", 2, sys.executable,
+         tmp_path / "program.py"],
+    )  # fmt: skip
+    assert code == 0, output
+    for name in ("early", "late", "strategy"):
+        for instance in (0, 1):
+            assert f"{name} {instance} of 2" in output
+    assert output.count("refused") == 2
