@@ -117,6 +117,15 @@ class IPUOutfeedQueue:
             ValueError: The structure differs from that of an earlier call.
         """
         values = [tf.convert_to_tensor(value) for value in tf.nest.flatten(tensors)]
+        replica = tf.distribute.get_replica_context()
+        if replica is not None and getattr(replica.strategy.extended, "replicas_per_step", 1) > 1:
+            return replica.merge_call(
+                lambda _, *own: self._keep(tensors, [tf.stack(one.values) for one in own]),
+                args=values,
+            )
+        return self._keep(tensors, values)
+
+    def _keep(self, tensors: Any, values: list[Any]) -> Any:
         if self._queue is None:
             self._structure = tf.nest.map_structure(lambda _: None, tensors)
             # Outside of the loop or function that is being built.

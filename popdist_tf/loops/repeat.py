@@ -6,8 +6,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
+from tensorflow.python.distribute import distribute_utils
 
-from popdist_tf.errors import EstimatorUnsupportedError, StrategyError
+from popdist_tf.errors import EstimatorUnsupportedError
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import device_code
 
@@ -36,8 +37,6 @@ def repeat(
     Returns:
         The last values; an operation where there are none.
 
-    Raises:
-        StrategyError: This instance has several replicas.
     """
     return while_loop(
         lambda *_: tf.constant(value=True), body, inputs, infeed_queue, n, use_while_v1
@@ -66,66 +65,129 @@ def while_loop(
         The last values; an operation where there are none.
 
     Raises:
-        StrategyError: This instance has several replicas.
         ValueError: The body returned another number of values than it was given.
     """
     del use_while_v1
-    _refuse_local_replicas()
     first = [] if inputs is None else [tf.convert_to_tensor(value) for value in _as_list(inputs)]
 
     def holds(index: Any, *values: Any) -> Any:
         wanted = tf.convert_to_tensor(condition(*values))
         return wanted if maximum_iterations is None else wanted & (index < maximum_iterations)
 
+    replica = tf.distribute.get_replica_context()
+    if replica is not None and _local_replicas(replica.strategy) > 1:
+        values = replica.merge_call(
+            lambda strategy, *own: _loop_of_replicas(strategy, holds, body, own, infeed_queue),
+            args=first,
+        )
+    else:
+        values = _loop(
+            holds, lambda own: [_iteration(body, own[0], _dequeued(infeed_queue))], [first]
+        )[0]
+    if first:
+        return values[1:] if len(first) > 1 else values[1]
+    return tf.group(values[0])
+
+
+def _loop_of_replicas(
+    strategy: Any, holds: Callable[..., Any], body: Callable[..., Any], own: Any, queue: Any
+) -> Any:
+    """One loop around the bodies of all local replicas.
+
+    TensorFlow builds replicas in threads that meet wherever they reduce. They could not meet from
+    inside of a loop that each builds for itself.
+    """
+    count = _local_replicas(strategy)
+    starts = [[distribute_utils.select_replica(i, value) for value in own] for i in range(count)]
+
+    def iterations(values: list[list[Any]]) -> list[list[Any]]:
+        elements: list[Any] = []
+        taken: list[Any] = []
+        for _ in range(count):
+            # In the order of replicas, on every run.
+            with tf.control_dependencies(taken):
+                elements.append(_dequeued(queue))
+            taken = [one for one in tf.nest.flatten(elements[-1]) if tf.is_tensor(one)]
+
+        def replica(number: int) -> Any:
+            return _iteration(body, values[number], elements[number])
+
+        numbers = distribute_utils.regroup(tuple(range(count)), always_wrap=True)
+        results = strategy.extended.call_for_each_replica(replica, args=(numbers,))
+        return [
+            [distribute_utils.select_replica(i, value) for value in results] for i in range(count)
+        ]
+
+    # The number of iterations is each replica's first result, as an operation of its own.
+    return distribute_utils.regroup(_loop(holds, iterations, starts), always_wrap=True)
+
+
+def _loop(
+    holds: Callable[..., Any],
+    iterations: Callable[[list[list[Any]]], list[list[Any]]],
+    starts: list[list[Any]],
+) -> list[list[Any]]:
+    """A loop over the values of several replicas; the first one's decide when it ends.
+
+    Returns:
+        For each replica, the number of iterations and its last values.
+    """
+    size = len(starts[0])
+
+    def split(values: Any) -> list[list[Any]]:
+        return [list(values[i : i + size]) for i in range(0, size * len(starts), size)] or [[]]
+
     def once(index: Any, *values: Any) -> list[Any]:
-        arguments, keywords = _dequeued(infeed_queue)
-        with StateUpdates() as updates:
-            results = _as_list(body(*values, *arguments, **keywords))
-        operations = [result for result in results if isinstance(result, tf.Operation)]
-        operations += updates.operations
-        tensors = [result for result in results if not isinstance(result, tf.Operation)]
-        if len(tensors) != len(values):
-            raise ValueError(
-                f"the body of a loop takes {len(values)} values and returned {len(tensors)}: "
-                "every value that goes in must come out again"
-            )
-        with tf.control_dependencies([*operations, *tensors]):
-            return [index + 1, *(tf.identity(tensor) for tensor in tensors)]
+        held = split(values) if size else [[] for _ in starts]
+        results = iterations(held)
+        # All replicas have ended an iteration before one begins the next.
+        with tf.control_dependencies([one for result in results for one in result]):
+            flat = [tf.identity(one) for result in results for one in result[1:]]
+            return [index + 1, *flat]
 
     # One iteration at a time: a collective may not start again before it has ended.
     last = tf.compat.v1.while_loop(
-        holds, once, [tf.constant(0), *first], parallel_iterations=1, back_prop=False
+        lambda index, *values: holds(index, *values[:size]),
+        once,
+        [tf.constant(0), *(value for start in starts for value in start)],
+        parallel_iterations=1,
+        back_prop=False,
     )
-    values = last[1:] if first else []
-    if values:
-        return values if len(values) > 1 else values[0]
-    return _ended(last)
+    index, *values = last if isinstance(last, (list, tuple)) else [last]
+    parts = split(values) if size else [[] for _ in starts]
+    return [[tf.identity(index), *part] for part in parts]
 
 
-def _refuse_local_replicas() -> None:
-    """Refuses loops in programs of several local replicas.
-
-    TensorFlow builds these replicas in threads that meet wherever they reduce, and cannot let them
-    meet inside of a loop.
-    """
-    replicas = getattr(tf.distribute.get_strategy().extended, "replicas_per_step", 1)
-    if replicas > 1:
-        raise StrategyError(
-            "PD412",
-            f"a compiled loop cannot run {replicas} replicas in one instance on a host",
-            hint="give every replica an instance of its own: poprun --num-instances N "
-            "--num-replicas N",
+def _iteration(
+    body: Callable[..., Any], values: list[Any], element: tuple[tuple[Any, ...], dict[str, Any]]
+) -> list[Any]:
+    """Runs a body once: something to wait for, and the new values."""
+    arguments, keywords = element
+    with StateUpdates() as updates:
+        results = _as_list(body(*values, *arguments, **keywords))
+    operations = [result for result in results if isinstance(result, tf.Operation)]
+    tensors = [result for result in results if not isinstance(result, tf.Operation)]
+    if len(tensors) != len(values):
+        raise ValueError(
+            f"the body of a loop takes {len(values)} values and returned {len(tensors)}: "
+            "every value that goes in must come out again"
         )
+    with tf.control_dependencies([*operations, *updates.operations, *tensors]):
+        return [tf.constant(value=True), *(tf.identity(tensor) for tensor in tensors)]
 
 
-def _ended(last: Any) -> Any:
-    return tf.group(last[0] if isinstance(last, (list, tuple)) else last)
+def _local_replicas(strategy: Any) -> int:
+    return int(getattr(strategy.extended, "replicas_per_step", 1))
 
 
 def _dequeued(queue: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The next element of a queue, as the arguments that a body takes it by."""
     if queue is None:
         return (), {}
     element = queue.dequeue()
+    # A tuple of a single dict counts as the dict, as published.
+    if isinstance(element, tuple) and len(element) == 1 and isinstance(element[0], dict):
+        (element,) = element
     if isinstance(element, dict):
         return (), element
     return (tuple(element), {}) if isinstance(element, (list, tuple)) else ((element,), {})

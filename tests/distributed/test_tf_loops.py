@@ -1,6 +1,7 @@
 """A training loop in the style of TensorFlow 1: one compiled loop, queues in and out."""
 
 import numpy as np
+import pytest
 
 from tests.distributed.jobs import run_job
 
@@ -39,10 +40,11 @@ def loop():
     config.configure_ipu_system()
     strategy = popdist_strategy.PopDistStrategy()
     instances, instance = popdist.getNumInstances(), popdist.getInstanceIndex()
-    share = [
-        array.reshape(CALLS * STEPS, instances, -1, *array.shape[2:])[:, instance]
-        for array in samples()
-    ]
+    local = popdist.getNumLocalReplicas()
+    share = []
+    for array in samples():
+        parts = array.reshape(CALLS * STEPS, instances, local, -1, *array.shape[2:])[:, instance]
+        share.append(parts.reshape(-1, *parts.shape[2:]))  # an element for each replica
     with strategy.scope():
         infeed = ipu.ipu_infeed_queue.IPUInfeedQueue(
             tf.data.Dataset.from_tensor_slices(tuple(share))
@@ -77,17 +79,28 @@ def loop():
             answers = {"losses": [], "last": []}
             for _ in range(CALLS):
                 answers["last"].append(session.run(reduced))
-                answers["losses"].append(session.run(losses))
+                found = session.run(losses)
+                assert found.shape == ((STEPS, local) if local > 1 else (STEPS,))
+                answers["losses"].append(found.reshape(STEPS, local)[:, 0])
             values = session.run({v.name: v.read_value() for v in tf.global_variables()})
     return {**{k: np.asarray(v) for k, v in answers.items()}, **values}
 
 
-def test_a_compiled_loop_trains_like_one_process_on_the_global_batch():
-    first, second = run_job(loop)
+@pytest.fixture(scope="module")
+def global_batch():
     (alone,) = run_job(loop, instances=1)
-    assert first["losses"].shape == (CALLS, STEPS)
-    np.testing.assert_array_equal(first["last"], first["losses"][:, -1])
     assert any("Momentum" in name for name in alone)
-    for name, expected in alone.items():
-        np.testing.assert_array_equal(first[name], second[name])
-        np.testing.assert_allclose(first[name], expected, rtol=2e-5, atol=2e-6)
+    return alone
+
+
+@pytest.mark.parametrize(("instances", "replicas"), [(2, 2), (2, 4), (1, 4)])
+def test_a_compiled_loop_trains_like_one_process_on_the_global_batch(
+    instances, replicas, global_batch
+):
+    ranks = run_job(loop, instances=instances, replicas=replicas)
+    assert ranks[0]["losses"].shape == (CALLS, STEPS)
+    np.testing.assert_array_equal(ranks[0]["last"], ranks[0]["losses"][:, -1])
+    for name, expected in global_batch.items():
+        for rank in ranks:
+            np.testing.assert_array_equal(rank[name], ranks[0][name])
+        np.testing.assert_allclose(ranks[0][name], expected, rtol=2e-5, atol=2e-6)
