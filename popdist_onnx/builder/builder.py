@@ -13,7 +13,7 @@ import onnx_ir as ir
 from popdist_onnx.builder import annotations as key
 from popdist_onnx.builder.attributes import plain_attribute
 from popdist_onnx.builder.graph_writer import DEFAULT_OPSETS, GraphWriter
-from popdist_onnx.builder.graphcore_methods import ai_graphcore
+from popdist_onnx.builder.graphcore_methods import FROM_PARENT, ai_graphcore
 from popdist_onnx.builder.model_file import as_tensor, infer_all, model_proto, move_initializers
 from popdist_onnx.builder.naming import debug_name, require_unreserved
 from popdist_onnx.builder.node_notes import NodeNotes
@@ -140,6 +140,9 @@ class Builder:
     def addInputTensorFromParentGraph(self, tensorId: str) -> None:
         """Makes a tensor of the graph around visible in this sub-graph.
 
+        Where the sub-graph is called with as many tensors as it has inputs and such tensors
+        together, both are bound to the arguments in the order in which they were added.
+
         Args:
             tensorId: The tensor.
 
@@ -149,7 +152,9 @@ class Builder:
         parent = self._writer.parent
         if parent is None:
             raise ValueRangeError("PD504", "this builder has no graph around it", value=tensorId)
-        self._writer.values[tensorId] = parent.value(tensorId)
+        value = self._writer.values[tensorId] = parent.value(tensorId)
+        graph = self._writer.graph
+        graph.meta.setdefault(FROM_PARENT, []).append((len(graph.inputs), value))
 
     def addInitializedInputTensor(
         self, initVal: np.ndarray[Any, Any] | np.generic, debugContext: object = "", **old: object

@@ -5,9 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import onnx_ir as ir
+
 from popdist_onnx.builder.attributes import Kind
 from popdist_onnx.builder.methods import Method, OperatorSet, Parameter, make
 from popdist_onnx.errors import ArgumentError
+from popdist_onnx.graph.compat import replace_inside
 from popdist_onnx.lowering.registry import DOMAIN
 from popdist_onnx.types import InitType, ReductionType, ScatterReduction
 
@@ -51,6 +54,33 @@ def name_reduction(inputs: list[Any], bound: dict[str, Any]) -> None:
             accepted=", ".join(one.name for one in ScatterReduction),
         )
     bound["reduction"] = reduction.value
+
+
+FROM_PARENT = "popdist.from_parent"
+"""Key of a sub-graph's meta data: where tensors of the graph around stand among its inputs."""
+
+
+def bind_arguments(inputs: list[Any], bound: dict[str, Any]) -> None:
+    """Makes inputs of the tensors that a called graph takes from around, where arguments say so.
+
+    Args:
+        inputs: The node's inputs.
+        bound: Its arguments by name.
+    """
+    callee = getattr(bound["callee"], "graph", None)
+    if not isinstance(callee, ir.Graph):
+        return
+    taken: list[tuple[int, ir.Value]] = callee.meta.get(FROM_PARENT, [])
+    formals = [value for value in callee.inputs if value.name not in callee.initializers]
+    if not taken or len(inputs) != len(formals) + len(taken):
+        return
+    del callee.meta[FROM_PARENT]
+    for before, (place, value) in enumerate(taken):
+        formal = ir.Value(
+            name=f"{callee.name}/{value.name}/{before}", shape=value.shape, type=value.type
+        )
+        callee.inputs.insert(place + before, formal)
+        replace_inside(callee, value, formal)
 
 
 def flatten_convolutions(inputs: list[Any], bound: dict[str, Any]) -> None:
@@ -136,6 +166,7 @@ METHODS = (
         "Calls a sub-graph; its inputs are bound in their order.",
         Parameter("callee", Kind.GRAPH),
         outputs=(1, _ANY),
+        prepare=bind_arguments,
     ),
     _method(
         "ctcbeamsearchdecoder",

@@ -88,6 +88,19 @@ def no_gradient(*op_types: str, reason: str, domain: str = "") -> None:
         RULES[domain, op_type] = Rule(None, reason=reason)
 
 
+Reverse: TypeAlias = (
+    "Callable[[ir.Graph, Sequence[tuple[ir.Value, Tensor]], Sequence[ir.Value]],"
+    " Mapping[ir.Value, Tensor]]"
+)
+"""Differentiates a sub-graph; see `At`."""
+
+
+def _no_reverse(
+    graph: ir.Graph, seeds: Sequence[tuple[ir.Value, Tensor]], sources: Sequence[ir.Value]
+) -> Mapping[ir.Value, Tensor]:
+    raise NotImplementedError(graph.name, seeds, sources)
+
+
 @dataclass
 class At:
     """A node, seen from its gradient.
@@ -98,6 +111,9 @@ class At:
         gradients: The gradient of each output; None where nothing that leads to the loss reads it.
         wanted: Whether each input's gradient is needed.
         kept: Values whose own gradient was asked for, which rules over several nodes must not skip.
+        reached: All values whose gradient is needed.
+        reverse: Writes the gradients of a graph inside of the node: from the graph, gradients of
+            its values, and the values whose gradients are wanted, to these gradients.
     """
 
     tape: Tape
@@ -105,6 +121,8 @@ class At:
     gradients: Sequence[Tensor | None]
     wanted: Sequence[bool]
     kept: Collection[ir.Value] = field(default=())
+    reached: Collection[ir.Value] = field(default=())
+    reverse: Reverse = field(default=_no_reverse)
 
     @property
     def g(self) -> Tensor:

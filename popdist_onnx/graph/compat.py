@@ -110,3 +110,22 @@ def replace_uses(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
     for user in graph:
         for inner in subgraphs(user):
             replace_uses(inner, old, new)
+
+
+def replace_inside(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
+    """Makes what stands in one sub-graph read another value; readers outside stay.
+
+    Args:
+        graph: The sub-graph.
+        old: The value to replace.
+        new: What replaces it.
+    """
+    for user in graph:
+        for index, value in enumerate(user.inputs):
+            if value is old:
+                user.replace_input_with(index, new)
+        for inner in subgraphs(user):
+            replace_inside(inner, old, new)
+    for index, output in enumerate(graph.outputs):
+        if output is old:
+            graph.outputs[index] = new

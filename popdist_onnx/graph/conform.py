@@ -13,11 +13,17 @@ import numpy as np
 import onnx_ir as ir
 
 from popdist_onnx.graph import resampling
-from popdist_onnx.graph.compat import captured, replace_uses, subgraphs
-from popdist_onnx.graph.inference import SHAPE_OPERANDS, annotate, operand_type
+from popdist_onnx.graph.compat import captured, replace_inside, replace_uses, subgraphs
+from popdist_onnx.graph.inference import (
+    SHAPE_OPERANDS,
+    annotate,
+    keeps_axis,
+    operand_type,
+    scan_axis,
+)
 from popdist_onnx.graph.names import ORIGIN
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.graph.values import constant
+from popdist_onnx.graph.values import constant, dims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +51,7 @@ def conform(model: ir.Model) -> None:
     Args:
         model: The model, in the working opset and with shapes; changed in place.
     """
+    _lift_weights(model.graph)
     _conform(model.graph, model.graph.opset_imports[""])
     _narrow_indices(model.graph)
 
@@ -65,6 +72,22 @@ def _conform(graph: ir.Graph, opset: int) -> None:
             made = form(tape, node)
             if made is not None:
                 tape.substitute(node, made)
+
+
+def _lift_weights(graph: ir.Graph) -> None:
+    """Moves the weights of loops and branches to the main graph, where training finds them.
+
+    The graphs that `Call` holds keep theirs: they are moved where a call is written out.
+    """
+    for node in graph.all_nodes():
+        for inner in subgraphs(node) if not node.domain else ():
+            for name, value in list(inner.initializers.items()):
+                del inner.initializers[name]
+                if value in inner.inputs:
+                    inner.inputs.remove(value)
+                if name in graph.initializers:
+                    value.name = f"{inner.name}/{name}"
+                graph.register_initializer(value)
 
 
 # Operands of another type.
@@ -97,6 +120,39 @@ def _cast(tape: Tape, node: ir.Node, index: int, dtype: ir.DataType) -> None:
 
 
 # What a kernel has not, or does otherwise.
+
+
+@_form("Scan")
+def _scan(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """PopART's slices keep the scanned axis, and what they give is put one after the other."""
+    if not keeps_axis(node):
+        return None
+    body = node.attributes["body"].as_graph()
+    walked = node.attributes.get_int("num_scan_inputs", 0)
+    count = len(body.inputs) - walked
+    inner = Tape(body, scope=f"{node.outputs[0].name}/slices/", opset=tape.opset)
+    first = next(iter(body), None)
+    for number, value in enumerate(list(body.inputs[count:])):
+        axis = scan_axis(node, "scan_input_axes", number)
+        known = list(dims(value) or ())
+        axis %= len(known)
+        with inner.at(first):
+            whole = inner.Unsqueeze(value, inner.ints(axis))
+        whole.value.type, whole.value.shape = value.type, value.shape
+        replace_uses(body, value, whole.value)
+        whole.value.producer().replace_input_with(0, value)  # type: ignore[union-attr]
+        value.shape = ir.Shape([*known[:axis], *known[axis + 1 :]])
+    settings = {name: one.value for name, one in node.attributes.items()}
+    made = list(tape.many("Scan", len(node.outputs), *node.inputs, **settings))
+    for number, output in enumerate(body.outputs[count:]):
+        slices, stacked = dims(output), made[count + number]
+        if slices is None or not all(isinstance(one, int) for one in slices):
+            return None
+        axis = scan_axis(node, "scan_output_axes", number) % len(slices)
+        shape = [int(one or 0) for one in slices]
+        shape[axis] = -1
+        made[count + number] = tape.Reshape(stacked, tape.ints(*shape))
+    return made
 
 
 @_form("Resize")
@@ -310,7 +366,7 @@ def _widen(tape: Tape, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> None:
     if any(subgraphs(node)):
         for inner in subgraphs(node):
             for seen in [one for one in captured(node) if one in wide]:
-                replace_uses(inner, seen, wide[seen])
+                replace_inside(inner, seen, wide[seen])
         places = [index for index, value in enumerate(node.inputs) if value in wide]
     elif node.op_type in _OF_ONE_TYPE and _mixed(node):
         places = range(len(node.inputs))

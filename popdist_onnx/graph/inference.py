@@ -91,6 +91,140 @@ def _loop_outputs(node: ir.Node) -> Sequence[Info]:
     return found
 
 
+@inference("", "If")
+def _branch_outputs(node: ir.Node) -> Sequence[Info]:
+    """What both branches agree on."""
+    one, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
+    found: list[Info] = []
+    for a, b in zip(one.outputs, other.outputs, strict=True):
+        left, right = dims(a), dims(b)
+        shape: list[Dim] | None = None
+        if left is not None and right is not None and len(left) == len(right):
+            shape = [x if x == y else None for x, y in zip(left, right, strict=True)]
+        found.append((a.dtype or b.dtype, shape))
+    return found
+
+
+@inference("", "Scan")
+def _scan_outputs(node: ir.Node) -> Sequence[Info]:
+    """States as the body says; slices stacked, or put one after the other as in PopART."""
+    body = node.attributes["body"].as_graph()
+    walked = node.attributes.get_int("num_scan_inputs", 0)
+    count = len(body.inputs) - walked
+    turns = turns_of_scan(node)
+    found: list[Info] = [(value.dtype, dims(value)) for value in body.outputs[:count]]
+    for number, value in enumerate(body.outputs[count:]):
+        known = dims(value)
+        if known is None:
+            found.append((value.dtype, None))
+            continue
+        axis = scan_axis(node, "scan_output_axes", number)
+        if keeps_axis(node):
+            made = list(known)
+            length = made[axis]
+            made[axis] = length * turns if isinstance(length, int) and turns is not None else None
+        else:
+            axis %= len(known) + 1
+            made = [*known[:axis], turns, *known[axis:]]
+        found.append((value.dtype, made))
+    return found
+
+
+def scan_axis(node: ir.Node, name: str, number: int) -> int:
+    """An axis of a Scan.
+
+    Args:
+        node: The node.
+        name: The attribute that lists the axes.
+        number: Which of them.
+
+    Returns:
+        The axis; 0 where the attribute is missing.
+    """
+    listed = node.attributes.get(name)
+    return int(listed.as_ints()[number]) if listed is not None else 0
+
+
+def turns_of_scan(node: ir.Node) -> int | None:
+    """How often the body of a Scan runs.
+
+    Args:
+        node: The node.
+
+    Returns:
+        The length of the first scanned axis; None where it is not known.
+    """
+    walked = node.attributes.get_int("num_scan_inputs", 0)
+    first = node.inputs[len(node.inputs) - walked] if walked else None
+    known = None if first is None else dims(first)
+    length = None if known is None else known[scan_axis(node, "scan_input_axes", 0)]
+    return length if isinstance(length, int) else None
+
+
+def keeps_axis(node: ir.Node) -> bool:
+    """Whether the slices of a Scan keep the axis that is scanned, as in PopART.
+
+    Args:
+        node: The node.
+
+    Returns:
+        True where the body takes slices of as many dimensions as the whole has.
+    """
+    walked = node.attributes.get_int("num_scan_inputs", 0)
+    body = node.attributes["body"].as_graph()
+    for value, element in zip(reversed(node.inputs), reversed(body.inputs), strict=False):
+        if walked and value is not None and value.shape is not None and element.shape is not None:
+            return len(value.shape) == len(element.shape)
+        break
+    return False
+
+
+_OLDEST_SCAN = 9
+
+
+def _enter(node: ir.Node, opset: int) -> None:
+    """Gives the values inside of a node's graphs their types and shapes."""
+    if node.op_type == "Loop":
+        body = node.attributes["body"].as_graph()
+        entering: list[Info] = [(ir.DataType.INT64, []), (ir.DataType.BOOL, [])]
+        entering += [_known(value) for value in node.inputs[_BEFORE_STATE:]]
+        _fill(body, entering)
+        annotate_graph(body, opset)
+    elif node.op_type == "Scan" and opset >= _OLDEST_SCAN:
+        body = node.attributes["body"].as_graph()
+        entering = [_known(value) for value in node.inputs]
+        walked = node.attributes.get_int("num_scan_inputs", 0)
+        for number in range(walked):
+            place = len(entering) - walked + number
+            whole = entering[place]
+            if whole is not None and whole[1] is not None:
+                shape = list(whole[1])
+                # Builders of bodies that say no shape are PopART's, whose slices keep the axis.
+                shape[scan_axis(node, "scan_input_axes", number)] = 1
+                entering[place] = whole[0], shape
+        _fill(body, entering)
+        annotate_graph(body, opset)
+    elif node.op_type == "If":
+        for name in ("then_branch", "else_branch"):
+            annotate_graph(node.attributes[name].as_graph(), opset)
+
+
+def _known(value: ir.Value | None) -> Info:
+    return None if value is None else (value.dtype, dims(value))
+
+
+def _fill(body: ir.Graph, entering: Sequence[Info]) -> None:
+    """What a body does not say of its inputs follows from what enters."""
+    for formal, info in zip(body.inputs, entering, strict=False):
+        if info is None:
+            continue
+        dtype, shape = info
+        if formal.dtype is None and dtype is not None:
+            formal.type = ir.TensorType(dtype)
+        if formal.shape is None and shape is not None:
+            formal.shape = ir.Shape(shape)
+
+
 def annotate(node: ir.Node, opset: int) -> None:
     """Gives a node's outputs their types and shapes, as far as the inputs tell.
 
@@ -102,6 +236,8 @@ def annotate(node: ir.Node, opset: int) -> None:
     """
     rule = _RULES.get((node.domain, node.op_type))
     node.meta.pop(FAILED_INFERENCE, None)
+    if not node.domain:
+        _enter(node, opset)
     if rule is not None:
         found = rule(node)
     elif _reduces_nothing(node):

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import NotOnHostError, popart_exception, popart_internal_exception
 from popdist_onnx.graph.compat import subgraphs
+from popdist_onnx.graph.copies import copy_nodes
 from popdist_onnx.graph.inference import inference
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape, Tensor
@@ -20,6 +21,7 @@ from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS, REFUSED, Operation
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from popdist_onnx.graph.copies import Inside
     from popdist_onnx.graph.inference import Info
 
 
@@ -86,10 +88,6 @@ class Lower(Pass):
 
     def _lower(self, graph: ir.Graph, opset: int, scope: str) -> bool:
         changed = False
-        for node in list(graph):
-            # A called graph is lowered where it is written out.
-            for inner in subgraphs(node) if node.domain != DOMAIN else ():
-                changed |= self._lower(inner, opset, f"{node.outputs[0].name}/")
         tape = Tape(graph, opset=opset)
         # Calls bring in the nodes of the graphs that they call.
         while nodes := [node for node in graph if self._concerns(node)]:
@@ -97,6 +95,9 @@ class Lower(Pass):
             for node in nodes:
                 _require_lowering(node)
                 _lower_node(tape, node, scope)
+        for node in graph:
+            for inner in subgraphs(node) if node.domain != DOMAIN else ():
+                changed |= self._lower(inner, opset, f"{node.outputs[0].name}/")
         return changed
 
 
@@ -226,24 +227,13 @@ def call(op: Operation) -> list[Tensor]:
             value=len(arguments),
             accepted=str(len(parameters)),
         )
-    inside: dict[ir.Value | None, ir.Value | None] = {None: None}
-    inside.update(zip(parameters, [one.value for one in arguments], strict=True))
+    inside: Inside = dict(zip(parameters, [one.value for one in arguments], strict=True))
     for value in callee.initializers.values():
         inside[value] = _shared(op, value)
-    for node in callee:
-        if node.op_type != "Call" and any(True for _ in subgraphs(node)):
-            raise op.misfit(
-                f"calls a sub-graph with {node.op_type}, whose branches cannot be copied"
-            )
-        copies = tape.custom(
-            node.domain,
-            node.op_type,
-            len(node.outputs),
-            *[inside.get(one, one) for one in node.inputs],
-            **node.attributes,
-        )
-        inside.update(zip(node.outputs, [one.value for one in copies], strict=True))
-    return [tape.wrap(inside.get(one, one) or one) for one in callee.outputs]
+    scope, tape.scope = tape.scope, f"{tape.fresh('call')}/"
+    copy_nodes(tape, callee, inside)
+    tape.scope = scope
+    return [tape.Identity(inside.get(one, one)) for one in callee.outputs]
 
 
 def _shared(op: Operation, value: ir.Value) -> ir.Value:

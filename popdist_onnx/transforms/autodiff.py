@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 _SHOWN = 20
 _FEW = 3
 
-_CONTROL = ("If", "Loop", "Scan")
-
-_UNROLL = "export the model with loops unrolled and branches decided, or detach the node's input"
-
 _FREEZE = (
     "freeze the weights before such a node, detach its input, or register a rule with "
     "popdist_onnx.gradients.registry.gradient"
@@ -50,17 +46,17 @@ class Paths:
     Args:
         graph: The graph.
         sources: Where gradients are to arrive.
-        loss: Where they start.
+        losses: Where they start.
     """
 
-    def __init__(self, graph: ir.Graph, sources: Collection[ir.Value], loss: ir.Value) -> None:
+    def __init__(self, graph: ir.Graph, sources: Collection[ir.Value], *losses: ir.Value) -> None:
         self.sources = list(dict.fromkeys(sources))
         from_source = set(self.sources)
         nodes = list(graph)
         for node in nodes:
             if any(value in from_source for value in _flowing(node)):
                 from_source.update(value for value in node.outputs if _may_flow(value))
-        to_loss = {loss}
+        to_loss = set(losses)
         for node in reversed(nodes):
             if any(value in to_loss for value in node.outputs):
                 to_loss.update(_flowing(node))
@@ -97,7 +93,7 @@ class Paths:
             "operators between a weight and the loss have no gradient rule:\n    "
             + "\n    ".join(lines),
             accepted="the operators of docs/onnx-operators.md",
-            hint=_UNROLL if any(node.op_type in _CONTROL for node in lost) else _FREEZE,
+            hint=_FREEZE,
         )
 
 
@@ -256,7 +252,7 @@ class Autodiff(Pass):
             wanted = _find(graph, self.wanted)
             paths = Paths(graph, [*variables(graph, self.frozen), *wanted], loss)
         paths.require_rules()
-        found = _Backward(graph, paths, loss, set(wanted)).run()
+        found = _Backward(graph, paths, set(wanted)).from_loss(loss)
         for name in self.outputs:
             if (value := found.get(name)) is not None:
                 graph.outputs.append(value)
@@ -267,44 +263,73 @@ class _Backward:
     """Walks the nodes from the loss back and writes their gradients."""
 
     def __init__(
-        self, graph: ir.Graph, paths: Paths, loss: ir.Value, wanted: Collection[ir.Value]
+        self,
+        graph: ir.Graph,
+        paths: Paths,
+        wanted: Collection[ir.Value] = (),
+        scope: str | None = None,
     ) -> None:
-        self.graph, self.paths, self.loss, self.wanted = graph, paths, loss, wanted
+        self.graph, self.paths, self.wanted = graph, paths, wanted
+        self.scope = "Gradient/" if scope is None else scope
+        self.named = scope is None
         self.tape = Tape(graph, metadata={names.PASS: "backward"})
         self.edges: dict[ir.Value, list[Tensor]] = {}
-        self.done: dict[str, ir.Value] = {}
+        self.done: dict[ir.Value, Tensor] = {}
+        self.seeded: set[ir.Value] = set()
 
-    def run(self) -> dict[str, ir.Value]:
-        """Writes all gradients.
+    def from_loss(self, loss: ir.Value) -> dict[str, ir.Value]:
+        """Writes the gradients of one scalar.
+
+        Args:
+            loss: The scalar.
 
         Returns:
             The gradients by the name of their tensor.
         """
-        self.edges[self.loss] = [self._seed()]
+        seed = self.done[loss] = self._seed(loss)
+        self.seeded.add(loss)
+        self._run([(loss, seed)])
+        return {str(value.name): one.value for value, one in self.done.items()}
+
+    def from_values(self, seeds: Sequence[tuple[ir.Value, Tensor]]) -> dict[ir.Value, Tensor]:
+        """Writes the gradients of a sub-graph.
+
+        Args:
+            seeds: Values of the sub-graph with gradients that come from outside.
+
+        Returns:
+            The gradients by their value.
+        """
+        self._run(seeds)
+        return self.done
+
+    def _run(self, seeds: Sequence[tuple[ir.Value, Tensor]]) -> None:
+        for value, seed in seeds:
+            # What is done with a seed from outside is written here.
+            self.edges.setdefault(value, []).append(self.tape.wrap(seed.value))
         for node in reversed(self.paths.nodes):
-            self.tape.scope = f"Gradient/{node.name or node.outputs[0].name}/"
+            self.tape.scope = f"{self.scope}{node.name or node.outputs[0].name}/"
             gradients = [self._complete(value) for value in node.outputs]
             if any(one is not None for one in gradients):
                 self._distribute(node, gradients)
-        self.tape.scope = "Gradient/"
+        self.tape.scope = self.scope
         for value in self.paths.sources:
             self._complete(value)
         self._prune()
-        return self.done
 
-    def _seed(self) -> Tensor:
-        known = dims(self.loss)
-        dtype = self.loss.dtype
-        one = np.ones([1] * len(known or ()), np.float32 if dtype is None else dtype.numpy())
-        seed = self.tape.constant(one, f"{names.GRADIENT}{self.loss.name}")
+    def _seed(self, loss: ir.Value) -> Tensor:
+        known = dims(loss)
+        one = np.ones(
+            [1] * len(known or ()), np.float32 if loss.dtype is None else loss.dtype.numpy()
+        )
+        seed = self.tape.constant(one, f"{names.GRADIENT}{loss.name}")
         seed.value.producer().metadata_props[names.ROLE] = names.LOSS_SEED  # type: ignore[union-attr]
-        self.done[str(self.loss.name)] = seed.value
         return seed
 
     def _complete(self, value: ir.Value) -> Tensor | None:
         """Sums what has arrived at a value, once all nodes that read it are done."""
         arrived = self.edges.pop(value, [])
-        if value is self.loss:
+        if value in self.seeded:
             return arrived[0] if arrived else None
         if not arrived:
             return None
@@ -313,9 +338,10 @@ class _Backward:
             total = arrived[0] + arrived[1]
         elif len(arrived) > 1:
             total = self.tape.Sum(*arrived)
-        named = self.tape.rename(total, names.gradient(str(value.name)))
-        self.done[str(value.name)] = named.value
-        return named
+        if self.named:
+            total = self.tape.rename(total, names.gradient(str(value.name)))
+        self.done[value] = total
+        return total
 
     def _distribute(self, node: ir.Node, gradients: Sequence[Tensor | None]) -> None:
         rule = rule_of(node)
@@ -325,7 +351,7 @@ class _Backward:
             value in self.paths.values and (rule.inputs is None or index in rule.inputs)
             for index, value in enumerate(node.inputs)
         ]
-        at = At(self.tape, node, gradients, wanted, self.wanted)
+        at = At(self.tape, node, gradients, wanted, self.wanted, self.paths.values, self._reverse)
         edges = rule.function(at)
         for value, edge in _by_value(at, edges):
             if value in self.paths.values:
@@ -335,9 +361,23 @@ class _Backward:
                     arrived.value.shape = value.shape
                 self.edges.setdefault(value, []).append(arrived)
 
+    def _reverse(
+        self,
+        graph: ir.Graph,
+        seeds: Sequence[tuple[ir.Value, Tensor]],
+        sources: Sequence[ir.Value],
+    ) -> Mapping[ir.Value, Tensor]:
+        """Writes the gradients of a graph inside of a node."""
+        ends = [value for value, _ in seeds]
+        paths = Paths(graph, sources, *ends)
+        while expand(graph, paths.without_rule()):
+            paths = Paths(graph, sources, *ends)
+        paths.require_rules()
+        return _Backward(graph, paths, scope=f"{graph.name}/Gradient/").from_values(seeds)
+
     def _prune(self) -> None:
         """Removes what rules wrote for inputs that need no gradient."""
-        kept = {id(value) for value in self.done.values()}
+        kept = {id(one.value) for one in self.done.values()}
         for node in reversed(list(self.graph)):
             if node.metadata_props.get(names.PASS) == "backward" and not any(
                 output.uses() or id(output) in kept for output in node.outputs

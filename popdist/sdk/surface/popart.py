@@ -52,6 +52,7 @@ _OPERATORS = (
             " lppool lrn lstm matmul matmulinteger max maxpool maxunpool mean"
             " meanvariancenormalization min mod mul multinomial neg nonmaxsuppression nonzero"
             " onehot pad pow prelu qlinearconv qlinearmatmul quantizelinear randomnormal"
+            " logical_if loop scan"
             " randomnormallike randomuniform randomuniformlike reciprocal reducel1 reducel2"
             " reducelogsum reducelogsumexp reducemax reducemean reducemin reduceprod reducesum"
             " reducesumsquare relu reshape resize reversesequence rnn scatter selu shape shrink"
@@ -62,7 +63,7 @@ _OPERATORS = (
     works(
         *_of(
             "Builder.aiOnnx",
-            "logical_if loop scan maxroipool roialign stringnormalizer tfidfvectorizer",
+            "maxroipool roialign stringnormalizer tfidfvectorizer",
         ),
         note="It runs, but no gradient passes through it: a weight before it is an error.",
     ),
