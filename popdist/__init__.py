@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from popdist import program_status as _witness
+from popdist import program_status as _program_status
 from popdist._version import __version__
 
 TYPE_CHECKING = False  # `typing` alone would cost most of the ten milliseconds; checkers know it
@@ -78,7 +78,7 @@ _HOMES = {
 }
 
 
-_witness.register()
+_program_status.register()
 
 
 def __getattr__(name: str) -> Any:

@@ -17,10 +17,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
 
-VARIABLE = "POPDIST_WITNESS"
+VARIABLE = "POPDIST_STATUS_FD"
 """Names the descriptor; private between a guard and its program, so no part of the contract."""
 
-NAME = "popdist-witness"
+NAME = "popdist-status"
 """The name of the file, by which it is told from another that has got the same descriptor."""
 
 DUMP_SIGNAL = 63
@@ -70,7 +70,12 @@ def register() -> None:
     if _is_taken(fd):
         return
     import faulthandler
+    import signal
+    from contextlib import suppress
 
+    # While Python ends, `faulthandler` puts back what was there before: by default, death.
+    with suppress(ValueError):  # popdist may be imported by a thread, where Python forbids that
+        signal.signal(DUMP_SIGNAL, signal.SIG_IGN)
     faulthandler.register(DUMP_SIGNAL, file=fd, all_threads=True)
     _page = _Page(fd)
 

@@ -8,11 +8,11 @@ from time import monotonic
 
 from popdist.poprun.log import say
 from popdist.poprun.output.failure_report import failure_report
+from popdist.poprun.output.status_line import RED, Status, painted, wants_color
 from popdist.poprun.plan.command import Run, check_lengths, into_file, needs_file
 from popdist.poprun.supervisor.job_folder import new_folder
-from popdist.poprun.supervisor.status_line import RED, Status, painted, wants_color
+from popdist.poprun.supervisor.outcome import may_restart
 from popdist.poprun.supervisor.supervisor import Supervisor
-from popdist.poprun.supervisor.termination import PAUSE_SECONDS, may_restart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from popdist.poprun.supervisor.outcome import Outcome
 
 _INTERRUPTED = 130
+
+PAUSE_SECONDS = 1.0
+"""Between the end of a job and its next start, so that a hopeless one does not spin."""
 
 
 def rehearse(job: Job, build: Callable[[Run], Command]) -> Command:
@@ -233,7 +236,7 @@ class Launch:
 
 
 def _signals(job: Job) -> tuple[int, ...]:
-    from popdist.poprun.supervisor.termination import parse_signals
+    from popdist.poprun.plan.signals import parse_signals
 
     return parse_signals(job.limits.forward_signals, local=job.is_local)
 

@@ -15,7 +15,7 @@ from popdist.poprun.log import Log
 from popdist.poprun.machines.find_mpirun import locate_mpirun
 from popdist.poprun.machines.preflight import ask_hosts, reach_hosts
 from popdist.poprun.machines.ssh import ssh_words
-from popdist.poprun.plan.requests import Reach
+from popdist.poprun.options.requests import Reach
 from tests.distributed.jobs import LAUNCHER, run_command
 from tests.hosts.network import Hosts, Setup, missing
 

@@ -33,13 +33,17 @@ def floor(module):
     return 1 if module.startswith(FIRST_FLOOR) else 0
 
 
-def imports(path, *, at_start=False):
-    """Modules that a file imports, those in functions included; types' imports do not count."""
+def imports(path, *, at_start=False, with_types=False):
+    """Modules that a file imports, those in functions included, those for types only if asked."""
     found = set()
     pending = [ast.parse(path.read_text())]
     while pending:
         node = pending.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if (
+            not with_types
+            and isinstance(node, ast.If)
+            and ast.unparse(node.test) == "TYPE_CHECKING"
+        ):
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -107,3 +111,47 @@ def test_the_launcher_needs_the_standard_library_only():
         if module_of(path).startswith("popdist.poprun"):
             others = {name.split(".")[0] for name in imports(path)} - ours
             assert not others - {"tomli"}, f"{module_of(path)} needs {sorted(others)}"
+
+
+# The rooms of poprun, and which rooms the modules of each may import. What plans and starts reads
+# from left to right (options, plan and machines, launch); what runs beside a program and what runs
+# in poprun know only what they must agree on. Anything may use the records and the log.
+ROOMS = {
+    "protocol": set(),
+    "machines": {"protocol"},  # reads the host it runs on, in poprun as in a guard
+    "guard": {"protocol", "machines"},
+    "supervisor": {"protocol"},
+    "options": {"machines"},
+    "plan": {"options", "machines", "protocol"},
+    "partitions": {"machines", "protocol", "plan"},
+    "output": {"options", "plan", "protocol", "supervisor"},
+    "doctor": {"machines", "partitions", "plan"},
+}
+# For types alone: records that are handed over.
+FOR_TYPES = {
+    "machines": {"options"},
+    "supervisor": {"options", "plan", "output"},
+}
+
+
+def test_arrows_between_the_rooms_of_poprun_point_one_way():
+    top = ROOT / "popdist" / "poprun"
+    rooms = {path.name for path in top.iterdir() if (path / "__init__.py").exists()}
+    assert rooms == set(ROOMS)
+    wrong = []
+    for room, allowed in ROOMS.items():
+        for path in (top / room).glob("*.py"):
+            for types, known in ((False, allowed), (True, allowed | FOR_TYPES.get(room, set()))):
+                targets = room_imports(path, with_types=types) - known - {room}
+                wrong += [f"{module_of(path)} imports {target}" for target in targets]
+    assert not wrong
+
+
+def room_imports(path, *, with_types):
+    """The rooms of poprun that a file imports."""
+    found = set()
+    for name in imports(path, with_types=with_types):
+        parts = name.split(".")
+        if parts[:2] == ["popdist", "poprun"] and len(parts) > 2:
+            found.add(parts[2])
+    return found - {"log", "record", "secrets"}

@@ -6,6 +6,7 @@ in a process group of its own and
 - sends output in whole lines and reports start and end to the launcher,
 - passes signals on, and kills the group when its patience is over,
 - kills the group at once when the launcher or mpirun has disappeared, or cannot be reached,
+- adopts whatever the program has detached, and kills it at the end,
 - says when the program waits for other instances for too long.
 
 It imports little, because every launch waits for it.
@@ -13,39 +14,39 @@ It imports little, because every launch waits for it.
 
 from __future__ import annotations
 
-import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 6 ms
+import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 import os
 import select
 from time import monotonic
 
 from popdist.poprun.guard.output import Stream
 from popdist.poprun.guard.program import start_program
-from popdist.poprun.guard.proxy import (
-    END_AT_ONCE,
-    END_SOFTLY,
-    FORWARDED,
-    linger,
-    reap,
-    run_behind_a_front,
-)
+from popdist.poprun.guard.proxy import LAST_WORD_SECONDS, run_behind_proxy
 from popdist.poprun.guard.reporter import Reporter, open_channel
-from popdist.poprun.guard.stall import StallWatch, Witness
+from popdist.poprun.guard.stall import ProgramStatus, StallWatch
 from popdist.poprun.protocol.guard_argv import read_words
-from popdist.poprun.protocol.heartbeat import Heartbeat
-from popdist.poprun.protocol.processes import process_start, send_group, watchable
+from popdist.poprun.protocol.processes import (
+    adopt_orphans,
+    hear_of_parents_end,
+    kill_descendants,
+    process_start,
+    send,
+    send_group,
+    watchable,
+)
+from popdist.poprun.protocol.signals import END_AT_ONCE, END_SOFTLY, FORWARDED, KILL_NOW, WAKE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from popdist.poprun.guard.heartbeat import Heartbeat
     from popdist.poprun.guard.reporter import PipeChannel, StreamChannel
 
 _DRAIN_SECONDS = 0.3
 _PROMPT_SECONDS = 0.1
 _LOOK_SECONDS = 0.5  # where the kernel does not tell of the end of processes
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, END_SOFTLY)
-KILL_NOW = signal.SIGQUIT
-"""Ends the program without patience; mpirun never sends it."""
 
 
 class Guard:
@@ -69,7 +70,7 @@ class Guard:
         self._program = program
         self._channel = channel
         self._mpirun = mpirun
-        self._front = os.getppid()
+        self._proxy = os.getppid()
         self._grace = float(settings["grace"])
         self._was_asked = False
         more = [number for number in settings.get("signals", "").split("+") if number]
@@ -79,12 +80,19 @@ class Guard:
         self._kill_at: float | None = None
         self._orphaned = ""
         self._launcher_lost = False
+        self._left_folder = ""
+        self._adopts = settings.get("daemons") != "1"
+        self._wants_stacks = False
         self._pid = 0
         self._may_have_ended = False
         self._is_over = False
         self._may_leave = False
-        self._witness = Witness()
-        self._heartbeat = Heartbeat(float(settings.get("heartbeat", "0")), mpirun)
+        self._status = ProgramStatus()
+        self._heartbeat: Heartbeat | None = None
+        if "heartbeat" in settings:
+            from popdist.poprun.guard.heartbeat import Heartbeat
+
+            self._heartbeat = Heartbeat(float(settings["heartbeat"]), mpirun)
 
     def run(self, announce: int) -> int:
         """Starts the program and stays until it has ended.
@@ -97,21 +105,24 @@ class Guard:
             gone.
         """
         self._report = Reporter(self._channel)
+        hear_of_parents_end(WAKE)
+        if self._adopts:
+            adopt_orphans()
         program = start_program(
             self._settings,
             self._program,
-            resets=(*self._passed, END_AT_ONCE, KILL_NOW),
-            witness_fd=self._witness.fd,
+            resets=(*self._passed, END_AT_ONCE, KILL_NOW, WAKE),
+            status_fd=self._status.fd,
         )
         self._pid = program.pid
         self._hear_signals()
         os.write(announce, str(self._pid).encode())
-        self._stall = StallWatch(float(self._settings.get("stall", "0")), self._pid, self._witness)
+        self._stall = StallWatch(float(self._settings.get("stall", "0")), self._pid, self._status)
         out = Stream(program.out, "stdout", self._settings)
         err = Stream(program.err, "stderr", self._settings)
         self._report.started(self._pid)
         status = self._watch([out, err])
-        self._kill_group()
+        self._kill_all()
         for stream in (out, err):
             stream.close(self._channel)
         self._report.stacks(self._stacks)
@@ -123,9 +134,9 @@ class Guard:
             err.tail,
             lost=self._orphaned,
             asked=self._was_asked,
-            speaks=bool(self._witness.position()[0]),
+            speaks=bool(self._status.position()[0]),
         )
-        self._linger()
+        self._drain()
         if self._launcher_lost:
             return 0  # nobody asks any more, and after a failure mpirun would take a second to end
         return status if status >= 0 else 128 - status
@@ -138,6 +149,8 @@ class Guard:
         for number in self._passed:
             signal.signal(number, self._on_signal)
         signal.signal(KILL_NOW, lambda *_: self._kill_group())
+        signal.signal(WAKE, self._on_wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(END_AT_ONCE, self._on_end_at_once)
 
     def _watch(self, streams: list[Stream]) -> int:
@@ -174,7 +187,7 @@ class Guard:
         self._unwatched: list[int] = []
         for pid, action in (
             (self._pid, self._on_program_end),
-            (self._front, self._on_mpirun_end),
+            (self._proxy, self._on_mpirun_end),
             (self._mpirun, self._on_mpirun_end),
         ):
             fd = watchable(pid)
@@ -199,11 +212,14 @@ class Guard:
         if self._kill_at is not None and monotonic() >= self._kill_at:
             self._kill_at = None
             self._kill_group()
+        if self._wants_stacks and not self._was_asked:
+            self._stacks = self._status.dump()
+        self._wants_stacks = False
         text, self._stacks = self._stacks, ""
         self._report.stacks(text)
         self._report.notes(self._stall.look())
         self._report.notes(self._stall.hear(streams[1].tail))
-        if self._heartbeat.is_due():
+        if self._heartbeat is not None and self._heartbeat.is_due():
             self._report.notes([{"what": "alive"}])
             if self._heartbeat.has_lost_its_way():
                 self._abandon("the other hosts could not be reached")
@@ -212,7 +228,10 @@ class Guard:
         """Milliseconds to wait for the next event; None for as long as it takes."""
         now = monotonic()
         waits = [moment - now for moment in (self._kill_at, drain_until or None) if moment]
-        waits += [wait for wait in (self._stall.interval, self._heartbeat.wait(now)) if wait]
+        if self._stall.interval:
+            waits.append(self._stall.interval)
+        if self._heartbeat is not None:
+            waits.append(self._heartbeat.wait(now))
         if any(stream.is_waiting for stream in streams):
             waits.append(_PROMPT_SECONDS)
         if self._unwatched:
@@ -228,13 +247,23 @@ class Guard:
 
     def _drain_wakes(self) -> bool:
         os.read(self._wake, 1024)
+        self._reap_orphans()
         return True
+
+    def _reap_orphans(self) -> None:
+        """Forgets adopted processes that have ended; the program itself is waited for elsewhere."""
+        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            while (ended := os.waitid(os.P_ALL, 0, how)) and ended.si_pid != self._pid:
+                os.waitpid(ended.si_pid, 0)
+        except ChildProcessError:  # there are no children
+            pass
 
     def _on_signal(self, number: int, _frame: object) -> None:
         ends = number in _ENDING and self._kill_at is None
         self._was_asked |= ends
         if ends and self._asks_for_stacks:
-            self._stacks = self._witness.dump()
+            self._stacks = self._status.dump()
         send_group(self._pid, signal.SIGTERM if number == END_SOFTLY else number)
         if ends:
             send_group(self._pid, signal.SIGCONT)  # a stopped program must wake up to end
@@ -244,11 +273,16 @@ class Guard:
         self._may_leave = self._is_over
         self._kill_group()
 
-    def _linger(self) -> None:
+    def _on_wake(self, _number: int, _frame: object) -> None:
+        self._wants_stacks = self._stall.interval is not None
+
+    def _drain(self) -> None:
         # The way through mpirun is the only one on which what was said can still be lost.
         if self._channel.liveness is None and not self._orphaned:
-            above = [watchable(self._front), watchable(self._mpirun)]
-            linger(self._wake, above, self._grace, lambda: self._may_leave)
+            from popdist.poprun.guard.ending import drain
+
+            above = [watchable(self._proxy), watchable(self._mpirun)]
+            drain(self._wake, above, self._grace, lambda: self._may_leave)
 
     def _on_program_end(self) -> bool:
         self._may_have_ended = True
@@ -263,9 +297,7 @@ class Guard:
 
     def _on_launcher_end(self) -> bool:
         self._launcher_lost = True
-        folder = self._channel.remove()
-        if folder:
-            reap(folder, self._mpirun)
+        self._left_folder = self._channel.remove()
         return self._abandon("poprun ended")
 
     def _abandon(self, why: str) -> bool:
@@ -274,7 +306,18 @@ class Guard:
         return False
 
     def _kill_group(self) -> None:
+        send(self._pid, signal.SIGKILL)  # it may have left its own group
         send_group(self._pid, signal.SIGKILL)
+
+    def _kill_all(self) -> None:
+        """Ends what the program has left, however it has detached it."""
+        send_group(self._pid, signal.SIGKILL)
+        if self._adopts:
+            kill_descendants(LAST_WORD_SECONDS)
+        if self._left_folder:
+            from popdist.poprun.guard.ending import remove_after
+
+            remove_after(self._mpirun, self._left_folder)
 
 
 def main(arguments: list[str]) -> int:
@@ -291,6 +334,7 @@ def main(arguments: list[str]) -> int:
         channel = open_channel(settings)
     except OSError:  # the launcher is gone already
         return 0
-    return run_behind_a_front(
-        lambda mpirun, announce: Guard(settings, program, channel, mpirun).run(announce)
+    return run_behind_proxy(
+        lambda mpirun, announce: Guard(settings, program, channel, mpirun).run(announce),
+        adopts=settings.get("daemons") != "1",
     )

@@ -1,94 +1,26 @@
-"""Starts an instance's program: its streams, its share of the cores, its leash."""
+"""Starts an instance's program: its streams, its environment, its share of the cores."""
 
 from __future__ import annotations
 
-import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 6 ms
+import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 import errno
 import os
 import sys
 
 from popdist import program_status
-from popdist.contract import NAMES
 from popdist.poprun.machines.numa import place_of
-from popdist.poprun.protocol.parent_death import load_leash
-from popdist.poprun.protocol.processes import lead_group
-from popdist.poprun.record import Record
+from popdist.poprun.protocol.guard_argv import CLUSTER, PRIVATE, SET
+from popdist.poprun.protocol.processes import hear_of_parents_end, lead_group
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
-
-# Completes an instance's environment: the names of other launchers, the user's variables.
-
-
-STANDARD = frozenset(
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "TF_CONFIG"}
-)
-"""What is set here, unless the user sets it."""
-
-CLUSTER = "POPRUN_TF_WORKERS"
-"""Carries the workers' addresses from the launcher to the guards."""
-
-PRIVATE = "POPRUN_SET_"
-"""Begins the names under which the user's variables travel: <NAME> for all instances, and
-<index>_<NAME> for one alone."""
-
-SET = "set."
-"""Begins settings that carry a variable for this instance: set.<NAME>=<value>."""
-
-
-def adopt(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
-    """Completes the environment of this instance.
-
-    Args:
-        environ: The environment that its program is going to get, with the contract in it.
-        settings: ``index`` (of the instance), ``neighbours`` (instances on this host), ``node``
-            (this host's number among those of the job), ``keep`` (names that the user has set,
-            separated by commas), ``set.<NAME>``, and ``names`` where the program may import the
-            SDK's modules.
-    """
-    environ.update(
-        {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}
-    )
-    index = settings["index"]
-    standard = {
-        "RANK": index,
-        "WORLD_SIZE": environ.get(NAMES["num_instances"]),
-        "LOCAL_RANK": environ.get(NAMES["local_instance_index"]),
-        "LOCAL_WORLD_SIZE": settings.get("neighbours"),
-        "NODE_RANK": settings.get("node"),
-    }
-    workers = environ.pop(CLUSTER, None)
-    if workers is not None:
-        standard["TF_CONFIG"] = (
-            f'{{"cluster": {{"worker": [{workers}]}}, '
-            f'"task": {{"type": "worker", "index": {index}}}}}'
-        )
-    kept = settings.get("keep", "").split(",")
-    for name, value in standard.items():
-        if name not in kept and value is not None:
-            environ[name] = value
-    carried = sorted(name for name in environ if name.startswith(PRIVATE))
-    values = {name[len(PRIVATE) :]: environ.pop(name) for name in carried}
-    mine = f"{index}_"
-    for name, value in values.items():
-        if name and not name[0].isdigit():
-            environ[name] = value
-    for name, value in values.items():
-        if name.startswith(mine):
-            environ[name[len(mine) :]] = value
-    if "names" in settings:
-        from popdist.sdk.startup.environment import enable
-
-        enable(environ)
-
-
 NOT_FOUND = 127
 """The exit code where the program cannot be started, as in shells."""
 
 
-class Program(Record):
+class Program:
     """A program that has been started.
 
     Attributes:
@@ -97,9 +29,10 @@ class Program(Record):
         err: Where its standard error can be read.
     """
 
-    pid: int
-    out: int
-    err: int
+    def __init__(self, pid: int, out: int, err: int) -> None:
+        self.pid = pid
+        self.out = out
+        self.err = err
 
 
 def start_program(
@@ -107,7 +40,7 @@ def start_program(
     words: list[str],
     *,
     resets: Iterable[int],
-    witness_fd: int | None,
+    status_fd: int | None,
 ) -> Program:
     """Starts the program in a process group of its own, which dies with the calling process.
 
@@ -115,7 +48,7 @@ def start_program(
         settings: The guard's settings.
         words: The program and its arguments.
         resets: Signals that get their default action.
-        witness_fd: The file in which the program may state what it does, or None.
+        status_fd: The file in which the program may state what it does, or None.
 
     Returns:
         The program.
@@ -123,7 +56,6 @@ def start_program(
     out, out_end = _terminal_or_pipe(settings)
     err, err_end = os.pipe()
     keyboard = _open_keyboard(settings.get("stdin"))
-    die_with_guard = load_leash()
     lost = _keep_devices(settings)
     pid = os.fork()
     if pid:
@@ -135,7 +67,7 @@ def start_program(
 
     def prepare() -> None:
         lead_group(0)
-        die_with_guard()
+        hear_of_parents_end()
         if lost:
             os.dup2(err_end, 2)
             raise OSError(lost)
@@ -146,10 +78,10 @@ def start_program(
         for number in (*resets, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        if witness_fd is not None:
-            os.set_inheritable(witness_fd, True)  # noqa: FBT003 - positional only
-            os.environ[program_status.VARIABLE] = str(witness_fd)
-        adopt(os.environ, settings)
+        if status_fd is not None:
+            os.set_inheritable(status_fd, True)  # noqa: FBT003 - positional only
+            os.environ[program_status.VARIABLE] = str(status_fd)
+        complete_environment(os.environ, settings)
         if problem := place_of(settings).enter(os.environ):
             os.write(2, f"poprun: {problem}\n".encode())
 
@@ -231,3 +163,49 @@ def _open_keyboard(path: str | None) -> int | None:
         return None
     os.set_blocking(fd, True)
     return fd
+
+
+def complete_environment(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
+    """Completes the environment of this instance.
+
+    Args:
+        environ: The environment that its program is going to get, with the contract in it.
+        settings: ``index`` (of the instance), ``world`` (instances of the job), ``local`` (this
+            one's number on its host), ``neighbours`` (instances there), ``node`` (this host's
+            number among those of the job), ``keep`` (names that the user has set, separated by
+            commas), ``set.<NAME>``, and ``names`` where the program may import the SDK's modules.
+    """
+    environ.update(
+        {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}
+    )
+    index = settings["index"]
+    standard = {
+        "RANK": index,
+        "WORLD_SIZE": settings.get("world"),
+        "LOCAL_RANK": settings.get("local"),
+        "LOCAL_WORLD_SIZE": settings.get("neighbours"),
+        "NODE_RANK": settings.get("node"),
+    }
+    workers = environ.pop(CLUSTER, None)
+    if workers is not None:
+        standard["TF_CONFIG"] = (
+            f'{{"cluster": {{"worker": [{workers}]}}, '
+            f'"task": {{"type": "worker", "index": {index}}}}}'
+        )
+    kept = settings.get("keep", "").split(",")
+    for name, value in standard.items():
+        if name not in kept and value is not None:
+            environ[name] = value
+    carried = sorted(name for name in environ if name.startswith(PRIVATE))
+    values = {name[len(PRIVATE) :]: environ.pop(name) for name in carried}
+    mine = f"{index}_"
+    for name, value in values.items():
+        if name and not name[0].isdigit():
+            environ[name] = value
+    for name, value in values.items():
+        if name.startswith(mine):
+            environ[name[len(mine) :]] = value
+    if "names" in settings:
+        from popdist.sdk.startup.environment import enable
+
+        enable(environ)

@@ -12,104 +12,19 @@ import select
 from time import monotonic
 
 from popdist import program_status
-from popdist.poprun.protocol.processes import send
+from popdist.poprun.protocol.processes import process_state, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-# The guard's side of `popdist.program_status`: what the program waits for, and its Python stacks.
-
+_HOROVODS_WORDS = b"Missing ranks:"
+_MOST_OFTEN = 1.0
+_STOPPED = ("stopped", "")
 
 _LONGEST_DUMP = 0.4  # mpirun grants a job that it ends about a second
 _QUIET = 0.03
 _LARGEST_DUMP = 60_000
-
-
-class Witness:
-    """The file in which a program states what it does.
-
-    Attributes:
-        fd: Its descriptor, for the program to inherit.
-    """
-
-    def __init__(self) -> None:
-        self.fd: int | None = None
-        try:
-            self.fd = os.memfd_create(program_status.NAME)
-            os.lseek(self.fd, program_status.HEADER_SIZE, os.SEEK_SET)
-        except (OSError, AttributeError):  # not Linux
-            pass
-
-    def position(self) -> tuple[int, str, str]:
-        """Where the program is.
-
-        Returns:
-            The process that states it (0 where none imports popdist), a text that changes with
-            every statement, and what it waits for; the latter empty where it does not wait.
-        """
-        if self.fd is None:
-            return 0, "", ""
-        text = (
-            os.pread(self.fd, program_status.HEADER_SIZE, 0).strip(b"\0").decode(errors="replace")
-        )
-        pid, _, rest = text.partition(" ")
-        count, _, where = rest.partition(" ")
-        return (int(pid), count, where) if pid.isdecimal() else (0, "", "")
-
-    def dump(self) -> str:
-        """Asks for the Python stacks of all threads.
-
-        Returns:
-            What the interpreter wrote, or why there is nothing, in parentheses.
-        """
-        pid = self.position()[0]
-        if self.fd is None or not pid:
-            return "(no Python stacks: the program does not import popdist)"
-        state = process_state(pid)
-        if not state:
-            return "(no Python stacks: the process has ended)"
-        if state in "Tt":
-            return "(no Python stacks: the process is stopped, as by SIGSTOP)"
-        # The program writes at the position that it shares with this process.
-        os.ftruncate(self.fd, program_status.HEADER_SIZE)
-        os.lseek(self.fd, program_status.HEADER_SIZE, os.SEEK_SET)
-        send(pid, program_status.DUMP_SIGNAL)
-        self._await_quiet()
-        text = os.pread(self.fd, _LARGEST_DUMP, program_status.HEADER_SIZE).decode(errors="replace")
-        return text.strip() or "(no Python stacks: the process did not answer)"
-
-    def _await_quiet(self) -> None:
-        """Waits until the program has written and stopped writing, or for long enough."""
-        assert self.fd is not None  # noqa: S101 - checked by the caller
-        until = monotonic() + _LONGEST_DUMP
-        seen = program_status.HEADER_SIZE
-        while monotonic() < until:
-            select.select([], [], [], _QUIET)
-            size = os.fstat(self.fd).st_size
-            if size == seen > program_status.HEADER_SIZE:
-                return
-            seen = size
-
-
-def process_state(pid: int) -> str:
-    """The kernel's letter for what a process does ("R", "S", "D", "T"); empty where it has ended.
-
-    Args:
-        pid: The process.
-    """
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            letter = file.read().rpartition(b")")[2].split()[0].decode()
-    except (OSError, IndexError):
-        return ""
-    return "" if letter in "ZX" else letter
-
-
-_HOROVODS_WORDS = b"Missing ranks:"
-_MOST_OFTEN = 1.0
-_STOPPED = ("stopped", "")
 
 
 class StallWatch:
@@ -118,13 +33,13 @@ class StallWatch:
     Args:
         seconds: How long waiting may take; 0 to look at nothing.
         pid: The program's process.
-        witness: What the program states.
+        status: What the program states.
     """
 
-    def __init__(self, seconds: float, pid: int, witness: Witness) -> None:
+    def __init__(self, seconds: float, pid: int, status: ProgramStatus) -> None:
         self._seconds = seconds
         self._pid = pid
-        self._witness = witness
+        self._status = status
         self._position = ("", "")
         self._since = monotonic()
         self._told = False
@@ -134,7 +49,7 @@ class StallWatch:
     @property
     def interval(self) -> float | None:
         """Seconds between two looks; None for no looks."""
-        return min(_MOST_OFTEN, self._seconds / 4) if self._seconds else None
+        return min(max(_MOST_OFTEN, self._seconds / 12), self._seconds / 4) or None
 
     def look(self) -> Iterator[dict[str, str]]:
         """Looks at the program.
@@ -145,7 +60,7 @@ class StallWatch:
         """
         if not self._seconds:
             return
-        speaker, count, where = self._witness.position()
+        speaker, count, where = self._status.position()
         if self._mute_until is not None and (speaker or monotonic() >= self._mute_until):
             self._mute_until = None
             if not speaker:
@@ -187,3 +102,81 @@ class StallWatch:
                 "missing": ",".join(rank.strip() for rank, _, _ in found),
                 "where": found[0][2].strip(" []"),
             }
+
+
+class ProgramStatus:
+    """The file in which a program states what it does.
+
+    Attributes:
+        fd: Its descriptor, for the program to inherit.
+    """
+
+    def __init__(self) -> None:
+        self.fd: int | None = None
+        try:
+            self.fd = os.memfd_create(program_status.NAME)
+            os.lseek(self.fd, program_status.HEADER_SIZE, os.SEEK_SET)
+        except (OSError, AttributeError):  # not Linux
+            pass
+
+    def position(self) -> tuple[int, str, str]:
+        """Where the program is.
+
+        Returns:
+            The process that states it (0 where none imports popdist), a text that changes with
+            every statement, and what it waits for; the latter empty where it does not wait.
+        """
+        if self.fd is None:
+            return 0, "", ""
+        text = (
+            os.pread(self.fd, program_status.HEADER_SIZE, 0).strip(b"\0").decode(errors="replace")
+        )
+        pid, _, rest = text.partition(" ")
+        count, _, where = rest.partition(" ")
+        return (int(pid), count, where) if pid.isdecimal() else (0, "", "")
+
+    def dump(self) -> str:
+        """Asks for the Python stacks of all threads.
+
+        Returns:
+            What the interpreter wrote, or why there is nothing, in parentheses.
+        """
+        pid = self.position()[0]
+        if self.fd is None or not pid:
+            return "(no Python stacks: the program has not imported popdist)"
+        state = process_state(pid)
+        if not state:
+            return "(no Python stacks: the process has ended)"
+        if state in "Tt":
+            return "(no Python stacks: the process is stopped, as by SIGSTOP)"
+        if not _catches(pid, program_status.DUMP_SIGNAL):  # which would end it
+            return "(no Python stacks: the process is just starting or ending)"
+        # The program writes at the position that it shares with this process.
+        os.ftruncate(self.fd, program_status.HEADER_SIZE)
+        os.lseek(self.fd, program_status.HEADER_SIZE, os.SEEK_SET)
+        send(pid, program_status.DUMP_SIGNAL)
+        self._await_quiet()
+        text = os.pread(self.fd, _LARGEST_DUMP, program_status.HEADER_SIZE).decode(errors="replace")
+        return text.strip() or "(no Python stacks: the process did not answer)"
+
+    def _await_quiet(self) -> None:
+        """Waits until the program has written and stopped writing, or for long enough."""
+        assert self.fd is not None  # noqa: S101 - checked by the caller
+        until = monotonic() + _LONGEST_DUMP
+        seen = program_status.HEADER_SIZE
+        while monotonic() < until:
+            select.select([], [], [], _QUIET)
+            size = os.fstat(self.fd).st_size
+            if size == seen > program_status.HEADER_SIZE:
+                return
+            seen = size
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            mask = next(line for line in file if line.startswith(b"SigCgt:")).split()[1]
+    except (OSError, StopIteration):
+        return False
+    return bool(int(mask, 16) >> (number - 1) & 1)

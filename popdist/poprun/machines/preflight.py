@@ -15,7 +15,7 @@ from popdist.errors import LaunchError
 from popdist.poprun.machines.cpus import Node, format_list, parse_list, usable_cpus, usable_nodes
 from popdist.poprun.machines.reasons import Reason, explain_answer, explain_ssh, unfit_hosts
 from popdist.poprun.machines.ssh import CONNECT_SECONDS, QUIET
-from popdist.poprun.protocol.parent_death import load_leash
+from popdist.poprun.protocol.processes import hear_of_parents_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Nodes = tuple[Node, ...]
     from popdist.poprun.log import Log
-    from popdist.poprun.plan.requests import Reach
+    from popdist.poprun.options.requests import Reach
 
 
 # What a host says of itself when the launcher looks at it: run there, over ssh, before a job.
@@ -152,7 +152,7 @@ class _Question:
                 stdout=writer,
                 stderr=writer,
                 start_new_session=True,
-                preexec_fn=load_leash(),  # noqa: PLW1509 - the launcher has no threads
+                preexec_fn=hear_of_parents_end,  # noqa: PLW1509 - the launcher has no threads
             )
         except OSError as error:
             self._process = None

@@ -501,6 +501,15 @@ _SUPERVISION: tuple[Option, ...] = (
         since="popdist",
     ),
     Option(
+        "stall-warning",
+        SECONDS,
+        "Say who waits for whom when a collective has made no progress for this time; 0 for never",
+        _SUPERVISION_GROUP,
+        default=60.0,
+        shown_default="60",
+        since="popdist",
+    ),
+    Option(
         "stall-timeout",
         SECONDS,
         "End the job when no instance has made progress in a collective for this time",
@@ -540,6 +549,14 @@ _SUPERVISION: tuple[Option, ...] = (
         _SUPERVISION_GROUP,
         default=30.0,
         shown_default="30",
+        since="popdist",
+    ),
+    Option(
+        "allow-daemons",
+        BOOLEAN,
+        "Let processes that a program has detached outlive the job, instead of killing them",
+        _SUPERVISION_GROUP,
+        default=False,
         since="popdist",
     ),
 )

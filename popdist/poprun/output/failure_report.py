@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import signal
+import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 
-from popdist.poprun.supervisor.outcome import follows, root_cause
+from popdist.poprun.supervisor.outcome import follows, name_instances, root_cause
+from popdist.poprun.supervisor.user_line import error_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.placement import Instance
     from popdist.poprun.supervisor.outcome import Ending, InstanceRecord, Outcome
 
-_TAIL_LINES = 12
+_TAIL_LINES = 4
+_SEARCHED_LINES = 40
 _STACK_LINES = 60
 _MEMORY_WORDS = (
     "MemoryError",
@@ -72,7 +74,7 @@ def out_of_memory(one: InstanceRecord) -> str:
     """
     if one.oom:
         return one.oom
-    for line in reversed(_tail(one)):
+    for line in reversed(_tail(one)[-_SEARCHED_LINES:]):
         if any(words in line for words in _MEMORY_WORDS):
             return f"it said: {line.strip()}"
     return ""
@@ -96,9 +98,10 @@ def _describe_interrupt(outcome: Outcome) -> list[str]:
 
 def _describe_killed(outcome: Outcome) -> list[str]:
     killed = [one.index for one in outcome.instances.values() if one.signal == signal.SIGKILL]
-    if outcome.forced or killed:
-        return [f"{_instances(killed)} did not end when asked to, and was killed"]
-    return []
+    if killed:
+        were = "were" if len(killed) > 1 else "was"
+        return [f"{name_instances(killed)} did not end when asked to, and {were} killed"]
+    return ["not everything ended when asked to, and mpirun was killed"] if outcome.forced else []
 
 
 def _describe_ending(outcome: Outcome, ending: Ending, instances: Sequence[Instance]) -> list[str]:
@@ -126,17 +129,15 @@ def _describe(
     lines = [f"instance {one.index} on {host} (rank {one.index}, PID {one.pid}) {how}{reason}"]
     if one.signal == signal.SIGKILL and not evidence:
         lines.append(
-            "hint: nothing in this job sends SIGKILL first; most often the kernel does, when "
-            "memory is short (see 'dmesg' or the memory limit of the container or batch job)"
+            "who sent it is not known; hint: the kernel does when memory is short (see 'dmesg' or "
+            "the memory limit of the container or batch job)"
         )
     if follows(one):
-        lines.append(_who_left(one, outcome))
+        lines.append(_who_left(outcome))
     if _lacks_sdk(one):
         lines.append("hint: poprun --sdk-names gives popdist's modules the names of the SDK's")
-    tail = _tail(one)[-_TAIL_LINES:]
-    if tail and len(instances) > 1:
-        lines.append("the end of its standard error:")
-        lines += [f"  {line}" for line in tail]
+    if len(instances) > 1:  # else all that was said stands right above
+        lines += _last_words(one)
     if logs:
         lines.append(f"its log: {logs}/instance.{one.index}.err")
     if len(instances) > 1:
@@ -144,13 +145,19 @@ def _describe(
     return lines
 
 
-def _who_left(one: InstanceRecord, outcome: Outcome) -> str:
+def _last_words(one: InstanceRecord) -> list[str]:
+    """The error with the user's own line; the whole of it was shown when it was written."""
+    error, place = error_of("\n".join(_tail(one)))
+    if error:
+        return [f"  {line}" for line in error.splitlines()] + ([f"  at {place}"] if place else [])
+    tail = _tail(one)[-_TAIL_LINES:]
+    return ["the end of its standard error:", *(f"  {line}" for line in tail)] if tail else []
+
+
+def _who_left(outcome: Outcome) -> str:
     left = [other.index for other in outcome.instances.values() if other.ended and not other.failed]
-    who = f"{_instances(left)} ended with exit code 0" if left else "no other reported a failure"
-    return (
-        f"by its own words it failed because another instance had left; {who}, so most likely one "
-        f"ended early, with fewer steps than instance {one.index}"
-    )
+    who = f"{name_instances(left)} ended with exit code 0" if left else "why is not known"
+    return f"by its own words it failed because another instance had left; {who}"
 
 
 def _lacks_sdk(one: InstanceRecord) -> bool:
@@ -171,20 +178,23 @@ def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[st
     lost = outcome.first_lost
     if lost is not None:
         host = instances[lost.index].host.name
-        lines = [f"instance {lost.index} on {host} lost its guard's front, which was killed"]
+        lines = [f"instance {lost.index} on {host} lost the proxy of its guard, which was killed"]
         return [*lines, "every instance was ended"]
     silent = [one.index for one in outcome.running()]
     hosts = _silent_hosts(outcome, instances)
     if hosts:
-        return [f"host {', '.join(hosts)} was lost, with {_instances(silent)}; the job was ended"]
+        return [
+            f"host {', '.join(hosts)} was lost, with {name_instances(silent)}; the job was ended"
+        ]
     left = [one.index for one in outcome.instances.values() if one.ended and not one.failed]
     asked = [one.index for one in outcome.instances.values() if one.asked]
     if left and asked:
-        who = f"{_instances(left)} ended with exit code 0"
+        who = f"{name_instances(left)} ended with exit code 0"
         return [f"{who} while the others were in the midst of MPI, so mpirun ended the job"]
     lines = [f"mpirun ended with exit code {code}"]
     if silent:
-        lines.append(f"no word about its end came from {_instances(silent)}: a guard was killed")
+        why = "a guard was killed" if outcome.guard_died else "why is not known"
+        lines.append(f"no word about an end came from {name_instances(silent)}: {why}")
     return lines
 
 
@@ -198,12 +208,10 @@ def _silent_hosts(outcome: Outcome, instances: Sequence[Instance]) -> list[str]:
     return [host for host, indices in members.items() if silent.issuperset(indices)]
 
 
-def _instances(indices: Sequence[int]) -> str:
-    return "instance " + ", ".join(str(index) for index in sorted(indices)) if indices else "a part"
-
-
 def _name(number: int) -> str:
+    from signal import Signals
+
     try:
-        return f"signal {number} ({signal.Signals(number).name})"
+        return f"signal {number} ({Signals(number).name})"
     except ValueError:
         return f"signal {number}"

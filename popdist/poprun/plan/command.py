@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from popdist.errors import LaunchError
-from popdist.poprun.guard.program import SET
-from popdist.poprun.protocol.guard_argv import packed_variables, packed_word, plain_words
+from popdist.poprun.protocol.guard_argv import SET, packed_variables, packed_word, plain_words
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -229,7 +228,8 @@ def guard_settings(job: Job, one: Instance, run: Run, neighbours: int) -> list[s
     """
     only = job.only_output_from
     shown = only is None or only == one.index
-    settings = [f"index={one.index}", run.channel, f"show={int(shown)}"]
+    settings = [f"index={one.index}", f"world={job.num_instances}"]
+    settings += [run.channel, f"show={int(shown)}"]
     settings += _place_settings(job, one, neighbours)
     settings += _limit_settings(job)
     if run.signals:
@@ -258,8 +258,10 @@ def _limit_settings(job: Job) -> list[str]:
     settings = [f"grace={limits.grace_period:g}"]
     if limits.timeout or limits.stall_timeout:
         settings.append("stacks=1")
-    if limits.stall_timeout:
-        settings.append(f"stall={limits.stall_timeout:g}")
+    if limits.longest_wait:
+        settings.append(f"stall={limits.longest_wait:g}")
+    if limits.allow_daemons:
+        settings.append("daemons=1")
     if not job.is_local:
         settings.append(f"heartbeat={limits.host_timeout:g}")
     return settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from popdist.errors import LaunchError, UsageError
+from popdist.poprun.options.requests import Binding, Display, Limits, Partition, Reach
 from popdist.poprun.options.table import OPTIONS
 from popdist.poprun.plan.mpi_arguments import (
     Variables,
@@ -15,7 +16,6 @@ from popdist.poprun.plan.mpi_arguments import (
     take_output_options,
     take_variables,
 )
-from popdist.poprun.plan.requests import Binding, Display, Limits, Partition, Reach
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from popdist.contract import natural
 from popdist.errors import UsageError
-from popdist.poprun.guard.program import PRIVATE
+from popdist.poprun.protocol.guard_argv import PRIVATE
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False

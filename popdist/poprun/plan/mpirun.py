@@ -7,9 +7,9 @@ import sys
 
 from popdist.contract import natural, write
 from popdist.errors import UsageError
-from popdist.poprun.guard.program import STANDARD
 from popdist.poprun.machines.ssh import QUIET, STRICT, is_ssh_set
 from popdist.poprun.plan.command import Command, Context, guard_settings, timeline_file
+from popdist.poprun.protocol.guard_argv import STANDARD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ beside each program, and waiting is polling: without this it keeps the processor
 two instances on two cores, computing took twice as long). It costs exchanges nothing that was
 measured."""
 
+_HOROVODS_PATIENCE = 60.0
+
 _START = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "guard", "start.py"))
 
 
@@ -213,10 +215,11 @@ def _head(job: Job, mpirun: Mpirun, *, as_root: bool) -> tuple[str, ...]:
 
 
 def _horovod(job: Job, one: Instance, run: Run, environ: Mapping[str, str]) -> dict[str, str]:
-    """What Horovod is told for the sake of ``--stall-timeout`` and ``--timeline``."""
+    """What Horovod is told for the sake of ``--stall-...`` and ``--timeline``."""
     found = {}
-    if job.limits.stall_timeout:
-        found["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(max(1, round(job.limits.stall_timeout)))
+    wait = job.limits.stall_timeout or job.limits.stall_warning
+    if job.limits.stall_timeout or wait not in (0.0, _HOROVODS_PATIENCE):
+        found["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(max(1, round(wait)))
     if run.timeline:
         found["HOROVOD_TIMELINE"] = timeline_file(run.timeline, one.index)
         if "HOROVOD_CACHE_CAPACITY" not in environ:

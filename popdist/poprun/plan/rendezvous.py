@@ -6,7 +6,7 @@ import os
 
 from popdist.contract import TOTAL
 from popdist.errors import LaunchError, UsageError
-from popdist.poprun.guard.program import CLUSTER
+from popdist.poprun.protocol.guard_argv import CLUSTER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -26,6 +26,10 @@ STARTED, ENDED, OUT, ERR, NOTE, STACKS = range(1, 7)
 MORE = 0x80
 """Added to a kind where the record goes on in the next frame of its instance and kind."""
 
+BEATS = 4
+"""Signs of life (notes of the kind ``alive``) that guards on several hosts send within the time
+after which a silent host is given up."""
+
 LINE_SIZE = 256
 """Bytes of a frame on mpirun's streams."""
 

@@ -1,6 +1,6 @@
-"""The words that a guard is started with: written by the launcher, read by the guard.
+"""What a guard is started with, words and variables: written by the launcher, read by the guard.
 
-On mpirun's command line they stand as they are. A file of application contexts knows neither
+On mpirun's command line the words stand as they are. A file of application contexts knows neither
 blanks nor quotes, and long lines break it; there, what differs between instances stands in one
 packed word, and what is the same for all, the program too, travels in the environment.
 """
@@ -12,6 +12,21 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableMapping, Sequence
+
+STANDARD = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "TF_CONFIG"}
+)
+"""Variables of other launchers that every program gets, unless the user sets them."""
+
+CLUSTER = "POPRUN_TF_WORKERS"
+"""The variable that carries the workers' addresses of ``TF_CONFIG``."""
+
+PRIVATE = "POPRUN_SET_"
+"""Begins the names under which the user's variables travel: <NAME> for all instances, and
+<index>_<NAME> for one alone."""
+
+SET = "set."
+"""Begins settings that carry a variable for this instance: set.<NAME>=<value>."""
 
 _PACKED = "packed="
 _PROGRAM = "POPRUN_PROGRAM_"

@@ -1,56 +1,29 @@
-"""How a job went: what the guards reported and how mpirun ended."""
+"""How a job went: what guards reported, whose failure came first, and whether to try again."""
 
 from __future__ import annotations
 
 from popdist.poprun.record import Record
 
-# Which instance's failure is the root cause, and which only followed from it.
-
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _FOLLOWING = (
-    b"HorovodInternalError",
     b"Horovod has been shut down",
     b"[PD021]",
     b"Connection closed by peer",
     b"Connection reset by peer",
 )
-"""What programs say when another instance has gone; the words are Horovod's, ours and gloo's."""
+"""What programs say when another instance has gone; the words are Horovod's, ours and gloo's.
+
+Other errors of Horovod are no such sign: what it says of mismatched shapes, types or names is the
+cause itself."""
 
 _OWN = b"Traceback (most recent call last)"
 
-
-def follows(one: InstanceRecord) -> bool:
-    """Whether an instance failed because another had gone, by its last words.
-
-    Args:
-        one: The instance.
-
-    Returns:
-        True if it says so.
-    """
-    return any(words in one.tail for words in _FOLLOWING)
-
-
-def root_cause(outcome: Outcome) -> InstanceRecord | None:
-    """The instance whose failure came first.
-
-    Usually that is the first to end. But a program that fails in Python tells the others before it
-    has ended itself, and they may be quicker: where the first to end says that another had gone,
-    an instance that failed for reasons of its own is to blame.
-
-    Args:
-        outcome: How the job ended.
-
-    Returns:
-        The instance; None where none failed.
-    """
-    first = outcome.first_failure
-    if first is None or not follows(first):
-        return first
-    others = [one for one in outcome.instances.values() if one.failed and not follows(one)]
-    own = [one for one in others if _OWN in one.tail] or [one for one in others if not one.signal]
-    return own[0] if own else first
-
+MISTAKES = {2: "a mistake on its command line", 126: "not executable", 127: "not found"}
+"""Exit codes by which programs and shells say that the user has to change something; 2 is what
+``argparse`` and most tools use."""
 
 _KILLED = 137
 
@@ -180,3 +153,62 @@ class Outcome:
         if code > 0 and self.guard_died:
             return _KILLED  # mpirun's own code depends on whom it hears of first
         return 128 - code if code < 0 else code
+
+
+def name_instances(indices: Collection[int]) -> str:
+    """Instances in words: "instance 1", "instances 0 and 2"."""
+    *first, last = (str(index) for index in sorted(indices))
+    return f"instances {', '.join(first)} and {last}" if first else f"instance {last}"
+
+
+def follows(one: InstanceRecord) -> bool:
+    """Whether an instance failed because another had gone, by its last words.
+
+    Args:
+        one: The instance.
+
+    Returns:
+        True if it says so.
+    """
+    return any(words in one.tail for words in _FOLLOWING)
+
+
+def root_cause(outcome: Outcome) -> InstanceRecord | None:
+    """The instance whose failure came first.
+
+    Usually that is the first to end. But a program that fails in Python tells the others before it
+    has ended itself, and they may be quicker: where the first to end says that another had gone,
+    an instance that failed for reasons of its own is to blame.
+
+    Args:
+        outcome: How the job ended.
+
+    Returns:
+        The instance; None where none failed.
+    """
+    first = outcome.first_failure
+    if first is None or not follows(first):
+        return first
+    others = [one for one in outcome.instances.values() if one.failed and not follows(one)]
+    own = [one for one in others if _OWN in one.tail] or [one for one in others if not one.signal]
+    return own[0] if own else first
+
+
+def may_restart(outcome: Outcome) -> bool:
+    """Whether the same job could end better next time.
+
+    Args:
+        outcome: How it ended.
+
+    Returns:
+        False where it ended well, was interrupted or timed out, was not started by mpirun at all,
+        or made a mistake that it would make again.
+    """
+    if outcome.exit_code == 0 or outcome.interrupted:
+        return False
+    if outcome.ending is not None:
+        return outcome.ending.kind != "timeout"
+    cause = root_cause(outcome)
+    if cause is None:
+        return bool(outcome.instances)
+    return bool(cause.signal) or cause.code not in MISTAKES

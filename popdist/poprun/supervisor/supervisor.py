@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 import os
 import select
-import signal
 import sys
 import time
 from time import monotonic
 
-from popdist.poprun.guard.guard import KILL_NOW
-from popdist.poprun.protocol import parent_death
-from popdist.poprun.protocol.processes import process_start, send, send_group
+from popdist.poprun.protocol.processes import (
+    adopt_orphans,
+    children_of,
+    kill_descendants,
+    process_start,
+    send,
+    send_group,
+)
+from popdist.poprun.protocol.signals import KILL_NOW
 from popdist.poprun.supervisor.outcome import Outcome
-from popdist.poprun.supervisor.relay import Relay
-from popdist.poprun.supervisor.termination import GUARDS_LAST_WORD, Conductor
-from popdist.poprun.supervisor.watchdog import Watch
+from popdist.poprun.supervisor.relay import Keyboard, Relay
+from popdist.poprun.supervisor.termination import GUARDS_LAST_WORD, Termination
+from popdist.poprun.supervisor.watchdog import Watchdog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,83 +29,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from popdist.poprun.log import Log
+    from popdist.poprun.output.status_line import Status
     from popdist.poprun.plan.command import Command
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.placement import Instance
     from popdist.poprun.supervisor.job_folder import JobFolder
-    from popdist.poprun.supervisor.status_line import Status
 
     Handlers = dict[int, Callable[[bytes], None]]
-
-
-# Passes the launcher's standard input on to instance 0, its end included.
-
-
-_READ_SIZE = 1 << 16
-_STDIN = 0
-
-
-class Keyboard:
-    """Reads the launcher's standard input and writes it to a pipe, never blocking.
-
-    mpirun could do it, but Open MPI 5 keeps the end of the input to itself.
-
-    Args:
-        path: The pipe that instance 0's guard has open before it reports its start.
-    """
-
-    def __init__(self, path: str) -> None:
-        # Open for reading too, so that there is no end before there is a beginning.
-        self._fd: int | None = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-        self._pending = b""
-
-    def may_read(self) -> bool:
-        """Whether there is room, and the terminal, if it is one, belongs to this process."""
-        if self._fd is None or self._pending:
-            return False
-        try:
-            return not os.isatty(_STDIN) or os.tcgetpgrp(_STDIN) == os.getpgrp()
-        except OSError:
-            return False
-
-    @property
-    def waits_for(self) -> int | None:
-        """The descriptor that has to become writable before more is read; None for none."""
-        return self._fd if self._pending else None
-
-    def read(self) -> None:
-        """Takes what can be read now."""
-        try:
-            data = os.read(_STDIN, _READ_SIZE)
-        except BlockingIOError:
-            return
-        except OSError:  # closed, or the terminal has gone
-            data = b""
-        if data:
-            self._pending = data
-            self.write()
-        else:
-            self.close()
-
-    def write(self) -> None:
-        """Passes on what is pending, as far as there is room."""
-        if self._fd is None:
-            return
-        try:
-            self._pending = self._pending[os.write(self._fd, self._pending) :]
-        except BlockingIOError:
-            pass
-
-    def close(self) -> None:
-        """Ends the program's input."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
 
 
 _READ_SIZE = 1 << 16
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FROM_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
+_KEEPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "keeper.py")
 
 
 class Supervisor:
@@ -132,7 +74,7 @@ class Supervisor:
         self._mpirun = 0
         self._is_local = job.is_local
         self._keyboard: Keyboard | None = None
-        self._watch = Watch(
+        self._watchdog = Watchdog(
             job.limits,
             instances,
             self._outcome,
@@ -140,7 +82,7 @@ class Supervisor:
             is_local=job.is_local,
             tell=log.remark,
         )
-        self._conductor = Conductor(job, self._outcome, self._watch)
+        self._termination = Termination(job, self._outcome, self._watchdog)
 
     def run(self, command: Command, folder: JobFolder, token: str) -> Outcome:
         """Starts mpirun and stays until nothing of the job is left.
@@ -157,20 +99,22 @@ class Supervisor:
             self._outcome,
             self._log,
             None if self._is_local else token,
-            on_word=lambda index: self._watch.hear(index, monotonic()),
-            on_note=lambda index, fields: self._watch.note(index, fields, monotonic()),
+            on_word=lambda index: self._watchdog.hear(index, monotonic()),
+            on_note=lambda index, fields: self._watchdog.note(index, fields, monotonic()),
             before_output=self._status.clear,
         )
         handlers: Handlers = {}
+        others = children_of(os.getpid())
+        adopts = not self._job.limits.allow_daemons and adopt_orphans()
         wake, wake_end = os.pipe()
         os.set_blocking(wake_end, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         previous: dict[int, Any] = {
-            number: signal.signal(number, self._conductor.on_interrupt) for number in _INTERRUPTS
+            number: signal.signal(number, self._termination.on_interrupt) for number in _INTERRUPTS
         }
         previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         previous |= {
-            number: signal.signal(number, self._conductor.on_user) for number in self._signals
+            number: signal.signal(number, self._termination.on_user) for number in self._signals
         }
         opened = [wake, wake_end]
         began = monotonic()
@@ -186,6 +130,9 @@ class Supervisor:
             self._loop(handlers, wake)
         finally:
             self._sweep()
+            if adopts:
+                kill_descendants(GUARDS_LAST_WORD, spared=others)
+                adopt_orphans(wanted=False)
             self._status.clear()
             if self._keyboard is not None:
                 self._keyboard.close()
@@ -210,15 +157,8 @@ class Supervisor:
         if self._is_local:
             actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
         else:
-            leashed = [
-                sys.executable,
-                "-I",
-                "-S",
-                parent_death.__file__,
-                str(os.getpid()),
-                folder.path,
-            ]
-            words = [*leashed, *words]
+            keeper = (sys.executable, "-I", "-S", _KEEPER, str(os.getpid()), folder.path)
+            words = [*keeper, *words]
         self._mpirun = os.posix_spawn(
             words[0],
             words,
@@ -230,7 +170,7 @@ class Supervisor:
         )
         os.close(out_end)
         os.close(err_end)
-        self._conductor.mpirun = self._mpirun
+        self._termination.mpirun = self._mpirun
         self._log.info(f"Waiting for mpirun (PID {self._mpirun})")
         return [out, err]
 
@@ -238,7 +178,7 @@ class Supervisor:
         poll = select.poll()
         for fd in (*handlers, wake):
             poll.register(fd, select.POLLIN)
-        while not self._reap() or self._conductor.has_patience(monotonic()):
+        while not self._reap() or self._termination.has_patience(monotonic()):
             self._watch_keyboard(poll)
             events = poll.poll(self._patience())
             if not events and self._relay.has_work:
@@ -251,7 +191,7 @@ class Supervisor:
                     self._serve_keyboard(fd)
                 elif not _read_once(fd, handlers[fd]):
                     poll.unregister(fd)
-            self._conductor.react(self._relay)
+            self._termination.react(self._relay)
             self._status.show(self._outcome, monotonic())
         for fd, handler in handlers.items():
             while select.select([fd], [], [], 0)[0] and _read_once(fd, handler):
@@ -279,7 +219,7 @@ class Supervisor:
         if self._relay.has_work:
             return 0
         now = monotonic()
-        waits = (self._conductor.wait(now), self._watch.wait(now), self._status.wait(now))
+        waits = (self._termination.wait(now), self._watchdog.wait(now), self._status.wait(now))
         known = [wait for wait in waits if wait is not None]
         return max(0.0, min(known)) * 1000 if known else None
 

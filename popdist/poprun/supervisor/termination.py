@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import signal
+import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 from time import monotonic
 
-from popdist.errors import UsageError
-from popdist.poprun.guard.guard import KILL_NOW
-from popdist.poprun.guard.proxy import END_AT_ONCE, END_SOFTLY
 from popdist.poprun.protocol.processes import send
-from popdist.poprun.supervisor.outcome import root_cause
-from popdist.program_status import DUMP_SIGNAL
+from popdist.poprun.protocol.signals import END_AT_ONCE, END_SOFTLY, KILL_NOW, WAKE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,30 +16,29 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.job import Job
     from popdist.poprun.supervisor.outcome import Ending, InstanceRecord, Outcome
     from popdist.poprun.supervisor.relay import Relay
-    from popdist.poprun.supervisor.watchdog import Watch
-
+    from popdist.poprun.supervisor.watchdog import Watchdog
 
 GUARDS_LAST_WORD = 1.0
 _MPIRUNS_LAST_WORD = 3.0  # it takes up to two seconds to clean up after a program that was killed
 _BY_MPIRUN = {signal.SIGTERM: END_SOFTLY, KILL_NOW: END_AT_ONCE}
 
 
-class Conductor:
+class Termination:
     """Ends one job.
 
     Args:
         job: The job.
         outcome: What is known of it.
-        watch: The judgement of it.
+        watchdog: The judgement of it.
 
     Attributes:
         mpirun: mpirun's process; 0 before it was started.
     """
 
-    def __init__(self, job: Job, outcome: Outcome, watch: Watch) -> None:
+    def __init__(self, job: Job, outcome: Outcome, watchdog: Watchdog) -> None:
         self.mpirun = 0
         self._outcome = outcome
-        self._watch = watch
+        self._watchdog = watchdog
         self._num_instances = job.num_instances
         self._is_local = job.is_local
         self._last_word = job.limits.grace_period + _MPIRUNS_LAST_WORD
@@ -77,9 +72,12 @@ class Conductor:
         if relay.closed and not outcome.interrupted:
             self._interrupt(signal.SIGPIPE)
         now = monotonic()
-        ending = self._watch.judge(now)
+        ending = self._watchdog.judge(now)
         if ending is not None:
             self._end(ending)
+        if self._watchdog.wants_stacks:
+            self._watchdog.wants_stacks = False
+            self._signal(outcome.running(), WAKE)
         if not self._is_local:
             self._stand_in_for_mpirun()
         # mpirun ends by itself after a failure and after the last instance; if it should not, the
@@ -150,95 +148,3 @@ class Conductor:
     def _tell_mpirun(self, number: int) -> None:
         if self.mpirun and self._outcome.mpirun_code is None:
             send(self.mpirun, number)
-
-
-# Whether a failed job is worth another start.
-
-
-PAUSE_SECONDS = 1.0
-"""Between the end of a job and its next start, so that a hopeless one does not spin."""
-
-MISTAKES = {2: "a mistake on its command line", 126: "not executable", 127: "not found"}
-"""Exit codes by which programs and shells say that the user has to change something; 2 is what
-``argparse`` and most tools use."""
-
-
-def may_restart(outcome: Outcome) -> bool:
-    """Whether the same job could end better next time.
-
-    Args:
-        outcome: How it ended.
-
-    Returns:
-        False where it ended well, was interrupted or timed out, was not started by mpirun at all,
-        or made a mistake that it would make again.
-    """
-    if outcome.exit_code == 0 or outcome.interrupted:
-        return False
-    if outcome.ending is not None:
-        return outcome.ending.kind != "timeout"
-    cause = root_cause(outcome)
-    if cause is None:
-        return bool(outcome.instances)
-    return bool(cause.signal) or cause.code not in MISTAKES
-
-
-# Which signals are passed on to programs, by name.
-
-
-EVERYWHERE = (signal.SIGUSR1, signal.SIGUSR2)
-"""What mpirun passes on to other hosts."""
-
-_OURS = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
-    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT),
-    *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE),
-    *(signal.SIGILL, signal.SIGTRAP, END_SOFTLY, END_AT_ONCE, DUMP_SIGNAL),
-)
-
-
-def parse_signals(text: str, *, local: bool) -> tuple[int, ...]:
-    """Reads the value of ``--forward-signals``.
-
-    Args:
-        text: Names with or without SIG, or numbers, separated by commas; "none" for no signals.
-        local: Whether all instances are on this machine.
-
-    Returns:
-        Their numbers.
-
-    Raises:
-        UsageError: One is unknown, or cannot be passed on.
-    """
-    if text.strip().lower() == "none":
-        return ()
-    found: list[int] = []
-    for word in text.split(","):
-        number = _number(word.strip())
-        if number is None or number in _OURS:
-            raise UsageError(
-                "PD100",
-                "--forward-signals names a signal that cannot be passed on",
-                value=word.strip(),
-                accepted="USR1, USR2, WINCH, URG, RTMIN and other signals that end nothing by "
-                "themselves, or none; INT, TERM and HUP end the job and always reach it",
-            )
-        if not local and number not in EVERYWHERE:
-            raise UsageError(
-                "PD101",
-                "--forward-signals names a signal that mpirun does not carry to other hosts",
-                value=word.strip(),
-                accepted="USR1 and USR2 where instances run on other hosts",
-            )
-        found.append(number)
-    return tuple(dict.fromkeys(found))
-
-
-def _number(word: str) -> int | None:
-    if word.isascii() and word.isdecimal():
-        return int(word) if int(word) in {int(one) for one in signal.valid_signals()} else None
-    name = word.upper()
-    try:
-        return int(signal.Signals[name if name.startswith("SIG") else f"SIG{name}"])
-    except KeyError:
-        return None

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from popdist.poprun.protocol.heartbeat import BEATS
-from popdist.poprun.supervisor.outcome import Ending
+from popdist.poprun.protocol.frames import BEATS
+from popdist.poprun.supervisor.outcome import Ending, name_instances
+from popdist.poprun.supervisor.user_line import line_of_stacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from popdist.poprun.options.requests import Limits
     from popdist.poprun.plan.placement import Instance
-    from popdist.poprun.plan.requests import Limits
     from popdist.poprun.supervisor.outcome import Outcome
 
 TIMEOUT_CODE = 124
 _LOST_HOST_CODE = 1
 _GATHER_SECONDS = 0.6
-"""From the first sign of a stall to the verdict, so that the other instances' signs are in."""
+"""From the first sign of a stall to the verdict, so that the other instances' signs are in, and the
+stacks of all that were asked for them."""
 
 EARLY_SECONDS = 30.0
 """How long others may run after an instance has ended well, before that is remarked on."""
@@ -24,7 +26,7 @@ EARLY_SECONDS = 30.0
 _OVERSLEPT_SECONDS = 2.0
 
 
-class Watch:
+class Watchdog:
     """Keeps in mind what was heard of a job, and when.
 
     Args:
@@ -34,6 +36,9 @@ class Watch:
         deadline: The moment by which it must have ended; None for none.
         is_local: Whether all instances are on this machine, where hosts cannot be lost.
         tell: Shows a remark.
+
+    Attributes:
+        wants_stacks: Whether guards have to be asked for their programs' Python stacks.
     """
 
     def __init__(
@@ -46,7 +51,12 @@ class Watch:
         is_local: bool,
         tell: Callable[[str], None],
     ) -> None:
+        self.wants_stacks = False
         self._limits = limits
+        # Guards notice waiting after the shorter of two times, so ending may have to wait a while.
+        wait, warning = limits.stall_timeout, limits.stall_warning
+        self._until_end = wait - limits.longest_wait + _GATHER_SECONDS if wait else None
+        self._has_warned = not warning or bool(wait and warning >= wait)
         self._instances = instances
         self._outcome = outcome
         self._deadline = deadline
@@ -58,6 +68,7 @@ class Watch:
         self._stopped: set[int] = set()
         self._missing: dict[int, str] = {}
         self._stalled_at: float | None = None
+        self._end_at: float | None = None
         self._mute: set[int] = set()
         self._mute_since: float | None = None
         self._early_after = limits.stall_timeout or EARLY_SECONDS
@@ -80,26 +91,31 @@ class Watch:
         elif what == "horovod":
             self._missing.update({int(rank): where for rank in fields["missing"].split(",")})
         elif what == "mute":
-            self._mute.add(index)
-            self._mute_since = self._mute_since or now
+            if self._limits.stall_timeout:
+                self._mute.add(index)
+                self._mute_since = self._mute_since or now
             return
         elif what == "moves":
             self._waiting.pop(index, None)
             self._stopped.discard(index)
             if not (self._waiting or self._stopped or self._missing):
-                self._stalled_at = None
+                self._stalled_at = self._end_at = None
             return
         else:
             return
-        self._stalled_at = self._stalled_at or now
+        if self._stalled_at is None:
+            self._stalled_at = now
+            self.wants_stacks = True
+        if self._until_end is not None:
+            # Horovod itself was told to wait for as long as the job may.
+            end_at = now + (_GATHER_SECONDS if what == "horovod" else self._until_end)
+            self._end_at = min(end_at, self._end_at or end_at)
 
     def wait(self, now: float) -> float | None:
         """Seconds until the job should be looked at again; None for when something happens."""
         if self._outcome.is_over:
             return None
-        moments = [self._deadline]
-        if self._stalled_at is not None:
-            moments.append(self._stalled_at + _GATHER_SECONDS)
+        moments = [self._deadline, self._end_at, self._warning_at]
         if self._mute_since is not None:
             moments.append(self._mute_since + _GATHER_SECONDS)
         if self._early_since is not None and not self._early_told:
@@ -122,26 +138,55 @@ class Watch:
             return Ending("timeout", TIMEOUT_CODE, text, with_stacks=True)
         self._remark_early_end(now)
         self._remark_mute(now)
-        if self._stalled_at is not None and now >= self._stalled_at + _GATHER_SECONDS:
+        self._warn_of_stall(now)
+        if self._end_at is not None and now >= self._end_at:
             return self._stall()
         return self._lost_host(now)
 
+    @property
+    def _warning_at(self) -> float | None:
+        # An instance that is stopped stands in nobody's way before another waits.
+        if self._has_warned or self._stalled_at is None or not (self._waiting or self._missing):
+            return None
+        return self._stalled_at + _GATHER_SECONDS
+
+    def _warn_of_stall(self, now: float) -> None:
+        if self._warning_at is not None and now >= self._warning_at:
+            self._has_warned = True
+            seconds = self._limits.stall_warning
+            text = f"no progress in a collective for {seconds:g} s; the job goes on"
+            if not self._limits.stall_timeout:
+                text += " (--stall-timeout=SECONDS ends such a job)"
+            self._tell("\npoprun:   ".join([text, *self._who_waits()[0]]))
+
     def _stall(self) -> Ending:
         seconds = self._limits.stall_timeout or 0.0
+        lines, missing = self._who_waits()
+        text = f"no progress in a collective for {seconds:g} s, which --stall-timeout allows"
+        return Ending("stall", TIMEOUT_CODE, text, lines, tuple(sorted(missing)), with_stacks=True)
+
+    def _who_waits(self) -> tuple[tuple[str, ...], set[int]]:
+        """Lines that say who waits where, and for whom; and those whom they wait for."""
         running = {one.index for one in self._outcome.running()}
         missing = {*self._missing, *self._stopped}
         if self._waiting and not missing:
             missing = running - self._waiting.keys()
             missing |= {one.index for one in self._outcome.instances.values() if one.ended}
         waiting = sorted({*self._waiting} - missing)
-        lines = [f"{self._name(index)} waits in {self._waiting[index]}" for index in waiting]
+        lines = [
+            f"{self._name(index)} waits in {self._waiting[index]}{self._line(index)}"
+            for index in waiting
+        ]
         lines += [f"missing: {self._name(index)}{self._why(index)}" for index in sorted(missing)]
+        if self._missing and not waiting:  # by Horovod's words: whoever is not missing is waiting
+            where = next(iter(self._missing.values()))
+            lines += [
+                f"{self._name(index)} waits in {where}{self._line(index)}"
+                for index in sorted(running - missing)
+            ]
         if not missing:
             lines.append("all instances wait, and in places that do not belong together")
-        text = f"no progress in a collective for {seconds:g} s, which --stall-timeout allows"
-        return Ending(
-            "stall", TIMEOUT_CODE, text, tuple(lines), tuple(sorted(missing)), with_stacks=True
-        )
+        return tuple(lines), missing
 
     def _why(self, index: int) -> str:
         one = self._outcome.instances.get(index)
@@ -150,7 +195,13 @@ class Watch:
         if one is not None and one.ended:
             return f", which has ended with exit code {one.code}"
         where = self._missing.get(index, "")
-        return f", which has not submitted {where}" if where else ""
+        return (f", which has not submitted {where}" if where else "") + self._line(index)
+
+    def _line(self, index: int) -> str:
+        """At which line of the user's program an instance is, where its stacks are known."""
+        one = self._outcome.instances.get(index)
+        line = line_of_stacks(one.stacks) if one is not None else ""
+        return f", at {line}" if line else ""
 
     def _remark_early_end(self, now: float) -> None:
         running = self._outcome.running()
@@ -161,21 +212,22 @@ class Watch:
         self._early_since = self._early_since or now
         if now - self._early_since >= self._early_after:
             self._early_told = True
-            over = ", ".join(str(one.index) for one in ended)
-            left = ", ".join(str(one.index) for one in running)
+            over = name_instances([one.index for one in ended])
+            left = name_instances([one.index for one in running])
+            runs, it = ("run", "they wait") if len(running) > 1 else ("runs", "it waits")
+            other = "those that ended" if len(ended) > 1 else "the one that ended"
             self._tell(
-                f"instance {over} ended with exit code 0 more than {self._early_after:g} s ago, "
-                f"and instance {left} still runs; if it waits for the other in a collective, it "
-                "waits for ever"
+                f"{over} ended with exit code 0 more than {self._early_after:g} s ago, and {left} "
+                f"still {runs}; if {it} for {other} in a collective, {it} for ever"
             )
 
     def _remark_mute(self, now: float) -> None:
         if self._mute_since is not None and now >= self._mute_since + _GATHER_SECONDS:
             self._mute_since = None
-            names = ", ".join(str(index) for index in sorted(self._mute))
+            have = "have" if len(self._mute) > 1 else "has"
             self._tell(
-                f"instance {names} does not import popdist, so --stall-timeout knows only what "
-                "Horovod says about it, and there will be no Python stacks"
+                f"{name_instances(self._mute)} {have} not imported popdist so far, so "
+                "--stall-timeout knows only what Horovod says, and no Python stacks can be shown"
             )
 
     def _lost_host(self, now: float) -> Ending | None:
@@ -191,13 +243,12 @@ class Watch:
         for host, members in self._members().items():
             heard = self._heard.get(host, self._first_word + timeout)
             if now - heard >= timeout:
-                names = ", ".join(str(index) for index in members)
                 text = f"host {host} has not been heard of for {timeout:g} s; the job was ended"
                 return Ending(
                     "host",
                     _LOST_HOST_CODE,
                     text,
-                    (f"instance {names} ran there",),
+                    (f"{name_instances(members)} ran there",),
                     tuple(members),
                 )
         return None

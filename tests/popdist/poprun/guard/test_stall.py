@@ -7,7 +7,8 @@ import sys
 import time
 
 from popdist import program_status
-from popdist.poprun.guard.stall import StallWatch, Witness, process_state
+from popdist.poprun.guard.stall import ProgramStatus, StallWatch
+from popdist.poprun.protocol.processes import process_state
 
 SAID = (
     b"[2026-01-01: W stall_inspector.cc:107] One or more tensors were submitted to be reduced ...\n"
@@ -16,7 +17,7 @@ SAID = (
 
 
 def start(code, mine):
-    """A program that was given a witness, and has got as far as to say ready."""
+    """A program that was given a status file, and has got as far as to say ready."""
     environment = {**os.environ, program_status.VARIABLE: str(mine.fd)}
     process = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -47,7 +48,7 @@ WAITS = (
 
 
 def test_a_program_shows_its_stacks_as_often_as_it_is_asked():
-    mine = Witness()
+    mine = ProgramStatus()
     process = start(WAITS, mine)
     try:
         for _ in range(2):
@@ -62,7 +63,7 @@ def test_a_program_shows_its_stacks_as_often_as_it_is_asked():
 
 
 def test_a_stopped_program_is_not_asked():
-    mine = Witness()
+    mine = ProgramStatus()
     process = start(WAITS, mine)
     try:
         process.send_signal(signal.SIGSTOP)
@@ -74,7 +75,7 @@ def test_a_stopped_program_is_not_asked():
 
 
 def test_a_worker_does_not_speak_for_its_parent():
-    mine = Witness()
+    mine = ProgramStatus()
     code = (
         "import popdist, os, subprocess, sys, time\n"
         "if os.fork() == 0:\n"
@@ -105,7 +106,7 @@ def test_a_file_that_is_not_the_guards_is_left_alone(tmp_path):
 
 
 def test_long_waiting_is_told_once_and_its_end_too():
-    mine = Witness()
+    mine = ProgramStatus()
     process = start(WAITS, mine)
     try:
         watch = StallWatch(0.05, process.pid, mine)
@@ -124,20 +125,20 @@ def test_long_waiting_is_told_once_and_its_end_too():
 
 
 def test_a_program_that_says_nothing_is_mute():
-    watch = StallWatch(0.01, os.getpid(), Witness())
+    watch = StallWatch(0.01, os.getpid(), ProgramStatus())
     time.sleep(0.02)
     assert list(watch.look()) == [{"what": "mute"}]
     assert list(watch.look()) == []
 
 
 def test_without_a_limit_nothing_is_looked_at():
-    watch = StallWatch(0, os.getpid(), Witness())
+    watch = StallWatch(0, os.getpid(), ProgramStatus())
     assert watch.interval is None
     assert list(watch.look()) == list(watch.hear(SAID)) == []
 
 
 def test_horovods_words_are_heard_once_and_when_they_are_whole():
-    watch = StallWatch(1, os.getpid(), Witness())
+    watch = StallWatch(1, os.getpid(), ProgramStatus())
     told = []
     for end in range(len(SAID) + 1):
         told += watch.hear(SAID[:end])

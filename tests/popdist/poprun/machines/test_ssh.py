@@ -8,8 +8,8 @@ from popdist.poprun.machines.hosts import Host
 from popdist.poprun.machines.preflight import is_here
 from popdist.poprun.machines.reasons import explain_answer, explain_ssh, unfit_hosts
 from popdist.poprun.machines.ssh import QUIET, STRICT, is_ssh_set, ssh_words
+from popdist.poprun.options.requests import Reach
 from popdist.poprun.plan.mpirun import network_variables
-from popdist.poprun.plan.requests import Reach
 from tests.popdist.poprun.plan.test_placement import job as make_job
 
 

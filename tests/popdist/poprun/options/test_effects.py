@@ -10,10 +10,10 @@ from popdist.poprun.options.table import OPTIONS
 
 ROOT = Path(popdist.poprun.__file__).parent
 # Records of options hold values for others to read; that alone is no effect.
-PASSED_ON = [ROOT / "plan/requests.py", ROOT / "options/table.py", ROOT / "options/types.py"]
+PASSED_ON = [ROOT / "options/requests.py", ROOT / "options/table.py", ROOT / "options/types.py"]
 SOURCES = [path for path in ROOT.rglob("*.py") if path not in PASSED_ON]
 TEXT = "\n".join(path.read_text() for path in SOURCES)
-REQUESTS = (ROOT / "plan/requests.py").read_text()
+REQUESTS = (ROOT / "options/requests.py").read_text()
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)

@@ -58,11 +58,13 @@ SURFACE = """
 --gw-link-routing-type ; name ; None
 --sync-type ; name ; None
 --timeout ; seconds ; None
+--stall-warning ; seconds ; 60.0
 --stall-timeout ; seconds ; None
 --max-restarts ; index ; 0
 --grace-period ; seconds ; 5.0
 --forward-signals ; text ; USR1,USR2
 --host-timeout ; seconds ; 30.0
+--allow-daemons ; boolean ; False
 --print-topology ; boolean ; False
 --only-output-from-instance ; index ; None
 --tag-output ; boolean ; False

@@ -10,11 +10,11 @@ import pytest
 from popdist.errors import LaunchError, UsageError
 from popdist.poprun.log import Log
 from popdist.poprun.machines.hosts import Host
+from popdist.poprun.options.requests import Partition
 from popdist.poprun.partitions import listing
 from popdist.poprun.partitions.fitting import Wish, read_wish, stand_in, verify_partition
 from popdist.poprun.partitions.pool import Pool
 from popdist.poprun.partitions.reservation import preview, reserve
-from popdist.poprun.plan.requests import Partition
 from popdist.poprun.protocol.device_locks import keep
 from tests.distributed.jobs import ROOT
 from tests.popdist.poprun.plan.test_placement import job as make_job

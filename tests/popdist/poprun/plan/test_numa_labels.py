@@ -4,9 +4,9 @@ import pytest
 
 from popdist.poprun.machines.cpus import Node
 from popdist.poprun.machines.hosts import Host
+from popdist.poprun.options.requests import Binding
 from popdist.poprun.output.topology_table import topology_table
 from popdist.poprun.plan.placement import label_numa, place
-from popdist.poprun.plan.requests import Binding
 from tests.popdist.poprun.plan.test_placement import job as make_job
 
 NODES = [Node(index, frozenset([index])) for index in range(4)]

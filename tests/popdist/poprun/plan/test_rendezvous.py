@@ -6,10 +6,11 @@ import pytest
 
 from popdist.contract import write
 from popdist.errors import UsageError
-from popdist.poprun.guard.program import CLUSTER, PRIVATE, adopt
+from popdist.poprun.guard.program import complete_environment
 from popdist.poprun.machines.hosts import Host
 from popdist.poprun.plan.placement import place
 from popdist.poprun.plan.rendezvous import rendezvous
+from popdist.poprun.protocol.guard_argv import CLUSTER, PRIVATE
 from tests.popdist.poprun.plan.test_placement import job
 
 
@@ -39,15 +40,16 @@ def test_the_names_of_torchrun():
     expected = [("0", "0", "2", "0"), ("1", "1", "2", "0"), ("2", "0", "1", "1")]
     for one, (rank, local, size, node) in zip(place(made), expected, strict=True):
         environ = {**write(one.fields), "RANK": "stale", "WORLD_SIZE": "stale"}
-        adopt(environ, {"index": str(one.index), "neighbours": size, "node": node})
+        settings = {"index": str(one.index), "world": "3", "local": local}
+        complete_environment(environ, {**settings, "neighbours": size, "node": node})
         assert (environ["RANK"], environ["LOCAL_RANK"]) == (rank, local)
         assert (environ["WORLD_SIZE"], environ["LOCAL_WORLD_SIZE"]) == ("3", size)
         assert environ["NODE_RANK"] == node
 
 
 def test_what_the_user_set_is_kept():
-    environ = {"RANK": "mine", "POPDIST_NUM_INSTANCES": "2"}
-    adopt(environ, {"index": "1", "keep": "RANK,OTHER"})
+    environ = {"RANK": "mine"}
+    complete_environment(environ, {"index": "1", "world": "2", "keep": "RANK,OTHER"})
     assert (environ["RANK"], environ["WORLD_SIZE"]) == ("mine", "2")
 
 
@@ -57,7 +59,7 @@ def test_tf_config():
     configs = []
     for index in range(3):
         environ = dict(found)
-        adopt(environ, {"index": str(index)})
+        complete_environment(environ, {"index": str(index)})
         assert CLUSTER not in environ
         configs.append(json.loads(environ["TF_CONFIG"]))
     workers = configs[0]["cluster"]["worker"]
@@ -79,7 +81,7 @@ def test_the_users_variables_get_their_names_back_and_win():
         f"{PRIVATE}{name}": name
         for name in ("A", "B", "0_A", "1_A", "1_C_D", "10_A", "WORLD_SIZE", "LD_PRELOAD")
     }
-    adopt(environ, {"index": "1", "keep": "WORLD_SIZE", "neighbours": "2"})
+    complete_environment(environ, {"index": "1", "keep": "WORLD_SIZE", "neighbours": "2"})
     assert environ == {
         "A": "1_A", "B": "B", "C_D": "1_C_D", "RANK": "1", "LOCAL_WORLD_SIZE": "2",
         "WORLD_SIZE": "WORLD_SIZE", "LD_PRELOAD": "LD_PRELOAD",

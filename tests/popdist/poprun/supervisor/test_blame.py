@@ -1,7 +1,6 @@
 """Which failure is the root cause."""
 
-from popdist.poprun.supervisor.outcome import Outcome, root_cause
-from popdist.poprun.supervisor.termination import may_restart
+from popdist.poprun.supervisor.outcome import Outcome, may_restart, root_cause
 
 TRACE = b"Traceback (most recent call last)\n"
 FOLLOWED = TRACE + b"horovod.common.exceptions.HorovodInternalError: Horovod has been shut down."

@@ -3,10 +3,10 @@
 import pytest
 
 from popdist.poprun.machines.hosts import Host
+from popdist.poprun.options.requests import Limits
 from popdist.poprun.plan.placement import place
-from popdist.poprun.plan.requests import Limits
 from popdist.poprun.supervisor.outcome import Outcome
-from popdist.poprun.supervisor.watchdog import Watch
+from popdist.poprun.supervisor.watchdog import Watchdog
 from tests.popdist.poprun.plan.test_placement import job
 
 
@@ -20,7 +20,7 @@ class Case:
         for index in range(instances):
             one = self.outcome.record(index)
             one.pid, one.guard = 100 + index, 200 + index
-        self.watch = Watch(
+        self.watch = Watchdog(
             Limits(**limits),
             place(job(instances, instances, **more)),
             self.outcome,
@@ -103,7 +103,7 @@ def test_an_early_end_is_remarked_on_once():
         assert case.watch.judge(now) is None
     assert len(case.told) == 1
     assert "instance 0 ended with exit code 0" in case.told[0]
-    assert "instance 1, 2 still runs" in case.told[0]
+    assert "instances 1 and 2 still run;" in case.told[0]
 
 
 def test_a_silent_host_is_lost():

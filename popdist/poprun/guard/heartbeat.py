@@ -1,19 +1,49 @@
-"""The guard's sign of life where instances run on several hosts."""
+"""The guard's sign of life where instances run on several hosts, and whether it can get out.
+
+Where a cable is cut no end of a connection is told, and a daemon that has something to say waits
+for a quarter of an hour. The kernel knows better: it counts how often it has repeated the same
+bytes without an answer. Guards speak every few seconds, so there always is something to repeat.
+"""
 
 from __future__ import annotations
 
 import os
 from time import monotonic
 
-# Whether mpirun's daemon on this host can still reach the others.
-#
-# Where a cable is cut no end of a connection is told, and a daemon that has something to say waits
-# for a quarter of an hour. The kernel knows better: it counts how often it has repeated the same
-# bytes without an answer. Guards speak every few seconds, so there always is something to repeat.
-
+from popdist.poprun.protocol.frames import BEATS
 
 _TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
 _RETRANSMITS, _INODE = 6, 9
+
+
+class Heartbeat:
+    """Says when the next sign of life is due, and whether it can still get out.
+
+    Args:
+        seconds: After how much silence a host is given up.
+        mpirun: mpirun or its daemon on this host.
+    """
+
+    def __init__(self, seconds: float, mpirun: int) -> None:
+        self._interval = seconds / BEATS
+        self._next = monotonic() + self._interval
+        self._uplink = Uplink(mpirun, seconds)
+
+    def wait(self, now: float) -> float:
+        """Seconds from now until the next one."""
+        return max(0.001, self._next - now)
+
+    def is_due(self) -> bool:
+        """Whether it is time; the next one is then an interval away."""
+        now = monotonic()
+        if now < self._next:
+            return False
+        self._next = now + self._interval
+        return True
+
+    def has_lost_its_way(self) -> bool:
+        """Whether this host has been cut off for too long."""
+        return self._uplink.is_lost()
 
 
 class Uplink:
@@ -71,37 +101,3 @@ def _repeating() -> list[str]:
             continue
         found += [row[_INODE] for row in rows if int(row[_RETRANSMITS], 16)]
     return found
-
-
-BEATS = 4
-"""Signs of life within the time after which a silent host is given up."""
-
-
-class Heartbeat:
-    """Says when the next sign of life is due, and whether it can still get out.
-
-    Args:
-        seconds: After how much silence a host is given up; 0 for a job on one machine.
-        mpirun: mpirun or its daemon on this host.
-    """
-
-    def __init__(self, seconds: float, mpirun: int) -> None:
-        self._interval = seconds / BEATS
-        self._next = monotonic() + self._interval
-        self._uplink = Uplink(mpirun, seconds)
-
-    def wait(self, now: float) -> float | None:
-        """Seconds from now until the next one; None for never."""
-        return max(0.001, self._next - now) if self._interval else None
-
-    def is_due(self) -> bool:
-        """Whether it is time; the next one is then an interval away."""
-        now = monotonic()
-        if not self._interval or now < self._next:
-            return False
-        self._next = now + self._interval
-        return True
-
-    def has_lost_its_way(self) -> bool:
-        """Whether this host has been cut off for too long."""
-        return self._uplink.is_lost()

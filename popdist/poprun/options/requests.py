@@ -100,11 +100,18 @@ class Limits(Request):
     """How the job may end; times are in seconds."""
 
     timeout: float | None = None
+    stall_warning: float = 60.0
     stall_timeout: float | None = None
     max_restarts: int = 0
     grace_period: float = 5.0
     forward_signals: str = "USR1,USR2"
     host_timeout: float = 30.0
+    allow_daemons: bool = False
+
+    @property
+    def longest_wait(self) -> float:
+        """After how long waiting for other instances is worth a word; 0 for never."""
+        return min((wait for wait in (self.stall_warning, self.stall_timeout) if wait), default=0.0)
 
 
 class Display(Request):
