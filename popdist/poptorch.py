@@ -45,6 +45,11 @@ def _blocked(call: str) -> NoReturn:
 class _Distributed(_poptorch.options._DistributedOptions):  # noqa: SLF001 - as PopTorch's PopDist does
     """The place of this process, which only the launcher sets."""
 
+    @property
+    def chosen(self) -> bool:
+        """Whether the program has set the place: never."""
+        return False
+
     def disable(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         _blocked("Distributed.disable")
 
@@ -126,8 +131,9 @@ def _warn_of_strangers(here: Topology, processes: int) -> None:
     if not here.launched and processes > 1:
         logger.warning(
             "mpirun or horovodrun started %d processes, but poprun did not: "
-            "popdist.poptorch.Options() describes each as a job of its own, so each trains alone. "
-            "Start the job with poprun, or use popdist_torch.Options() to train together here",
+            "popdist.poptorch.Options() describes each as a job of its own, in which training is "
+            "an error. Start the job with poprun, or use popdist_torch.Options() to train together "
+            "here",
             processes,
         )
 

@@ -17,6 +17,7 @@ CODES = declare(
         "PD308": "a plain loop uses the distributed optimizer in a way that cannot be right",
         "PD309": "a loss is infinite or not a number",
         "PD320": "gradients were changed before all processes had exchanged them",
+        "PD321": "a process would train alone, though it was started with others",
     }
 )
 """The adapter's codes with their meaning."""

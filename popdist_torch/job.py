@@ -8,6 +8,7 @@ from popdist import backend
 from popdist_torch.errors import AgreementError
 
 if TYPE_CHECKING:
+    from popdist_torch.options import Options
     from popdist_torch.options.placement import Placement
 
 
@@ -35,3 +36,23 @@ def require(here: Placement) -> Any:
             "options.Distributed.disable() to train alone",
         )
     return horovod
+
+
+def require_meant_alone(options: Options) -> None:
+    """Checks that a process of a larger job trains alone only where its program says so.
+
+    Args:
+        options: Options that describe this process as the only one.
+
+    Raises:
+        AgreementError: It was started with others, and nothing in the program chose to be alone.
+    """
+    started = backend.launch()
+    if (started.size or 1) > 1 and not options.Distributed.chosen:
+        raise AgreementError(
+            "PD321",
+            "this process would train alone, though it was started with others",
+            value=f"one process in options.Distributed; {started.size} started by {started.by}",
+            hint="start the job with poprun, or use popdist_torch.Options() to train together "
+            "under other launchers; options.Distributed.disable() says that it is meant",
+        )

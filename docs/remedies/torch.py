@@ -91,4 +91,15 @@ REMEDIES = {
             "([plain loops](torch.md#plain-loops))."
         ),
     ),
+    "PD321": (
+        (
+            "Options describe one process, but a launcher started several, and nothing in the "
+            "program chose that: `popdist.poptorch.Options()` without poprun, options from a file "
+            "of another run, or `setEnvVarNames` with variables that nobody set."
+        ),
+        (
+            "Start the job with poprun, or use `popdist_torch.Options()`, which knows other "
+            "launchers too. `options.Distributed.disable()` says that each is to train alone."
+        ),
+    ),
 }

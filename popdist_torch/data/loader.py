@@ -40,7 +40,24 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         # Whether the next iteration starts at `_position`, and not in the epoch after it.
         self._waiting = True
         self._default_start = kwargs.get("multiprocessing_context") is None
+        # A loader in another process leaves it to its owner to go on to the next epoch.
+        self._owned = False
+        self._whole = dataset
+        self._opening = False
+        self._part = reading.part_of(dataset)
         super().__init__(dataset, **reading.loader_arguments(), **kwargs)
+
+    @property
+    def dataset(self) -> Any:
+        """What this process reads of the data; the whole set where it is not divided.
+
+        As many samples as it reads in an epoch, in this epoch's order.
+        """
+        return self._whole if self._opening or self._part is None else self._part
+
+    @dataset.setter
+    def dataset(self, dataset: Any) -> None:
+        self._whole = dataset
 
     def state_dict(self) -> dict[str, Any]:
         """Where in the data the program stands: behind the last batch that it was given.
@@ -55,6 +72,8 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration go on where another run's loader stood.
+
+        That of a loader which stood behind its epoch's last batch is the next epoch.
 
         What was read already is skipped by index; only an ``IterableDataset`` is read again up to
         there. Torch's global generator is left as it is. Random transformations in data workers are
@@ -73,28 +92,40 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         if not self._waiting:
             self._position = self._position.next_epoch()
         self._waiting = False
+        position = self._position
+        return self._counted(self._read(position), position)
+
+    def _read(self, position: Position) -> Iterator[Any]:
         if self.num_workers and self._default_start and self._iterator is None:
             self.multiprocessing_context = start_method()
-        position, sampler = self._position, self._reading.sampler
+        sampler = self._reading.sampler
         with self._as_when_the_epoch_began(position):
             skip = position.batch
             if sampler is not None:
                 sampler.start(position.epoch, skip * self._reading.items_per_batch)
                 skip = 0
-            batches = super().__iter__()
+            self._opening = True  # torch's workers read the whole set, by index
+            try:
+                batches = super().__iter__()
+            finally:
+                self._opening = False
             if sampler is not None:
                 sampler.draw()
             for _ in islice(batches, skip):
                 pass
-        return self._counted(batches, position)
+        return batches
 
     def _counted(self, batches: Iterator[Any], position: Position) -> Iterator[Any]:
+        resumed = position.batch
         for batch in batches:
             position.batch += 1
             yield batch
-        if self._position is position:  # no other iteration has begun meanwhile
-            self._position = position.next_epoch()
-            self._waiting = True
+        if self._position is not position:  # another iteration has begun meanwhile
+            return
+        self._position = position.next_epoch()
+        self._waiting = True
+        if resumed and position.batch == resumed and not self._owned:
+            yield from iter(self)
 
     @contextmanager
     def _as_when_the_epoch_began(self, position: Position) -> Iterator[None]:
@@ -206,6 +237,7 @@ class DataLoader(PositionedLoader):
         if mode != DataLoaderMode.Sync:
             pieces = _pieces(reading, mode, rebatched_worker_size)
             source = PositionedLoader(dataset, pieces or reading, **workers, **kwargs)
+            source._owned = True  # noqa: SLF001 - of the same module
             self._accessor = _accessor(source, reading, async_options, joined=pieces is not None)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]

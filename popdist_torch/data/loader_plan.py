@@ -14,6 +14,7 @@ from popdist_torch.data.sampler import (
     EpochSampler,
     GivenSampler,
     GroupedBatchSampler,
+    InstancePart,
     PartitionSampler,
 )
 from popdist_torch.errors import DataError
@@ -59,6 +60,19 @@ class Reading:
             That reading; its position still counts whole batches.
         """
         return replace(self, batch_size=rows, drop_last=False)
+
+    def part_of(self, dataset: Any) -> InstancePart | None:
+        """What this process reads of a data set.
+
+        Args:
+            dataset: The whole set.
+
+        Returns:
+            Its part; None where the set is not divided.
+        """
+        if self.shared is None or not isinstance(self.sampler, PartitionSampler):
+            return None
+        return InstancePart(dataset, self.sampler)
 
     def loader_arguments(self) -> dict[str, Any]:
         """How torch's loader is told.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import Dataset, Sampler
 
 from popdist_torch.errors import DataError
 
@@ -73,13 +73,56 @@ class PartitionSampler(EpochSampler):
     def __len__(self) -> int:
         return len(self._part)
 
-    def _items(self) -> Iterable[int]:
+    def indices(self) -> Sequence[int]:
+        """What is read in the epoch that was started last, skipped or not.
+
+        Returns:
+            Indices of samples of the whole set.
+        """
         positions = self._part.positions(self._epoch)
         if self._seed is None:
             return positions
         order = torch.randperm(self._length, generator=_generator(self._seed, self._epoch))
         indices: list[int] = order[torch.tensor(positions)].tolist()
         return indices
+
+    def _items(self) -> Iterable[int]:
+        return self.indices()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that was started last."""
+        return self._epoch
+
+
+class InstancePart(Dataset[Any]):
+    """What one process reads of a data set: what ``loader.dataset`` is.
+
+    Attributes that it does not have are those of the whole set.
+
+    Args:
+        whole: The data set.
+        sampler: What of it is read.
+    """
+
+    def __init__(self, whole: Any, sampler: PartitionSampler) -> None:
+        self._whole = whole
+        self._sampler = sampler
+        self._drawn: tuple[int, Sequence[int]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getitem__(self, index: int) -> Any:
+        epoch = self._sampler.epoch
+        if self._drawn is None or self._drawn[0] != epoch:
+            self._drawn = (epoch, self._sampler.indices())
+        return self._whole[self._drawn[1][index]]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_whole":  # not there yet while a copy is being made
+            raise AttributeError(name)
+        return getattr(self._whole, name)
 
 
 class DrawnSampler(EpochSampler):

@@ -220,6 +220,8 @@ class TrainingExecutor(Executor):
             )
         here = self._options.placement
         horovod = job.require(here) if here.num_processes > 1 else None
+        if horovod is None:
+            job.require_meant_alone(self._options)
         if horovod is not None and self._check_agreement:
             agreement.require(
                 agreement.facts(replicas.model.module, self._options, self._optimizer), horovod

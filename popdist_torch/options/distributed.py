@@ -21,9 +21,10 @@ class DistributedOptions(OptionsDict):
     path = "Distributed."
 
     def __init__(self) -> None:
+        self._chosen = False
         super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
         here = launch()
-        self.configureProcessId(here.rank or 0, here.size or 1)
+        self._place(here.rank or 0, here.size or 1)
 
     @with_effect("the process trains alone")
     def disable(self) -> DistributedOptions:
@@ -48,9 +49,10 @@ class DistributedOptions(OptionsDict):
         Raises:
             OptionError: The variables hold no valid place.
         """
-        return self.configureProcessId(
-            _number(var_process_id, default=0), _number(var_num_processes, default=1)
-        )
+        self._place(_number(var_process_id, default=0), _number(var_num_processes, default=1))
+        # Variables that nobody has set are no choice to train alone.
+        self._chosen = var_num_processes in os.environ
+        return self
 
     @with_effect("the place among the processes of the job")
     def configureProcessId(self, process_id: int, num_processes: int) -> DistributedOptions:
@@ -66,6 +68,11 @@ class DistributedOptions(OptionsDict):
         Raises:
             OptionError: The index does not exist among so many processes.
         """
+        self._place(process_id, num_processes)
+        self._chosen = True
+        return self
+
+    def _place(self, process_id: int, num_processes: int) -> None:
         whole_number("the number of processes", num_processes, least=1)
         if whole_number("the process id", process_id, least=0) >= num_processes:
             raise OptionError(
@@ -74,7 +81,6 @@ class DistributedOptions(OptionsDict):
                 value=f"process {process_id} of {num_processes}",
             )
         self.set(distributed_process_id=process_id, num_distributed_processes=num_processes)
-        return self
 
     @without_effect
     def IPUoFConfigFiles(self, files: str | list[str]) -> DistributedOptions:
@@ -89,6 +95,11 @@ class DistributedOptions(OptionsDict):
         paths = [files] if isinstance(files, str) else names("IPUoFConfigFiles", files)
         self.set(ipuof_configs=dict(enumerate(paths)))
         return self
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the program has set the place, rather than a launcher."""
+        return bool(self._chosen)
 
     @property
     def processId(self) -> int:

@@ -59,6 +59,13 @@ def train(path, instance=None, moment=None, call=None):
     if values["calls"]:
         training.setOptimizer(optimizer)
     started, calls, losses = values["calls"], values["calls"], []
+
+    def save(epoch):
+        if calls % 2 == 0:
+            if popdist.getInstanceIndex() == instance and calls == call:
+                os.fsync = lambda _descriptor: die()
+            saved.save(epoch=epoch, calls=calls)
+
     for epoch in range(values["epoch"], EPOCHS):
         for images, labels in loader:
             # The host draws too, from all of its streams.
@@ -69,12 +76,12 @@ def train(path, instance=None, moment=None, call=None):
             mine = popdist.getInstanceIndex() == instance
             if mine and calls == call and moment != "saving":
                 threading.Timer(moment, die).start()
-            if calls % 2 == 0:
-                if mine and calls == call:
-                    os.fsync = lambda _descriptor: die()
-                saved.save(epoch=epoch, calls=calls)
+            # Behind the last batch comes the next epoch, so what ends this one comes before.
+            if calls % len(loader):
+                save(epoch)
         scheduler.step()
         training.setOptimizer(optimizer)
+        save(epoch + 1)
     return {
         "weights": reference.flat(model),
         "statistics": np.stack(

@@ -68,14 +68,28 @@ def attempts():
     lonely = poptorch.Options().randomSeed(1)
     lonely.Distributed.disable()
     yield "alone", trained(lonely)
-    yield "popdist", trained(popdist.poptorch.Options().randomSeed(1))
     yield "loop", looped()
     other = poptorch.Options().randomSeed(1)
     other.Distributed.configureProcessId(0, 3)
+    unset = poptorch.Options().randomSeed(1)
+    unset.Distributed.setEnvVarNames("NO_SUCH_SIZE", "NO_SUCH_RANK")
+    foreign = poptorch.Options().randomSeed(1)
+    foreign.Distributed.set(num_distributed_processes=1, distributed_process_id=0)  # as of a file
+    wrong = {
+        "another job": other,
+        "popdist": popdist.poptorch.Options().randomSeed(1),
+        "variables that nobody set": unset,
+        "another run's options": foreign,
+    }
+    for kind, options in wrong.items():
+        yield kind, error_of(options)
+
+
+def error_of(options):
     try:
-        trained(other)
+        return trained(options)
     except poptorch.Error as error:
-        yield "another job", str(error)
+        return str(error)
 
 
 def run_rank(folder):
@@ -121,15 +135,17 @@ def test_plain_loops_train_together(answers):
     assert abs(reference([[0, 2, 1, 3], [4, 6, 5, 7]]) - first).max() < 1e-14
 
 
-@pytest.mark.parametrize("kind", ["alone", "popdist"])
-def test_processes_that_are_to_be_alone_are(answers, kind):
+def test_processes_that_are_to_be_alone_are(answers):
     expected = reference([[0, 1], [2, 3], [4, 5], [6, 7]])
-    for weights in answers[kind]:
+    for weights in answers["alone"]:
         assert abs(expected - weights).max() < 1e-14
 
 
-def test_training_alone_by_mistake_is_said(answers):
-    assert "each trains alone" in answers["output"]
+@pytest.mark.parametrize("kind", ["popdist", "variables that nobody set", "another run's options"])
+def test_training_alone_by_mistake_is_an_error(answers, kind):
+    for text in answers[kind]:
+        assert "PD321" in text
+        assert "2 started by" in text
 
 
 def test_options_of_another_job_are_an_error(answers):

@@ -109,14 +109,33 @@ def test_a_finished_epoch_is_the_start_of_the_next():
     assert second != first
 
 
-def test_the_last_batch_of_an_epoch_ends_it():
-    straight = loader(batch_size=3)
+@pytest.mark.parametrize(
+    "kind", ["in order", "generator", "divided, shuffled", "stream", "batch sampler", "workers"]
+)
+def test_behind_the_last_batch_comes_the_next_epoch(kind):
+    """A position that was saved in the loop, before the loader said that its epoch was over."""
+    straight = way(kind)()
     for _ in straight:
         state = straight.state_dict()
-    resumed = loader(batch_size=3)
+    host = torch.get_rng_state()
+    second = [values(b) for b in straight]
+    resumed = way(kind)()
     resumed.load_state_dict(state)
-    assert list(resumed) == []
-    assert len(list(resumed)) == len(resumed) == 7
+    torch.set_rng_state(host)
+    assert [values(b) for b in resumed] == second != []
+    assert resumed.state_dict()["epoch"] == 2
+
+
+def test_the_data_set_of_a_divided_loader_is_this_process_part():
+    data = TensorDataset(torch.arange(LENGTH))
+    data.classes = "an attribute of the program's own"
+    divided = loader(place=(1, 2), batch_size=3, shuffle=True, dataset=data)
+    for _ in range(2):  # in the order of each epoch
+        read = [row for batch in divided for row in values(batch)]
+        assert [int(row[0]) for row in divided.dataset] == read
+        assert len(divided.dataset) == len(read) < LENGTH
+    assert divided.dataset.classes == data.classes
+    assert loader(batch_size=3, dataset=data).dataset is data
 
 
 def test_an_abandoned_epoch_is_over():
