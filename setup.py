@@ -46,6 +46,10 @@ EXTRAS = {
         "build>=1.2",
         "mpi4py>=4.0",
         "types-psutil",
+        # The page about notebooks is run as one.
+        "nbclient>=0.10",
+        "nbformat>=5.10",
+        "ipykernel>=6.29",
         "pyyaml",
     ],
 }

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import popdist
 from tests.distributed.endings import Job
 from tests.distributed.jobs import LAUNCHER, run_command
 from tests.hosts.network import Hosts, missing
@@ -114,3 +115,37 @@ def test_nothing_is_left_on_any_host(options, tmp_path, what, willing):
     finally:
         job.clean_up()
     assert code == {"interrupt": 130, "poprun": -signal.SIGKILL, "mpirun": 137}[what]
+
+
+@pytest.mark.parametrize("ilds", ["1", "2"])
+def test_the_guides_command_lines_for_several_hosts_run_with_one_note(options, ilds):
+    """Sections 2.3.3 and 2.3.4 of the guide, with the addresses of these hosts."""
+    words = ["--numa-aware=yes", "--vipu-server-host=10.3.7.150", "--vipu-partition=P8"]
+    words += ["--vipu-cluster=A8", f"--num-ilds={ilds}", "--mpi-global-args=--tag-output"]
+    words += ["--mpi-local-args=-x PYTHONPATH", "--num-replicas=8", "--num-instances=2"]
+    code = "import popdist as p; print(p.getNumLocalReplicas(), p.getNumTotalReplicas())"
+    status, output = run_command([*LAUNCHER, *options, *words, *PYTHON, code])
+    assert status == 0, output
+    notes = [line for line in output.splitlines() if line.startswith("poprun: ")]
+    assert len(notes) == 1
+    assert "the V-IPU server 10.3.7.150 is not asked" in notes[0]
+    for index in range(2):
+        assert f"[1,{index}]<stdout>:4 8" in output.splitlines()
+
+
+def test_a_function_runs_on_several_hosts_and_answers(options):
+    factor = 7
+
+    def where(word):
+        import socket
+
+        if word == "fail" and popdist.getInstanceIndex() == 1:
+            raise ValueError(word)
+        return socket.gethostname(), popdist.getInstanceIndex() * factor
+
+    split = dict(option.removeprefix("--").split("=", 1) for option in options)
+    keywords = {name.replace("-", "_"): value for name, value in split.items()}
+    answers = popdist.run(where, args=("hello",), num_instances=4, **keywords)
+    assert answers == [(f"pophost{1 + i // 2}", i * factor) for i in range(4)]
+    with pytest.raises(popdist.JobError, match="instance 1 of 2 raised ValueError: fail"):
+        popdist.run(where, args=("fail",), num_instances=2, **keywords)
