@@ -56,7 +56,16 @@ def codes_table() -> str:
             lines += [f"### {code}: {meanings[code]}", "", cause, "", f"**What to do.** {fix}", ""]
             if said := [f"- `{text}`" for text in texts().get(code, []) if _readable(text)]:
                 lines += ["It says:", "", *said, ""]
+    lines += ["## Retired codes", "", "| Code | Now |", "|---|---|"]
+    lines += [
+        f"| {old} | [{new}](#{_anchor(new, meanings)}) |" for old, new in errors.RETIRED.items()
+    ]
     return "\n".join(lines).rstrip()
+
+
+def _anchor(code: str, meanings: dict[str, str]) -> str:
+    words = re.sub(r"[^\w\s-]", "", f"{code}: {meanings[code]}".lower())
+    return "-".join(words.split())
 
 
 def _readable(text: str) -> bool:

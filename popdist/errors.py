@@ -15,11 +15,13 @@ CODES: dict[str, str] = {
     "PD004": "an argument does not fit the job",
     "PD005": "a call contradicts what the launcher decides",
     "PD006": "the variables of another launcher hold no place in a job",
+    "PD007": "the instances of a job disagree about what they are about to do",
     # Host communication (popdist.backend).
     "PD010": "no usable Horovod is installed",
     "PD011": "Horovod sees another job than the launcher started",
     "PD012": "host communication is not initialised",
     "PD013": "Horovod is running with another framework's binding",
+    "PD014": "the options describe another job than the one this process belongs to",
     # Exchange of gradients (popdist.exchange).
     "PD020": "an exchange plan does not fit the buffers it was given",
     "PD021": "an exchange was aborted because another instance ended or failed",
@@ -64,6 +66,9 @@ CODES: dict[str, str] = {
 }
 """The codes of this package with their meaning; codes are never reused."""
 
+RETIRED: dict[str, str] = {"PD304": "PD007", "PD413": "PD007", "PD568": "PD007"}
+"""Codes that are given no more, with those that took their place."""
+
 _declared = dict(CODES)
 
 
@@ -77,11 +82,13 @@ def declare(codes: dict[str, str]) -> dict[str, str]:
         ``codes``.
 
     Raises:
-        ValueError: A code is malformed, or was given before with another meaning.
+        ValueError: A code is malformed, retired, or was given before with another meaning.
     """
     for code, meaning in codes.items():
         if not (len(code) == 5 and code[:2] == "PD" and code[2:].isdecimal() and meaning):  # noqa: PLR2004 - PDnnn
             raise ValueError(f"{code!r} is no code of the form PDnnn with a meaning")
+        if code in RETIRED:
+            raise ValueError(f"{code} is retired: {RETIRED[code]} took its place")
         if _declared.setdefault(code, meaning) != meaning:
             raise ValueError(f"{code} already means: {_declared[code]}")
     return codes

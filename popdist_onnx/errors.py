@@ -50,7 +50,6 @@ CODES = declare(
         "PD565": "gradients are to be summed on the host, but nobody is connected there",
         "PD566": "a tensor is not finite",
         "PD567": "a stream of gradients does not exist, or the session has none",
-        "PD568": "the instances disagree about the model, the options or the weights",
         "PD569": "options speak of replicas in other processes, but there are none",
         "PD570": "a device does not exist, or cannot run a session",
         "PD571": "the data of a step do not fit the model",

@@ -12,7 +12,6 @@ CODES = declare(
         "PD410": "a value cannot be reduced, gathered or broadcast over the instances",
         "PD411": "a distribution strategy cannot be created here",
         "PD412": "a distribution strategy was used in a way it cannot honour",
-        "PD413": "the instances disagree about variables, collectives or steps",
         "PD414": "a model would be trained outside of the job's strategy",
         "PD415": "TF_CONFIG describes no cluster",
         "PD420": "this TensorFlow has no estimators",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist.exchange import Disagreement, disagreements
-from popdist.exchange.agreement import ABSENT, listed
+from popdist.agreement import ABSENT, Disagreement, digest, disagreements, listed
+from popdist.exchange import gather
 from popdist_torch.errors import AgreementError
 
 if TYPE_CHECKING:
@@ -92,11 +91,11 @@ def require(stated: Mapping[str, str], horovod: Any) -> None:
         AgreementError: Instances differ; raised on all of them.
     """
     # A loader that only some instances build, for validation say, is no contradiction.
-    found = [row for row in disagreements(stated, horovod) if not _only_somewhere(row)]
+    found = [row for row in disagreements(stated, gather(horovod)) if not _only_somewhere(row)]
     if not found:
         return
     raise AgreementError(
-        "PD304",
+        "PD007",
         f"the instances are about to train different things:{listed(found)}",
         hint=_hint(found),
     )
@@ -112,7 +111,7 @@ def _only_somewhere(row: Disagreement) -> bool:
 
 def _digest(parameter: torch.Tensor) -> str:
     flat = parameter.detach().cpu().contiguous().reshape(-1)
-    return hashlib.blake2b(flat.view(torch.uint8).numpy().data, digest_size=8).hexdigest()
+    return digest(flat.view(torch.uint8).numpy().data)
 
 
 def _hint(found: list[Disagreement]) -> str:

@@ -10,7 +10,6 @@ CODES = declare(
         "PD301": "a batch does not fit micro-batch x accumulation x iterations x replicas",
         "PD302": "a data set cannot be divided over the instances",
         "PD303": "the model has no loss, or more than one",
-        "PD304": "the instances disagree about the model or the data",
         "PD305": "a wrapped model was used in a way its state does not allow",
         "PD306": "an optimizer cannot be used",
         "PD307": "a checkpoint cannot be written, read or used",

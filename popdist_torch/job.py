@@ -28,7 +28,7 @@ def require(here: Placement) -> Any:
     seen = (0, 1) if horovod is None else (horovod.rank(), horovod.size())
     if (here.process_id, here.num_processes) != seen:
         raise AgreementError(
-            "PD304",
+            "PD014",
             "the options describe another job than the one this process belongs to",
             value=f"process {here.process_id} of {here.num_processes} in options.Distributed; "
             f"instance {seen[0]} of {seen[1]} in the job",

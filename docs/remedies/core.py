@@ -50,6 +50,23 @@ REMEDIES = {
         ),
         "`unset` those that are left over in the shell to run alone, or start with poprun.",
     ),
+    "PD007": (
+        (
+            "The instances of a job have built different models, options, optimizers or data sets, "
+            "hold other weights, or have run out of data at different times. The message says who "
+            "has what."
+        ),
+        (
+            "Build all of them alike on every instance, with equally many batches. Weights differ "
+            "where no seed was set, or where one instance alone has loaded them: in PyTorch, call "
+            "`options.randomSeed(n)` right before the model is built, or broadcast the parameters "
+            "([what must be equal](torch.md#what-must-be-equal-on-all-instances)); in Keras, "
+            "broadcast the variables; in ONNX, "
+            "`popdist_onnx.horovod.broadcast_weights(session)`, then `session.weightsFromHost()`. "
+            "Give `popdist_onnx.train` and `fit` the whole data set on every instance: each takes "
+            "its part of it."
+        ),
+    ),
     "PD010": (
         "Horovod is not installed, or was not built for this framework.",
         "`python -m popdist.horovod_build` ([building Horovod](horovod-build.md)).",
@@ -77,6 +94,16 @@ REMEDIES = {
         (
             "Train with one framework in a process. If `popdist.init()` took the wrong binding, "
             "import the right one before it."
+        ),
+    ),
+    "PD014": (
+        (
+            "`options.Distributed` was set by hand to a number of processes, or a place among "
+            "them, that is not what started this process."
+        ),
+        (
+            "Start the job with poprun and use `popdist.poptorch.Options()`, or call "
+            "`options.Distributed.disable()` to train alone."
         ),
     ),
     "PD020": (

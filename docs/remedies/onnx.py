@@ -157,14 +157,6 @@ REMEDIES = {
         "There is no stream of this name.",
         "`session.getHostReduceStreamIds()` lists them.",
     ),
-    "PD568": (
-        "Instances are about to train different models, options or weights, or on different data.",
-        (
-            "For weights, `popdist_onnx.horovod.broadcast_weights(session)`, then "
-            "`session.weightsFromHost()`. For data, give `train` and `fit` the whole data set on "
-            "every instance: each takes its part of it."
-        ),
-    ),
     "PD569": (
         "Options speak of replicas elsewhere, but this process is alone.",
         "Start with poprun, and let `popdist.popart.configureSessionOptions(options)` set them.",

@@ -28,16 +28,6 @@ REMEDIES = {
         "A strategy was asked for what it cannot do on a host.",
         "Follow the hint; a compiled loop wants an instance for each replica.",
     ),
-    "PD413": (
-        (
-            "Instances build other variables, hold other weights, or have run out of data at "
-            "different times."
-        ),
-        (
-            "Build models and data sets alike everywhere, and give all instances the same number "
-            "of batches. Weights that one instance alone has loaded must be broadcast."
-        ),
-    ),
     "PD414": (
         (
             "A Keras model was created outside of the strategy's scope, so nothing keeps it equal "

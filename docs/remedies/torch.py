@@ -32,16 +32,6 @@ REMEDIES = {
             "`popdist_torch.identity_loss(value, reduction='none')`."
         ),
     ),
-    "PD304": (
-        (
-            "Instances built different models, options or data sets; or their first weights "
-            "differ because no seed was set."
-        ),
-        (
-            "Call `options.randomSeed(n)` right before the model is built, or broadcast the "
-            "parameters ([what must be equal](torch.md#what-must-be-equal-on-all-instances))."
-        ),
-    ),
     "PD305": (
         (
             "A wrapped model was called after `destroy`, with other shapes, or for something that "

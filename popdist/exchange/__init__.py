@@ -1,14 +1,12 @@
 """The gradient exchange that the torch and the ONNX adapter share.
 
-`planner` decides, from sizes alone, how gradients lie in flat buffers and in which slices those
-travel; `arenas` allocates the buffers; `allreduce` moves the slices over the real Horovod;
-`agreement` finds out whether all instances mean the same thing before the first of them moves.
+`buckets` decides, from sizes alone, how gradients lie in flat buffers and in which slices those
+travel, and allocates the buffers; `allreduce` moves the slices over the real Horovod.
 """
 
 from __future__ import annotations
 
-from popdist.exchange.agreement import Disagreement, disagreements
-from popdist.exchange.allreduce import Exchange
+from popdist.exchange.allreduce import Exchange, gather
 from popdist.exchange.buckets import (
     DEFAULT_LENT_BYTES,
     DEFAULT_SLICE_BYTES,
@@ -26,14 +24,13 @@ __all__ = [
     "DEFAULT_LENT_BYTES",
     "DEFAULT_SLICE_BYTES",
     "DEFAULT_TAIL_BYTES",
-    "Disagreement",
     "Exchange",
     "Item",
     "Plan",
     "Slice",
     "Slot",
     "allocate",
-    "disagreements",
+    "gather",
     "plan",
     "views",
 ]

@@ -1,31 +1,29 @@
-"""Do all ranks build the same thing? Asked before the values themselves travel.
+"""Do all ranks build the same thing, and hold the same weights? Asked eagerly, or within a graph.
 
-Every question has the same form, whatever it is about: a digest of its text, gathered eagerly. So a
-rank that creates one variable more than the others asks about it while they ask about their next
-step, the digests differ, and all of them learn who is where, instead of waiting for each other.
+Before values travel, ranks compare eagerly what they are about to do (`popdist.agreement`). Weights
+are compared within a graph as well, because a step may be one of many in a compiled loop.
 """
 
 from __future__ import annotations
 
-import hashlib
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from popdist import agreement
+from popdist.agreement import ABSENT, Disagreement, disagreements
 from popdist_tf.errors import AgreementError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from popdist_tf.collectives.host import HostCollectives
 
 
-_SHOWN = 200
 _NAMED = 5
-_DROPPED = -1
+_STATEMENT = "statement"
 DIVERGENCE_HINT = (
     "broadcast values that one instance alone has loaded or set "
     "(popdist_tf.keras.broadcast_variables), or load them on all instances"
@@ -42,22 +40,7 @@ def agree(collectives: HostCollectives, statement: str) -> None:
     Raises:
         AgreementError: Ranks state different things; raised on all of them.
     """
-    if collectives.horovod is None:
-        return
-    digest = hashlib.sha256(statement.encode()).digest()
-    digests = _gather(collectives, np.frombuffer(digest, dtype=np.int64))
-    if (digests != digests[0]).any():
-        text = statement[:_SHOWN].ljust(_SHOWN).encode()[:_SHOWN]
-        rows = _gather(collectives, np.frombuffer(text, dtype=np.uint8))
-        said = [bytes(row).decode(errors="replace").strip() for row in rows]
-        raise AgreementError(
-            "PD413",
-            "the instances disagree about what they build or run",
-            value="; ".join(f"instance {rank}: {text}" for rank, text in enumerate(said)),
-            accepted="the same variables and data set sizes, in the same order, on every instance",
-            hint="create models, optimizers and data sets alike on all instances; what only one "
-            "of them needs goes outside of the strategy's scope",
-        )
+    _compared(collectives, statement, {})
 
 
 def agree_on_weights(
@@ -76,37 +59,56 @@ def agree_on_weights(
     Raises:
         AgreementError: Weights differ; raised on all ranks, and names those that do.
     """
-    if collectives.horovod is None:
-        return
-    agree(collectives, f"{len(weights)} weights {when}")
-    digests = _gather(collectives, np.array([_digest(value) for _, value in weights], np.int64))
-    held = (digests != _DROPPED).all(axis=0)
-    differ = held & (digests != digests[0]).any(axis=0)
-    if differ.any():
-        names = [name for (name, _), one in zip(weights, differ, strict=True) if one]
+    # Several variables may have the same name.
+    held = {
+        f"{index} {name}": agreement.digest(
+            np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+        )
+        for index, (name, value) in enumerate(weights)
+        if value is not None and collectives.horovod is not None
+    }
+    found = _compared(collectives, f"{len(weights)} weights {when}", held)
+    names = [row.name.partition(" ")[2] for row in found if ABSENT not in row.values]
+    if names:
         raise AgreementError(
-            "PD413",
+            "PD007",
             f"the instances hold different weights {when}: they would train different models",
             value=f"{len(names)} of {len(weights)} variables differ: {', '.join(names[:_NAMED])}",
             hint=DIVERGENCE_HINT,
         )
 
 
-def _digest(value: Any) -> int:
-    return _DROPPED if value is None else zlib.crc32(np.ascontiguousarray(value).data)
+def _compared(
+    collectives: HostCollectives, statement: str, facts: Mapping[str, str]
+) -> list[Disagreement]:
+    if collectives.horovod is None:
+        return []
 
+    def gather(content: bytes) -> list[bytes]:
+        # Also while a graph is being built, where nothing could be answered before a session runs.
+        with tf.init_scope(), context.eager_mode():
+            row = tf.constant(np.frombuffer(content, np.uint8)[np.newaxis])
+            return [bytes(one) for one in collectives.allgather(row).numpy()]
 
-def _gather(collectives: HostCollectives, row: Any) -> Any:
-    # Also while a graph is being built, where nothing could be answered before a session runs.
-    with tf.init_scope(), context.eager_mode():
-        return np.asarray(collectives.allgather(tf.constant(row[np.newaxis])).numpy())
+    found = disagreements({_STATEMENT: statement, **facts}, gather)
+    for row in found:
+        if row.name == _STATEMENT:
+            raise AgreementError(
+                "PD007",
+                "the instances disagree about what they build or run",
+                value=row.says,
+                accepted="the same variables and data set sizes, in the same order, on every "
+                "instance",
+                hint="create models, optimizers and data sets alike on all instances; what only "
+                "one of them needs goes outside of the strategy's scope",
+            )
+    return found
 
 
 # Comparing weights inside of a graph: a number for each, compared over the instances.
 #
 # Gradients that are reduced keep equal weights equal, and different weights different: nothing else
-# would show it. The comparison is part of a step, because a step may be one of many in a compiled
-# loop.
+# would show it.
 
 
 _ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # spreads positions over 64 bits

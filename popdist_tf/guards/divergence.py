@@ -52,7 +52,7 @@ class ComparedOnce:
         self._step = step
         self._label = label
         self._message = (
-            "[PD413] the instances hold different weights after the first step: each would train "
+            "[PD007] the instances hold different weights after the first step: each would train "
             f"a model of its own. {advice} The weights that differ:"
         )
         self._count: ResourceVariable | None = None
@@ -201,7 +201,7 @@ class CompareAfterFirstStep(tf.compat.v1.train.SessionRunHook):  # type: ignore[
         if differ.any():
             names = [name for name, one in zip(self._names, differ, strict=True) if one]
             raise AgreementError(
-                "PD413",
+                "PD007",
                 "the workers hold different weights after the first step: each would train a "
                 "model of its own",
                 value=f"{len(names)} of {len(differ)} weights differ: {', '.join(names[:_NAMED])}",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _MESSAGE = (
-    "[PD413] the instances have different numbers of batches: at least one of them has no more "
+    "[PD007] the instances have different numbers of batches: at least one of them has no more "
     "data and others have. Give all instances as many, by dataset.take(n) or steps_per_epoch. "
     "Instances that still have data, and all instances:"
 )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from popdist.exchange import disagreements
-from popdist.exchange.agreement import listed
+from popdist.agreement import disagreements, listed
+from popdist.exchange import gather
 from popdist_torch.checkpoint import file
 from popdist_torch.checkpoint.parts import Job, load_optimizer
 from popdist_torch.errors import AgreementError, PlainLoopError
@@ -116,10 +116,10 @@ def _described(name: str, value: Any) -> str:
 
 
 def _require_same(stated: dict[str, str], horovod: Any) -> None:
-    found = disagreements(stated, horovod)
+    found = disagreements(stated, gather(horovod))
     if found:
         raise AgreementError(
-            "PD304",
+            "PD007",
             f"the processes are about to share different things:{listed(found)}",
             hint="build the same model in every process",
         )

@@ -75,7 +75,7 @@ def test_every_difference_is_named_on_every_instance_before_the_first_exchange()
     for sent in (first.pop("sent"), second.pop("sent")):
         np.testing.assert_array_equal(sent, networks.weights(1)["w1"])
     assert first == second
-    assert all("[PD568]" in text for text in first.values())
+    assert all("[PD007]" in text for text in first.values())
     assert "values of w1" in first["weights"]
     assert "broadcast_weights(session)" in first["weights"]
     assert "DOUBLE [5, 8], number 2 on instance 0; FLOAT [5, 8]" in first["types"]
@@ -166,7 +166,7 @@ def unequal_data_sets():
 def test_data_sets_that_differ_are_found_before_an_instance_waits_for_the_other():
     first, second = run_job(unequal_data_sets)
     assert first == second
-    assert "[PD568]" in first["lengths"]
+    assert "[PD007]" in first["lengths"]
     assert "samples: 16 on instance 0; 24 on instance 1" in first["lengths"]
     assert "give every instance the whole data set" in first["lengths"]
     assert "seed: 0 on instance 0; 1 on instance 1" in first["orders"]

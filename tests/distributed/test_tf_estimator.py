@@ -212,7 +212,7 @@ def test_evaluations_that_would_wait_for_training_workers_are_refused(ranks):
 def test_weights_that_the_first_step_makes_different_stop_the_training(ranks):
     for rank in ranks:
         assert (
-            "[PD413] the workers hold different weights after the first step" in rank["diverging"]
+            "[PD007] the workers hold different weights after the first step" in rank["diverging"]
         )
         assert "4 of 4 weights differ: sequential" in rank["diverging"]
 

@@ -348,12 +348,12 @@ def test_a_strategy_before_horovod_is_initialised_is_refused(messages):
 
 def test_a_different_model_on_one_instance_is_named(messages):
     for rank in messages:
-        assert "[PD413]" in rank["models"]
-        assert "instance 0: the first step" in rank["models"]
-        assert "instance 1: variable extra float32(2,)" in rank["models"]
+        assert "[PD007]" in rank["models"]
+        assert "the first step on instance 0" in rank["models"]
+        assert "variable extra float32(2,) on instance 1" in rank["models"]
 
 
 def test_data_sets_of_unequal_length_are_named_before_the_first_step(messages):
     for rank in messages:
-        assert "instance 0: a data set of 2 batches" in rank["data"]
-        assert "instance 1: a data set of 3 batches" in rank["data"]
+        assert "a data set of 2 batches on instance 0" in rank["data"]
+        assert "a data set of 3 batches on instance 1" in rank["data"]

@@ -72,7 +72,7 @@ def test_every_difference_is_named_on_every_instance():
     first, second = run_job(attempts)
     assert first == second
     assert first.pop("nothing") == "trained"
-    assert all("[PD304]" in text for text in first.values())
+    assert all("[PD007]" in text for text in first.values())
     assert "values of first.weight" in first["weights"]
     assert "randomSeed" in first["weights"]
     assert "parameter first.weight: torch.float32 [4, 3] on instance 0" in first["shapes"]

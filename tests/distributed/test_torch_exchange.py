@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from popdist import backend
+from popdist.agreement import disagreements
 from popdist.backend import connect
-from popdist.exchange import Exchange, Item, disagreements, plan, views
+from popdist.exchange import Exchange, Item, gather, plan, views
 from tests.distributed.jobs import run_job
 
 ITEMS = [
@@ -63,8 +64,8 @@ def test_all_instances_hold_the_exact_sum(instances):
 def disagree():
     horovod = connect("torch")
     me = backend.current().instance_index
-    same = disagreements({"a": "1"}, horovod)
-    found = disagreements({"a": "1", "b": "x" * (1 + 100 * me), f"only {me}": ""}, horovod)
+    same = disagreements({"a": "1"}, gather(horovod))
+    found = disagreements({"a": "1", "b": "x" * (1 + 100 * me), f"only {me}": ""}, gather(horovod))
     return {"same": len(same), "found": [[row.name, *row.values] for row in found]}
 
 

@@ -447,9 +447,9 @@ def a_rank_without_a_backward_pass(world):
 
 ERRORS = {
     "accumulation that ends early": (accumulation_that_ends_early, "PD320", "synchronize()"),
-    "another learning rate": (another_learning_rate, "PD304", "0.2 on instance 0; 0.1 on"),
-    "weights loaded on one rank": (weights_loaded_on_one_rank, "PD304", "values of first.weight"),
-    "a step left out on one rank": (a_step_left_out_on_one_rank, "PD304", "updates so far: 2 on"),
+    "another learning rate": (another_learning_rate, "PD007", "0.2 on instance 0; 0.1 on"),
+    "weights loaded on one rank": (weights_loaded_on_one_rank, "PD007", "values of first.weight"),
+    "a step left out on one rank": (a_step_left_out_on_one_rank, "PD007", "updates so far: 2 on"),
     "wholly checkpointed, clipped": (
         functools.partial(wholly_checkpointed, clip=True),
         "PD320",
