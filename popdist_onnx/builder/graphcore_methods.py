@@ -18,7 +18,7 @@ from popdist_onnx.types import InitType, ReductionType, ScatterReduction
 
 
 def require_init_type(inputs: list[Any], bound: dict[str, Any]) -> None:
-    """Checks what ``init`` fills with.
+    """Checks what ``init`` fills with, and takes a name in the place of the batch axis.
 
     Args:
         inputs: The node's inputs.
@@ -32,6 +32,9 @@ def require_init_type(inputs: list[Any], bound: dict[str, Any]) -> None:
         raise ArgumentError(
             "PD501", "init takes an InitType", value=bound["init_type"], accepted="NoInit, Zero"
         )
+    if not isinstance(bound["batch_axis"], int):
+        # The published method has a form without the axis.
+        bound["debugContext"], bound["batch_axis"] = bound["batch_axis"], -1
 
 
 def name_reduction(inputs: list[Any], bound: dict[str, Any]) -> None:
@@ -134,6 +137,7 @@ def _method(
     outputs: int | tuple[int, int] = 1,
     prepare: Any = None,
     outputs_follow: bool = False,
+    takes_id: bool = False,
 ) -> Method:
     least_most = (inputs, inputs) if isinstance(inputs, int) else inputs
     made = (outputs, outputs) if isinstance(outputs, int) else outputs
@@ -148,6 +152,7 @@ def _method(
         summary,
         prepare,
         outputs_follow=outputs_follow,
+        takes_id=takes_id,
     )
 
 
@@ -335,7 +340,14 @@ METHODS = (
         "The sum over replicas; with one replica, the input.",
         Parameter("commGroup", Kind.INTS, None),
     ),
-    _method("reshape", "Reshape", 1, "The input in another shape.", Parameter("shape", Kind.INTS)),
+    _method(
+        "reshape",
+        "Reshape",
+        1,
+        "The input in another shape; its id may be given without a list.",
+        Parameter("shape", Kind.INTS, [], keep_empty=True),
+        takes_id=True,
+    ),
     _method(
         "reverse",
         "Reverse",

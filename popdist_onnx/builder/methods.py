@@ -66,6 +66,7 @@ class Method:
         summary: What the operator does.
         prepare: Changes the arguments (inputs, attributes by name) before a node is made of them.
         outputs_follow: Whether `prepare` says how many outputs there are.
+        takes_id: Whether a single id may stand for the list of them.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Method:
     summary: str
     prepare: Callable[[list[Any], dict[str, Any]], None] | None = None
     outputs_follow: bool = False
+    takes_id: bool = False
 
     @property
     def counts_outputs(self) -> bool:
@@ -250,6 +252,8 @@ def operators(operator_set: type[OperatorSet]) -> list[str]:
 
 
 def _ids(method: Method, given: Any) -> list[str]:
+    if isinstance(given, str) and method.takes_id:
+        return [given]
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise ArgumentError(
             "PD501",

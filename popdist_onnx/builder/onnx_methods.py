@@ -97,6 +97,11 @@ def _method(schema: OpSchema, version: int) -> Method:
         prepare = _split_in_equal_parts
     if schema.name.startswith("Reduce") and "axes" in schema.attributes:
         parameters = [replace(one, keep_empty=one.name == "axes") for one in parameters]
+    if schema.name == "Constant" and "sparse_value" in schema.attributes:
+        # The published method asks whether the array is dense: numpy's always are.
+        parameters = [replace(one, late=one.name != "value") for one in parameters]
+        parameters.insert(1, Parameter("is_value", Kind.FLAG, default=True))
+        prepare = _forget_density
     if schema.deprecated:
         prepare = _refuse_deprecated(schema.name, version)
     least, most = schema.min_output, schema.max_output
@@ -146,6 +151,11 @@ def _summary(schema: OpSchema) -> str:
 
 def _split_in_equal_parts(inputs: list[Any], bound: dict[str, Any]) -> None:
     bound["equal_parts"] = bound["num_outputs"] if len(inputs) == 1 else None
+
+
+def _forget_density(inputs: list[Any], bound: dict[str, Any]) -> None:
+    del inputs
+    bound["is_value"] = None
 
 
 def _refuse_deprecated(op_type: str, version: int) -> Any:

@@ -15,8 +15,10 @@ import onnx_ir as ir
 from popdist_onnx.graph import resampling
 from popdist_onnx.graph.compat import captured, replace_inside, replace_uses, subgraphs
 from popdist_onnx.graph.inference import (
+    RECURRENT,
     SHAPE_OPERANDS,
     annotate,
+    hidden_size,
     keeps_axis,
     operand_type,
     scan_axis,
@@ -268,6 +270,14 @@ def _numbers(node: ir.Node, index: int) -> Array | None:
         # Scales are no weights, although they are floating-point numbers.
         found = np.asarray(value.const_value.numpy())
     return found
+
+
+@_form(*RECURRENT)
+def _recurrent(tape: Tape, node: ir.Node) -> None:
+    """The kernels want the length of the state said."""
+    del tape
+    if (length := hidden_size(node)) is not None:
+        node.attributes["hidden_size"] = ir.AttrInt64("hidden_size", length)
 
 
 @_form("OneHot")

@@ -339,6 +339,7 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
             # Not onnx's own helper, which knows no bfloat16.
             data[name] = ir.to_proto(ir.Tensor(array, name=name))
     proto = ir.serde.serialize_node(node)
+    _complete(proto, node)
     opsets = [onnx.helper.make_opsetid("", opset)]
     try:
         found = onnx.shape_inference.infer_node_outputs(
@@ -352,6 +353,43 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
         node.meta[FAILED_INFERENCE] = _reason(str(why))
         return []
     return [_info(found.get(str(value.name))) for value in node.outputs]
+
+
+def _complete(proto: onnx.NodeProto, node: ir.Node) -> None:
+    """Says what PopART leaves open: a state's length, and axes that are counted from the end."""
+    if node.op_type in RECURRENT and (length := hidden_size(node)) is not None:
+        kept = [one for one in proto.attribute if one.name != "hidden_size"]
+        del proto.attribute[:]
+        proto.attribute.extend([*kept, onnx.helper.make_attribute("hidden_size", length)])
+    known = dims(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
+    if known is None:
+        return
+    for attribute in proto.attribute:
+        if attribute.name == "axis" and attribute.i < 0 and node.op_type == "Flatten":
+            attribute.i += len(known)
+        if attribute.name == "axes":
+            made = len(known) + (len(attribute.ints) if node.op_type == "Unsqueeze" else 0)
+            counted = [axis % made if axis < 0 and made else axis for axis in attribute.ints]
+            attribute.ints[:] = counted
+
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+
+
+def hidden_size(node: ir.Node) -> int | None:
+    """The length of a recurrent node's state.
+
+    Args:
+        node: The node.
+
+    Returns:
+        What it says, or what its weights do; None where these are not known.
+    """
+    said = node.attributes.get_int("hidden_size", 0)
+    weights = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - recurrent ones
+    known = None if weights is None else dims(weights)
+    length = known[-1] if known and not said else said
+    return length if isinstance(length, int) and length else None
 
 
 def _by_model(

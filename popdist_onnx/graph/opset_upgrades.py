@@ -131,13 +131,24 @@ def _is_test(tape: Tape, node: Parts) -> None:
 
 @_upgrades(9, "BatchNormalization")
 def _spatial(tape: Tape, node: Parts) -> None:
-    del tape
-    if node.take("spatial", 1) == 0:
+    """Every element of a sample has statistics of its own: each is a channel."""
+    if node.take("spatial", 1):
+        return
+    if node.outputs > 1:
         raise NotOnHostError(
             "PD521",
-            "BatchNormalization with spatial=0 exists only before opset 9",
-            hint="export the model with opset 9 or newer",
+            "BatchNormalization with spatial=0 trains only before opset 9",
+            hint="ask for one output, or export the model with opset 9 or newer",
         )
+    value = node.tensor(tape)
+    lengths = shape_ops.lengths(value)
+    node.feed(0, tape.Flatten(value, axis=1))
+    for index in range(1, 5):
+        operand = node.tensor(tape, index)
+        if index > 2:  # noqa: PLR2004 - running statistics are not trained
+            (operand,) = tape.custom("ai.graphcore", "Detach", 1, operand)
+        node.feed(index, tape.Reshape(operand, [-1]))
+    node.after = lambda made: tape.Reshape(made, lengths)
 
 
 @_upgrades(14, "BatchNormalization")

@@ -117,17 +117,19 @@ def constant(value: ir.Value) -> Array | None:
 
 
 def _of_constant_node(node: ir.Node) -> Array | None:
-    (attribute,) = node.attributes.values()
-    content = attribute.value
-    match attribute.name:
-        case "value":
-            return np.asarray(content.numpy())
-        case "value_int" | "value_ints":
-            return np.asarray(content, np.int64)
-        case "value_float" | "value_floats":
-            return np.asarray(content, np.float32)
-        case _:
-            return None
+    for name, attribute in node.attributes.items():
+        content = attribute.value
+        match name:
+            case "value":
+                return np.asarray(content.numpy())
+            case "value_int" | "value_ints":
+                return np.asarray(content, np.int64)
+            case "value_float" | "value_floats":
+                return np.asarray(content, np.float32)
+            case _:
+                # A sparse value, or an annotation of PopART's.
+                continue
+    return None
 
 
 def operator_node(

@@ -10,8 +10,10 @@ import torch
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+import popdist_onnx as popart
 from popdist_onnx.builder import Builder
 from popdist_onnx.graph.load import load, save
+from popdist_onnx.lowering import lower
 
 RANDOM = np.random.default_rng(7)
 
@@ -20,7 +22,7 @@ def run(builder, outputs, feeds):
     """The outputs of a builder's model, loaded as a session loads it."""
     for output in outputs:
         builder.addOutputTensor(output)
-    model = save(load(builder.getModelProto()))
+    model = save(lower(load(builder.getModelProto())))
     onnx.checker.check_model(model, full_check=True)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, feeds)
@@ -121,8 +123,6 @@ def test_a_reduction_over_no_axes_is_the_identity(opset):
     outputs += builder.aiGraphcore.reducemedian([x], axes=[])[:1]
     assert all(builder.getTensorShape(output) == [2, 3] for output in outputs)
     array = RANDOM.standard_normal([2, 3]).astype(np.float32)
-    from popdist_onnx.lowering import lower
-
     for output in outputs:
         builder.addOutputTensor(output)
     proto = save(lower(load(builder.getModelProto())))
@@ -200,3 +200,60 @@ def test_rests_of_floating_point_numbers_take_the_divisors_sign():
     ids = [builder.addInputTensor("FLOAT", [5]) for _ in range(2)]
     (found,) = run(builder, [builder.aiOnnx.mod(ids)], dict(zip(ids, [a, b], strict=True)))
     np.testing.assert_array_equal(found, np.mod(a, b))
+
+
+@pytest.mark.parametrize("opset", [10, 11])
+def test_constants_whatever_is_said_of_their_density(opset):
+    builder = Builder(opsets={"ai.onnx": opset})
+    x = builder.addInputTensor("FLOAT", [2])
+    number = np.array([1, 2], np.float32)
+    arguments = (False,) if opset == 11 else ()
+    y = builder.aiOnnx.add([x, builder.aiOnnx.constant(number, *arguments)])
+    np.testing.assert_array_equal(run(builder, [y], {x: number})[0], 2 * number)
+
+
+@pytest.mark.parametrize(("method", "gates"), [("lstm", 4), ("gru", 3), ("rnn", 1)])
+def test_recurrent_states_are_as_long_as_their_weights_say(method, gates):
+    def build(**arguments):
+        builder = Builder(opsets={"ai.onnx": 11})
+        ids = [builder.addInputTensor("FLOAT", one.shape) for one in arrays]
+        outputs = getattr(builder.aiOnnx, method)(ids, 2, **arguments)
+        assert builder.getTensorShape(outputs[0]) == [3, 1, 2, 5]
+        return run(builder, outputs, dict(zip(ids, arrays, strict=True)))
+
+    arrays = [
+        RANDOM.standard_normal(shape).astype(np.float32)
+        for shape in ([3, 2, 4], [1, gates * 5, 4], [1, gates * 5, 5])
+    ]
+    for found, wanted in zip(build(), build(hidden_size=5), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_normalization_of_every_element_before_opset_9():
+    shapes = [[4, 3, 2], *[[3, 2]] * 4]
+    arrays = [RANDOM.random(shape).astype(np.float32) + 0.1 for shape in shapes]
+    builder = Builder(opsets={"ai.onnx": 8})
+    ids = [builder.addInputTensor("FLOAT", one) for one in shapes]
+    y = builder.aiOnnx.batchnormalization(ids, 1, epsilon=0.01, spatial=0)[0]
+    builder.addOutputTensor(y)
+    proto = save(lower(load(builder.getModelProto())))
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, dict(zip(ids, arrays, strict=True)))
+    x, scale, bias, mean, variance = arrays
+    wanted = (x - mean) / np.sqrt(variance + np.float32(0.01)) * scale + bias
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_other_forms_of_arguments():
+    builder = Builder(opsets={"ai.onnx": 9, "ai.graphcore": 1})
+    x = builder.addInputTensor("FLOAT", [2, 3, 4])
+    flat = builder.aiOnnx.flatten([x], axis=-2)
+    assert builder.getTensorShape(flat) == [2, 12]
+    named = builder.aiGraphcore.init([2], popart.DataType.FLOAT, popart.InitType.Zero, "zeros")
+    assert named.startswith("zeros")
+    one = builder.addInputTensor("FLOAT", [1, 1])
+    assert builder.getTensorShape(builder.aiGraphcore.reshape(one)) == []
+    array = RANDOM.standard_normal([2, 3, 4]).astype(np.float32)
+    np.testing.assert_array_equal(
+        run(builder, [flat], {x: array, one: np.ones([1, 1], "f")})[0], array.reshape(2, 12)
+    )
