@@ -9,13 +9,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import batches  # beside this script, as are the next ones
+import architecture  # beside this script, as are the next ones
+import batches
 import graphs
 import overlap
 import placement
 
 IMAGES = Path(__file__).resolve().parents[1] / "images"
-PICTURES = {**placement.PICTURES, **batches.PICTURES, **graphs.PICTURES, **overlap.PICTURES}
+PICTURES = {
+    name: draw
+    for module in (architecture, placement, batches, graphs, overlap)
+    for name, draw in module.PICTURES.items()
+}
 
 
 def main(arguments: list[str]) -> int:
