@@ -1,4 +1,4 @@
-"""Pictures of the layers and of the launcher's folders; every box is a file or folder of the tree."""
+"""Pictures of the layers and of the launcher; each box is a file or folder of the tree."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (
             "popdist/exchange",
             "popdist/poprun",
+            "popdist/runner",
             "popdist/horovod_build",
             "popdist/sdk",
             "popdist/report",

@@ -69,7 +69,7 @@ def test_nothing_of_ours_listens(tmp_path):
             ours = [
                 pid
                 for pid in family(launcher.pid)
-                if pid == launcher.pid or any(b"guard_start.py" in w for w in command_of(pid)[:5])
+                if pid == launcher.pid or any(b"guard/start.py" in w for w in command_of(pid)[:5])
             ]
             assert len(ours) >= 3  # poprun, and a guard for each instance
             listening = listening_inodes()
