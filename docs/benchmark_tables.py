@@ -46,7 +46,9 @@ def pictures() -> str:
     if found is None:
         return NOTHING
     names = [one["name"] for one in found[1]["benchmarks"]]
-    shown = [stem for name in names for stem in ([f"{name}-sizes"] * (name == "exchange") + [name])]
+    shown = ["overview"] + [
+        stem for name in names for stem in ([f"{name}-sizes"] * (name == "exchange") + [name])
+    ]
     return "\n\n".join(
         f"![{stem}](images/benchmarks/{stem}.png)"
         for stem in shown

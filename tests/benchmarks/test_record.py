@@ -181,3 +181,24 @@ def test_the_page_shows_every_aim_with_its_verdict_or_why_there_is_none(tmp_path
     assert "| `second` | - | - | - | - | - | at most twice memcpy | failed |" in text
     assert "| `third` | - | - | - | - | - | at most twice memcpy | not run |" in text
     assert "Of 1 rows with an aim 0 are met and 1 are not." in text
+
+
+def test_a_chart_shows_a_value_its_peers_and_what_an_aim_asks_in_the_same_unit(monkeypatch):
+    aims = (
+        Aim(sentence="at most 60 ms more", of="difference", at_most=60.0),
+        Aim(sentence="at most twice", of="ratio", at_most=2.0),
+    )
+    monkeypatch.setattr(
+        charts, "SUITE", [Benchmark(name="works", what="it", measure=works, aims=aims)]
+    )
+    rows = [
+        Row(name="start", unit="ms", value=117.0, peer="mpirun", peer_value=58.0, aim=aims[0]),
+        Row(name="start", unit="ms", value=117.0, peer="torchrun", peer_value=1578.0, aim=aims[1]),
+        Row(name="hidden", unit="%", value=58.0),
+    ]
+    made = document(Result(benchmark="works", rows=tuple(rows)))
+    start, hidden = charts.groups(made["rows"])
+    assert start.peers == {"mpirun": 58.0, "torchrun": 1578.0}
+    assert start.bounds == {"mpirun": 118.0, "torchrun": 3156.0}
+    assert start.is_best  # mpirun is a limit: it does less
+    assert (hidden.peers, hidden.wants_more) == ({}, True)
