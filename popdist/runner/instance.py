@@ -7,7 +7,7 @@ import sys
 import traceback
 from contextlib import suppress
 
-from popdist.popdist_core import getInstanceIndex
+from popdist.popdist_core import topology
 from popdist.runner.messages import CONTACT, fetch, give
 from popdist.runner.pickles import dump, load
 
@@ -23,7 +23,9 @@ def main(index: int | None = None) -> None:
         index: Which instance this is; None for what the launcher has said.
     """
     contact = os.environ.pop(CONTACT)
-    index = getInstanceIndex() if index is None else index
+    if index is None:
+        # Not `getInstanceIndex`, which needs as many replicas in every instance.
+        index = topology().instance_index or 0
     packed = load(fetch(contact, index))
     # As the caller sees it: modules are found in the same places, before all others.
     sys.path[:0], sys.argv = packed["path"], packed["argv"]

@@ -101,6 +101,13 @@ def test_answers_come_by_instance_with_arrays_and_the_exchange_works():
         np.testing.assert_array_equal(total, [31.0, 42.0])
 
 
+def test_replicas_need_not_divide_evenly():
+    def local():
+        return popdist.topology().num_local_replicas
+
+    assert popdist.run(local, num_instances=2, num_replicas=3) == [2, 1]
+
+
 def test_options_are_those_of_the_command_line_and_output_is_streamed(tmp_path):
     result = tmp_path / "result.json"
     offset = 10
