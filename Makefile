@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 SET ?= $(shell $(PYTHON) constraints/choose.py)
+SEED := $(or $(SEED),$(shell date +%s))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
@@ -12,11 +13,12 @@ FEW := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/
 # Programs of the environment come first, so that Horovod finds the environment's mpicxx and cmake.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test test-latest test-tf-latest lint format bench docs clean help
+.PHONY: demo test test-all test-latest test-tf-latest lint format bench docs clean help
 
 help:
 	@echo "make demo         set up, then train on handwritten digits in 2 instances with 4 replicas"
 	@echo "make test         set up what is missing, then check style and types and run all tests"
+	@echo "make test-all     both of these, with random examples in place of recorded ones; SEED=n repeats"
 	@echo "make test-latest  the same with the newest frameworks, in an environment of its own"
 	@echo "make test-tf-latest  the tests of the TensorFlow adapter alone, in that environment"
 	@echo "make lint         style and types only"
@@ -35,6 +37,13 @@ test: $(READY) lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ALONE)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(FEW)
 	$(BIN)/python -m pytest $(filter-out tests/__pycache__/ $(ALONE) $(FEW),$(wildcard tests/*/))
+
+# What a random example finds becomes an explicit one, so that `make test` has it from then on.
+test-all: export HYPOTHESIS_PROFILE = explore
+test-all:
+	@echo "== random examples: make test-all SEED=$(SEED) repeats them"
+	$(MAKE) test PYTEST_ADDOPTS=--hypothesis-seed=$(SEED)
+	$(MAKE) test-latest PYTEST_ADDOPTS=--hypothesis-seed=$(SEED)
 
 test-latest:
 	$(MAKE) test SET=constraints/latest.txt VENV=.venv-latest

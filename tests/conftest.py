@@ -7,8 +7,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from popdist.popdist_core import Topology
+
+# The same examples on every run; `make test-all` looks for others, and prints the seed that it had.
+settings.register_profile("repeat", derandomize=True)
+settings.register_profile("explore", derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 OPEN_MPI = {"4": "4.1.8", "5": "5.0.11"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ def lines(series: Mapping[int, Points], *, x: str, y: str) -> str:
     Returns:
         An SVG element.
     """
-    finite = [(a, b) for points in series.values() for a, b in points if math.isfinite(a + b)]
+    finite = [(a, b) for points in series.values() for a, b in points if _drawn(a, b)]
     if not finite:
         return "<p>No finite numbers to draw.</p>"
     across = _Axis(min(a for a, _ in finite), max(a for a, _ in finite), _LEFT, _WIDTH - _RIGHT)
@@ -99,7 +100,7 @@ def bars(values: Mapping[int, Sequence[tuple[str, float]]], unit: str) -> str:
         top, left = row * _BAR, float(_LEFT)
         drawn.append(f'<text x="{_LEFT - 8}" y="{top + 15}" text-anchor="end">{index}</text>')
         for kind, length in parts:
-            wide = room * length / most
+            wide = room * (length / most)
             drawn.append(
                 f'<rect class="{kind}" x="{left:.1f}" y="{top + 3}" width="{wide:.1f}" '
                 f'height="{_BAR - 6}"><title>{kind}: {_number(length)} {unit}</title></rect>'
@@ -121,30 +122,36 @@ class _Axis:
     """
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
-        self.low = low
-        self.high = high if high > low else low + (abs(low) or 1.0)
+        self.low = low if high > low else min(low, 0.0)
+        self.high = high if high > low else max(low, 0.0 if low else 1.0)
         self._start = start
         self._end = end
+        # Differences of values between -1 and 1 neither overflow nor vanish.
+        self._exponent = math.frexp(max(abs(self.low), abs(self.high)))[1]
 
     def at(self, value: float) -> float:
         """The place of a value."""
-        part = (value - self.low) / (self.high - self.low)
-        return self._start + part * (self._end - self._start)
+        here, low, high = (math.ldexp(one, -self._exponent) for one in (value, self.low, self.high))
+        return self._start + (here - low) / (high - low) * (self._end - self._start)
 
     def ticks(self) -> list[float]:
-        """Four to nine round values."""
-        rough = (self.high - self.low) / 5
-        power = 10 ** math.floor(math.log10(rough))
+        """Two to nine round values; decimals, as a step may be smaller than any float."""
+        low, high = Decimal(self.low), Decimal(self.high)
+        rough = (high - low) / 5
+        power = Decimal(1).scaleb(rough.adjusted())
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-        first = math.ceil(self.low / step)
-        last = math.floor(self.high / step + 1e-9)
-        return [number * step for number in range(first, last + 1)]
+        first, last = math.ceil(low / step), math.floor(high / step)
+        return list(dict.fromkeys(float(number * step) for number in range(first, last + 1)))
+
+
+def _drawn(a: float, b: float) -> bool:
+    return math.isfinite(a) and math.isfinite(b)
 
 
 def _path(points: Points, across: _Axis, up: _Axis) -> str:
     words, pen = [], "M"
     for a, b in points:
-        if not math.isfinite(a + b):
+        if not _drawn(a, b):
             pen = "M"
             continue
         words.append(f"{pen}{across.at(a):.1f},{up.at(b):.1f}")

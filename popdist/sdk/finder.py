@@ -24,6 +24,9 @@ ALIASES: dict[str, str] = {
 }
 """The SDK's modules and ours: the one declaration of it. Sub-modules follow."""
 
+# By name, as what is served is: the lists of the SDK's names stand on this module, not below it.
+_REFUSALS = "popdist.sdk.surface"
+
 _ABSENT = ("popxl",)  # modules of the SDK for which there is nothing, refused with a word
 _TOPS = {name.partition(".")[0] for name in (*ALIASES, *_ABSENT)}
 
@@ -67,9 +70,9 @@ class Finder:
             return None
         spec = None if mine is None else _spec_of_ours(name, mine)
         if spec is None and _is_importing():
-            from popdist.sdk.surface import refuse_import
+            from importlib import import_module
 
-            refuse_import(name)
+            import_module(_REFUSALS).refuse_import(name)
         return spec
 
     def _is_served_behind(

@@ -4,7 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from popdist.report import drawing, figures
@@ -75,6 +75,10 @@ def test_very_many_instances_are_listed_and_twelve_are_drawn(made):
 VALUES = st.floats(-1e12, 1e12) | st.sampled_from([float("nan"), float("inf")])
 
 
+@example(series=[[(0.0, 5e-324), (1.0, 0.0)]])  # found by a random example
+@example(series=[[(5e-324, 1.0), (0.0, 0.0)]])
+@example(series=[[(-1.7e308, 1.7e308), (1.7e308, -1.7e308)]])
+@example(series=[[(1e16, 3.0), (1e16 + 2, 3.0)]])
 @given(
     st.lists(st.lists(st.tuples(st.floats(0, 1e9), VALUES), max_size=20), min_size=1, max_size=4)
 )
