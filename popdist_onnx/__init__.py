@@ -65,7 +65,16 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "PyWeightsIO",
         "TrainingSession",
     ),
-    "training": ("Trainer", "train"),
+    "training": (
+        "Callback",
+        "Checkpoint",
+        "EarlyStopping",
+        "History",
+        "Trainer",
+        "from_torch",
+        "to_torch",
+        "train",
+    ),
     "types": (
         "AdamMode",
         "AdaptiveMode",

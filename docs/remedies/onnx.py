@@ -197,6 +197,22 @@ REMEDIES = {
         "`DistributedOptimizer` got no training session, or the option is off.",
         "`options.hostAllReduce = True` before the session is made.",
     ),
+    "PD583": (
+        "A setting of `popdist_onnx.train`, a metric or a callback does not exist or does not fit.",
+        "See what is accepted.",
+    ),
+    "PD584": (
+        "`from_torch` cannot export the module, or `to_torch` finds other weights in it.",
+        "Follow the hint; give `to_torch` the module that was exported.",
+    ),
+    "PD585": (
+        "`Trainer.resume` was given a file that another training, or none, has written.",
+        "Make the trainer with the settings of the training that is continued.",
+    ),
+    "PD586": (
+        "An element of a data set has other parts than the model has inputs, or data run out.",
+        "Let each element be `(inputs, labels)` or a dictionary by input.",
+    ),
     "PD580": (
         "Shape inference stopped at an operator, or a shape depends on values.",
         "See the node and the reason that are named: mostly operands that do not fit each other.",

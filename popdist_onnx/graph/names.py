@@ -101,6 +101,9 @@ PHASE = "popdist.phase"
 LOSS = "popdist.loss"
 """Metadata key of models: the name of the loss tensor."""
 
+FROZEN = "popdist.frozen"
+"""Metadata key of models: a JSON list of initializers that are not trained."""
+
 ORIGIN = "popdist.origin"
 """Metadata key of nodes: operator and opset they had in the file, where loading rewrote them."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -263,6 +264,39 @@ class Optimizer:
             The weight's own value where there is one, else the default.
         """
         return self._specifics.get(weight or "", {}).get(key, self._defaults[key])
+
+    def with_learning_rate(self, rate: float) -> Optimizer:
+        """This optimizer with another default learning rate; rates of weights change alike.
+
+        Args:
+            rate: The learning rate.
+
+        Returns:
+            A copy, valid as a replacement where learning rates are not constant.
+        """
+        before = self.value("learningRate")
+        ratio = rate / before.val() if before.val() else 1.0
+        changed = copy.copy(self)
+        changed._defaults = {**self._defaults}  # noqa: SLF001 - a copy of the same class
+        changed._specifics = {name: {**own} for name, own in self._specifics.items()}  # noqa: SLF001 - same
+        changed._defaults["learningRate"] = OptimizerValue(rate, before.isConst())  # noqa: SLF001 - same
+        for own in changed._specifics.values():  # noqa: SLF001 - same
+            if (one := own.get("learningRate")) is not None:
+                own["learningRate"] = OptimizerValue(one.val() * ratio, one.isConst())
+        return changed
+
+    def with_clipped_norm(self, norm: float) -> Optimizer:
+        """This optimizer with the norm of all gradients together clipped.
+
+        Args:
+            norm: The largest norm.
+
+        Returns:
+            A copy.
+        """
+        changed = copy.copy(self)
+        changed._clips = checked_clips([ClipNormSettings.clipAllWeights(norm)])  # noqa: SLF001
+        return changed
 
     def value_map(self, key: str) -> OptimizerValueMap:
         """A setting's value by weight.

@@ -64,6 +64,9 @@ class Session:
         userOptions: Options.
         patterns: Kept; ONNX Runtime optimises by rules of its own.
         name: For messages.
+
+    Attributes:
+        properties: What `modelToHost` writes into a model's metadata.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Session:
         self._require_work()
         self._host = HostTensors(reading)
         self._engine: Engine | None = None
+        self.properties: dict[str, str] = {}
         self._loaded = False
         self._ran = False
         self._cycles = 0
@@ -215,7 +219,7 @@ class Session:
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
         kept = {prop.key: prop.value for prop in proto.metadata_props}
-        onnx.helper.set_model_props(proto, kept | self._saved_properties())
+        onnx.helper.set_model_props(proto, kept | self.properties | self._saved_properties())
         # Accumulators are zero whenever an update is complete.
         last = {n: a for n, a in self._host.data.items() if not n.startswith(ACCUMULATOR)}
         write_model(proto, last, Path(path))

@@ -8,6 +8,7 @@ import numpy as np
 
 from popdist import backend
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.names import ACCUMULATOR, reserved_prefix
 from popdist_onnx.optimizers.optimizer import check_replacement, require_optimizer
 from popdist_onnx.runtime.collectives import (
     Allreduce,
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
     from popdist_onnx.session.devices import DeviceInfo
     from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
 
-_RANDOM_STATE = "popdist.random-state"
+RANDOM_STATE = "popdist.random-state"
+"""Metadata key of saved models: seed and position of the random streams."""
 
 
 class TrainingSession(Session):
@@ -194,6 +196,17 @@ class TrainingSession(Session):
         self.writeWeights(PyWeightsIO(broadcast_tensors(self._host.data, rootRank, horovod)))
 
     @property
+    def trained_weights(self) -> list[str]:
+        """The ids of the weights that updates change."""
+        states = self._reading.states.items()
+        return [name for name, update in states if update and not reserved_prefix(name)]
+
+    @property
+    def saved_variables(self) -> list[str]:
+        """The ids of all that `modelToHost` writes: weights and optimizer state."""
+        return [name for name in self._host.data if not name.startswith(ACCUMULATOR)]
+
+    @property
     def gradients(self) -> Sequence[tuple[HostCopy, Spec]]:
         """What is exchanged, with type and shape, in the order of completion."""
         return self.prepared_engine("gradients").gradients
@@ -228,11 +241,11 @@ class TrainingSession(Session):
     def _saved_properties(self) -> dict[str, str]:
         engine = self.prepared_engine("modelToHost")
         state = f"{engine.seed} {engine.micro_batches}"
-        return {_RANDOM_STATE: state} if len(engine.masks) else {}
+        return {RANDOM_STATE: state} if len(engine.masks) else {}
 
     def _continue_random_streams(self, engine: Engine) -> None:
         for prop in self._proto.metadata_props:
-            if prop.key == _RANDOM_STATE:
+            if prop.key == RANDOM_STATE:
                 engine.seed, engine.micro_batches = (int(word) for word in prop.value.split())
 
     def _facts(self, *, average: bool) -> dict[str, str]:

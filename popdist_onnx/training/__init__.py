@@ -1,5 +1,16 @@
 """Training in a few lines, for those who have a model and data and want no sessions."""
 
+from popdist_onnx.training.callbacks import Callback, Checkpoint, EarlyStopping, History
+from popdist_onnx.training.torch_modules import from_torch, to_torch
 from popdist_onnx.training.trainer import Trainer, train
 
-__all__ = ["Trainer", "train"]
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "EarlyStopping",
+    "History",
+    "Trainer",
+    "from_torch",
+    "to_torch",
+    "train",
+]

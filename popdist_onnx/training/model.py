@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,9 +12,10 @@ import onnx
 from onnx import numpy_helper
 
 from popdist.nearest import did_you_mean
-from popdist_onnx.errors import popart_exception
+from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as to_proto
+from popdist_onnx.graph.names import FROZEN
 from popdist_onnx.graph.values import dims
 from popdist_onnx.session.pipeline import read_with_shapes
 from popdist_onnx.transforms.loss import add_cross_entropy, add_squared_error
@@ -20,9 +23,11 @@ from popdist_onnx.transforms.statistics import train_statistics
 from popdist_onnx.types import DataType, InputShapeInfo, TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import onnx_ir as ir
+
+    from popdist_onnx.transforms.loss import Reduction
 
 
 LABELS = "labels"
@@ -30,6 +35,11 @@ LABELS = "labels"
 
 LOSSES = ("cross_entropy", "mse")
 """The losses by name."""
+
+LOSS_KIND = "popdist.loss-kind"
+"""Metadata key of models: one of `LOSSES`, or the id of the loss that the model computes."""
+
+_SHOWN = 12
 
 _RANK_OF_SCORES = 2
 
@@ -89,7 +99,7 @@ class Trainable(NamedTuple):
     classes: int | None
 
 
-def trainable(proto: onnx.ModelProto, loss: str) -> Trainable:
+def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) -> Trainable:
     """Adds what training needs and inference does not.
 
     Batch normalisation that was exported for inference is switched to training. Where the model
@@ -98,6 +108,7 @@ def trainable(proto: onnx.ModelProto, loss: str) -> Trainable:
     Args:
         proto: The model, with known shapes.
         loss: ``cross_entropy`` or ``mse`` of the first output, or the id of a scalar of the model.
+        evaluation: Whether the loss is wanted of each label, of the model as it is for inference.
 
     Returns:
         The model with its loss.
@@ -105,7 +116,10 @@ def trainable(proto: onnx.ModelProto, loss: str) -> Trainable:
     Raises:
         popart_exception: There is no such loss.
     """
-    model = train_statistics(load(proto))
+    model = load(proto)
+    if not evaluation:
+        train_statistics(model)
+    reduction: Reduction = "none" if evaluation else "mean"
     classes = None
     if loss == "cross_entropy":
         scores = _scores(model.graph.outputs[0])
@@ -119,9 +133,9 @@ def trainable(proto: onnx.ModelProto, loss: str) -> Trainable:
                 hint='loss="mse", or the id of a scalar that the model computes itself',
             )
         classes = known[1]
-        add_cross_entropy(model, str(scores.name), LABELS)
+        add_cross_entropy(model, str(scores.name), LABELS, reduction)
     elif loss == "mse":
-        add_squared_error(model, str(model.graph.outputs[0].name), LABELS)
+        add_squared_error(model, str(model.graph.outputs[0].name), LABELS, reduction)
     elif not _has(model, loss):
         raise popart_exception(
             "PD579",
@@ -130,6 +144,38 @@ def trainable(proto: onnx.ModelProto, loss: str) -> Trainable:
             hint=did_you_mean(loss, LOSSES, shown="'{}'"),
         )
     return Trainable(to_proto(model), "loss" if loss in LOSSES else loss, classes)
+
+
+def mark_frozen(proto: onnx.ModelProto, patterns: str | Iterable[str]) -> None:
+    """Writes into a model which of its weights are not trained.
+
+    Args:
+        proto: The model, changed in place; what it freezes already stays frozen.
+        patterns: Names, or patterns with ``*`` and ``?``.
+
+    Raises:
+        ValueRangeError: A pattern fits no weight.
+    """
+    names = [tensor.name for tensor in proto.graph.initializer]
+    properties = {prop.key: prop.value for prop in proto.metadata_props}
+    frozen = dict.fromkeys(json.loads(properties.get(FROZEN, "[]")))
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        found = [name for name in names if name == pattern or fnmatchcase(name, pattern)]
+        if not found:
+            raise ValueRangeError(
+                "PD583",
+                f"freeze: no weight is called '{pattern}'",
+                accepted=", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else ""),
+                hint=did_you_mean(pattern, names, shown="'{}'"),
+            )
+        frozen.update(dict.fromkeys(found))
+    if frozen:
+        onnx.helper.set_model_props(proto, properties | {FROZEN: json.dumps(list(frozen))})
+
+
+def stated_loss(proto: onnx.ModelProto) -> str | None:
+    """The loss that a model was exported for; None where it says nothing."""
+    return next((one.value for one in proto.metadata_props if one.key == LOSS_KIND), None)
 
 
 def _scores(output: ir.Value) -> ir.Value:

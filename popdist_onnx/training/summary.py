@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING
+
+import onnx_ir as ir
 
 from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import rule_of
@@ -14,9 +17,9 @@ from popdist_onnx.transforms.accumulate import updaters
 from popdist_onnx.transforms.autodiff import variables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    import onnx_ir as ir
+    import onnx
 
 _SHOWN = 3
 
@@ -51,6 +54,43 @@ def training_summary(model: ir.Model) -> str:
             table(("Weight", "Type and shape", "Gradient"), per_weight),
         )
     )
+
+
+def weight_summary(proto: onnx.ModelProto, trained: Collection[str]) -> str:
+    """Says of each floating-point initializer of a model whether it is trained.
+
+    Args:
+        proto: The model.
+        trained: The ids of the weights that are.
+
+    Returns:
+        A table, with the number of elements that are trained and that are not.
+    """
+    properties = {prop.key: prop.value for prop in proto.metadata_props}
+    frozen = json.loads(properties.get(names.FROZEN, "[]"))
+    statistics = {
+        name
+        for node in proto.graph.node
+        if node.op_type == "BatchNormalization"
+        for name in node.input[3:5]
+    }
+    rows, counts = [], {True: 0, False: 0}
+    for tensor in proto.graph.initializer:
+        kind = ir.DataType(tensor.data_type)
+        if not kind.is_floating_point():
+            continue
+        counts[tensor.name in trained] += prod(tensor.dims)
+        if tensor.name in trained:
+            says = "trained"
+        elif tensor.name in statistics:
+            says = "running statistic"
+        elif tensor.name in frozen:
+            says = "frozen"
+        else:
+            says = "not trained: a constant, or without a gradient"
+        rows.append((tensor.name, f"{kind.name} {list(tensor.dims)}", says))
+    total = f"{counts[True]:,} numbers are trained, {counts[False]:,} are not"
+    return table(("Weight", "Type and shape", ""), rows) + "\n" + total
 
 
 def operator_report(model: ir.Model) -> tuple[str, bool]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +13,33 @@ from tqdm import tqdm
 
 from popdist import backend
 from popdist.nearest import did_you_mean
-from popdist_onnx.errors import ArgumentError, ValueRangeError
+from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import write_model
+from popdist_onnx.graph.load import read
 from popdist_onnx.runtime.collectives import digest, require_agreement
 from popdist_onnx.session.devices import DeviceManager
-from popdist_onnx.session.inference import InferenceSession
 from popdist_onnx.session.step_io import PyStepIO
-from popdist_onnx.session.training import TrainingSession
-from popdist_onnx.session.weights import PyWeightsIO
-from popdist_onnx.training.data import Array, Data, indices, sample_count, updates_of
+from popdist_onnx.session.training import RANDOM_STATE, TrainingSession
+from popdist_onnx.training.callbacks import History, callbacks_of
+from popdist_onnx.training.data import Array, Data, sample_count, updates_of
+from popdist_onnx.training.evaluation import Evaluator, metrics_of
 from popdist_onnx.training.job import current_job
-from popdist_onnx.training.model import trainable, with_batch, with_stored_fills
+from popdist_onnx.training.model import (
+    LABELS,
+    LOSSES,
+    mark_frozen,
+    stated_loss,
+    trainable,
+    with_batch,
+    with_stored_fills,
+)
 from popdist_onnx.training.optimizers import optimizer_of
+from popdist_onnx.training.sources import Layout, source_of
+from popdist_onnx.training.summary import weight_summary
 from popdist_onnx.types import AnchorReturnType, DataFlow, ReductionType, SessionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
 
     import onnx
@@ -34,8 +47,17 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
-    from popdist_onnx.runtime.state import Array
+    from popdist_onnx.training.callbacks import Callback
+    from popdist_onnx.training.evaluation import Metric
     from popdist_onnx.training.job import Job
+    from popdist_onnx.training.sources import Source as SampleSource
+
+logger = logging.getLogger("popdist.onnx")
+
+_CHECKPOINT = "popdist.training"
+"""Metadata key of checkpoints: history, number of updates and seed, as JSON."""
+
+_PAIR = 2
 
 
 # Do all instances train on the same data set in the same order? Asked before the first update.
@@ -79,27 +101,14 @@ def _few(array: Array) -> Array:
 # Settings of the front door: those that exist, with numbers that make sense.
 
 
-def require_known(function: Callable[..., Any], given: Iterable[str]) -> None:
-    """Checks names of settings against those that a function takes.
-
-    Args:
-        function: The function.
-        given: The names.
-
-    Raises:
-        ArgumentError: It takes no such setting.
-    """
-    known = [
-        one.name
-        for one in inspect.signature(function).parameters.values()
-        if one.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
+def require_known(known: Sequence[str], given: Iterable[str]) -> None:
+    """Refuses settings that do not exist, with the nearest one that does."""
     for name in given:
         if name not in known:
             raise ArgumentError(
                 "PD579",
                 f"there is no setting {name}",
-                accepted=", ".join([*known, "epochs"]),
+                accepted=", ".join(known),
                 hint=did_you_mean(name, known),
             )
 
@@ -121,16 +130,17 @@ def require_positive(**numbers: object) -> None:
 
 
 class Trainer:
-    """Trains an ONNX model on arrays.
+    """Trains an ONNX model.
 
     Under poprun the model is trained by all replicas of all instances together, each with its part
     of the data; under mpirun or horovodrun likewise, once the program has called
     ``popdist_onnx.horovod.init()``. Gradients are means over the global batch.
 
     Args:
-        model: The model: a file, its content, or a proto.
+        model: The model: a file, its content, or a proto, as `from_torch` makes it.
         loss: ``"cross_entropy"`` (labels are class numbers) or ``"mse"`` of the model's first
-            output; or the id of a scalar tensor where the model computes its loss itself.
+            output; or the id of a scalar tensor where the model computes its loss itself. None
+            takes what `from_torch` wrote into the model, else cross entropy.
         optimizer: How weights are updated: ``"sgd"``, ``"momentum"``, ``"adam"``, ``"adamw"``,
             ``"adamax"``, ``"lamb"``, ``"rmsprop"``, ``"adagrad"``, ``"adadelta"``, with torch's
             values for the rest, or an optimizer object; SGD with momentum 0.9 if None.
@@ -139,44 +149,61 @@ class Trainer:
         accumulation: Micro-batches per weight update and replica.
         seed: Of the order of samples and of random operators.
         check_finite: Whether a step stops at the first tensor that is not finite, and names it.
+        freeze: Weights that are not trained: names, or patterns such as ``"encoder.*"``.
+        clip_norm: The largest norm of all gradients together; None does not clip.
+        metrics: What is measured on validation data beside the loss: ``"accuracy"``,
+            ``"absolute_error"``, or functions by name, from outputs and labels to a number per
+            sample (or one for all of them).
+
+    Attributes:
+        session: The training session.
+        history: All epochs so far, those before a checkpoint included.
+        stop: Set by a callback to end the training after the epoch.
 
     Raises:
-        popart_exception: The model, the loss or the optimizer cannot be used.
+        popart_exception: The model or a setting cannot be used.
     """
 
     def __init__(
         self,
         model: Source,
         *,
-        loss: str = "cross_entropy",
+        loss: str | None = None,
         optimizer: Optimizer | str | None = None,
         learning_rate: float | None = None,
         batch_size: int = 32,
         accumulation: int = 1,
         seed: int = 0,
-        check_finite: bool = False,
+        check_finite: bool = True,
+        freeze: str | Iterable[str] = (),
+        clip_norm: float | None = None,
+        metrics: Iterable[str] | Mapping[str, Metric] = (),
     ) -> None:
         require_positive(batch_size=batch_size, accumulation=accumulation)
-        chosen = optimizer_of(optimizer, learning_rate)
         self._job = current_job()
         self._original = with_stored_fills(_copy(model))
+        mark_frozen(self._original, freeze)
+        self._loss_kind = loss or stated_loss(self._original) or "cross_entropy"
+        self._metrics = metrics_of(metrics)
+        self._optimizer = _clipped(optimizer_of(optimizer, learning_rate), clip_norm)
         self._model = with_batch(self._original, batch_size)
-        self._batch = batch_size
-        self._accumulation = accumulation
+        self._layout = Layout(batch_size, accumulation, self._job)
         self._seed = seed
-        self._epoch = 0
-        proto, self._loss, classes = trainable(self._model, loss)
+        self._updates = 0
+        self.history = History()
+        self.stop = False
+        proto, self._loss, classes = trainable(self._model, self._loss_kind)
         self._data = Data.of(proto, classes)
         self._samples = Data.of(self._model, None)
-        self._options = self._session_options()
-        self._options.enableFloatingPointChecks = check_finite
+        self._predictor: Evaluator | None = None
+        self._evaluator: Evaluator | None = None
         self.session = TrainingSession(
             proto,
             DataFlow(1, {self._loss: AnchorReturnType("All")}),
             self._loss,
-            chosen,
+            self._optimizer,
             DeviceManager().createCpuDevice(),
-            userOptions=self._options,
+            userOptions=self._session_options(check_finite=check_finite),
         )
         self.session.prepareDevice()
         if self.session.is_random:
@@ -187,73 +214,116 @@ class Trainer:
 
     def fit(
         self,
-        inputs: ArrayLike | Mapping[str, ArrayLike],
+        inputs: Any,
         labels: ArrayLike | None = None,
         *,
         epochs: int = 1,
         shuffle: bool = True,
-    ) -> list[float]:
+        validation: Any = None,
+        callbacks: Iterable[Callback | Callable[[Trainer, dict[str, float]], Any]] = (),
+        schedule: Callable[[int], float] | None = None,
+        progress: bool | None = None,
+    ) -> History:
         """Trains for some epochs; call it again to go on.
 
         Args:
-            inputs: Samples, first dimension; with several inputs, arrays by id. Every process gets
-                the whole data set and takes its part.
-            labels: What the loss compares with; None where the model computes its loss itself.
+            inputs: Samples, first dimension; with several inputs, arrays by id. Or a data set with
+                a length and an index (as torch has them), a ``tf.data.Dataset``, a DataLoader or
+                anything else to iterate, or a function that returns an iterator for each epoch;
+                elements are ``(inputs, labels)`` or dictionaries by input, samples or batches of
+                any size. Every instance gets the whole data and takes its part.
+            labels: What the loss compares with; None where the model computes its loss itself, or
+                the data bring their labels.
             epochs: Passes over the data.
-            shuffle: Whether the order is drawn anew for each.
+            shuffle: Whether the order is drawn anew for each; what is iterated has its own order.
+            validation: ``(inputs, labels)``, or inputs alone, to be measured after each epoch.
+            callbacks: `Callback` objects, or functions of trainer and record after each epoch.
+            schedule: The learning rate of each update, by its number from 0 (over all calls).
+            progress: Whether a progress bar is shown, by the job's first instance only; None shows
+                it where somebody watches.
 
         Returns:
-            For each epoch the mean loss over all samples of the job.
+            For each epoch of this call the mean loss over all samples of the job; its ``records``
+            have everything that was measured.
 
         Raises:
             popart_exception: The data do not fit the model, or the instances have different ones.
         """
         require_positive(epochs=epochs)
-        data = self._data.named(inputs, labels)
-        samples = sample_count(data)
+        source = source_of(inputs, labels, self._data, self._layout, epochs)
         require_same_training(
             self._job,
-            data,
-            samples=samples,
-            batch_size=self._batch,
+            source.first(),
+            samples=source.samples,
+            batch_size=self._layout.batch,
             epochs=epochs,
             shuffle=shuffle,
             seed=self._seed,
         )
-        size = self._batch * self._accumulation * self._job.total_replicas
-        updates = updates_of(samples, size)
-        anchors = self.session.initAnchorArrays()
-        history: list[float] = []
+        called = callbacks_of(callbacks)
+        held_out = None if validation is None else self._pair(validation)
+        updates = None if source.samples is None else updates_of(source.samples, self._layout.size)
+        shown = progress if progress is not None else None
+        history = History()
+        self.stop = False
+        for callback in called:
+            callback.on_train_begin(self)
         with tqdm(
-            total=epochs * updates,
+            total=None if updates is None else epochs * updates,
             unit="update",
             desc="Training",
-            disable=None if self._job.first else True,
+            disable=(None if shown is None else not shown) if self._job.first else True,
         ) as bar:
             for _ in range(epochs):
-                order = (self._seed, self._epoch) if shuffle else None
-                total = 0.0
-                for chosen in indices(
-                    samples,
-                    batch=self._batch,
-                    accumulation=self._accumulation,
-                    job=self._job,
-                    order=order,
-                ):
-                    step = {n: np.ascontiguousarray(a[chosen]) for n, a in data.items()}
-                    self.session.run(PyStepIO(step, anchors))
-                    total += float(anchors[self._loss].mean())
-                    bar.update()
-                self._epoch += 1
-                history.append(self._over_job(total / updates))
-                bar.set_postfix(epoch=self._epoch, loss=f"{history[-1]:.4f}")
+                record = self._epoch(source, called, bar, schedule, shuffle=shuffle)
+                if held_out is not None:
+                    found = self.evaluate(*held_out)
+                    record |= {f"val_{name}": value for name, value in found.items()}
+                history.add(record)
+                self.history.add(record)
+                for callback in called:
+                    callback.on_epoch_end(self, dict(record))
+                words = {name: f"{value:.4g}" for name, value in record.items() if name != "epoch"}
+                bar.set_postfix(epoch=int(record["epoch"]), **words)
+                if self._stop_asked():
+                    break
         return history
+
+    def evaluate(self, inputs: Any, labels: ArrayLike | None = None) -> dict[str, float]:
+        """Measures loss and metrics of the model as it is for inference.
+
+        Args:
+            inputs: Samples, as arrays; every instance gets all of them and measures its part.
+            labels: What the loss compares with.
+
+        Returns:
+            The mean loss over all samples as ``loss``, and the mean of each metric by its name.
+
+        Raises:
+            popart_exception: The data do not fit the model, or there are fewer samples than a
+                batch in a model that computes its loss itself.
+        """
+        data = self._data.named(inputs, labels)
+        samples = sample_count(data)
+        mine = np.arange(samples)
+        if self._loss_kind in LOSSES:
+            mine = np.concatenate(np.array_split(mine, self._job.total_replicas)[self._part])
+        elif samples < self._layout.batch:
+            raise popart_exception(
+                "PD579",
+                "the model computes its loss of whole batches only",
+                value=f"{samples} samples",
+                accepted=f"{self._layout.batch} or more",
+            )
+        totals = self._totals({name: one[mine] for name, one in data.items()}, len(mine))
+        whole = self._summed(totals)
+        return {name: whole[name] / whole["samples"] for name in whole if name != "samples"}
 
     def predict(self, inputs: ArrayLike | Mapping[str, ArrayLike]) -> Array:
         """Computes the model's first output as it is trained so far.
 
         Args:
-            inputs: Samples, as for `fit`.
+            inputs: Samples, as arrays.
 
         Returns:
             The output for each sample.
@@ -262,43 +332,191 @@ class Trainer:
             popart_exception: The data do not fit the model.
         """
         data = self._samples.named(inputs)
-        samples = sample_count(data)
-        output = self._model.graph.output[0].name
-        options = SessionOptions()
-        options.constantWeights = False
-        session = InferenceSession(
-            self._model,
-            DataFlow(1, {output: AnchorReturnType("All")}),
-            DeviceManager().createCpuDevice(),
-            userOptions=options,
-        )
-        session.prepareDevice()
-        session.writeWeights(PyWeightsIO(self._present()))
-        session.weightsFromHost()
-        anchors = session.initAnchorArrays()
-        parts = []
-        for start in range(0, samples, self._batch):
-            # The last batch is filled up by repeating its last sample.
-            chosen = np.minimum(np.arange(start, start + self._batch), samples - 1)
-            step = {name: np.ascontiguousarray(array[chosen]) for name, array in data.items()}
-            session.run(PyStepIO(step, anchors))
-            parts.append(anchors[output][: samples - start].copy())
-        return np.concatenate(parts)
+        output = str(self._model.graph.output[0].name)
+        if self._predictor is None:
+            self._predictor = Evaluator(self._model, [output], self._layout.batch)
+        batches = self._predictor.run(self._present(), data, sample_count(data))
+        return np.concatenate([found[output].copy() for _, found in batches])
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the model with its trained weights, otherwise as it was given.
 
-        For a file that training can be resumed from exactly, see ``session.modelToHost``.
+        For a file that training can be resumed from exactly, see `save_checkpoint`.
 
         Args:
             path: The file.
         """
         write_model(self._original, self._present(), Path(path))
 
+    def save_checkpoint(self, path: str | PathLike[str]) -> None:
+        """Writes all that `resume` needs: weights, optimizer state, random streams, history.
+
+        Every instance may call it; the job's first one writes.
+
+        Args:
+            path: The file; an older one is replaced once the new one is whole.
+        """
+        if not self._job.first:
+            return
+        state = {"records": self.history.records, "updates": self._updates, "seed": self._seed}
+        self.session.properties[_CHECKPOINT] = json.dumps(state)
+        self.session.modelToHost(path)
+
+    def resume(self, path: str | PathLike[str]) -> None:
+        """Goes on where a checkpoint was written; every instance calls it.
+
+        The next `fit` takes the samples in the order in which the training would have gone on.
+
+        Args:
+            path: The file; in a job only the first instance needs it.
+
+        Raises:
+            popart_exception: It is no checkpoint, or one of another model or optimizer.
+        """
+        state: dict[str, Any] = {}
+        if self._job.first:
+            state = self._read_checkpoint(path)
+        state = self._from_first(state)
+        if "error" in state:
+            raise popart_exception("PD585", state["error"], value=str(path))
+        if self._in_job:
+            self.session.broadcastWeights(0)
+        self.session.weightsFromHost()
+        engine = self.session.prepared_engine("resume")
+        engine.seed, engine.micro_batches = state["random"]
+        self._seed, self._updates = state["seed"], state["updates"]
+        self.history = History(state["records"])
+
+    def load_weights(self, weights: Mapping[str, ArrayLike]) -> None:
+        """Replaces weights; optimizer state stays.
+
+        Args:
+            weights: Arrays by id; weights that are not named stay too.
+
+        Raises:
+            ValueRangeError: There is no such weight, or an array does not fit.
+        """
+        present = self._present()
+        for name, content in weights.items():
+            array = np.asarray(content)
+            if name not in present or array.shape != present[name].shape:
+                raise ValueRangeError(
+                    "PD583",
+                    f"no weight '{name}' of this shape",
+                    value=list(array.shape),
+                    accepted=str(list(present[name].shape)) if name in present else None,
+                    hint=did_you_mean(name, present),
+                )
+        state = self.session.prepared_engine("load_weights").state
+        for name, content in weights.items():
+            state.write(name, np.asarray(content).astype(present[name].dtype))
+
     @property
     def weights(self) -> dict[str, Array]:
         """The model's weights as trained so far, by id."""
         return {name: array.copy() for name, array in self._present().items()}
+
+    @property
+    def trained(self) -> list[str]:
+        """The ids of the weights that training changes."""
+        return self.session.trained_weights
+
+    def summary(self) -> str:
+        """What will be trained and what will not, as a table.
+
+        Returns:
+            A line for each floating-point initializer: its type and shape, and whether it is
+            trained, frozen, a running statistic, or without a gradient.
+        """
+        return weight_summary(self._original, self.trained)
+
+    @property
+    def _in_job(self) -> bool:
+        return self._job.total_replicas > self._job.local_replicas
+
+    @property
+    def _part(self) -> slice:
+        return slice(self._job.first_replica, self._job.first_replica + self._job.local_replicas)
+
+    def _epoch(
+        self,
+        source: SampleSource,
+        callbacks: Sequence[Callback],
+        bar: Any,
+        schedule: Callable[[int], float] | None,
+        *,
+        shuffle: bool,
+    ) -> dict[str, float]:
+        number = len(self.history)
+        anchors = self.session.initAnchorArrays()
+        total, count = 0.0, 0
+        steps = source.updates((self._seed, number) if shuffle else None)
+        while (step := self._next(steps, source)) is not None:
+            if schedule is not None:
+                self._set_rate(schedule(self._updates))
+            self.session.run(PyStepIO(step, anchors))
+            loss = float(anchors[self._loss].mean())
+            total, count = total + loss, count + 1
+            for callback in callbacks:
+                callback.on_update_end(self, self._updates, loss)
+            self._updates += 1
+            bar.update()
+        if not count:
+            raise popart_exception(
+                "PD586",
+                "the data ended before there was a whole update",
+                accepted=f"at least {self._layout.size} samples (batch size x accumulation x "
+                "replicas of the job)",
+                hint="give a function that makes the iterator where it can be used up",
+            )
+        rate = self._optimizer.value("learningRate").val()
+        mean = self._over_job(total / count)
+        return {"epoch": number + 1, "loss": mean, "learning_rate": rate}
+
+    def _next(
+        self, steps: Iterator[dict[str, Array]], source: SampleSource
+    ) -> dict[str, Array] | None:
+        """The data of the next update; None at the end, which has to be that of all instances."""
+        step = next(steps, None)
+        if self._in_job and source.samples is None:
+            have = self._summed({"have": float(step is not None), "instances": 1.0})
+            if 0 < have["have"] < have["instances"]:
+                raise popart_exception(
+                    "PD586",
+                    "the data end after another number of updates on some instances",
+                    value=f"update {self._updates}: {int(have['have'])} of "
+                    f"{int(have['instances'])} instances have data",
+                    hint="give every instance the same data; fit takes its part by itself",
+                )
+        return step
+
+    def _set_rate(self, rate: float) -> None:
+        if rate != self._optimizer.value("learningRate").val():
+            self._optimizer = self._optimizer.with_learning_rate(float(rate))
+            self.session.updateOptimizerFromHost(self._optimizer)
+
+    def _totals(self, data: Mapping[str, Array], samples: int) -> dict[str, float]:
+        """Sums over samples: of the loss, of each metric, and their number."""
+        output = str(self._model.graph.output[0].name)
+        by_label = self._loss_kind in LOSSES
+        if self._evaluator is None:
+            proto, loss, _ = trainable(self._model, self._loss_kind, evaluation=True)
+            self._evaluator = Evaluator(proto, dict.fromkeys([output, loss]), self._layout.batch)
+        totals = dict.fromkeys(["loss", *self._metrics, "samples"], 0.0)
+        # A loss that the model computes is one of a whole batch: what is left over has none.
+        kept = samples if by_label else samples - samples % self._layout.batch
+        for rows, found in self._evaluator.run(self._present(), data, kept):
+            count = rows.stop - rows.start
+            totals["loss"] += float(np.mean(found[self._loss], dtype=np.float64)) * count
+            totals["samples"] += count
+            for name, metric in self._metrics.items():
+                value = np.mean(metric(found[output], data[LABELS][rows]), dtype=np.float64)
+                totals[name] += float(value) * count
+        return totals
+
+    def _pair(self, validation: Any) -> tuple[Any, Any]:
+        is_pair = isinstance(validation, tuple | list) and len(validation) == _PAIR
+        return (validation[0], validation[1]) if is_pair else (validation, None)
 
     def _present(self) -> dict[str, Array]:
         """The weights where they lie; the next update changes them."""
@@ -306,48 +524,78 @@ class Trainer:
         names = [tensor.name for tensor in self._original.graph.initializer]
         return {name: state.read(name) for name in names if name in state}
 
-    def _session_options(self) -> SessionOptions:
+    def _read_checkpoint(self, path: str | PathLike[str]) -> dict[str, Any]:
+        """The state in a file, whose weights become the host's; an error as a text."""
+        try:
+            proto = read(path)
+            properties = {prop.key: prop.value for prop in proto.metadata_props}
+            if _CHECKPOINT not in properties:
+                return {"error": "the file is no checkpoint: write it with save_checkpoint"}
+            stored = {tensor.name for tensor in proto.graph.initializer}
+            missing = [name for name in self.session.saved_variables if name not in stored]
+            if missing:
+                return {"error": f"the checkpoint has no {missing[0]}: its optimizer was another"}
+            self.session.resetHostWeights(proto)
+        except popart_exception as error:
+            return {"error": error.what}
+        words = properties.get(RANDOM_STATE, "0 0").split()
+        found: dict[str, Any] = json.loads(properties[_CHECKPOINT])
+        return found | {"random": [int(word) for word in words]}
+
+    def _from_first(self, content: dict[str, Any]) -> dict[str, Any]:
+        """What the job's first instance has."""
+        if not self._in_job:
+            return content
+        horovod: Any = backend.connect("torch")
+        found: dict[str, Any] = horovod.broadcast_object(content, root_rank=0)
+        return found
+
+    def _stop_asked(self) -> bool:
+        return self._summed({"stop": float(self.stop)})["stop"] > 0
+
+    def _session_options(self, *, check_finite: bool) -> SessionOptions:
         options = SessionOptions()
-        options.enableGradientAccumulation = self._accumulation > 1
-        options.accumulationFactor = self._accumulation
+        options.enableFloatingPointChecks = check_finite
+        options.enableGradientAccumulation = self._layout.accumulation > 1
+        options.accumulationFactor = self._layout.accumulation
         options.accumulationAndReplicationReductionType = ReductionType.Mean
         options.enableReplicatedGraphs = self._job.local_replicas > 1
         options.replicatedGraphCount = self._job.local_replicas
-        options.enableDistributedReplicatedGraphs = (
-            self._job.total_replicas > self._job.local_replicas
-        )
+        options.enableDistributedReplicatedGraphs = self._in_job
         options.globalReplicationFactor = self._job.total_replicas
         options.globalReplicaOffset = self._job.first_replica
         options.hostAllReduce = self._job.horovod is not None
         return options
 
     def _over_job(self, loss: float) -> float:
-        if self._job.total_replicas == self._job.local_replicas:
-            return loss
+        weighted = self._summed({"loss": loss * self._job.local_replicas})
+        return weighted["loss"] / self._job.total_replicas
+
+    def _summed(self, numbers: Mapping[str, float]) -> dict[str, float]:
+        """Numbers summed over the job's instances."""
+        if not self._in_job:
+            return dict(numbers)
         from popdist_onnx import horovod
 
-        weighted = np.asarray([loss * self._job.local_replicas], np.float64)
-        total = horovod.allreduce(weighted, op=horovod.Sum, name="popdist_onnx.epoch_loss")
-        return float(total[0]) / self._job.total_replicas
+        given = np.asarray(list(numbers.values()), np.float64)
+        total = horovod.allreduce(given, op=horovod.Sum, name="popdist_onnx.training_numbers")
+        return dict(zip(numbers, (float(one) for one in total), strict=True))
 
 
 def train(
     model: Source,
-    inputs: ArrayLike | Mapping[str, ArrayLike],
+    inputs: Any,
     labels: ArrayLike | None = None,
-    *,
-    epochs: int = 1,
     **settings: Any,
 ) -> Trainer:
-    """Trains an ONNX model on arrays.
+    """Trains an ONNX model.
 
     Args:
-        model: The model: a file, its content, or a proto.
-        inputs: Samples, first dimension; with several inputs, arrays by id.
-        labels: What the loss compares with; None where the model computes its loss itself.
-        epochs: Passes over the data.
-        **settings: Those of `Trainer`: ``loss``, ``optimizer``, ``learning_rate``,
-            ``batch_size``, ...
+        model: The model: a file, its content, or a proto, as `from_torch` makes it.
+        inputs: Arrays, a data set, or something to iterate; see `Trainer.fit`.
+        labels: What the loss compares with.
+        **settings: Those of `Trainer` (``loss``, ``optimizer``, ``learning_rate``, ``batch_size``,
+            ``freeze``, ...) and of `Trainer.fit` (``epochs``, ``validation``, ``callbacks``, ...).
 
     Returns:
         The trainer, to save or to go on with.
@@ -355,10 +603,31 @@ def train(
     Raises:
         popart_exception: The model, the settings or the data cannot be used.
     """
-    require_known(Trainer, settings)
-    trainer = Trainer(model, **settings)
-    trainer.fit(inputs, labels, epochs=epochs)
+    fitting = [one.name for one in _keywords(Trainer.fit)]
+    require_known([one.name for one in _keywords(Trainer)] + fitting, settings)
+    trainer = Trainer(model, **{n: v for n, v in settings.items() if n not in fitting})
+    if trainer.session.prepared_engine("train").state.names and current_job().first:
+        logger.info("what is trained:\n%s", trainer.summary())
+    trainer.fit(inputs, labels, **{n: v for n, v in settings.items() if n in fitting})
     return trainer
+
+
+def _keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    given = inspect.signature(function).parameters.values()
+    return [one for one in given if one.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def _clipped(optimizer: Optimizer, norm: float | None) -> Optimizer:
+    if norm is None:
+        return optimizer
+    if optimizer.getClipNormSettings():
+        raise ArgumentError(
+            "PD583",
+            "the optimizer object clips gradients already",
+            value=f"clip_norm={norm}",
+            hint="leave clip_norm out",
+        )
+    return optimizer.with_clipped_norm(norm)
 
 
 def _copy(source: Any) -> onnx.ModelProto:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -171,6 +172,12 @@ def variables(graph: ir.Graph, frozen: Collection[str] = ()) -> list[ir.Value]:
     ]
 
 
+def frozen_of(model: ir.Model) -> list[str]:
+    """The initializers that a model says are not to be trained."""
+    found: list[str] = json.loads(model.metadata_props.get(names.FROZEN, "[]"))
+    return found
+
+
 def weights_and_statistics(graph: ir.Graph) -> list[ir.Value]:
     """The initializers that training changes, running statistics of normalisation among them.
 
@@ -243,6 +250,7 @@ class Autodiff(Pass):
             True.
         """
         load_rules()
+        self.frozen = {*self.frozen, *frozen_of(model)}
         graph, loss = model.graph, loss_of(model)
         wanted = _find(graph, self.wanted)
         paths = Paths(graph, [*variables(graph, self.frozen), *wanted], loss)
@@ -423,7 +431,7 @@ def gradients_of(model: ir.Model, frozen: Collection[str] = ()) -> dict[str, ir.
     made = {str(value.name): value for node in model.graph for value in node.outputs}
     found = {
         str(value.name): made.get(names.gradient(str(value.name)))
-        for value in variables(model.graph, frozen)
+        for value in variables(model.graph, {*frozen, *frozen_of(model)})
     }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.tensor import Tensor
 
-Reduction = Literal["mean", "sum"]
+Reduction = Literal["mean", "sum", "none"]
+"""What becomes of the losses of single labels; with ``none`` they stay apart."""
 
 
 class SetLoss(Pass):
@@ -129,7 +130,7 @@ def add_cross_entropy(
         model: The model, changed in place; afterwards its loss is the output ``loss``.
         logits: The tensor of scores, shape ``[batch, classes, ...]``.
         labels: Name of the input that is added, int64 class numbers of shape ``[batch, ...]``.
-        reduction: Mean or sum over the labels.
+        reduction: Mean or sum over the labels, or none.
 
     Returns:
         The model.
@@ -139,7 +140,7 @@ def add_cross_entropy(
     known = scores.dims or (None, None)
     wanted = tape.input(labels, ir.DataType.INT64, [known[0], *known[2:]])
     made = tape.many("SoftmaxCrossEntropyLoss", ["loss"], scores, wanted, reduction=reduction)
-    return _finished(model, made[0])
+    return _finished(model, made[0], scalar=reduction != "none")
 
 
 def add_squared_error(
@@ -151,7 +152,7 @@ def add_squared_error(
         model: The model, changed in place; afterwards its loss is the output ``loss``.
         output: The tensor to compare.
         target: Name of the input that is added, of the same type and shape.
-        reduction: Mean or sum over all elements.
+        reduction: Mean or sum over all elements, or none.
 
     Returns:
         The model.
@@ -160,6 +161,8 @@ def add_squared_error(
     made = tape.wrap(_value(model.graph, output))
     wanted = tape.input(target, made.dtype, made.dims or ())
     error = made - wanted
+    if reduction == "none":
+        return _finished(model, tape.many("Mul", ["loss"], error, error)[0], scalar=False)
     reduce = "ReduceMean" if reduction == "mean" else "ReduceSum"
     return _finished(model, tape.many(reduce, ["loss"], error * error, keepdims=0)[0])
 
@@ -181,9 +184,9 @@ def add_sum(model: ir.Model, output: str, reduction: Reduction = "mean") -> ir.M
     return _finished(model, tape.many(reduce, ["loss"], value, keepdims=0)[0])
 
 
-def _finished(model: ir.Model, loss: Tensor) -> ir.Model:
+def _finished(model: ir.Model, loss: Tensor, *, scalar: bool = True) -> ir.Model:
     model.graph.outputs.append(loss.value)
-    return set_loss(model, loss.name)
+    return set_loss(model, loss.name) if scalar else model
 
 
 def _value(graph: ir.Graph, name: str) -> ir.Value:

@@ -1,0 +1,115 @@
+"""Loss and metrics of a model on data that it is not trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from popdist_onnx.errors import ArgumentError, ValueRangeError
+from popdist_onnx.session.devices import DeviceManager
+from popdist_onnx.session.inference import InferenceSession
+from popdist_onnx.session.step_io import PyStepIO
+from popdist_onnx.session.weights import PyWeightsIO
+from popdist_onnx.types import AnchorReturnType, DataFlow, SessionOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import onnx
+
+    from popdist_onnx.runtime.state import Array
+
+    Metric = Callable[[Array, Array], Any]
+
+
+def accuracy(outputs: Array, labels: Array) -> Array:
+    """Whether the largest score along the second axis is that of the label, for each label."""
+    return np.asarray(outputs.argmax(1) == labels.reshape(outputs.argmax(1).shape))
+
+
+def absolute_error(outputs: Array, labels: Array) -> Array:
+    """The distance of each output from its label."""
+    return np.asarray(np.abs(outputs - labels.reshape(outputs.shape)))
+
+
+NAMED: dict[str, Metric] = {"accuracy": accuracy, "absolute_error": absolute_error}
+"""The metrics that have a name."""
+
+
+def metrics_of(given: Iterable[str] | Mapping[str, Metric]) -> dict[str, Metric]:
+    """Metrics by name.
+
+    Args:
+        given: Names, or functions by name: from outputs and labels to a number per sample.
+
+    Returns:
+        The functions.
+
+    Raises:
+        ValueRangeError: There is no such metric.
+        ArgumentError: A metric cannot be called.
+    """
+    listed: dict[str, Metric | None]
+    if isinstance(given, Mapping):
+        listed = dict(given)
+    else:
+        listed = {name: NAMED.get(name) for name in ([given] if isinstance(given, str) else given)}
+    for name, function in listed.items():
+        if function is None:
+            raise ValueRangeError(
+                "PD583",
+                f"there is no metric '{name}'",
+                accepted=f"{', '.join(NAMED)}, or functions by name",
+            )
+        if not callable(function):
+            raise ArgumentError("PD583", f"metric '{name}' is no function", value=function)
+    return {str(name): function for name, function in listed.items() if function is not None}
+
+
+class Evaluator:
+    """A model compiled once for inference, whose weights are loaded whenever it is used.
+
+    Args:
+        proto: The model, with a fixed batch size.
+        outputs: What comes back.
+        batch: Samples of a batch.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, outputs: Iterable[str], batch: int) -> None:
+        options = SessionOptions()
+        options.constantWeights = False
+        self._batch = batch
+        self._outputs = list(outputs)
+        flow = DataFlow(1, dict.fromkeys(self._outputs, AnchorReturnType("All")))
+        device = DeviceManager().createCpuDevice()
+        self._session = InferenceSession(
+            proto, flow, device, userOptions=options, name="evaluation"
+        )
+        self._session.prepareDevice()
+        self._anchors = self._session.initAnchorArrays()
+
+    def run(
+        self, weights: Mapping[str, Array], data: Mapping[str, Array], samples: int
+    ) -> Iterator[tuple[slice, dict[str, Array]]]:
+        """Computes the outputs batch by batch.
+
+        Args:
+            weights: The weights to use.
+            data: Arrays by input, samples first.
+            samples: How many there are.
+
+        Yields:
+            The samples of a batch, and their outputs, which the next batch overwrites. The last
+            batch is filled up by repeating its last sample; what that gives is left out.
+        """
+        self._session.writeWeights(PyWeightsIO(weights))
+        self._session.weightsFromHost()
+        for start in range(0, samples, self._batch):
+            chosen = np.minimum(np.arange(start, start + self._batch), samples - 1)
+            step = {name: np.ascontiguousarray(array[chosen]) for name, array in data.items()}
+            self._session.run(PyStepIO(step, self._anchors))
+            rows = slice(start, min(start + self._batch, samples))
+            kept = rows.stop - rows.start
+            yield rows, {name: self._anchors[name][:kept] for name in self._outputs}

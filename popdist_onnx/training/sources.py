@@ -1,0 +1,250 @@
+"""Where samples come from: arrays, data sets with an index, and whatever can be iterated.
+
+Every instance of a job gets the whole data and takes its part of every global batch, so that what
+is trained does not depend on how many instances there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from popdist_onnx.errors import ArgumentError, popart_exception
+from popdist_onnx.training.data import Array, Data, indices, sample_count, updates_of
+from popdist_onnx.training.model import LABELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from popdist_onnx.training.job import Job
+
+
+class Source(Protocol):
+    """Samples, update by update."""
+
+    samples: int | None
+    """How many there are; None where only their end tells."""
+
+    def first(self) -> dict[str, Array]:
+        """A few samples, by which instances see whether they have the same data."""
+
+    def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
+        """An epoch: for each update arrays [accumulation, local replicas, batch, ...] by input."""
+
+
+class Layout:
+    """How samples are divided into updates.
+
+    Args:
+        batch: Samples of a micro-batch.
+        accumulation: Micro-batches per update and replica.
+        job: Which replicas are this instance's.
+    """
+
+    def __init__(self, batch: int, accumulation: int, job: Job) -> None:
+        self.batch, self.accumulation, self.job = batch, accumulation, job
+        self.shape = (accumulation, job.total_replicas, batch)
+        self.size = accumulation * job.total_replicas * batch
+
+    def chosen(self, samples: int, order: tuple[int, ...] | None) -> Iterator[Array]:
+        """This instance's indices, update by update."""
+        return indices(
+            samples, batch=self.batch, accumulation=self.accumulation, job=self.job, order=order
+        )
+
+
+class Arrays:
+    """Arrays in memory, of any kind that numpy can index.
+
+    Args:
+        arrays: Arrays by input, samples first.
+        layout: How they are divided.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], layout: Layout) -> None:
+        self._arrays, self._layout = arrays, layout
+        self.samples: int | None = sample_count(arrays)
+        updates_of(self.samples, layout.size)
+
+    def first(self) -> dict[str, Array]:
+        """All of it: a look at some samples is cheap."""
+        return dict(self._arrays)
+
+    def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
+        """An epoch in an order."""
+        for chosen in self._layout.chosen(self.samples or 0, order):
+            yield {name: np.ascontiguousarray(one[chosen]) for name, one in self._arrays.items()}
+
+
+class Indexed:
+    """A data set with a length and an index, such as ``torch.utils.data.Dataset``.
+
+    Args:
+        dataset: Each of its elements is one sample: a mapping by input, or inputs and a label.
+        data: What the model takes.
+        layout: How samples are divided. Only this instance's samples are asked for.
+    """
+
+    def __init__(self, dataset: Any, data: Data, layout: Layout) -> None:
+        self._dataset, self._data, self._layout = dataset, data, layout
+        self.samples: int | None = len(dataset)
+        updates_of(len(dataset), layout.size)
+
+    def first(self) -> dict[str, Array]:
+        """The first and the last sample."""
+        return self._fetched(np.asarray([0, len(self._dataset) - 1]))
+
+    def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
+        """An epoch in an order."""
+        for chosen in self._layout.chosen(len(self._dataset), order):
+            found = self._fetched(chosen.reshape(-1))
+            yield {n: one.reshape(*chosen.shape, *one.shape[1:]) for n, one in found.items()}
+
+    def _fetched(self, chosen: Array) -> dict[str, Array]:
+        samples = [_by_name(self._dataset[int(index)], self._data) for index in chosen]
+        columns = {name: np.stack([_numpy(one[name]) for one in samples]) for name in samples[0]}
+        return _checked(columns, self._data)
+
+
+class Streamed:
+    """Batches or samples of anything that can be iterated; its order is its own.
+
+    Args:
+        make: Called for each epoch; returns what is iterated.
+        data: What the model takes.
+        layout: How samples are divided.
+    """
+
+    samples: int | None = None
+
+    def __init__(self, make: Callable[[], Iterable[Any]], data: Data, layout: Layout) -> None:
+        self._make, self._data, self._layout = make, data, layout
+
+    def first(self) -> dict[str, Array]:
+        """Nothing: to look at a sample would use it up."""
+        return {}
+
+    def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
+        """An epoch; samples that do not fill an update are left out, as everywhere."""
+        del order
+        size, job = self._layout.size, self._layout.job
+        mine = slice(job.first_replica, job.first_replica + job.local_replicas)
+        held: dict[str, Array] = {}
+        for element in self._make():
+            batch = self._batched(_by_name(element, self._data))
+            held = {n: np.concatenate([held[n], one]) if held else one for n, one in batch.items()}
+            while len(next(iter(held.values()))) >= size:
+                update = {name: one[:size] for name, one in held.items()}
+                held = {name: one[size:] for name, one in held.items()}
+                yield {
+                    name: np.ascontiguousarray(
+                        one.reshape(*self._layout.shape, *one.shape[1:])[:, mine]
+                    )
+                    for name, one in update.items()
+                }
+
+    def _batched(self, named: Mapping[str, Any]) -> dict[str, Array]:
+        """An element as a batch; a single sample is one of a batch of one."""
+        arrays = {name: _numpy(one) for name, one in named.items()}
+        single = all(
+            name in self._data.shapes and one.shape == self._data.shapes[name]
+            for name, one in arrays.items()
+        )
+        return _checked(
+            {n: one[None] for n, one in arrays.items()} if single else arrays, self._data
+        )
+
+
+def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int) -> Source:
+    """Finds out what a program trains with.
+
+    Args:
+        inputs: Arrays, a data set, something to iterate, or a function that makes it.
+        labels: Labels, for arrays.
+        data: What the model takes.
+        layout: How samples are divided.
+        epochs: How often they are gone through.
+
+    Returns:
+        The samples.
+
+    Raises:
+        ArgumentError: An iterator is to be gone through twice, or labels come twice.
+    """
+    if _are_arrays(inputs):
+        return Arrays(data.named(inputs, labels), layout)
+    if labels is not None:
+        raise ArgumentError(
+            "PD586",
+            "a data set brings its labels itself",
+            value=type(labels).__name__,
+            hint="let each element be (inputs, labels), and leave labels out",
+        )
+    if callable(inputs) and not isinstance(inputs, Iterable):
+        return Streamed(inputs, data, layout)
+    if hasattr(inputs, "as_numpy_iterator"):
+        return Streamed(inputs.as_numpy_iterator, data, layout)
+    if hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
+        return Indexed(inputs, data, layout)
+    if not isinstance(inputs, Iterable):
+        raise ArgumentError(
+            "PD586",
+            "this is no data to train with",
+            value=type(inputs).__name__,
+            accepted="arrays, a data set with an index, something to iterate, or a function that "
+            "returns something to iterate",
+        )
+    if iter(inputs) is inputs and epochs > 1:
+        raise ArgumentError(
+            "PD586",
+            "an iterator can be gone through once only, but there are several epochs",
+            value=f"epochs={epochs}",
+            hint="give the function that makes it: fit(make_batches, epochs=...)",
+        )
+    return Streamed(lambda: inputs, data, layout)
+
+
+def _are_arrays(inputs: Any) -> bool:
+    """Whether a program gives all samples at once: an array, nested lists, or arrays by id."""
+    if isinstance(inputs, Mapping):
+        return True
+    return hasattr(inputs, "__array__") or isinstance(inputs, list)
+
+
+def _by_name(element: Any, data: Data) -> dict[str, Any]:
+    """An element's parts by input: a mapping, (inputs, labels), or what the only input takes."""
+    if isinstance(element, Mapping):
+        return dict(element)
+    parts = list(element) if isinstance(element, tuple | list) else [element]
+    if parts and isinstance(parts[0], Mapping):
+        named, rest = dict(parts[0]), parts[1:]
+        missing = [name for name in data.shapes if name not in named]
+    else:
+        named, rest, missing = {}, parts, list(data.shapes)
+    if len(rest) != len(missing):
+        raise popart_exception(
+            "PD586",
+            "an element of the data has another number of parts than the model has inputs",
+            value=len(parts),
+            accepted=f"({', '.join(data.shapes)}), or a dictionary of these",
+        )
+    return named | dict(zip(missing, rest, strict=True))
+
+
+def _numpy(part: Any) -> Array:
+    # Tensors of torch that need gradients, and those on devices, know how to become plain.
+    return np.asarray(part.detach().cpu() if hasattr(part, "detach") else part)
+
+
+def _checked(arrays: Mapping[str, Array], data: Data) -> dict[str, Array]:
+    """Checks arrays as those that a program gives whole; wide numbers become the model's."""
+    wide = {
+        name: one.astype(data.types[name])
+        if name in data.types and one.dtype.kind == data.types[name].kind
+        else one
+        for name, one in arrays.items()
+    }
+    labels = wide.pop(LABELS, None)
+    return data.named(wide, labels)

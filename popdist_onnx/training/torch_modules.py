@@ -1,0 +1,233 @@
+"""A module of torch as a model to train here, and trained weights back into the module."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
+from popdist_onnx.graph.large_files import content
+from popdist_onnx.graph.load import read
+from popdist_onnx.graph.names import FROZEN
+from popdist_onnx.training.model import LABELS, LOSS_KIND, LOSSES
+from popdist_onnx.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    import torch
+
+    from popdist_onnx.graph.load import Source
+
+_OPSET = 17
+_SHOWN = 3
+
+
+def from_torch(
+    module: torch.nn.Module,
+    example_inputs: Any,
+    loss: str | Callable[..., Any] | None = None,
+    *,
+    example_labels: Any = None,
+    input_names: Iterable[str] | None = None,
+    opset: int = _OPSET,
+) -> onnx.ModelProto:
+    """Exports a module so that it trains here as it would in torch.
+
+    The module is exported in training mode, so that batch normalisation is not folded and dropout
+    stays; its own mode is restored. Tied weights stay tied. What torch does not train (buffers, and
+    parameters with ``requires_grad=False``) is marked in the model and not trained here either.
+
+    Args:
+        module: The module; weights keep the names of its ``state_dict``.
+        example_inputs: A tensor, or a tuple of tensors, with samples as first dimension, which
+            stays open. Two samples at least where the module normalises over the batch.
+        loss: ``"cross_entropy"`` or ``"mse"`` of the first output, for which `Trainer` adds labels;
+            or a function (or module) from output and labels to a scalar, which becomes part of the
+            model; None leaves it to `Trainer`.
+        example_labels: Labels, where ``loss`` is a function.
+        input_names: Ids of the inputs; ``x`` for one, ``x0``, ``x1``, ... for several.
+        opset: The version of ``ai.onnx``.
+
+    Returns:
+        The model, for `popdist_onnx.train`.
+
+    Raises:
+        ArgumentError: There are no examples, or labels are missing.
+        popart_exception: torch cannot export the module.
+    """
+    import torch
+
+    given = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
+    if not given or not all(isinstance(one, torch.Tensor) for one in given):
+        raise ArgumentError(
+            "PD584",
+            "from_torch takes a tensor, or a tuple of tensors, as example inputs",
+            value=[type(one).__name__ for one in given],
+        )
+    names = list(
+        input_names or (["x"] if len(given) == 1 else [f"x{n}" for n in range(len(given))])
+    )
+    outputs, target, arguments = ["output"], module, tuple(given)
+    if callable(loss):
+        if example_labels is None:
+            raise ArgumentError(
+                "PD584",
+                "a loss that is a function needs example labels",
+                hint="from_torch(module, inputs, loss=function, example_labels=labels)",
+            )
+        target, arguments = _with_loss(module, loss), (*given, torch.as_tensor(example_labels))
+        names, outputs = [*names, LABELS], ["output", "loss"]
+    elif loss is not None and loss not in LOSSES:
+        raise ValueRangeError(
+            "PD584", "not a loss", value=loss, accepted=f"{', '.join(LOSSES)}, or a function"
+        )
+    proto = _exported(target, arguments, names, outputs, opset)
+    if target is not module:
+        _rename(proto, {name: name.removeprefix("module.") for name in _stored(proto)})
+    properties = {one.key: one.value for one in proto.metadata_props}
+    properties[FROZEN] = json.dumps(_untrained(module, proto))
+    if loss is not None:
+        properties[LOSS_KIND] = loss if isinstance(loss, str) else "loss"
+    onnx.helper.set_model_props(proto, properties)
+    return proto
+
+
+def to_torch(trained: Trainer | Source, module: torch.nn.Module) -> torch.nn.Module:
+    """Puts trained weights back into the module that `from_torch` exported.
+
+    Args:
+        trained: The trainer; or a model, a file or bytes, that one has saved.
+        module: The module; parameters and buffers are changed in place.
+
+    Returns:
+        The module.
+
+    Raises:
+        ValueRangeError: The module has a parameter that the model does not have, or one of another
+            shape.
+    """
+    import torch
+
+    weights: Mapping[str, Any]
+    if isinstance(trained, Trainer):
+        weights = trained.weights
+    else:
+        weights = {one.name: content(one) for one in read(trained).graph.initializer}
+    ties = _ties(module)
+    state = module.state_dict()
+    missing = [
+        name
+        for name, _ in module.named_parameters()
+        if name not in weights or tuple(weights[name].shape) != tuple(state[name].shape)
+    ]
+    if missing:
+        raise ValueRangeError(
+            "PD584",
+            "the model is not of this module: it lacks weights, or has them in another shape",
+            value=missing[:_SHOWN],
+            accepted=", ".join(list(weights)[:_SHOWN]),
+            hint="give the module that from_torch exported, with the same settings",
+        )
+    with torch.no_grad():
+        for name, tensor in state.items():
+            source = ties.get(name, name)
+            if source in weights:
+                array = np.array(weights[source])
+                tensor.copy_(torch.from_numpy(array).reshape(tensor.shape))
+    return module
+
+
+def _exported(
+    module: torch.nn.Module,
+    arguments: tuple[Any, ...],
+    names: list[str],
+    outputs: list[str],
+    opset: int,
+) -> onnx.ModelProto:
+    import torch
+
+    file = io.BytesIO()
+    mode = {one: one.training for one in module.modules()}
+    # A trace in training mode moves running statistics and draws random numbers.
+    buffers = {name: one.detach().clone() for name, one in module.named_buffers()}
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            # That this exporter is the older of two, and that a trace follows one way.
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                module.train(),
+                arguments,
+                file,  # type: ignore[arg-type]  # the older exporter writes to files in memory
+                input_names=names,
+                output_names=outputs,
+                dynamic_axes={name: {0: "batch"} for name in (*names, outputs[0])},
+                training=torch.onnx.TrainingMode.TRAINING,
+                do_constant_folding=False,
+                opset_version=opset,
+                dynamo=False,
+            )
+    except Exception as error:  # torch raises errors of many kinds
+        lines = str(error).strip().splitlines()
+        raise popart_exception(
+            "PD584",
+            f"torch cannot export the module: {lines[0] if lines else type(error).__name__}",
+            hint="torch.onnx.export(module.train(), ...) shows the whole error",
+        ) from error
+    finally:
+        for one, training in mode.items():
+            one.training = training
+        for name, buffer in module.named_buffers():
+            buffer.data.copy_(buffers[name])
+    proto = onnx.load_from_string(file.getvalue())
+    for tensor in proto.graph.initializer:
+        if tensor.name in buffers:
+            array = buffers[tensor.name].cpu().numpy()
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    return proto
+
+
+def _with_loss(module: torch.nn.Module, loss: Callable[..., Any]) -> torch.nn.Module:
+    import torch
+
+    class WithLoss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+            self.loss = loss
+
+        def forward(self, *inputs: Any) -> tuple[Any, Any]:
+            output = self.module(*inputs[:-1])
+            return output, self.loss(output, inputs[-1])
+
+    return WithLoss()
+
+
+def _untrained(module: torch.nn.Module, proto: onnx.ModelProto) -> list[str]:
+    """The floating-point initializers that are no trained parameter of the module."""
+    trained = {name for name, one in module.named_parameters() if one.requires_grad}
+    known = {name for name, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
+    return [name for name in _stored(proto) if name in known and name not in trained]
+
+
+def _ties(module: torch.nn.Module) -> dict[str, str]:
+    """For each further name of a tied parameter its first name."""
+    first = {id(one): name for name, one in module.named_parameters()}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(one)] for name, one in every if first[id(one)] != name}
+
+
+def _stored(proto: onnx.ModelProto) -> list[str]:
+    return [tensor.name for tensor in proto.graph.initializer]
+
+
+def _rename(proto: onnx.ModelProto, names: Mapping[str, str]) -> None:
+    for tensor in proto.graph.initializer:
+        tensor.name = names[tensor.name]
+    for node in proto.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]

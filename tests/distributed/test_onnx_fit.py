@@ -1,0 +1,86 @@
+"""`fit` on two instances: the same weights and measurements as one process with the whole batch."""
+
+import numpy as np
+
+import popdist
+import popdist_onnx
+from tests.distributed.jobs import run_job
+from tests.popdist_onnx.training.test_trainer import data, exported, network
+
+GLOBAL_BATCH = 8
+
+
+def batches_of_five():
+    x, y = data()
+    for start in range(0, len(x), 5):
+        yield x[start : start + 5], y[start : start + 5]
+
+
+def make(instances):
+    return popdist_onnx.Trainer(
+        exported(network()),
+        optimizer="momentum",
+        batch_size=GLOBAL_BATCH // instances,
+        clip_norm=0.5,
+        freeze="0.bias",
+        metrics=["accuracy"],
+    )
+
+
+def trained(folder):
+    """Streams, then a checkpoint that only the first instance has, then arrays in a drawn order."""
+    here = popdist.getInstanceIndex()
+    checkpoint = f"{folder}/{here}.onnx"
+    x, y = data()
+    held_out = (x[:13], y[:13])
+    first = make(popdist.getNumInstances())
+    streamed = first.fit(
+        batches_of_five,
+        epochs=2,
+        validation=held_out,
+        schedule=lambda update: 0.05 / (1 + update),
+        callbacks=[popdist_onnx.Checkpoint(checkpoint)],
+    )
+    second = make(popdist.getNumInstances())
+    second.resume(checkpoint)
+    history = second.fit(x, y, epochs=2, validation=held_out)
+    found = {
+        "losses": list(second.history),
+        "val_loss": streamed.of("val_loss") + history.of("val_loss"),
+        "val_accuracy": streamed.of("val_accuracy") + history.of("val_accuracy"),
+        **second.weights,
+    }
+    if popdist.getNumInstances() > 1:
+        found |= ended(second, here)
+    return found
+
+
+def ended(trainer, here):
+    """One instance asks for the end, and one has less data than the others."""
+
+    def stop(asked, _record):
+        asked.stop = here == 1
+
+    few = trainer.fit(*data(), epochs=5, callbacks=[stop])
+    x, y = data()
+    rows = slice(0, 16 if here else 40)
+    try:
+        trainer.fit(lambda: [(x[rows], y[rows])], shuffle=False)
+    except popdist_onnx.popart_exception as error:
+        return {"epochs": len(few), "error": str(error)}
+    return {}
+
+
+def test_two_instances_train_as_one_process(tmp_path):
+    one, *_ = run_job(trained, instances=1, folder=str(tmp_path))
+    (tmp_path / "0.onnx").unlink()
+    both = run_job(trained, instances=2, folder=str(tmp_path))
+    assert not (tmp_path / "1.onnx").exists()
+    for found in both:
+        assert found.pop("epochs") == 1
+        assert "data end after another number of updates" in found.pop("error")
+        assert found.keys() == one.keys()
+        np.testing.assert_array_equal(found["0.bias"], network()[0].bias.detach())
+        for name, wanted in one.items():
+            np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=2e-6, err_msg=name)
+            np.testing.assert_array_equal(found[name], both[0][name])

@@ -1,0 +1,116 @@
+"""Modules of torch exported, trained here, and put back: weights are those that torch trains."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import popdist_onnx
+
+SAMPLES, BATCH, CLASSES, RATE = 24, 8, 11, 0.1
+
+
+class Tied(nn.Module):
+    """Tied weights, batch normalisation, a buffer that is read, and a layer that is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, 6)
+        self.conv = nn.Conv1d(6, 6, 3, padding=1)
+        self.norm = nn.BatchNorm1d(6)
+        self.fixed = nn.Linear(6, 6).requires_grad_(requires_grad=False)
+        self.head = nn.Linear(6, CLASSES, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("shift", torch.full((6,), 0.25))
+
+    def forward(self, tokens):
+        hidden = self.conv(self.embed(tokens).transpose(1, 2))
+        return self.head(self.fixed(torch.relu(self.norm(hidden)).mean(-1) + self.shift))
+
+
+def data():
+    rng = np.random.default_rng(0)
+    return rng.integers(0, CLASSES, (SAMPLES, 5)), rng.integers(0, CLASSES, SAMPLES)
+
+
+def by_torch(module, loss, epochs):
+    """A copy trained by torch in double precision, and its losses."""
+    module = copy.deepcopy(module).double().train()
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=RATE)
+    tokens, labels = (torch.from_numpy(one) for one in data())
+    losses = []
+    for _ in range(epochs):
+        found = []
+        for start in range(0, SAMPLES, BATCH):
+            optimizer.zero_grad()
+            value = loss(module(tokens[start : start + BATCH]), labels[start : start + BATCH])
+            value.backward()
+            optimizer.step()
+            found.append(value.item())
+        losses.append(np.mean(found))
+    return module, losses
+
+
+def temperature(scores, labels):
+    return nn.functional.cross_entropy(scores / 0.5, labels) + scores.square().mean()
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", temperature], ids=["named", "a function"])
+def test_a_module_trains_as_in_torch_and_gets_its_weights_back(loss, tmp_path):
+    torch.manual_seed(0)
+    module = Tied().eval()
+    before = copy.deepcopy(module.state_dict())
+    tokens, labels = data()
+    examples = torch.from_numpy(tokens[:2])
+    own = {} if isinstance(loss, str) else {"example_labels": torch.from_numpy(labels[:2])}
+    model = popdist_onnx.from_torch(module, examples, loss=loss, **own)
+    assert not module.training
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+    trainer = popdist_onnx.Trainer(
+        model, optimizer="sgd", learning_rate=RATE, batch_size=BATCH, freeze="conv.bias"
+    )
+    module.conv.bias.requires_grad_(requires_grad=False)
+    summary = {line.split()[0]: line for line in trainer.summary().splitlines()}
+    assert summary["embed.weight"].endswith(" trained")
+    assert summary["fixed.weight"].endswith(" frozen")
+    assert summary["shift"].endswith(" frozen")
+    assert summary["norm.running_mean"].endswith("running statistic")
+    assert trainer.trained == ["embed.weight", "conv.weight", "norm.weight", "norm.bias"]
+    history = trainer.fit(tokens, labels, epochs=2, shuffle=False)
+    criterion = nn.functional.cross_entropy if isinstance(loss, str) else loss
+    expected, losses = by_torch(module, criterion, 2)
+    np.testing.assert_allclose(history, losses, rtol=1e-5)
+    trainer.save(tmp_path / "trained.onnx")
+    for source in (trainer, tmp_path / "trained.onnx"):
+        back = popdist_onnx.to_torch(source, copy.deepcopy(module))
+        assert back.head.weight is back.embed.weight
+        for (name, found), wanted in zip(
+            back.named_parameters(), expected.parameters(), strict=True
+        ):
+            torch.testing.assert_close(found.double(), wanted, rtol=0, atol=2e-6, msg=name)
+        torch.testing.assert_close(
+            back.norm.running_mean.double(), expected.norm.running_mean, rtol=0, atol=1e-6
+        )
+
+
+def test_dropout_stays_and_several_inputs_have_names():
+    class Two(nn.Module):
+        def forward(self, a, b):
+            return nn.functional.dropout(a * b, 0.5, self.training)
+
+    model = popdist_onnx.from_torch(Two(), (torch.ones(2, 3), torch.ones(2, 3)))
+    assert [one.name for one in model.graph.input] == ["x0", "x1"]
+    assert "Dropout" in [node.op_type for node in model.graph.node]
+
+
+def test_what_cannot_be_exported_or_put_back():
+    with pytest.raises(popdist_onnx.popart_exception, match="takes a tensor, or a tuple"):
+        popdist_onnx.from_torch(nn.Linear(2, 2), np.ones((2, 2)))
+    with pytest.raises(popdist_onnx.popart_exception, match="needs example labels"):
+        popdist_onnx.from_torch(nn.Linear(2, 2), torch.ones(2, 2), loss=temperature)
+    model = popdist_onnx.from_torch(nn.Linear(2, 2), torch.ones(2, 2))
+    with pytest.raises(popdist_onnx.popart_exception, match="the model is not of this module"):
+        popdist_onnx.to_torch(model, nn.Linear(3, 2))
