@@ -15,6 +15,9 @@ CODES = declare(
         "PD307": "a checkpoint cannot be written, read or used",
         "PD308": "a plain loop uses the distributed optimizer in a way that cannot be right",
         "PD309": "a loss is infinite or not a number",
+        "PD310": "a parameter of a wrapped model has no values yet",
+        "PD311": "the instances changed different things between two updates",
+        "PD312": "a gradient hook cannot be right where gradients are summed over replicas",
         "PD320": "gradients were changed before all processes had exchanged them",
         "PD321": "a process would train alone, though it was started with others",
     }
@@ -113,3 +116,7 @@ class PlainLoopError(Error):
 
 class NotFiniteError(Error):
     """A loss is infinite or not a number, and the program asked to stop there."""
+
+
+class GradientError(Error):
+    """Something changes gradients where that cannot be right."""

@@ -20,11 +20,64 @@ from popdist.exchange import (
     plan,
     views,
 )
+from popdist_torch.errors import AgreementError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _USED = "used by any replica"
+_DIGITS = 6
+"""A fact travels as so many numbers below 16, and their squares: sums of whole numbers that single
+precision holds exactly for up to 74 thousand instances."""
+
+
+class Facts:
+    """What must be equal on all instances at each update; travels with the gradients.
+
+    A scheduler's step or a loaded state on one instance only would let the instances' models part
+    without a word. A sum over all instances, which is exchanged anyway, shows it on all of them.
+
+    Args:
+        about: What each fact is about.
+    """
+
+    def __init__(self, *about: str) -> None:
+        self._about = about
+
+    def numbers(self, stated: Sequence[int]) -> list[int]:
+        """The numbers to add up over all instances.
+
+        Args:
+            stated: A number of 24 bits for each fact; 0 where there is nothing to state.
+        """
+        numbers: list[int] = []
+        for fact in stated or [0] * len(self._about):
+            digits = [fact >> 4 * place & 15 for place in range(_DIGITS)]
+            numbers += [*digits, *(digit * digit for digit in digits)]
+        return numbers
+
+    def require_equal(self, sums: Sequence[float], instances: int) -> None:
+        """Checks that all instances stated the same.
+
+        Args:
+            sums: The numbers, added up.
+            instances: Over how many instances.
+
+        Raises:
+            AgreementError: A fact differs; raised on all instances.
+        """
+        for index, about in enumerate(self._about):
+            first = 2 * _DIGITS * index
+            totals = sums[first : first + _DIGITS]
+            squares = sums[first + _DIGITS : first + 2 * _DIGITS]
+            # Numbers are equal where their squares add up to the least that their sum allows.
+            if any(t * t != instances * s for t, s in zip(totals, squares, strict=True)):
+                raise AgreementError(
+                    "PD311",
+                    f"the instances were about to update with different {about}",
+                    hint="make the same changes on every instance: a scheduler's step, a loaded "
+                    "state or a changed weight on one instance alone lets their models part",
+                )
 
 
 class InstanceSum:
@@ -69,9 +122,10 @@ class InstanceSum:
         self._factor = factor
         items = []
         for name, parameter in zip(names, self._parameters, strict=True):
-            dtype = wire if wire and parameter.is_floating_point() else parameter.dtype
+            values = _real(parameter.detach())
+            dtype = wire if wire and values.is_floating_point() else values.dtype
             spelled = str(dtype).removeprefix("torch.")
-            items.append(Item(name, parameter.numel(), spelled, dtype.itemsize))
+            items.append(Item(name, values.numel(), spelled, dtype.itemsize))
         # Of the most common type, so that it usually travels in the last slice of the gradients.
         said = len(items) + (0 if notes is None else len(notes()))
         items.append(Item(_USED, said, "float32", 4))
@@ -87,7 +141,7 @@ class InstanceSum:
             if layout.arenas[slot.arena].lent and index < len(self._parameters)
         }
         self._arenas = allocate(layout, device=self._parameters[0].device)
-        shapes = [tuple(p.shape) for p in self._parameters] + [(said,)]
+        shapes = [tuple(_real(p.detach()).shape) for p in self._parameters] + [(said,)]
         *self._views, self._used = views(layout, self._arenas, shapes)
         self._exchange = Exchange(layout, self._arenas, horovod, name=label, fill=self._fill)
         self._moved = bytearray(len(items))
@@ -122,10 +176,12 @@ class InstanceSum:
         for index, parameter in enumerate(self._parameters):
             if not used[index]:
                 parameter.grad = None
-            elif index in self._large:
-                parameter.grad = self._large[index]
-            else:
-                parameter.grad = self._views[index].to(parameter.dtype)
+                continue
+            summed = self._large.get(index)
+            summed = self._views[index] if summed is None else summed
+            if parameter.is_complex():
+                summed = torch.view_as_complex(summed)
+            parameter.grad = summed.to(parameter.dtype)
         self._large = dict.fromkeys(self._large)
 
     @torch.no_grad()
@@ -143,7 +199,7 @@ class InstanceSum:
                 said += [] if self._notes is None else self._notes()
                 self._used.copy_(torch.tensor(said))
                 continue
-            gradient, view = self._parameters[index].grad, self._views[index]
+            gradient, view = _gradient(self._parameters[index]), self._views[index]
             if index in self._large:
                 view = self._lend(index)
             elif gradient is None:
@@ -151,7 +207,7 @@ class InstanceSum:
             # The sum of the last round is still there where the program keeps its gradients.
             elif gradient is not view:
                 targets.append(view)
-                sources.append(gradient.to_dense() if gradient.is_sparse else gradient)
+                sources.append(gradient)
             if gradient is not None:
                 scaled.append(view)
         if targets:
@@ -162,17 +218,29 @@ class InstanceSum:
     def _lend(self, index: int) -> torch.Tensor:
         """Lends the exchange the memory of a large gradient; returns the gradient."""
         parameter = self._parameters[index]
-        gradient = parameter.grad
+        gradient = _gradient(parameter)
         if gradient is None:
-            gradient = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-        elif gradient.is_sparse:
-            gradient = gradient.to_dense()
+            empty = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+            gradient = _real(empty.detach())
         elif gradient.requires_grad or not _exclusive(gradient):
             gradient = gradient.detach().clone()
         gradient = gradient.contiguous()
         self._large[index] = gradient
         self._exchange.lend(index, gradient.view(-1))
         return gradient
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """A complex tensor as pairs of real numbers, which Horovod can add; any other as it is."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """A parameter's gradient in the form in which it travels."""
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    return _real(gradient.to_dense() if gradient.is_sparse else gradient)
 
 
 def _exclusive(gradient: torch.Tensor) -> bool:

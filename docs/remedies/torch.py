@@ -92,4 +92,31 @@ REMEDIES = {
             "launchers too. `options.Distributed.disable()` says that each is to train alone."
         ),
     ),
+    "PD310": (
+        "The model has parameters on the meta device, or lazy ones that have no shape yet.",
+        (
+            "Give them values before the model is wrapped: `to_empty` and an initialisation, or "
+            "one call of a lazy module; build the optimizer afterwards."
+        ),
+    ),
+    "PD311": (
+        (
+            "A scheduler, a loaded state or a changed weight reached some instances only, so their "
+            "models would have parted."
+        ),
+        (
+            "Do on every instance what you do on one; broadcast what only one instance knows, such "
+            "as a validation loss."
+        ),
+    ),
+    "PD312": (
+        (
+            "A parameter has a hook of `register_post_accumulate_grad_hook`, which runs on one "
+            "replica's part of the gradient."
+        ),
+        (
+            "Change gradients in a step hook of the optimizer, which sees the sum over all "
+            "replicas; `register_hook` sees each micro-batch's gradient."
+        ),
+    ),
 }

@@ -7,15 +7,15 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from popdist.nearest import did_you_mean
 from popdist.sdk.surface import missing
 from popdist_torch.errors import Error, OfflineError
-from popdist_torch.executor import compile_hooks, inputs, replica_state
+from popdist_torch.executor import compile_hooks, inputs, replicas
 from popdist_torch.executor.batching import Batching
-from popdist_torch.executor.latency import Measured, Timeline
+from popdist_torch.executor.latency import Latencies, Timeline
 from popdist_torch.executor.outputs import Outputs
-from popdist_torch.executor.replicas import RandomStreams, random_words, restore_words
 from popdist_torch.executor.step import Replicas
 from popdist_torch.executor.weights import DeviceModel, choose
 from popdist_torch.ops.annotations import wrapped_call
@@ -25,20 +25,132 @@ from popdist_torch.options import ConnectionType, Options, OutputMode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import nn
+logger = logging.getLogger("popdist.torch")
+
+_GRADIENT = "Gradient___"
+"""PopART's prefix for the gradient of a tensor."""
 
 
-# The state of a wrapped model: weights and buffers by name, and each replica's own.
+class Executor(ABC):
+    """Runs a program's module on its device, a whole call at a time.
 
+    The first call (or `compile`) gives the device values of its own and fixes what calls look like.
+    Attributes of the module are reachable through the executor.
 
-class Stateful:
-    """A wrapped model whose state can be looked at, saved and loaded."""
+    Args:
+        model: The module, or an executor of it.
+        options: Its options; frozen from here on.
+        default_output: What ``OutputMode.Default`` means.
+        trains: Whether calls change the weights.
+    """
 
-    _user_model: nn.Module
-    _options: Options
-    _replicas: Replicas | None
-    _attached: bool
-    _loaded_replicas: list[replica_state.Row]
+    compileAndExport = missing("popdist_torch", "PoplarExecutor.compileAndExport")
+    cycleCount = missing("popdist_torch", "PoplarExecutor.cycleCount")
+    loadExecutable = missing("popdist_torch", "PoplarExecutor.loadExecutable")
+    save = missing("popdist_torch", "PoplarExecutor.save")
+
+    def __init__(
+        self,
+        model: nn.Module | Executor,
+        options: Options | None,
+        default_output: OutputMode,
+        *,
+        trains: bool,
+    ) -> None:
+        self._user_model: nn.Module = model.model if isinstance(model, Executor) else model
+        given = Options() if options is None else options
+        if not isinstance(given, Options):
+            raise Error("PD305", "options must be a poptorch.Options", value=type(given).__name__)
+        _require_module(self._user_model)
+        given._freeze()  # noqa: SLF001 - what freezing is for
+        self._options = given.resolved(default_output)
+        self._batching = Batching.of(self._options)
+        self._trains = trains
+        # Programs change their module between train and eval; a live wrapper keeps its own.
+        self._training_flags = {part: part.training for part in self._user_model.modules()}
+        self._latencies = Latencies()
+        self._timeline = Timeline()
+        self._signature: inputs.Signature | None = None
+        self._replicas: Replicas | None = None
+        self._attached = False
+        self._synthetic: inputs.Arguments | None = None
+        self._loaded_replicas: list[replicas.Row] = []
+
+    @property
+    def model(self) -> nn.Module:
+        """The program's module."""
+        return self._user_model
+
+    @property
+    def options(self) -> Options:
+        """The options in use: a frozen copy with the output mode settled."""
+        return self._options
+
+    @property
+    def _executable(self) -> Replicas | None:
+        """What programs test to see whether the model is compiled."""
+        return self._replicas
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Prepares the model for calls like this one, without running it.
+
+        Weights, buffers, optimizer state and random streams stay as they are.
+
+        Args:
+            *args: A full combined batch.
+            **kwargs: As above.
+
+        Raises:
+            BatchError: A tensor's first dimension does not divide.
+            Error: The model does not accept such arguments.
+        """
+        if self.isCompiled():
+            logger.warning("the model is compiled already; compile() does nothing")
+            return
+        self._prepare(args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the model on a combined batch.
+
+        Args:
+            *args: The model's arguments; tensors of shape ``[D * A * R * mb, ...]``.
+            **kwargs: As above.
+
+        Returns:
+            The model's outputs, as the output mode says.
+
+        Raises:
+            OfflineError: The job is offline.
+            BatchError: A tensor's first dimension does not divide.
+            Error: The arguments differ from those of the first call, or the instances disagree.
+        """
+        if self._options.connection_type == ConnectionType.Never:
+            raise OfflineError(
+                "PD305",
+                "Trying to run a model on an offline device (ConnectionType.Never)",
+                hint="leave out --offline-mode, or guard the call; compile() works offline",
+            )
+        if self._replicas is None:
+            self._prepare(args, kwargs)
+        with self._latencies.total.timed():
+            compiled = self._require_compiled()
+            with self._latencies.inputs.timed():
+                arguments = self._collect(args, kwargs)
+            if not self._attached:
+                self.attachToDevice()
+            outputs = Outputs(
+                self._options.output_mode,
+                self._options.output_return_period,
+                self._batching,
+                compiled.model.storages(),
+            )
+            self._before_run()
+            with self._latencies.compute.timed(), wrapped_call():
+                self._run(compiled, arguments, outputs)
+            compiled.model.buffers.require_unchanged(broadcast=self._options.broadcast_buffers)
+            self._timeline = Timeline.of(arguments, outputs, self._batching.replicas)
+            with self._latencies.outputs.timed():
+                return outputs.joined()
 
     def isCompiled(self) -> bool:
         """Whether the model is ready to run.
@@ -124,7 +236,8 @@ class Stateful:
         """
         if self._replicas is None:
             return list(self._loaded_replicas)
-        return replica_state.rows(self._replicas, self._options.placement)
+        compiled = self._replicas
+        return replicas.rows(compiled.streams, compiled.model.buffers, self._options.placement)
 
     def load_replica_state(self, rows: list[dict[str, Any]]) -> None:
         """Brings the local replicas to states of `replica_state`, at once or on the first call.
@@ -135,9 +248,9 @@ class Stateful:
         Raises:
             CheckpointError: They are of a job of another number of replicas.
         """
-        self._loaded_replicas = replica_state.of_this_process(rows, self._options.placement)
+        self._loaded_replicas = replicas.of_this_process(rows, self._options.placement)
         if self._replicas is not None:
-            replica_state.restore(self._replicas, self._loaded_replicas)
+            self._restore(self._replicas)
 
     @property
     def rng_state(self) -> list[int]:
@@ -146,38 +259,11 @@ class Stateful:
         Raises:
             Error: The model is not compiled.
         """
-        return random_words(self._seed(), self._require_compiled().streams)
+        return replicas.random_words(self._seed(), self._require_compiled().streams)
 
     @rng_state.setter
     def rng_state(self, state: list[int]) -> None:
-        restore_words(state, self._require_compiled().streams)
-
-    def _require_compiled(self) -> Replicas:
-        if self._replicas is None:
-            raise Error(
-                "PD305",
-                "the model has not been compiled",
-                hint="call it once, or call compile() with a full batch",
-            )
-        return self._replicas
-
-    def _seed(self) -> int:
-        if self._options.exists("random_seed"):
-            return int(self._options.random_seed)
-        return torch.initial_seed()
-
-
-# Tensors of a wrapped model by name: weights, buffers, and gradients of the last update.
-#
-# PopART has names for activations too; here these exist only while the model runs.
-
-
-_GRADIENT = "Gradient___"
-"""PopART's prefix for the gradient of a tensor."""
-
-
-class Anchored(Stateful):
-    """A wrapped model whose tensors can be read."""
+        replicas.restore_words(state, self._require_compiled().streams)
 
     def getTensorNames(self) -> list[str]:
         """Names of tensors that ``options.anchorTensor`` can refer to.
@@ -225,133 +311,6 @@ class Anchored(Stateful):
             )
         return tensors[long_name].detach().clone()
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        model = self._require_compiled().model
-        model.buffers.use(0)
-        found = dict(model.module.named_parameters()) | dict(model.module.named_buffers())
-        for name, parameter in model.module.named_parameters():
-            if parameter.grad is not None:
-                found[_GRADIENT + name] = parameter.grad
-        return found
-
-
-logger = logging.getLogger("popdist.torch")
-
-
-class Executor(Measured, Anchored, ABC):
-    """Runs a copy of a module, a whole call at a time.
-
-    The first call (or `compile`) copies the module to the device and fixes what calls look like.
-    Attributes of the module are reachable through the executor.
-
-    Args:
-        model: The module, or an executor of it.
-        options: Its options; frozen from here on.
-        default_output: What ``OutputMode.Default`` means.
-    """
-
-    compileAndExport = missing("popdist_torch", "PoplarExecutor.compileAndExport")
-    cycleCount = missing("popdist_torch", "PoplarExecutor.cycleCount")
-    loadExecutable = missing("popdist_torch", "PoplarExecutor.loadExecutable")
-    save = missing("popdist_torch", "PoplarExecutor.save")
-
-    def __init__(
-        self, model: nn.Module | Executor, options: Options | None, default_output: OutputMode
-    ) -> None:
-        super().__init__()
-        self._user_model: nn.Module = model.model if isinstance(model, Executor) else model
-        given = Options() if options is None else options
-        if not isinstance(given, Options):
-            raise Error("PD305", "options must be a poptorch.Options", value=type(given).__name__)
-        _require_module(self._user_model)
-        given._freeze()  # noqa: SLF001 - what freezing is for
-        self._options = given.resolved(default_output)
-        self._batching = Batching.of(self._options)
-        # Programs change their module between train and eval; a live wrapper keeps its own.
-        self._training_flags = [part.training for part in self._user_model.modules()]
-        self._signature: inputs.Signature | None = None
-        self._replicas: Replicas | None = None
-        self._attached = False
-        self._synthetic: inputs.Arguments | None = None
-        self._loaded_replicas: list[replica_state.Row] = []
-
-    @property
-    def model(self) -> nn.Module:
-        """The program's module."""
-        return self._user_model
-
-    @property
-    def options(self) -> Options:
-        """The options in use: a frozen copy with the output mode settled."""
-        return self._options
-
-    @property
-    def _executable(self) -> Replicas | None:
-        """What programs test to see whether the model is compiled."""
-        return self._replicas
-
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Prepares the model for calls like this one, without running it.
-
-        Weights, buffers, optimizer state and random streams stay as they are.
-
-        Args:
-            *args: A full combined batch.
-            **kwargs: As above.
-
-        Raises:
-            BatchError: A tensor's first dimension does not divide.
-            Error: The model does not accept such arguments.
-        """
-        if self.isCompiled():
-            logger.warning("the model is compiled already; compile() does nothing")
-            return
-        self._prepare(args, kwargs)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the model on a combined batch.
-
-        Args:
-            *args: The model's arguments; tensors of shape ``[D * A * R * mb, ...]``.
-            **kwargs: As above.
-
-        Returns:
-            The model's outputs, as the output mode says.
-
-        Raises:
-            OfflineError: The job is offline.
-            BatchError: A tensor's first dimension does not divide.
-            Error: The arguments differ from those of the first call, or the instances disagree.
-        """
-        if self._options.connection_type == ConnectionType.Never:
-            raise OfflineError(
-                "PD305",
-                "Trying to run a model on an offline device (ConnectionType.Never)",
-                hint="leave out --offline-mode, or guard the call; compile() works offline",
-            )
-        if self._replicas is None:
-            self._prepare(args, kwargs)
-        with self._latencies.total.timed():
-            replicas = self._require_compiled()
-            with self._latencies.inputs.timed():
-                arguments = self._collect(args, kwargs)
-            if not self._attached:
-                self.attachToDevice()
-            outputs = Outputs(
-                self._options.output_mode,
-                self._options.output_return_period,
-                self._batching,
-                self._shared,
-            )
-            with self._latencies.compute.timed(), wrapped_call():
-                self._run(replicas, arguments, outputs)
-            replicas.model.buffers.require_unchanged(broadcast=self._options.broadcast_buffers)
-            self._timeline = Timeline(
-                arguments.tensors(), tuple(arguments.taken), outputs.tensors, tuple(outputs.given)
-            )
-            with self._latencies.outputs.timed():
-                return outputs.joined()
-
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Takes an optimizer's hyper-parameters, where the model trains.
 
@@ -398,14 +357,70 @@ class Executor(Measured, Anchored, ABC):
         self._timeline = Timeline()
         self._attached = False
 
+    def getLatency(self) -> tuple[float, float, float]:
+        """How long calls take.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.total.summary()
+
+    def getComputeLatency(self) -> tuple[float, float, float]:
+        """How long passes, exchange and updates of a call take.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.compute.summary()
+
+    def getHostIpuLatency(self) -> tuple[float, float, float]:
+        """How long a call's arguments take to the device.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.inputs.summary()
+
+    def getIpuHostLatency(self) -> tuple[float, float, float]:
+        """How long a call's outputs take to the program.
+
+        Returns:
+            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        """
+        return self._latencies.outputs.summary()
+
+    def compilationTime(self) -> float:
+        """How long the model took to be prepared.
+
+        Returns:
+            Seconds, all preparations together; zero before the first.
+        """
+        return sum(self._latencies.compilation.seconds)
+
+    def getPerfCounters(self) -> dict[str, list[list[float]]]:
+        """When the last call read its inputs and gave its outputs.
+
+        Returns:
+            Four lists of seconds since an arbitrary moment: ``input`` and ``input_complete`` have a
+            row for each input tensor and a value for each step (one micro-batch on every local
+            replica), ``output`` and ``output_complete`` a row for each output tensor and a value
+            for each step whose outputs come back; sums come back once. They are empty where nothing
+            ran. The tensors of a step are taken together, so rows are equal.
+        """
+        return self._timeline.counters()
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self._user_model, name)
 
     @abstractmethod
-    def _run(self, replicas: Replicas, arguments: inputs.Arguments, outputs: Outputs) -> None:
+    def _run(self, compiled: Replicas, arguments: inputs.Arguments, outputs: Outputs) -> None:
         """Runs one call."""
+
+    @abstractmethod
+    def _before_run(self) -> None:
+        """Takes over what the program has changed since the last call."""
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         compile_hooks.run(compile_hooks.before)
@@ -414,23 +429,35 @@ class Executor(Measured, Anchored, ABC):
         compile_hooks.run(compile_hooks.after)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        inputs.require_callable_with(self._user_model.forward, args, kwargs)
         device = choose(self._options)
-        arguments = inputs.collect(args, kwargs, self._batching, device)
+        arguments = self._arguments(args, kwargs, device)
         here = self._options.placement
-        model = DeviceModel(self._user_model, self._training_flags, device, self._batching.replicas)
+        model = DeviceModel(
+            self._user_model,
+            self._training_flags,
+            device,
+            self._batching.replicas,
+            trains=self._trains,
+        )
         indices = range(here.first_replica, here.first_replica + here.local_replicas)
-        streams = RandomStreams(self._seed(), indices, device)
-        self._replicas = Replicas(model, streams, MarkedLayers(model.module))
-        replica_state.restore(self._replicas, self._loaded_replicas)
-        self._shared = model.storages()
+        streams = replicas.RandomStreams(self._seed(), indices, device)
+        self._replicas = Replicas(model, streams, MarkedLayers(self._user_model))
+        self._restore(self._replicas)
         self._signature = arguments.signature
-        # The copy is fresh, so there is nothing to bring until somebody detaches.
+        # The device's values are fresh, so there is nothing to copy until somebody detaches.
         self._attached = self._options.connection_type != ConnectionType.Never
 
+    def _restore(self, compiled: Replicas) -> None:
+        replicas.restore(compiled.streams, compiled.model.buffers, self._loaded_replicas)
+
+    def _arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+    ) -> inputs.Arguments:
+        forward = self._user_model.forward
+        return inputs.collect(args, kwargs, self._batching, device, forward)
+
     def _collect(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inputs.Arguments:
-        device = self._require_compiled().streams.device
-        arguments = inputs.collect(args, kwargs, self._batching, device)
+        arguments = self._arguments(args, kwargs, self._require_compiled().streams.device)
         assert self._signature is not None  # noqa: S101 - set by _compile
         inputs.require_same(self._signature, arguments.signature)
         if not self._options.synthetic_data:
@@ -439,6 +466,26 @@ class Executor(Measured, Anchored, ABC):
             self._synthetic = inputs.synthetic(arguments)
         self._synthetic.taken.clear()
         return self._synthetic
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """Weights, buffers and gradients of the last update by name."""
+        model = self._require_compiled().model
+        gradients = {_GRADIENT + name: value for name, value in model.gradients().items()}
+        return model.tensors() | gradients
+
+    def _require_compiled(self) -> Replicas:
+        if self._replicas is None:
+            raise Error(
+                "PD305",
+                "the model has not been compiled",
+                hint="call it once, or call compile() with a full batch",
+            )
+        return self._replicas
+
+    def _seed(self) -> int:
+        if self._options.exists("random_seed"):
+            return int(self._options.random_seed)
+        return torch.initial_seed()
 
 
 def _require_module(model: Any) -> None:

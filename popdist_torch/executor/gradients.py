@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist_torch.gradient_exchange import InstanceSum
+from popdist_torch.gradient_exchange import Facts, InstanceSum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,18 +20,26 @@ class Gradients:
 
     Args:
         parameters: What is trained, in the order of the model.
+        divisor: What the sum over all backward passes and replicas is divided by.
 
     Attributes:
+        parameters: What is trained.
         waited: Seconds spent waiting for other instances since the object was made.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], divisor: float) -> None:
         self.waited = 0.0
-        self._parameters = list(parameters)
+        self.parameters = list(parameters)
+        self._divisor = divisor
 
-    def begin(self) -> None:
-        """Starts an update without gradients."""
-        for parameter in self._parameters:
+    def begin(self, facts: Sequence[int]) -> None:
+        """Starts an update without gradients.
+
+        Args:
+            facts: A number of 24 bits for each fact that must be equal on all instances.
+        """
+        del facts
+        for parameter in self.parameters:
             parameter.grad = None
 
     def backward(self, loss: torch.Tensor, seed: float, *, replica: int, last: bool) -> None:
@@ -46,49 +54,74 @@ class Gradients:
         del replica, last
         torch.autograd.backward(loss, torch.full_like(loss, seed))
 
-    def end(self, factor: float) -> None:
+    def end(self, scale: float) -> None:
         """Makes the gradients what the optimizer reads.
 
         Args:
-            factor: What to multiply them with.
+            scale: The loss scaling, which they are divided by.
         """
-        present = [p.grad for p in self._parameters if p.grad is not None]
-        if factor != 1 and present:
-            torch._foreach_mul_(present, factor)  # one call for all of them
+        self._multiply(1 / (scale * self._divisor))
 
     def release(self) -> None:
-        """Leaves the parameters without gradients."""
-        Gradients.begin(self)
+        """Leaves the parameters alone from here on."""
+
+    def _multiply(self, factor: float) -> None:
+        present = [p.grad for p in self.parameters if p.grad is not None]
+        if factor != 1 and present:
+            torch._foreach_mul_(present, factor)  # one call for all of them
 
 
 class SharedGradients(Gradients):
     """Gradients summed over all instances of the job.
 
     In the last backward pass, a hook notes each gradient that is complete; slices of the exchange
-    whose gradients all are leave while the pass goes on.
+    whose gradients all are leave while the pass continues.
 
     Args:
         parameters: What is trained, in the order of the model.
         names: Their names.
+        divisor: What the sum over all backward passes and replicas is divided by.
         horovod: The module ``horovod.torch``, initialised.
         label: Prefix for the names of what travels; equal on all instances.
+        facts: What must be equal on all instances at each update.
     """
 
     def __init__(
-        self, parameters: Sequence[torch.Tensor], names: Sequence[str], horovod: Any, label: str
+        self,
+        parameters: Sequence[torch.nn.Parameter],
+        names: Sequence[str],
+        divisor: float,
+        horovod: Any,
+        label: str,
+        facts: Facts,
     ) -> None:
+        super().__init__(parameters, divisor)
         # Backward passes complete the last layer's gradients first.
-        super().__init__(list(reversed(parameters)))
-        self._sum = InstanceSum(self._parameters, list(reversed(names)), horovod, label)
+        self._reversed, self._names = self.parameters[::-1], list(names)[::-1]
+        self._facts, self._instances = facts, int(horovod.size())
+        self._stated: list[int] = []
+        self._sum = InstanceSum(
+            self._reversed,
+            self._names,
+            horovod,
+            label,
+            factor=1 / divisor,
+            notes=lambda: facts.numbers(self._stated),
+        )
         self._last = False
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i))  # type: ignore[no-untyped-call]
-            for i, p in enumerate(self._parameters)
+            for i, p in enumerate(self._reversed)
         ]
 
-    def begin(self) -> None:
-        """Starts an update without gradients."""
-        super().begin()
+    def begin(self, facts: Sequence[int]) -> None:
+        """Starts an update without gradients.
+
+        Args:
+            facts: A number of 24 bits for each fact that must be equal on all instances.
+        """
+        super().begin(facts)
+        self._stated = list(facts)
         self._sum.begin()
 
     def backward(self, loss: torch.Tensor, seed: float, *, replica: int, last: bool) -> None:
@@ -101,22 +134,24 @@ class SharedGradients(Gradients):
             last: Whether no other backward pass of this process follows in this update.
         """
         self._last = last
-        super().backward(loss, seed, replica=replica, last=last)
-        self._last = False
+        try:
+            super().backward(loss, seed, replica=replica, last=last)
+        finally:
+            self._last = False
 
-    def end(self, factor: float) -> None:
+    def end(self, scale: float) -> None:
         """Waits for the sums of all instances, which become the parameters' gradients.
 
         Args:
-            factor: What to multiply them with.
+            scale: The loss scaling, which they are divided by.
         """
         self._sum.finish()
+        self._facts.require_equal(self._sum.noted, self._instances)
         self.waited = self._sum.waited
-        super().end(factor)
+        self._multiply(1 / scale)
 
     def release(self) -> None:
-        """Leaves the parameters without gradients and hooks."""
-        super().release()
+        """Leaves the parameters alone from here on."""
         for hook in self._hooks:
             hook.remove()
 
@@ -126,15 +161,6 @@ class SharedGradients(Gradients):
                 self._sum.collect(index)
 
         return collect
-
-
-# Gradients summed in one order, however replicas are laid out: the sums are equal bit for bit.
-#
-# Floating-point sums depend on their order, and MPI's depends on the number of ranks. Here every
-# replica's gradient is kept apart. Each instance receives its share of the elements of all
-# replicas (an alltoall), adds them up in the order of the replicas' global indices, and the sums
-# go to everybody (an allgather). With one replica an instance that moves as many bytes as a ring
-# allreduce; with several, every replica's gradient travels, and all of them are kept in memory.
 
 
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
@@ -147,35 +173,51 @@ _PIECE_BYTES = 32 << 20
 class OrderedGradients(Gradients):
     """Gradients of all replicas of the job, added up in the order of their global indices.
 
+    Floating-point sums depend on their order, and MPI's depends on the number of ranks. Here every
+    replica's gradient is kept apart. Each instance receives its share of the elements of all
+    replicas (an alltoall), adds them up in the order of the replicas' global indices, and the sums
+    go to everybody (an allgather). So they are equal bit for bit, however replicas are laid out.
+    With one replica an instance that moves as many bytes as a ring allreduce; with several, every
+    replica's gradient travels, and all of them are kept in memory.
+
     Args:
         parameters: What is trained, in the order of the model.
+        divisor: What the sum over all backward passes and replicas is divided by.
         replicas: Number of replicas of each instance, in the order of the instances.
         instance: Which instance this is.
         horovod: The module ``horovod.torch``, initialised; None for a job of one instance.
         label: Prefix for the names of what travels; equal on all instances.
+        facts: What must be equal on all instances at each update.
     """
 
     def __init__(
         self,
-        parameters: Sequence[torch.Tensor],
+        parameters: Sequence[torch.nn.Parameter],
+        divisor: float,
         replicas: Sequence[int],
         instance: int,
         horovod: Any,
         label: str,
+        facts: Facts,
     ) -> None:
-        super().__init__(parameters)
+        super().__init__(parameters, divisor)
         self._replicas = list(replicas)
         self._instance = instance
         self._horovod = horovod
         self._label = label
         self._grads: list[list[torch.Tensor | None]] = []
+        self._facts = facts
+        self._stated: list[int] = []
 
-    def begin(self) -> None:
-        """Starts an update without gradients."""
-        super().begin()
-        self._grads = [
-            [None] * len(self._parameters) for _ in range(self._replicas[self._instance])
-        ]
+    def begin(self, facts: Sequence[int]) -> None:
+        """Starts an update without gradients.
+
+        Args:
+            facts: A number of 24 bits for each fact that must be equal on all instances.
+        """
+        super().begin(facts)
+        self._stated = list(facts)
+        self._grads = [[None] * len(self.parameters) for _ in range(self._replicas[self._instance])]
 
     def backward(self, loss: torch.Tensor, seed: float, *, replica: int, last: bool) -> None:
         """Adds the gradients of one replica's micro-batch to those of the same replica.
@@ -186,40 +228,45 @@ class OrderedGradients(Gradients):
             replica: Local index of the replica.
             last: Whether no other backward pass of this process follows in this update.
         """
-        for parameter, gradient in zip(self._parameters, self._grads[replica], strict=True):
+        for parameter, gradient in zip(self.parameters, self._grads[replica], strict=True):
             parameter.grad = gradient
         super().backward(loss, seed, replica=replica, last=last)
-        self._grads[replica] = [parameter.grad for parameter in self._parameters]
+        self._grads[replica] = [parameter.grad for parameter in self.parameters]
 
-    def end(self, factor: float) -> None:
+    def end(self, scale: float) -> None:
         """Adds up the gradients of all replicas, which become the parameters' gradients.
 
         Args:
-            factor: What to multiply them with.
+            scale: The loss scaling, which they are divided by.
         """
         started = time.perf_counter()
         used = self._used()
-        for dtype in dict.fromkeys(p.dtype for p in self._parameters):
-            members = [i for i, p in enumerate(self._parameters) if p.dtype == dtype and used[i]]
+        for dtype in dict.fromkeys(p.dtype for p in self.parameters):
+            members = [i for i, p in enumerate(self.parameters) if p.dtype == dtype and used[i]]
             if members:
                 self._sum(members, dtype)
-        for parameter, count in zip(self._parameters, used, strict=True):
+        for parameter, count in zip(self.parameters, used, strict=True):
             if not count:
                 parameter.grad = None
         self.waited += time.perf_counter() - started
-        super().end(factor)
+        super().end(scale)
 
     def _used(self) -> list[float]:
         mine = [any(g is not None for g in of_one) for of_one in zip(*self._grads, strict=True)]
-        counts = torch.tensor(mine, dtype=torch.float32)
-        if self._horovod is not None:
-            name = f"{self._label}.used"
-            counts = self._horovod.allreduce(counts, op=self._horovod.Sum, name=name)
-        return counts.tolist()
+        if self._horovod is None:
+            return [float(used) for used in mine]
+        numbers = torch.tensor([*mine, *self._facts.numbers(self._stated)], dtype=torch.float32)
+        sums = self._horovod.allreduce(
+            numbers, op=self._horovod.Sum, name=f"{self._label}.used"
+        ).tolist()
+        self._facts.require_equal(sums[len(mine) :], len(self._replicas))
+        return sums[: len(mine)]  # type: ignore[no-any-return]
 
     def _sum(self, members: list[int], dtype: torch.dtype) -> None:
         """Makes the sums of all gradients of one type."""
-        wide = _WIDER.get(dtype, dtype)
+        # A complex number travels as two real ones.
+        wide = _WIDER.get(dtype, dtype).to_real()
+        width = 2 if dtype.is_complex else 1
         rows = torch.stack([self._flat(gradients, members, wide) for gradients in self._grads])
         rows = rows.cpu() if self._horovod is not None else rows
         total = torch.empty(rows.shape[1], dtype=wide, device=rows.device)
@@ -229,22 +276,26 @@ class OrderedGradients(Gradients):
             total[start : start + step] = self._summed(piece, f"{self._label}.{dtype}.{start}")
         position = 0
         for index in members:
-            parameter = self._parameters[index]
-            part = total[position : position + parameter.numel()].view(parameter.shape)
+            parameter = self.parameters[index]
+            size = width * parameter.numel()
+            part = total[position : position + size]
+            if width == 2:  # noqa: PLR2004 - as above
+                part = torch.view_as_complex(part.view(-1, 2))
+            part = part.view(parameter.shape)
             parameter.grad = part.to(device=parameter.device, dtype=dtype)
-            position += parameter.numel()
+            position += size
 
     def _flat(
         self, gradients: list[torch.Tensor | None], members: list[int], dtype: torch.dtype
     ) -> torch.Tensor:
         parts = []
         for index in members:
-            parameter, gradient = self._parameters[index], gradients[index]
+            parameter, gradient = self.parameters[index], gradients[index]
             if gradient is None:
-                parts.append(torch.zeros(parameter.numel(), dtype=dtype, device=parameter.device))
-            else:
-                dense = gradient.to_dense() if gradient.is_sparse else gradient
-                parts.append(dense.reshape(-1).to(dtype))
+                gradient = torch.zeros_like(parameter)
+            dense = (gradient.to_dense() if gradient.is_sparse else gradient).detach()
+            real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
+            parts.append(real.reshape(-1).to(dtype))
         return torch.cat(parts)
 
     def _summed(self, piece: torch.Tensor, name: str) -> torch.Tensor:

@@ -1,9 +1,9 @@
-"""Keeps a program's module honest while an executor trains a copy of it.
+"""Brings a program's module up to date at the moment when the program reads from it.
 
-The executor's copy is newer than the program's module after every step, but copying back each time
-would cost a pass over all weights. So the module's parameters are made to notice when they are
-looked at: for as long as the module is wrapped they belong to a subclass of ``Parameter`` that
-brings the newest values before any torch function sees them. Buffers are brought along.
+After a call of a training executor the device holds newer weights and buffers than the program's
+module. Copying them back after every call would cost a pass over all of them. So while a module is
+wrapped, its parameters and buffers belong to subclasses of ``Parameter`` and ``Tensor`` that copy
+the newest values before any torch function reads the old ones.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch.utils import _pytree as pytree
 from popdist_torch.errors import Error, NotOnHostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 class HostLink:
-    """Which executor, if any, holds newer weights than a module.
+    """Knows whether an executor holds newer values than a module, and how to copy them.
 
     Attributes:
-        version: How often newer weights were brought; executors that only read compare it.
+        version: How often newer values were copied; inference executors compare it.
     """
 
     def __init__(self) -> None:
@@ -32,27 +32,27 @@ class HostLink:
         self._bring: Callable[[], None] | None = None
 
     def outdated(self, bring: Callable[[], None]) -> None:
-        """Notes that the module is older than an executor's copy.
+        """Notes that the module is older than the device.
 
         Args:
-            bring: Copies the weights into the module, past the notice that its parameters take.
+            bring: Copies the device's values into the module.
         """
         self._bring = bring
 
     def up_to_date(self) -> None:
-        """Notes that the module is as new as it will get."""
+        """Notes that there is nothing to copy."""
         self._bring = None
 
     def refresh(self) -> None:
-        """Brings the newest weights where the module is older."""
+        """Copies the newest values where the module is older."""
         if self._bring is not None:
             bring, self._bring = self._bring, None
             bring()
             self.version += 1
 
 
-class HostParameter(nn.Parameter):
-    """A parameter of a wrapped module; copies of it are plain parameters."""
+class _Followed(torch.Tensor):
+    """A tensor of a wrapped module; copies of it are plain."""
 
     _popdist_link: HostLink
 
@@ -60,20 +60,37 @@ class HostParameter(nn.Parameter):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Brings the newest weights, then calls the function as if on a plain parameter."""
+        """Copies the newest values, then calls the function as if on a plain tensor."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - torch's own way to do this
             for leaf in pytree.tree_leaves((args, kwargs)):
-                if isinstance(leaf, HostParameter):
+                if isinstance(leaf, _Followed):
                     leaf._popdist_link.refresh()  # noqa: SLF001 - the class's own attribute
             return func(*args, **kwargs)
 
-    def plain(self) -> nn.Parameter:
-        """A plain parameter with this one's newest values, in memory of its own.
+    def plain(self) -> torch.Tensor:
+        """A plain tensor with the newest values, in memory of its own."""
+        return self.detach().clone()
 
-        Returns:
-            The copy.
-        """
+    def __repr__(self) -> str:  # type: ignore[override]  # as Tensor's own
+        return repr(self.plain())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        return memo.setdefault(id(self), self.plain())  # type: ignore[no-any-return]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.plain().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+
+class HostBuffer(_Followed):
+    """A buffer of a wrapped module."""
+
+
+class HostParameter(_Followed, nn.Parameter):
+    """A parameter of a wrapped module."""
+
+    def plain(self) -> nn.Parameter:
+        """A plain parameter with the newest values, in memory of its own."""
         return nn.Parameter(self.detach().clone(), requires_grad=self.requires_grad)
 
     def replicaGrouping(self, *_args: Any, **_kwargs: Any) -> NoReturn:
@@ -89,44 +106,29 @@ class HostParameter(nn.Parameter):
             hint="leave the call out, or train the groups in jobs of their own",
         )
 
-    def __repr__(self) -> str:  # type: ignore[override]  # as Parameter's own
-        return repr(self.plain())
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
-        return memo.setdefault(id(self), self.plain())  # type: ignore[no-any-return]
+_FOLLOWED: dict[type, type[_Followed]] = {nn.Parameter: HostParameter, torch.Tensor: HostBuffer}
+"""What tensors become while their module is wrapped; other classes are left as they are."""
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.plain().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+_PLAIN: dict[type, type] = {followed: plain for plain, followed in _FOLLOWED.items()}
 
 
 def link_of(module: nn.Module) -> HostLink | None:
-    """The link of a wrapped module.
-
-    Args:
-        module: The module, or a part of it.
-
-    Returns:
-        The link; None where no part is wrapped for training.
-    """
+    """The link of a wrapped module, or of one that has a wrapped part; None without one."""
     for parameter in module.parameters():
         if isinstance(parameter, HostParameter):
             return parameter._popdist_link  # noqa: SLF001
     return None
 
 
-def wrap(module: nn.Module) -> HostLink:
-    """Makes a module's parameters notice when they are looked at.
-
-    Parameters of classes other than ``Parameter`` stay as they are.
+def require_unwrapped(module: nn.Module) -> None:
+    """Checks that no part of a module is wrapped for training.
 
     Args:
         module: The module.
 
-    Returns:
-        Its link.
-
     Raises:
-        Error: The module, or a part of it, is wrapped for training already.
+        Error: A part of it is.
     """
     if link_of(module) is not None:
         raise Error(
@@ -135,22 +137,41 @@ def wrap(module: nn.Module) -> HostLink:
             value=type(module).__name__,
             hint="call destroy() on the first wrapper before you wrap the model again",
         )
-    link = HostLink()
-    for parameter in module.parameters():
-        if type(parameter) is nn.Parameter:
-            parameter.__class__ = HostParameter
-            parameter._popdist_link = link  # type: ignore[attr-defined]  # noqa: SLF001
-    return link
 
 
-def unwrap(module: nn.Module) -> None:
-    """Makes a module's parameters plain again, with their newest values.
+def follow(tensors: Iterable[torch.Tensor], link: HostLink) -> bool:
+    """Makes tensors copy the newest values when they are read.
 
     Args:
-        module: The module.
+        tensors: Parameters and buffers of one module.
+        link: Their link.
+
+    Returns:
+        Whether all of them do; tensors of a program's own classes do not.
     """
-    for parameter in module.parameters():
-        if isinstance(parameter, HostParameter):
-            parameter._popdist_link.refresh()  # noqa: SLF001
-            del parameter._popdist_link  # noqa: SLF001
-            parameter.__class__ = nn.Parameter  # type: ignore[assignment]
+    complete = True
+    for tensor in tensors:
+        kind = type(tensor)
+        if kind in _FOLLOWED:
+            tensor.__class__ = _FOLLOWED[kind]
+            tensor._popdist_link = link  # type: ignore[attr-defined]  # noqa: SLF001
+        complete = complete and (kind in _FOLLOWED or kind in _PLAIN)
+    return complete
+
+
+def unfollow(tensors: Iterable[torch.Tensor]) -> None:
+    """Makes tensors plain again, with their newest values.
+
+    Args:
+        tensors: Any; those that `follow` changed become plain.
+    """
+    for tensor in tensors:
+        if isinstance(tensor, _Followed):
+            tensor._popdist_link.refresh()  # noqa: SLF001
+            del tensor._popdist_link  # noqa: SLF001
+            tensor.__class__ = _PLAIN[type(tensor)]
+
+
+def plain_class(kind: type) -> type:
+    """The class that a tensor has while an executor runs; its own where it is not followed."""
+    return _PLAIN.get(kind, kind)

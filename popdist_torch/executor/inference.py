@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class InferenceExecutor(Executor):
-    """Runs a copy of a module forward; every instance for itself.
+    """Runs a module forward; every instance for itself.
 
     Where the module is being trained by a training executor, each call runs the newest weights.
 
@@ -32,7 +32,7 @@ class InferenceExecutor(Executor):
     """
 
     def __init__(self, model: nn.Module | Executor, options: Options | None) -> None:
-        super().__init__(model, options, OutputMode.All)
+        super().__init__(model, options, OutputMode.All, trains=False)
         accumulation = self._batching.accumulation
         if accumulation != 1:
             raise Error(
@@ -49,11 +49,15 @@ class InferenceExecutor(Executor):
         super()._compile(args, kwargs)
         self._seen_version = self._host_version()
 
-    def _run(self, replicas: Replicas, arguments: Arguments, outputs: Outputs) -> None:
+    def _before_run(self) -> None:
+        """Takes the newest weights of a module in training."""
         if (version := self._host_version()) != self._seen_version:
             self.copyWeightsToDevice()
             self._seen_version = version
-        infer(arguments, self._batching, replicas, outputs)
+
+    def _run(self, compiled: Replicas, arguments: Arguments, outputs: Outputs) -> None:
+        with compiled.model.in_use():
+            infer(arguments, self._batching, compiled, outputs)
 
     def _host_version(self) -> int:
         link = link_of(self._user_model)

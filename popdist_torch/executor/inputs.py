@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from popdist_torch.errors import Error
+from popdist_torch.executor.structure import Structure, flatten_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from popdist_torch.executor.batching import Batching
 
@@ -23,11 +23,11 @@ class Signature:
     """What must stay the same from call to call.
 
     Attributes:
-        structure: The nesting of positional and keyword arguments.
+        structure: The nesting of the arguments by the names that ``forward`` gives them.
         leaves: For each leaf, the shape and type of a tensor, or the value of anything else.
     """
 
-    structure: pytree.TreeSpec
+    structure: Structure
     leaves: tuple[Any, ...]
 
 
@@ -38,11 +38,13 @@ class Arguments:
     Attributes:
         signature: Their signature.
         values: The leaves.
+        call: Makes positional and keyword arguments of arguments by name.
         taken: When each micro-batch was taken, and when that was done, in seconds.
     """
 
     signature: Signature
     values: tuple[Any, ...]
+    call: Callable[[dict[str, Any]], tuple[Any, Any]] = field(compare=False)
     taken: list[tuple[float, float]] = field(default_factory=list, compare=False)
 
     def tensors(self) -> int:
@@ -66,12 +68,15 @@ class Arguments:
         started = time.perf_counter()
         rows = [_rows(value, part, batching) for value in self.values]
         self.taken.append((started, time.perf_counter()))
-        args, kwargs = pytree.tree_unflatten(rows, self.signature.structure)
-        return args, kwargs
+        return self.call(self.signature.structure.build(iter(rows)))
 
 
 def collect(
-    args: Sequence[Any], kwargs: Mapping[str, Any], batching: Batching, device: torch.device
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    batching: Batching,
+    device: torch.device,
+    forward: Callable[..., Any] | None = None,
 ) -> Arguments:
     """Checks a call's arguments and brings them to the device.
 
@@ -80,25 +85,29 @@ def collect(
         kwargs: Keyword arguments.
         batching: The batch algebra.
         device: Where the model runs.
+        forward: The model's ``forward``, which gives arguments their names; None where only their
+            places count.
 
     Returns:
         The arguments; tensors detached from any graph of the caller.
 
     Raises:
         BatchError: A tensor's first dimension does not divide.
+        Error: The model does not accept such arguments.
     """
-    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    named, call = _bound(forward, args, kwargs)
+    leaves, structure = flatten_arguments(named)
     values = []
     described: list[Any] = []
-    for index, leaf in enumerate(leaves):
+    for path, leaf in zip(structure.paths(), leaves, strict=True):
         if isinstance(leaf, torch.Tensor):
-            batching.micro_batch(_length(leaf), f"input {index}, shape {tuple(leaf.shape)},")
+            batching.micro_batch(_length(leaf), f"input {path}, shape {tuple(leaf.shape)},")
             values.append(leaf.detach().to(device))
             described.append((leaf.shape, leaf.dtype))
         else:
             values.append(leaf)
             described.append(leaf)
-    return Arguments(Signature(structure, tuple(described)), tuple(values))
+    return Arguments(Signature(structure, tuple(described)), tuple(values), call)
 
 
 def synthetic(arguments: Arguments) -> Arguments:
@@ -120,30 +129,8 @@ def synthetic(arguments: Arguments) -> Arguments:
             return torch.zeros_like(value)
         return torch.randn(value.shape, generator=generator).to(value)
 
-    return Arguments(arguments.signature, tuple(map(generated, arguments.values)))
-
-
-def require_callable_with(forward: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Checks that a model accepts the arguments, before anything runs.
-
-    Args:
-        forward: The model's ``forward``.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-
-    Raises:
-        Error: An argument is missing or not known.
-    """
-    signature = inspect.signature(forward)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise Error(
-            "PD305",
-            "the model cannot be called with these arguments",
-            value=str(error),
-            accepted=f"forward{signature}",
-        ) from error
+    values = tuple(map(generated, arguments.values))
+    return Arguments(arguments.signature, values, arguments.call)
 
 
 def require_same(expected: Signature, seen: Signature) -> None:
@@ -156,20 +143,91 @@ def require_same(expected: Signature, seen: Signature) -> None:
     Raises:
         Error: They differ.
     """
-    if expected == seen:
+    if expected.structure == seen.structure and all(map(_equal, expected.leaves, seen.leaves)):
         return
-    accepted, value = str(expected.structure), str(seen.structure)
-    for index, (first, now) in enumerate(zip(expected.leaves, seen.leaves, strict=False)):
-        if first != now:
-            accepted, value = f"input {index}: {_shown(first)}", f"input {index}: {_shown(now)}"
-            break
+    before, now = list(expected.structure.paths()), list(seen.structure.paths())
+    problems = _missing(set(before) - set(now), set(now) - set(before))
+    if before == now:
+        for index, (first, second) in enumerate(zip(expected.leaves, seen.leaves, strict=True)):
+            if not _equal(first, second):
+                problems.append(
+                    f"{before[index]}: expected input {index}: {_shown(first)} "
+                    f"but got input {index}: {_shown(second)}"
+                )
+    if not problems:
+        problems.append(f"expected {expected.structure} but got {seen.structure}")
     raise Error(
         "PD305",
-        f"the inputs have changed since the model was compiled: expected {accepted} but got "
-        f"{value}",
+        f"the inputs have changed since the model was compiled: {' '.join(problems)}",
         hint="keep every batch full (drop_last=True) or pad the last one; destroy() lets the next "
-        "call set new shapes",
+        "call set new arguments and shapes",
     )
+
+
+def _bound(
+    forward: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], Callable[[dict[str, Any]], tuple[Any, Any]]]:
+    """Arguments by the names of ``forward``, and what makes a call of such arguments."""
+    if forward is None:
+        places = {str(place): value for place, value in enumerate(args)} | dict(kwargs)
+        return places, lambda named: (
+            tuple(named[str(place)] for place in range(len(args))),
+            {name: named[name] for name in kwargs},
+        )
+    signature = inspect.signature(forward)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise _refused(signature, args, kwargs, str(error)) from error
+
+    def call(named: dict[str, Any]) -> tuple[Any, Any]:
+        made = inspect.BoundArguments(signature, named)  # a dict will do
+        return made.args, made.kwargs
+
+    return bound.arguments, call
+
+
+def _refused(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any], why: str
+) -> Error:
+    """The error for arguments that a model does not take."""
+    parameters = signature.parameters.values()
+    single = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    by_place = [p.name for p in parameters if p.kind in single]
+    needed = [
+        p.name
+        for p in parameters
+        if p.default is inspect.Parameter.empty
+        and p.kind in (*single, inspect.Parameter.KEYWORD_ONLY)
+    ]
+    missing = [n for n in needed if n not in by_place[: len(args)] and n not in kwargs]
+    unknown = [n for n in kwargs if n not in signature.parameters]
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        unknown = []
+    problems = _missing(missing, unknown)
+    return Error(
+        "PD305",
+        f"the model cannot be called with these arguments. {' '.join(problems)}".rstrip(),
+        value=None if problems else why,
+        accepted=f"forward{signature}",
+    )
+
+
+def _missing(missing: Iterable[str], unexpected: Iterable[str]) -> list[str]:
+    """PopTorch's words for arguments that are not there, or should not be."""
+    return [
+        f"{kind} arguments: {', '.join(sorted(names))}."
+        for kind, names in (("Missing", set(missing)), ("Unexpected", set(unexpected)))
+        if names
+    ]
+
+
+def _equal(first: Any, second: Any) -> bool:
+    """Whether two leaves are the same; those that cannot be compared are if they are one object."""
+    try:
+        return first is second or bool(first == second)
+    except (RuntimeError, TypeError, ValueError):
+        return False
 
 
 def _length(tensor: torch.Tensor) -> int:

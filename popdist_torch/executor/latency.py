@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from popdist_torch.executor.inputs import Arguments
+    from popdist_torch.executor.outputs import Outputs
 
 
 @dataclass
@@ -64,13 +67,13 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What one call did when.
+    """What one call did when, step by step: a step runs one micro-batch on every replica.
 
     Attributes:
         inputs: Number of input tensors.
-        taken: When each micro-batch was taken from them, and when that was done, in seconds.
+        taken: When each step took its rows of them, and when that was done, in seconds.
         outputs: Number of output tensors.
-        given: The same of micro-batches that come back.
+        given: The same of steps whose outputs come back.
     """
 
     inputs: int = 0
@@ -78,68 +81,33 @@ class Timeline:
     outputs: int = 0
     given: tuple[tuple[float, float], ...] = ()
 
+    @classmethod
+    def of(cls, arguments: Arguments, outputs: Outputs, replicas: int) -> Timeline:
+        """The timeline of a call.
 
-class Measured:
-    """An object whose calls are measured; PopTorch's names."""
-
-    def __init__(self) -> None:
-        self._latencies = Latencies()
-        self._timeline = Timeline()
-
-    def getLatency(self) -> tuple[float, float, float]:
-        """How long calls take.
-
-        Returns:
-            Shortest, longest and mean, in seconds; zeros where nothing ran.
+        Args:
+            arguments: What it took.
+            outputs: What it gave.
+            replicas: Local replicas.
         """
-        return self._latencies.total.summary()
+        given = _steps(outputs.given, replicas)
+        if outputs.summed:
+            given = given[-1:]  # sums come back once, when the last step has been added
+        return cls(arguments.tensors(), _steps(arguments.taken, replicas), outputs.tensors, given)
 
-    def getComputeLatency(self) -> tuple[float, float, float]:
-        """How long passes, exchange and updates of a call take.
-
-        Returns:
-            Shortest, longest and mean, in seconds; zeros where nothing ran.
-        """
-        return self._latencies.compute.summary()
-
-    def getHostIpuLatency(self) -> tuple[float, float, float]:
-        """How long a call's arguments take to the device.
-
-        Returns:
-            Shortest, longest and mean, in seconds; zeros where nothing ran.
-        """
-        return self._latencies.inputs.summary()
-
-    def getIpuHostLatency(self) -> tuple[float, float, float]:
-        """How long a call's outputs take to the program.
-
-        Returns:
-            Shortest, longest and mean, in seconds; zeros where nothing ran.
-        """
-        return self._latencies.outputs.summary()
-
-    def compilationTime(self) -> float:
-        """How long the model took to be prepared.
-
-        Returns:
-            Seconds, all preparations together; zero before the first.
-        """
-        return sum(self._latencies.compilation.seconds)
-
-    def getPerfCounters(self) -> dict[str, list[list[float]]]:
-        """When the last call read its inputs and gave its outputs.
-
-        Returns:
-            Four lists of seconds since an arbitrary moment: ``input`` and ``input_complete`` have a
-            row for each input tensor and a value for each micro-batch that was taken from it,
-            ``output`` and ``output_complete`` a row for each output tensor and a value for each
-            micro-batch that comes back. They are empty where nothing ran. Tensors of a micro-batch
-            are taken together, so rows are equal.
-        """
-        seen = self._timeline
+    def counters(self) -> dict[str, list[list[float]]]:
+        """The moments as PopTorch gives them; see `Executor.getPerfCounters`."""
         return {
-            "input": [[start for start, _ in seen.taken] for _ in range(seen.inputs)],
-            "input_complete": [[stop for _, stop in seen.taken] for _ in range(seen.inputs)],
-            "output": [[start for start, _ in seen.given] for _ in range(seen.outputs)],
-            "output_complete": [[stop for _, stop in seen.given] for _ in range(seen.outputs)],
+            "input": [[start for start, _ in self.taken] for _ in range(self.inputs)],
+            "input_complete": [[stop for _, stop in self.taken] for _ in range(self.inputs)],
+            "output": [[start for start, _ in self.given] for _ in range(self.outputs)],
+            "output_complete": [[stop for _, stop in self.given] for _ in range(self.outputs)],
         }
+
+
+def _steps(
+    moments: Sequence[tuple[float, float]], replicas: int
+) -> tuple[tuple[float, float], ...]:
+    """Moments of the replicas' micro-batches as those of the steps that they make."""
+    starts, stops = moments[::replicas], moments[replicas - 1 :: replicas]
+    return tuple((start, stop) for (start, _), (_, stop) in zip(starts, stops, strict=True))

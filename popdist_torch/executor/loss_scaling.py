@@ -23,6 +23,8 @@ import torch
 from popdist_torch.options.settings import stored_only
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from popdist_torch.optim.device import DeviceOptimizer
 
 logger = logging.getLogger("popdist.torch")
@@ -37,14 +39,13 @@ class LossScaling:
 
     Args:
         optimizer: Whose scaling it is; keeps the automatic factor as part of its state.
-        automatic: Whether the factor follows the gradients.
+        following: Parameters whose gradients the factor follows; none where it is not automatic.
     """
 
-    def __init__(self, optimizer: DeviceOptimizer, *, automatic: bool) -> None:
+    def __init__(self, optimizer: DeviceOptimizer, following: Sequence[torch.nn.Parameter]) -> None:
         self._optimizer = optimizer
-        trained = optimizer.trained() if automatic else []
-        self._followed = [p for p in trained if p.dtype == torch.float16]
-        if automatic and not self._followed:
+        self._followed = [p for p in following if p.dtype == torch.float16]
+        if following and not self._followed:
             stored_only("Training.setAutomaticLossScaling for models without half precision")
 
     @property

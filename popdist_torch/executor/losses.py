@@ -48,19 +48,26 @@ class LossWatch(TorchFunctionMode):
 
     Attributes:
         found: The losses that can be differentiated, in the order of their calls.
+        without_graph: How many others there are.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[torch.Tensor] = []
+        self.without_graph = 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Calls a torch function, and remembers its result if that is a loss."""
         result = func(*args, **(kwargs or {}))
-        if func in LOSS_FUNCTIONS and result.requires_grad:
-            self.found.append(result)
+        # Losses inside torch.func's transforms belong to the transform.
+        inner = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001 - torch's own test
+        if func in LOSS_FUNCTIONS and not inner(result):
+            if result.requires_grad:
+                self.found.append(result)
+            else:
+                self.without_graph += 1
         return result
 
 

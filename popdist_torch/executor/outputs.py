@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from torch.utils import _pytree as pytree
 
 from popdist_torch.errors import Error
+from popdist_torch.executor.structure import Structure, flatten
 from popdist_torch.options import OutputMode
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Outputs:
 
     Attributes:
         given: When each micro-batch that comes back was taken, and when that was done, in seconds.
+        summed: Whether they come back added up.
         tensors: How many tensors a micro-batch has.
     """
 
@@ -60,8 +61,9 @@ class Outputs:
         self._shared = shared
         self._kept: list[list[Any]] = []
         self._sums: dict[int, list[Any]] = {}
-        self._structure: pytree.TreeSpec | None = None
+        self._structure: Structure | None = None
         self.given: list[tuple[float, float]] = []
+        self.summed = mode == OutputMode.Sum
         self.tensors = 0
 
     def add(self, output: Any, iteration: int, step: int, replica: int) -> None:
@@ -76,7 +78,7 @@ class Outputs:
         if not returned(self._mode, self._period, self._batching, iteration, step):
             return
         started = time.perf_counter()
-        leaves, self._structure = pytree.tree_flatten(output)
+        leaves, self._structure = flatten(output)
         leaves = [self._own(leaf) for leaf in leaves]
         self.tensors = sum(isinstance(leaf, torch.Tensor) for leaf in leaves)
         if self._mode != OutputMode.Sum:
@@ -103,7 +105,7 @@ class Outputs:
             return None
         rows = self._kept or [self._sums[replica] for replica in sorted(self._sums)]
         leaves = [_join(list(column)) for column in zip(*rows, strict=True)]
-        return pytree.tree_unflatten(leaves, self._structure)
+        return self._structure.build(iter(leaves))
 
     def _own(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):

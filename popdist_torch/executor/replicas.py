@@ -1,21 +1,25 @@
-"""What every replica has of its own: a random stream, and the buffers that the model changes."""
+"""What every local replica has of its own: a random stream, and buffers."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 
-from popdist_torch.errors import Error
+from popdist_torch.errors import CheckpointError, Error
+from popdist_torch.executor.host_access import plain_class
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    Buffers = dict[str, Any]
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch import nn
+
+    from popdist_torch.options.placement import Placement
+
+    Buffers = dict[str, Any]
 
 _MASK = (1 << 64) - 1
 
@@ -62,13 +66,13 @@ class RandomStreams:
 
     @contextmanager
     def of(self, replica: int) -> Iterator[None]:
-        """Makes a replica's stream the one that torch draws from.
+        """Makes torch draw from a replica's stream inside; the host's stream returns afterwards.
 
         Args:
             replica: Local index of the replica.
 
         Yields:
-            Nothing; the host's stream is back afterwards.
+            Nothing.
         """
         host = self._current()
         self._make_current(self._states[replica])
@@ -106,27 +110,19 @@ class RandomStreams:
 
 
 def random_words(seed: int, streams: RandomStreams) -> list[int]:
-    """The positions of random streams as numbers.
-
-    Args:
-        seed: The program's seed.
-        streams: The streams.
-
-    Returns:
-        The seed, then the bytes of every stream's state.
-    """
+    """The positions of random streams as numbers: the seed, then the bytes of every state."""
     return [seed, *(byte for stream in streams.state for part in stream for byte in part.tolist())]
 
 
 def restore_words(words: Sequence[int], streams: RandomStreams) -> None:
-    """Puts random streams where others stood.
+    """Moves random streams to the positions that `random_words` returned.
 
     Args:
-        words: What `random_words` returned.
+        words: The positions.
         streams: The streams to move.
 
     Raises:
-        Error: They are those of another number of replicas.
+        Error: The positions are those of another number of replicas.
     """
     sizes = [[part.numel() for part in stream] for stream in streams.state]
     flat = torch.tensor(words[1:], dtype=torch.uint8)
@@ -141,45 +137,135 @@ def restore_words(words: Sequence[int], streams: RandomStreams) -> None:
     streams.state = [tuple(next(rest).clone() for _ in stream) for stream in sizes]
 
 
-class ReplicaBuffers:
-    """One set of buffers per local replica; a module uses one set at a time.
+@dataclass(frozen=True)
+class _Held:
+    """One buffer in one set: the tensor object that the module refers to, and its values."""
 
-    Sets are exchanged as whole dictionaries, so a model may change its buffers in place or assign
-    new ones.
+    tensor: torch.Tensor | None
+    values: torch.Tensor | None
+    kind: type = torch.Tensor
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor | None) -> _Held:
+        """What a module refers to now."""
+        return cls(None, None) if tensor is None else cls(tensor, tensor.data, type(tensor))
+
+    def copied(self, device: torch.device | None = None, *, always: bool = True) -> _Held:
+        """The same tensor object with other memory: for another set."""
+        if self.tensor is None or self.values is None:
+            return self
+        moved = self.values if device is None else self.values.to(device)
+        fresh = moved.clone() if always and moved is self.values else moved
+        return _Held(self.tensor, fresh, plain_class(self.kind))
+
+    def place(self) -> torch.Tensor | None:
+        """Gives the tensor object its values in this set; returns the object."""
+        if self.tensor is not None and self.values is not None:
+            self.tensor.data = self.values
+            if type(self.tensor) is not self.kind:
+                self.tensor.__class__ = self.kind
+        return self.tensor
+
+
+HOST = -1
+"""The set of buffers that the program sees between calls."""
+
+
+class ReplicaBuffers:
+    """One set of buffers per local replica and one for the host; a module uses one set at a time.
+
+    Where a model changes a buffer in place, the module refers to the same tensor object in all
+    sets, and the object's memory is exchanged: whoever else refers to the object sees the buffer of
+    the replica that runs. Where a model assigns a new tensor, the sets hold different objects.
 
     Args:
-        module: The module that runs; its present buffers become those of every replica.
+        module: The module that runs. It uses the first replica's set at first.
         replicas: Number of local replicas.
+        device: Where the replicas' buffers live; where they are by default.
+        in_place: Whether the first replica's buffers stay in the memory that the program gave them;
+            otherwise the host's do.
 
     Attributes:
         replicas: Number of local replicas.
     """
 
-    def __init__(self, module: nn.Module, replicas: int) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        replicas: int,
+        device: torch.device | None = None,
+        *,
+        in_place: bool = True,
+    ) -> None:
         self.replicas = replicas
-        self._owners = [part for part in module.modules() if part._buffers]  # noqa: SLF001 - swapped
-        self._sets: list[list[Buffers]] = [[part._buffers for part in self._owners]]  # noqa: SLF001
+        self._parts: list[nn.Module] = []
+        self._sets: dict[int, list[dict[str, _Held]]] = {n: [] for n in range(HOST, replicas)}
         self._active = 0
-        self._watched: list[tuple[nn.Module, Buffers, str, torch.Tensor, int]] = [
-            (part, buffers, name, value, value._version)  # noqa: SLF001 - counts changes in place
-            for part, buffers in zip(self._owners, self._sets[0], strict=True)
-            if not isinstance(part, _NormBase)
-            for name, value in buffers.items()
-            if value is not None
-        ]
-        for _ in range(replicas - 1):
-            self._sets.append([_copied(buffers) for buffers in self._sets[0]])
+        self._device = device
+        self._in_place = in_place
+        self._watched: list[tuple[nn.Module, int, str, torch.Tensor, int]] = []
+        for part in module.modules():
+            self.add(part)
+        self.watch()
 
-    def use(self, replica: int) -> None:
+    def add(self, part: nn.Module) -> None:
+        """Gives every replica buffers of one more module.
+
+        Args:
+            part: The module; its present buffers become those of every replica.
+        """
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
+            present = {name: _Held.of(value) for name, value in _buffers(part).items()}
+            first = {
+                n: held.copied(self._device, always=not self._in_place)
+                for n, held in present.items()
+            }
+            if self._in_place:
+                host = {
+                    name: held
+                    if first[name].values is not held.values
+                    else _Held(held.tensor, held.copied().values, held.kind)
+                    for name, held in present.items()
+                }
+            else:
+                host = present
+            self._parts.append(part)
+            self._sets[HOST].append(host)
+            for replica in range(self.replicas):
+                copies = {name: held.copied() for name, held in first.items()}
+                self._sets[replica].append(copies if replica else first)
+            self._place(len(self._parts) - 1)
+
+    def knows(self, part: nn.Module) -> bool:
+        """Whether the replicas have buffers of a module."""
+        return any(known is part for known in self._parts)
+
+    def use(self, index: int) -> None:
         """Gives the module the buffers of a replica.
 
         Args:
-            replica: Local index of the replica.
+            index: Local index of the replica, or `HOST`.
         """
-        if replica != self._active:
-            for part, buffers in zip(self._owners, self._sets[replica], strict=True):
-                part._buffers = buffers  # noqa: SLF001
-            self._active = replica
+        if index == self._active:
+            return
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
+            self._sets[self._active] = [
+                {name: _Held.of(value) for name, value in _buffers(part).items()}
+                for part in self._parts
+            ]
+            self._active = index
+            for position in range(len(self._parts)):
+                self._place(position)
+
+    def watch(self) -> None:
+        """Notes how often each buffer was changed until now, for `require_unchanged`."""
+        self._watched = [
+            (part, position, name, held.tensor, held.tensor._version)  # noqa: SLF001
+            for position, part in enumerate(self._parts)
+            if not isinstance(part, _NormBase)
+            for name, held in self._present(0, position).items()
+            if held.tensor is not None
+        ]
 
     def require_unchanged(self, *, broadcast: bool) -> None:
         """Checks, once after the first call, that replicas can share the model's own buffers.
@@ -192,11 +278,11 @@ class ReplicaBuffers:
             Error: The model changed another buffer, and there are several replicas.
         """
         watched, self._watched = self._watched, []
-        for part, buffers, name, value, version in watched:
+        for part, position, name, tensor, version in watched:
             if not broadcast or self.replicas == 1:
                 break
-            now = buffers.get(name)
-            if now is not value or value._version != version:  # noqa: SLF001 - see above
+            now = self._present(0, position).get(name)
+            if now is None or now.tensor is not tensor or tensor._version != version:  # noqa: SLF001 - counts changes in place
                 raise Error(
                     "PD305",
                     "PopTorch does not support broadcasting buffers that the model changes: the "
@@ -204,6 +290,70 @@ class ReplicaBuffers:
                     value=f"buffer {name!r} of {type(part).__name__}",
                     hint="options.broadcastBuffers(False) lets every replica keep its own",
                 )
+
+    def values(self, index: int) -> dict[nn.Module, dict[str, torch.Tensor | None]]:
+        """The buffers of one replica.
+
+        Args:
+            index: Local index of the replica, or `HOST`.
+
+        Returns:
+            Tensors by name, for every part of the module.
+        """
+        return {
+            part: {name: held.values for name, held in self._present(index, position).items()}
+            for position, part in enumerate(self._parts)
+        }
+
+    @torch.no_grad()
+    def copy(
+        self, source: int, target: int, names: dict[nn.Module, set[str]] | None = None
+    ) -> None:
+        """Copies the buffers of one set into another one.
+
+        Args:
+            source: Local index of a replica, or `HOST`; not in use.
+            target: As above.
+            names: Which buffers; all by default.
+        """
+        for position, part in enumerate(self._parts):
+            chosen = None if names is None else names.get(part, set())
+            given, taken = self._sets[source][position], self._sets[target][position]
+            for name, held in given.items():
+                if chosen is None or name in chosen:
+                    taken[name] = _copied(held, taken.get(name), self._device, target)
+            if chosen is None:
+                for name in taken.keys() - given.keys():
+                    del taken[name]
+            if target == self._active:
+                self._place(position)
+
+    def objects(self) -> Iterator[torch.Tensor]:
+        """The tensor objects that the program's module refers to now.
+
+        Yields:
+            Each once per module that has it.
+        """
+        for part in self._parts:
+            yield from (value for value in _buffers(part).values() if value is not None)
+
+    @torch.no_grad()
+    def give_back(self) -> None:
+        """Puts the host's values, which are in use, into the memory that the program gave."""
+        if not self._in_place:
+            return
+        for position, part in enumerate(self._parts):
+            for name, held in self._sets[0][position].items():
+                tensor = _buffers(part).get(name)
+                if tensor is not held.tensor or tensor is None or held.values is None:
+                    continue
+                if (tensor.device, tensor.dtype, tensor.shape) == (
+                    held.values.device,
+                    held.values.dtype,
+                    held.values.shape,
+                ):
+                    held.values.copy_(tensor)
+                    tensor.data = held.values
 
     def state(self, replica: int) -> list[Buffers]:
         """Copies of one replica's buffers.
@@ -214,20 +364,24 @@ class ReplicaBuffers:
         Returns:
             Tensors by name, for every part of the module that has buffers.
         """
-        return [_copied(buffers) for buffers in self._sets[replica]]
+        return [
+            {name: None if value is None else value.clone() for name, value in buffers.items()}
+            for buffers in self.values(replica).values()
+            if buffers
+        ]
 
     def load(self, replica: int, state: Sequence[Buffers]) -> None:
         """Gives one replica the buffers that `state` returned.
 
         Args:
-            replica: Local index of the replica.
-            state: They.
+            replica: Local index of the replica; not in use.
+            state: The buffers.
         """
-        for buffers, loaded in zip(self._sets[replica], state, strict=True):
+        filled = [buffers for buffers in self._sets[replica] if buffers]
+        for buffers, loaded in zip(filled, state, strict=True):
             for name, value in loaded.items():
-                present = buffers.get(name)
-                target = value if present is None else present
-                buffers[name] = None if value is None else value.clone().to(target.device)
+                held = _Held.of(value)
+                buffers[name] = _copied(held, buffers.get(name), self._device, replica)
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """All buffers of all replicas.
@@ -235,9 +389,104 @@ class ReplicaBuffers:
         Yields:
             Each tensor once per replica.
         """
-        for buffers in (buffers for one_set in self._sets for buffers in one_set):
-            yield from (value for value in buffers.values() if value is not None)
+        for replica in range(self.replicas):
+            for buffers in self.values(replica).values():
+                yield from (value for value in buffers.values() if value is not None)
+
+    def _present(self, index: int, position: int) -> dict[str, _Held]:
+        """The buffers of one module in a set, in use or not."""
+        if index != self._active:
+            return self._sets[index][position]
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
+            return {n: _Held.of(v) for n, v in _buffers(self._parts[position]).items()}
+
+    def _place(self, position: int) -> None:
+        """Gives one module the buffers of the set in use."""
+        buffers, held = _buffers(self._parts[position]), self._sets[self._active][position]
+        if buffers or held:
+            with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
+                placed = {name: one.place() for name, one in held.items()}
+            buffers.clear()
+            buffers.update(placed)
 
 
-def _copied(buffers: Buffers) -> Buffers:
-    return {name: None if value is None else value.clone() for name, value in buffers.items()}
+def _buffers(part: nn.Module) -> dict[str, torch.Tensor | None]:
+    return part._buffers  # noqa: SLF001 - exchanged, which torch has no other way for
+
+
+def _copied(source: _Held, target: _Held | None, device: torch.device | None, index: int) -> _Held:
+    """Copies one buffer into another set, into the memory that is there if it has the shape."""
+    if source.values is None:
+        return source
+    if target is None or target.values is None:
+        where = None if index == HOST else device
+        value = source.values.detach().clone()
+        value = value if where is None else value.to(where)
+        return _Held(value, value)
+    if target.values.shape == source.values.shape:
+        target.values.copy_(source.values)
+        return target
+    return _Held(
+        target.tensor, source.values.detach().clone().to(target.values.device), target.kind
+    )
+
+
+# The states of local replicas as plain values that a checkpoint can keep.
+
+Row = dict[str, Any]
+
+
+def rows(streams: RandomStreams, buffers: ReplicaBuffers, here: Placement) -> list[Row]:
+    """The states of all local replicas.
+
+    Args:
+        streams: Their random streams.
+        buffers: Their buffers.
+        here: Their place in the job.
+
+    Returns:
+        For each its global index, its random stream and its buffers.
+    """
+    return [
+        {
+            "replica": here.first_replica + local,
+            "stream": list(streams.state[local]),
+            "buffers": buffers.state(local),
+        }
+        for local in range(here.local_replicas)
+    ]
+
+
+def of_this_process(given: Iterable[Row], here: Placement) -> list[Row]:
+    """Picks the states of the local replicas.
+
+    Args:
+        given: States of all replicas of a job.
+        here: The place of this process in the job.
+
+    Returns:
+        One for each local replica; none where none were given.
+
+    Raises:
+        CheckpointError: There are states, but none of some replica here.
+    """
+    by_index = {row["replica"]: row for row in given}
+    wanted = range(here.first_replica, here.first_replica + here.local_replicas)
+    if by_index and (len(by_index) != here.total_replicas or not by_index.keys() >= set(wanted)):
+        raise CheckpointError(
+            "PD307",
+            "the checkpoint is of another number of replicas",
+            value=f"{len(by_index)} replicas then, {here.total_replicas} now",
+            hint="resume with as many replicas as before; read()['shared'] has the weights for a "
+            "run that need not be bit-identical",
+        )
+    return [by_index[index] for index in wanted] if by_index else []
+
+
+def restore(streams: RandomStreams, buffers: ReplicaBuffers, loaded: list[Row]) -> None:
+    """Brings the local replicas to states of `of_this_process`, none of which leave them alone."""
+    if not loaded:
+        return
+    streams.state = [tuple(row["stream"]) for row in loaded]
+    for local, row in enumerate(loaded):
+        buffers.load(local, row["buffers"])

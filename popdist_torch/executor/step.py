@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from popdist_torch.errors import OptimizerError
 from popdist_torch.executor.losses import LossWatch, final_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from popdist_torch.executor.batching import Batching
     from popdist_torch.executor.gradients import Gradients
@@ -30,7 +31,7 @@ class Replicas:
     """The local replicas of one model, run one after the other.
 
     Attributes:
-        model: The executor's copy of the module.
+        model: The program's module with the device's values.
         streams: The replicas' random streams.
         marked: Which of its layers recompute their activations.
     """
@@ -51,55 +52,97 @@ class Replicas:
         """
         self.model.buffers.use(replica)
         with self.streams.of(replica):
-            yield
+            try:
+                yield
+            finally:
+                self.model.plain.restore()
 
 
-def train(
-    arguments: Arguments,
-    batching: Batching,
-    replicas: Replicas,
-    gradients: Gradients,
-    optimizer: DeviceOptimizer,
-    outputs: Outputs,
-    *,
-    divisor: int,
-    scaling: LossScaling,
-    guard: LossGuard | None = None,
-) -> None:
-    """Runs the weight updates of one training call.
+@dataclass
+class Training:
+    """What the weight updates of a training model need.
 
-    Args:
-        arguments: The call's arguments.
+    Attributes:
         batching: The batch algebra.
         replicas: The local replicas.
         gradients: Where gradients come together.
         optimizer: What updates the weights.
-        outputs: Collects what the model returns.
-        divisor: What the sum of all gradients is divided by.
         scaling: The factor of the loss.
+        early_divisor: What losses are divided by before the backward pass, where the mean is a
+            running one.
         guard: Watches the losses, where the program asked for it.
+        strangers: What the optimizer updates although it is no part of the module: ``forward`` has
+            to reach it some other way.
     """
-    for iteration in range(batching.iterations):
-        scale = scaling.scale
-        # Dividing in the seed of the backward pass saves a pass over all gradients.
-        seed = scale / divisor
-        gradients.begin()
-        for step in range(batching.accumulation):
-            for replica in range(batching.replicas):
-                part = batching.part(iteration, step, replica)
-                last = (step, replica) == (batching.accumulation - 1, batching.replicas - 1)
-                with replicas.running(replica), torch.enable_grad():
-                    with replicas.marked.forward_pass():
-                        output, loss = _forward(replicas.model.module, arguments, part, batching)
-                    gradients.backward(loss, seed, replica=replica, last=last)
-                if guard is not None:
-                    guard.watch(loss, step, replica)
-                outputs.add(output, iteration, step, replica)
-        gradients.end(1 / scale)
-        if guard is not None:
-            guard.require_finite(iteration)
-        if scaling.accepts():
-            optimizer.update()
+
+    batching: Batching
+    replicas: Replicas
+    gradients: Gradients
+    optimizer: DeviceOptimizer
+    scaling: LossScaling
+    early_divisor: float = 1
+    guard: LossGuard | None = None
+    strangers: list[torch.nn.Parameter] = field(default_factory=list)
+
+    def run(self, arguments: Arguments, outputs: Outputs, facts: Sequence[int]) -> None:
+        """Runs the weight updates of one call.
+
+        Args:
+            arguments: The call's arguments.
+            outputs: Collects what the model returns.
+            facts: What must be equal on all instances.
+        """
+        for iteration in range(self.batching.iterations):
+            self.gradients.begin(facts)
+            scale = self.scaling.scale
+            for step in range(self.batching.accumulation):
+                for replica in range(self.batching.replicas):
+                    self._accumulate(arguments, outputs, (iteration, step, replica), scale)
+            self.gradients.end(scale)  # exchanges
+            self._update(iteration)
+
+    def _accumulate(
+        self, arguments: Arguments, outputs: Outputs, place: tuple[int, int, int], scale: float
+    ) -> None:
+        """Runs one micro-batch forward and backward."""
+        iteration, step, replica = place
+        part = self.batching.part(iteration, step, replica)
+        last = (step, replica) == (self.batching.accumulation - 1, self.batching.replicas - 1)
+        with self.replicas.running(replica), torch.enable_grad():
+            with self.replicas.marked.forward_pass():
+                output, loss = self._forward(arguments, part)
+            if loss is not None:
+                seed = scale / self.early_divisor
+                self.gradients.backward(loss, seed, replica=replica, last=last)
+            outputs.add(output, iteration, step, replica)
+        if self.guard is not None and loss is not None:
+            self.guard.watch(loss, step, replica)
+
+    def _update(self, iteration: int) -> None:
+        """Updates the weights, unless the losses or the gradients forbid it."""
+        if self.guard is not None:
+            self.guard.require_finite(iteration)
+        unreached = [list(p.shape) for p in self.strangers if p.grad is None]
+        self.strangers = []
+        if unreached:
+            raise OptimizerError(
+                "PD306",
+                "the optimizer updates tensors that are no parameters of the model, and that its "
+                "forward does not reach",
+                value=unreached,
+                hint="build the optimizer from model.parameters() of the model that is wrapped",
+            )
+        if self.gradients.parameters and self.scaling.accepts():
+            self.optimizer.update()
+
+    def _forward(self, arguments: Arguments, part: int) -> tuple[Any, torch.Tensor | None]:
+        """Runs a micro-batch; returns the output and the loss, or None if nothing is trained."""
+        args, kwargs = arguments.micro_batch(part, self.batching)
+        with LossWatch() as watch:
+            output = self.replicas.model.module(*args, **kwargs)
+        if not self.gradients.parameters and (watch.found or watch.without_graph):
+            return output, None
+        return output, watch.found[final_loss(watch.found)]
 
 
 def infer(arguments: Arguments, batching: Batching, replicas: Replicas, outputs: Outputs) -> None:
@@ -115,14 +158,5 @@ def infer(arguments: Arguments, batching: Batching, replicas: Replicas, outputs:
         for replica in range(batching.replicas):
             args, kwargs = arguments.micro_batch(batching.part(iteration, 0, replica), batching)
             with replicas.running(replica), torch.no_grad():
-                outputs.add(replicas.model.module(*args, **kwargs), iteration, 0, replica)
-
-
-def _forward(
-    module: torch.nn.Module, arguments: Arguments, part: int, batching: Batching
-) -> tuple[Any, torch.Tensor]:
-    args, kwargs = arguments.micro_batch(part, batching)
-    watch = LossWatch()
-    with watch:
-        output = module(*args, **kwargs)
-    return output, watch.found[final_loss(watch.found)]
+                output = replicas.model.module(*args, **kwargs)
+                outputs.add(output, iteration, 0, replica)

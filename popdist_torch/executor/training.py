@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from popdist_torch import agreement, job
-from popdist_torch.errors import Error, OptimizerError
+from popdist_torch.errors import GradientError, OptimizerError, OptionValueError
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.gradients import Gradients, OrderedGradients, SharedGradients
-from popdist_torch.executor.host_access import unwrap, wrap
+from popdist_torch.executor.host_access import HostLink, follow, require_unwrapped, unfollow
 from popdist_torch.executor.loss_scaling import LossScaling
 from popdist_torch.executor.losses import LossGuard
-from popdist_torch.executor.step import train
-from popdist_torch.optim.device import DeviceOptimizer
-from popdist_torch.options import Options, OutputMode, ReductionType
+from popdist_torch.executor.step import Training
+from popdist_torch.gradient_exchange import Facts
+from popdist_torch.optim.device import DeviceOptimizer, digest_of
+from popdist_torch.options import MeanReductionStrategy, Options, OutputMode, ReductionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,9 +28,16 @@ if TYPE_CHECKING:
     from popdist_torch.executor.outputs import Outputs
     from popdist_torch.executor.step import Replicas
 
+_FACTS = Facts(
+    "parameters",
+    "hyper-parameters",
+    "weights that were loaded or copied to the device",
+    "optimizer states that were loaded",
+)
+
 
 class TrainingExecutor(Executor):
-    """Trains a copy of a module; gradients are summed over all replicas of all instances.
+    """Trains a module; gradients are summed over all replicas of all instances.
 
     Args:
         model: The module, or an executor of it.
@@ -53,17 +62,20 @@ class TrainingExecutor(Executor):
         placement_invariant: bool = False,
         stop_at_bad_loss: bool = False,
     ) -> None:
-        super().__init__(model, options, OutputMode.Final)
+        super().__init__(model, options, OutputMode.Final, trains=True)
+        require_unwrapped(self._user_model)
+        self._check_agreement = check_agreement
         self._placement_invariant = placement_invariant
         self._stop_at_bad_loss = stop_at_bad_loss
-        self._guard: LossGuard | None = None
         if optimizer is None:
-            optimizer = torch.optim.SGD(self._user_model.parameters(), lr=0.01)
+            optimizer = torch.optim.SGD(_parameters_or_none(self._user_model), lr=0.01)
         self._optimizer = _checked(optimizer)
-        self._check_agreement = check_agreement
-        self._link = wrap(self._user_model)
+        self._choose_reduction()
         self._device_optimizer: DeviceOptimizer | None = None
-        self._gradients: Gradients | None = None
+        self._training: Training | None = None
+        self._weights_changed = False
+        self._link = HostLink()
+        self._follow()
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -71,18 +83,14 @@ class TrainingExecutor(Executor):
         return self._optimizer
 
     def load_optimizer_state(self, load: Callable[[], None]) -> None:
-        """Loads the state of the program's optimizer, into the one that updates too.
+        """Loads the state of the program's optimizer, which the next update uses.
 
         Args:
             load: Changes the program's optimizer.
         """
-        compiled = self._device_optimizer is not None
-        if self._device_optimizer is not None:
-            self._device_optimizer.release()
         load()
-        if compiled:
-            pairs = self._require_compiled().model.pairs
-            self._device_optimizer = DeviceOptimizer(self._optimizer, pairs, self._divisor())
+        if self._device_optimizer is not None:
+            self._device_optimizer.loaded = True
 
     def getExchangeLatency(self) -> float:
         """How long updates waited for other instances; an addition to PopTorch.
@@ -90,29 +98,31 @@ class TrainingExecutor(Executor):
         Returns:
             Seconds, all updates together: what of the communication was not hidden.
         """
-        return 0.0 if self._gradients is None else self._gradients.waited
+        return 0.0 if self._training is None else self._training.gradients.waited
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Takes an optimizer's hyper-parameters, from the next call on.
+        """Takes an optimizer, from the next call on.
 
-        Call it after every change of a learning rate, a loss scaling or the like. The optimizer in
-        use keeps its state; another object brings its own.
+        Changes to the optimizer in use need no such call: hyper-parameters and loaded states hold
+        from the next call on. Another object brings its own state.
 
         Args:
             optimizer: The optimizer.
+
+        Raises:
+            OptimizerError: It cannot be used, or has changed what was marked as constant.
+            OptionValueError: Its accumulators need another reduction than the compiled model has.
         """
         self._optimizer = _checked(optimizer)
+        self._choose_reduction()
         if self._device_optimizer is None:
             return
-        if optimizer is self._device_optimizer.host:
-            self._device_optimizer.reread()
+        if optimizer is self._device_optimizer.optimizer:
+            self._device_optimizer.require_constants()
         else:
             self._device_optimizer.release()
-            replicas = self._require_compiled()
-            self._device_optimizer = DeviceOptimizer(
-                optimizer, replicas.model.pairs, self._divisor()
-            )
-            self._release_gradients()
+            self._device_optimizer = self._driven()
+            self._release_training()
 
     def copyWeightsToDevice(self) -> None:
         """Copies the program's weights and buffers to the device, over those there.
@@ -122,6 +132,7 @@ class TrainingExecutor(Executor):
         """
         super().copyWeightsToDevice()
         self._link.up_to_date()
+        self._weights_changed = True
 
     def copyWeightsToHost(self) -> None:
         """Copies weights and the first replica's buffers from the device to the program's module.
@@ -143,16 +154,6 @@ class TrainingExecutor(Executor):
         self._link.refresh()
         return self._link.version != before
 
-    def detachFromDevice(self) -> None:
-        """Brings weights and optimizer state back; the next call attaches again.
-
-        Raises:
-            Error: The device is not attached.
-        """
-        super().detachFromDevice()
-        if self._device_optimizer is not None:
-            self._device_optimizer.state_to_host()
-
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         """Loads the module's state, on the device too.
 
@@ -168,41 +169,56 @@ class TrainingExecutor(Executor):
         return super().load_state_dict(state_dict, strict)
 
     def destroy(self) -> None:
-        """Brings weights and optimizer state back, and gives the program its module back."""
+        """Brings the weights back, and gives the program its module back."""
         if self._device_optimizer is not None:
             self._device_optimizer.release()
             self._device_optimizer = None
-        self._release_gradients()
-        unwrap(self._user_model)
+        self._release_training()
+        self._link.refresh()
+        unfollow(self._tensors_of_the_program())
+        if self._replicas is not None:
+            self._replicas.model.give_back()
         super().destroy()
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        driven = self._driven()
         super()._compile(args, kwargs)
-        pairs = self._require_compiled().model.pairs
-        self._device_optimizer = DeviceOptimizer(self._optimizer, pairs, self._divisor())
+        self._device_optimizer = driven
+        self._follow()  # parameters may have been added since the module was wrapped
 
-    def _run(self, replicas: Replicas, arguments: Arguments, outputs: Outputs) -> None:
-        assert self._device_optimizer is not None  # noqa: S101 - set by _compile
-        if self._gradients is None:
-            self._gradients = self._first_step(replicas, self._device_optimizer)
-        try:
-            train(
-                arguments,
-                self._batching,
-                replicas,
-                self._gradients,
-                self._device_optimizer,
-                outputs,
-                divisor=self._divisor(),
-                scaling=LossScaling(
-                    self._device_optimizer,
-                    automatic=self._options.Training.values().get("auto_loss_scaling", False),
-                ),
-                guard=self._guard,
-            )
-        finally:
+    def _before_run(self) -> None:
+        """Takes over what the program has changed since the last call."""
+        optimizer, weights = self._driver(), self._require_compiled().model.weights
+        optimizer.require_constants()
+        known = {id(parameter) for parameter in weights.parameters}
+        for index, parameter in enumerate(optimizer.parameters()):
+            if id(parameter) not in known:
+                weights.add(f"parameter {index} of the optimizer", parameter)
+        self._follow()
+
+    def _run(self, compiled: Replicas, arguments: Arguments, outputs: Outputs) -> None:
+        optimizer = self._driver()
+        with compiled.model.in_use(), optimizer.in_use():
             # Updates before an error were made.
-            self._link.outdated(replicas.model.to_host)
+            self._link.outdated(self._to_host)
+            for parameter in compiled.model.weights.parameters:
+                parameter.grad = None
+            trained = self._trained()
+            training = self._training
+            if training is None or not _same(training.gradients.parameters, trained):
+                training = self._started(compiled, trained)
+            self._require_possible(trained)
+            training.run(arguments, outputs, self._facts(compiled, optimizer))
+            self._weights_changed = optimizer.loaded = False
+        if not self._follow():
+            self._link.refresh()  # tensors of the program's own classes do not notice
+
+    def _driver(self) -> DeviceOptimizer:
+        assert self._device_optimizer is not None  # noqa: S101 - set by _compile
+        return self._device_optimizer
+
+    def _driven(self) -> DeviceOptimizer:
+        return DeviceOptimizer(self._optimizer, self._divisor())
 
     def _divisor(self) -> int:
         reduction = self._options.Training.accumulation_and_replication_reduction_type
@@ -210,41 +226,148 @@ class TrainingExecutor(Executor):
             return 1
         return self._batching.accumulation * self._options.placement.total_replicas
 
-    def _first_step(self, replicas: Replicas, optimizer: DeviceOptimizer) -> Gradients:
-        trained = optimizer.trained()
-        if not trained:
-            raise Error(
+    def _choose_reduction(self) -> None:
+        """Takes a running mean for half-precision accumulators, as PopTorch does."""
+        combined = getattr(self._optimizer, "use_combined_accum", False)
+        half = getattr(self._optimizer, "accum_type", None) == torch.float16 and not combined
+        training, key = self._options.Training, "meanAccumulationAndReplicationReductionStrategy"
+        if half and training(key) == MeanReductionStrategy.Post:
+            if self._replicas is not None:
+                raise OptionValueError(
+                    "PD306",
+                    "an optimizer with half-precision accumulators needs a running mean, and the "
+                    "model is compiled for another one",
+                    value=training(key),
+                    hint="call destroy() first, or set MeanReductionStrategy.Running at the start",
+                )
+            training._unfreeze()  # noqa: SLF001 - the executor's own copy of the options
+            training.set(**{key: MeanReductionStrategy.Running})
+            training._freeze()  # noqa: SLF001 - as above
+
+    def _trained(self) -> list[nn.Parameter]:
+        """What the optimizer updates now, in the order of the model."""
+        own = {id(parameter) for parameter in self._driver().parameters()}
+        weights = self._require_compiled().model.weights
+        return [p for p in weights.parameters if id(p) in own and p.requires_grad]
+
+    def _started(self, compiled: Replicas, trained: list[nn.Parameter]) -> Training:
+        """Prepares updates of some parameters; in a job every instance does so at the same call."""
+        first = self._training is None
+        here, weights = self._options.placement, compiled.model.weights
+        if not trained and any(p.requires_grad for p in self._user_model.parameters()):
+            raise OptimizerError(
                 "PD306",
                 "the optimizer has no parameter that requires gradients",
                 hint="build it from model.parameters(), before parameters are frozen",
             )
-        here = self._options.placement
         horovod = job.require(here) if here.num_processes > 1 else None
         if horovod is None:
             job.require_meant_alone(self._options)
-        if horovod is not None and self._check_agreement:
-            agreement.require(
-                agreement.facts(replicas.model.module, self._options, self._optimizer), horovod
-            )
+        if horovod is not None and self._check_agreement and first:
+            named = zip(weights.names, weights.parameters, strict=True)
+            stated = agreement.facts(self._user_model, self._options, self._optimizer)
+            agreement.require(stated | agreement.parameter_facts(named), horovod)
         label = f"popdist gradients of {type(self._user_model).__name__}"
-        if self._stop_at_bad_loss:
-            self._guard = LossGuard(here, horovod, label)
+        waited = self.getExchangeLatency()
+        self._release_training()
+        strategy = self._options.Training("meanAccumulationAndReplicationReductionStrategy")
+        divisor = self._divisor()
+        early = divisor if strategy == MeanReductionStrategy.Running else 1
+        gradients = self._gradients(trained, divisor / early, horovod, label)
+        gradients.waited = waited
+        parts = {id(parameter) for parameter in self._user_model.parameters()}
+        self._training = Training(
+            self._batching,
+            compiled,
+            gradients,
+            self._driver(),
+            LossScaling(
+                self._driver(),
+                trained if self._options.Training.values().get("auto_loss_scaling", False) else [],
+            ),
+            early_divisor=early,
+            guard=LossGuard(here, horovod, label) if self._stop_at_bad_loss else None,
+            strangers=[p for p in trained if id(p) not in parts],
+        )
+        return self._training
+
+    def _gradients(
+        self, trained: list[nn.Parameter], divisor: float, horovod: Any, label: str
+    ) -> Gradients:
+        here, weights = self._options.placement, self._require_compiled().model.weights
+        if not trained:
+            return Gradients(trained, divisor)
         if self._placement_invariant:
             counts = [here.local_replicas]
             if horovod is not None:
                 counts = horovod.allgather(torch.tensor(counts), name=f"{label}.replicas").tolist()
-            return OrderedGradients(trained, counts, here.process_id, horovod, label)
+            return OrderedGradients(
+                trained, divisor, counts, here.process_id, horovod, label, _FACTS
+            )
         if horovod is None:
-            return Gradients(trained)
-        model = replicas.model
-        name_of = dict(zip((id(d) for _, d in model.pairs), model.names, strict=True))
-        names = [name_of[id(parameter)] for parameter in trained]
-        return SharedGradients(trained, names, horovod, label)
+            return Gradients(trained, divisor)
+        names = [weights.name_of(parameter) for parameter in trained]
+        return SharedGradients(trained, names, divisor, horovod, label, _FACTS)
 
-    def _release_gradients(self) -> None:
-        if self._gradients is not None:
-            self._gradients.release()
-            self._gradients = None
+    def _facts(self, compiled: Replicas, optimizer: DeviceOptimizer) -> list[int]:
+        """What must be equal on all instances, as the numbers of ``_FACTS``."""
+        if self._options.placement.num_processes == 1:
+            return []
+        weights = compiled.model.weights
+        names = [weights.name_of(parameter) for parameter in self._trained()]
+        values = 0
+        if self._weights_changed:
+            for value in weights.device_values():
+                values = digest_of(value, values)
+        return [
+            zlib.crc32("\n".join(names).encode()) & 0xFFFFFF,
+            optimizer.settings(),
+            values & 0xFFFFFF,
+            optimizer.state() if optimizer.loaded else 0,
+        ]
+
+    def _require_possible(self, trained: list[nn.Parameter]) -> None:
+        """Refuses hooks that see one replica's part of a gradient as if it were all of it."""
+        if self._batching.accumulation * self._options.placement.total_replicas == 1:
+            return
+        own = 1 if isinstance(self._training and self._training.gradients, SharedGradients) else 0
+        for parameter in trained:
+            hooks = parameter._post_accumulate_grad_hooks  # noqa: SLF001
+            if hooks is not None and len(hooks) > own:
+                raise GradientError(
+                    "PD312",
+                    "a hook of register_post_accumulate_grad_hook runs on one replica's part of "
+                    "the gradient, before it is summed",
+                    value=self._require_compiled().model.weights.name_of(parameter),
+                    hint="optimizer.register_step_pre_hook takes a hook that sees the sums",
+                )
+
+    def _follow(self) -> bool:
+        """Makes the program's tensors notice reads; returns whether all of them do."""
+        return follow(self._tensors_of_the_program(), self._link)
+
+    def _tensors_of_the_program(self) -> list[torch.Tensor]:
+        tensors = [*self._user_model.parameters(), *self._user_model.buffers()]
+        if self._replicas is not None:
+            tensors += self._replicas.model.tensors_of_the_program()
+        return tensors
+
+    def _to_host(self) -> None:
+        self._require_compiled().model.to_host()
+
+    def _release_training(self) -> None:
+        if self._training is not None:
+            self._training.gradients.release()
+            self._training = None
+
+
+def _same(first: list[nn.Parameter], second: list[nn.Parameter]) -> bool:
+    return len(first) == len(second) and all(map(lambda a, b: a is b, first, second))
+
+
+def _parameters_or_none(module: nn.Module) -> list[Any]:
+    """A module's parameters; a group of none where it has none, which torch refuses otherwise."""
+    return list(module.parameters()) or [{"params": []}]
 
 
 def _checked(optimizer: Any) -> torch.optim.Optimizer:

@@ -1,84 +1,343 @@
-"""An executor's own copy of a module on its device, and copies between the two."""
+"""The values of a module's tensors: those that the program sees, and those on the device.
+
+An executor runs the program's own module, not a copy: whatever ``forward`` reaches, by whatever
+name, is what runs and trains. Only the memory of parameters and buffers is exchanged. Between calls
+they hold the program's values; during a call they hold the device's. So a program that changes its
+weights between calls changes what it sees, and the device follows when it is told to, as PopTorch
+documents.
+"""
 
 from __future__ import annotations
 
-import copy
 import logging
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
 
 from popdist.popdist_core import getDeviceId
 from popdist_torch.errors import Error
-from popdist_torch.executor.replicas import ReplicaBuffers
+from popdist_torch.executor.host_access import plain_class
+from popdist_torch.executor.replicas import HOST, ReplicaBuffers
 from popdist_torch.options import ConnectionType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import nn
+    from collections.abc import Iterator, Mapping, Sequence
 
     from popdist_torch.options import Options
 
+logger = logging.getLogger("popdist.torch")
 
-class DeviceModel:
-    """The copy that runs.
 
-    Tied weights stay tied. The copy keeps the training flags that the program's module had when it
-    was wrapped, whatever the program does to its own module later.
+class Weights:
+    """Parameters with two values each, one of which is in the parameter.
 
     Args:
-        host: The program's module.
-        training_flags: One flag per module, in the order of ``host.modules()``.
-        device: Where the copy lives.
-        replicas: Local replicas, each of which has buffers of its own.
+        device: Where the executor's values live.
+        in_place: Whether the executor's values stay in the memory that the program gave its
+            parameters, where that is on the device. Views of that memory then follow training. The
+            program's values move to new memory. Otherwise the executor's values are the copies.
 
     Attributes:
-        module: The copy.
+        parameters: The parameters.
+        names: The name of each.
+    """
+
+    def __init__(self, device: torch.device, *, in_place: bool) -> None:
+        self.parameters: list[nn.Parameter] = []
+        self.names: list[str] = []
+        self._names_by_identity: dict[int, str] = {}
+        self._device = device
+        self._in_place = in_place
+        self._away: list[torch.Tensor] = []
+        self._gradients: list[torch.Tensor | None] = []
+        self._classes: list[type] = []
+        self._on_device = False
+
+    def add(self, name: str, parameter: nn.Parameter) -> None:
+        """Takes one more parameter; the program's values are in use.
+
+        Args:
+            name: Its name.
+            parameter: The parameter.
+
+        Raises:
+            Error: It has no values yet.
+        """
+        _require_values(name, parameter)
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
+            present = parameter.data
+            away = present.to(self._device)
+            if away is present and self._in_place:
+                parameter.data = present.clone()
+            elif away is present:
+                away = present.clone()
+        self.parameters.append(parameter)
+        self.names.append(name)
+        self._names_by_identity[id(parameter)] = name
+        self._away.append(away)
+        self._gradients.append(None)
+        self._classes.append(type(parameter))
+
+    def exchange(self) -> None:
+        """Exchanges the program's values and gradients with the device's."""
+        self._on_device = not self._on_device
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
+            for index, parameter in enumerate(self.parameters):
+                values, gradient = parameter.data, parameter.grad
+                if gradient is not None:
+                    parameter.grad = None  # torch checks that it suits the values
+                parameter.data = self._away[index]
+                if self._gradients[index] is not None:
+                    parameter.grad = self._gradients[index]
+                self._away[index], self._gradients[index] = values, gradient
+                if self._on_device:
+                    self._classes[index] = type(parameter)
+                    kind = plain_class(self._classes[index])
+                else:
+                    kind = self._classes[index]
+                if type(parameter) is not kind:
+                    parameter.__class__ = kind
+
+    def name_of(self, parameter: nn.Parameter) -> str:
+        """The name of a parameter."""
+        return self._names_by_identity[id(parameter)]
+
+    def device_values(self) -> list[torch.Tensor]:
+        """What the device has of each parameter."""
+        if self._on_device:
+            return [parameter.data for parameter in self.parameters]
+        return self._away
+
+    def device_gradients(self) -> list[torch.Tensor | None]:
+        """The gradients of the last update, where there are any."""
+        if self._on_device:
+            return [parameter.grad for parameter in self.parameters]
+        return self._gradients
+
+    @torch.no_grad()
+    def to_host(self) -> None:
+        """Copies the device's values over the program's."""
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
+            for parameter, values in zip(self.parameters, self._away, strict=True):
+                parameter.copy_(values)
+
+    @torch.no_grad()
+    def from_host(self) -> None:
+        """Copies the program's values over the device's."""
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
+            for parameter, values in zip(self.parameters, self._away, strict=True):
+                values.copy_(parameter)
+
+    def give_back(self) -> None:
+        """Puts the program's values back into the memory that the program gave its parameters."""
+        if not self._in_place:
+            return
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
+            for parameter, own in zip(self.parameters, self._away, strict=True):
+                present = parameter.data
+                if (own.device, own.dtype, own.shape) == (
+                    present.device,
+                    present.dtype,
+                    present.shape,
+                ):
+                    own.copy_(present)
+                    parameter.data = own
+
+
+def _require_values(name: str, parameter: nn.Parameter) -> None:
+    tensor: torch.Tensor = parameter
+    if is_lazy(tensor):
+        raise Error(
+            "PD310",
+            f"parameter {name} has no shape yet",
+            value=type(parameter).__name__,
+            hint="call the module once with a batch of the shapes that it will see, then wrap it",
+        )
+    if parameter.is_meta:
+        raise Error(
+            "PD310",
+            f"parameter {name} is on the meta device, so it has no values",
+            value=tuple(parameter.shape),
+            hint="call model.to_empty(device='cpu') and initialise it, then build the optimizer "
+            "from the parameters that the model has then",
+        )
+
+
+_MODULES_OWN = frozenset(nn.Module().__dict__)
+
+
+class PlainTensors:
+    """Tensors that are attributes of modules, but no parameters and no buffers.
+
+    PopTorch makes them constants of the compiled model: what ``forward`` changes is forgotten when
+    it ends. Lists, tuples and dictionaries of tensors count as well. Tensors that require gradients
+    are left alone.
+
+    Args:
+        device: Where the model runs.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._kept: list[tuple[nn.Module, str, Any, list[tuple[torch.Tensor, torch.Tensor]]]] = []
+        self._versions: list[list[int]] = []
+        self._told: set[tuple[int, str]] = set()
+
+    def add(self, part: nn.Module) -> None:
+        """Takes the plain tensors of one more module."""
+        for key, value in part.__dict__.items():
+            if key in _MODULES_OWN or not isinstance(value, torch.Tensor | list | tuple | dict):
+                continue
+            leaves = [
+                (leaf, leaf.detach().clone())
+                for leaf in pytree.tree_leaves(value)
+                if isinstance(leaf, torch.Tensor)
+                and not leaf.requires_grad
+                and not leaf.is_meta
+                and not isinstance(leaf, nn.Parameter)
+            ]
+            if leaves:
+                self._kept.append((part, key, value, leaves))
+                self._versions.append([leaf._version for leaf, _ in leaves])  # noqa: SLF001
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """All of them."""
+        for _, _, _, leaves in self._kept:
+            yield from (leaf for leaf, _ in leaves)
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Moves them to the device while the model runs there."""
+        away = [leaf for leaf in self.tensors() if leaf.device != self._device]
+        values = [leaf.data for leaf in away]
+        for leaf in away:
+            leaf.data = leaf.data.to(self._device)
+        try:
+            yield
+        finally:
+            for leaf, value in zip(away, values, strict=True):
+                leaf.data = value
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Undoes what one run of the model changed."""
+        for (part, key, value, leaves), versions in zip(self._kept, self._versions, strict=True):
+            present = part.__dict__.get(key)
+            changed = False
+            for index, (leaf, first) in enumerate(leaves):
+                if leaf._version == versions[index]:  # noqa: SLF001 - counts changes in place
+                    continue
+                changed = True
+                if leaf.requires_grad:
+                    leaf.detach_()
+                leaf.copy_(first)
+                versions[index] = leaf._version  # noqa: SLF001
+            if present is not value:
+                # Layers that compute an attribute anew in each run, such as old weight norms,
+                # mean it to be part of the graph.
+                changed = changed or not getattr(present, "requires_grad", False)
+                part.__dict__[key] = value
+            if changed:
+                self._tell(part, key)
+
+    def _tell(self, part: nn.Module, key: str) -> None:
+        if (id(part), key) not in self._told:
+            self._told.add((id(part), key))
+            logger.warning(
+                "forward changes the tensor %s.%s, which is a constant of the model, as in "
+                "PopTorch: each run starts from its first value. register_buffer(%r, ...) keeps "
+                "changes",
+                type(part).__name__,
+                key,
+                key,
+            )
+
+
+class DeviceModel:
+    """The program's module, with values of its own while an executor runs it.
+
+    The module keeps the training flags that it had when it was wrapped, whatever the program sets
+    later: they are set while it runs.
+
+    Args:
+        module: The program's module.
+        training_flags: The flag of each of its parts.
+        device: Where it runs.
+        replicas: Local replicas, each of which has buffers of its own.
+        trains: Whether the executor changes the weights.
+
+    Attributes:
+        module: The program's module.
+        weights: Its parameters, and others that are trained with them.
         buffers: The buffers of every replica.
-        names: The parameters' names.
-        pairs: Every parameter of the program's module with its copy, in the order of ``names``.
+        plain: Its plain tensors.
     """
 
     def __init__(
         self,
-        host: nn.Module,
-        training_flags: Sequence[bool],
+        module: nn.Module,
+        training_flags: Mapping[nn.Module, bool],
         device: torch.device,
         replicas: int,
+        *,
+        trains: bool,
     ) -> None:
-        self._host = host
-        self.module = copy.deepcopy(host).to(device)
-        for part, training in zip(self.module.modules(), training_flags, strict=True):
-            part.training = training
-        self.names = [name for name, _ in host.named_parameters()]
-        self.pairs = list(zip(host.parameters(), self.module.parameters(), strict=True))
-        self._parts = list(zip(host.modules(), self.module.modules(), strict=True))
-        self.buffers = ReplicaBuffers(self.module, replicas)
+        self.module = module
+        self._flags = dict(training_flags)
+        self.weights = Weights(device, in_place=trains)
+        for name, parameter in module.named_parameters():
+            self.weights.add(name, parameter)
+        self.buffers = ReplicaBuffers(module, replicas, device, in_place=trains)
+        self.buffers.use(HOST)
+        self.plain = PlainTensors(device)
+        for part in module.modules():
+            self.plain.add(part)
+        self._ran = False
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Gives the module the device's values inside; `ReplicaBuffers.use` those of a replica.
+
+        Yields:
+            Nothing.
+        """
+        changed = [part for part, flag in self._flags.items() if part.training != flag]
+        for part in changed:
+            part.training = not part.training
+        self.weights.exchange()
+        if not self._ran:
+            self.buffers.watch()
+        adoption = nullcontext() if self._ran else self._adopting()
+        token = _in_use.set(self)
+        try:
+            with self.plain.on_device(), adoption:
+                yield
+            self._ran = True
+        finally:
+            _in_use.reset(token)
+            self.buffers.use(HOST)
+            self.weights.exchange()
+            for part in changed:
+                part.training = not part.training
 
     def to_host(self) -> None:
         """Copies parameters, and the first replica's buffers, into the program's module."""
-        self.buffers.use(0)
-        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
-            for host, device in self.pairs:
-                host.copy_(device)
-            for host_part, device_part in self._parts:
-                for name, value in device_part._buffers.items():  # noqa: SLF001
-                    _copy_buffer(value, host_part._buffers, name)  # noqa: SLF001
+        self.weights.to_host()
+        self.buffers.copy(0, HOST)
 
     def from_host(self) -> None:
-        """Copies the program's parameters and buffers into the copy, buffers for every replica."""
-        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
-            for host, device in self.pairs:
-                device.copy_(host)
-            for replica in range(self.buffers.replicas):
-                self.buffers.use(replica)
-                for host_part, device_part in self._parts:
-                    for name, value in host_part._buffers.items():  # noqa: SLF001
-                        _copy_buffer(value, device_part._buffers, name)  # noqa: SLF001
+        """Copies the program's parameters and buffers to the device, buffers for every replica."""
+        self.weights.from_host()
+        for replica in range(self.buffers.replicas):
+            self.buffers.copy(HOST, replica)
 
     def buffers_from_host(self, names: Sequence[str]) -> None:
-        """Copies some of the program's buffers into the copy, for every replica.
+        """Copies some of the program's buffers to the device, for every replica.
 
         Args:
             names: Their names in the module.
@@ -87,11 +346,9 @@ class DeviceModel:
             Error: The module has no such buffer.
         """
         found = {
-            f"{path}.{name}".lstrip("."): (host, device, name)
-            for (path, host), (_, device) in zip(
-                self._host.named_modules(), self.module.named_modules(), strict=True
-            )
-            for name in host._buffers  # noqa: SLF001
+            f"{path}.{name}".lstrip("."): (part, name)
+            for path, part in self.module.named_modules()
+            for name in part._buffers  # noqa: SLF001
         }
         if unknown := [name for name in names if name not in found]:
             raise Error(
@@ -101,36 +358,63 @@ class DeviceModel:
                 accepted=", ".join(found) or "none: the model has no buffers",
                 hint="options.updatableNamedBuffers takes names of model.named_buffers()",
             )
-        with torch.no_grad():
-            for replica in range(self.buffers.replicas):
-                self.buffers.use(replica)
-                for host, device, name in (found[name] for name in names):
-                    _copy_buffer(host._buffers[name], device._buffers, name)  # noqa: SLF001
+        chosen: dict[nn.Module, set[str]] = {}
+        for part, name in (found[name] for name in names):
+            chosen.setdefault(part, set()).add(name)
+        for replica in range(self.buffers.replicas):
+            self.buffers.copy(HOST, replica, chosen)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What the device has: parameters and the first replica's buffers by name."""
+        found = dict(zip(self.weights.names, self.weights.device_values(), strict=True))
+        buffers = self.buffers.values(0)
+        for path, part in self.module.named_modules():
+            for name, value in buffers.get(part, {}).items():
+                if value is not None:
+                    found[f"{path}.{name}".lstrip(".")] = value
+        return found
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """The gradients of the last update by the names of their parameters."""
+        named = zip(self.weights.names, self.weights.device_gradients(), strict=True)
+        return {name: gradient for name, gradient in named if gradient is not None}
+
+    def tensors_of_the_program(self) -> list[torch.Tensor]:
+        """The tensor objects whose values the program sees between calls."""
+        return [*self.weights.parameters, *self.buffers.objects()]
+
+    def give_back(self) -> None:
+        """Puts the program's values back into the memory that the program gave its tensors."""
+        self.weights.give_back()
+        self.buffers.give_back()
 
     def storages(self) -> frozenset[int]:
-        """Addresses of the memory that steps change in place.
-
-        Returns:
-            One address per parameter and buffer.
-        """
-        tensors = [*self.module.parameters(), *self.buffers.tensors()]
+        """Addresses of the memory that steps change in place, one per tensor."""
+        tensors = [*self.weights.device_values(), *self.buffers.tensors(), *self.plain.tensors()]
         return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
 
+    @contextmanager
+    def _adopting(self) -> Iterator[None]:
+        """Finds modules that run without being parts of the module, and treats them as parts.
 
-def _copy_buffer(
-    source: torch.Tensor | None, target: dict[str, torch.Tensor | None], name: str
-) -> None:
-    present = target.get(name)
-    if source is None or present is None or present.shape != source.shape:
-        target[name] = None if source is None else source.detach().clone()
-    else:
-        present.copy_(source)
+        ``forward`` may reach them by a captured name, or in a list. Their parameters train where
+        the optimizer has them; here their buffers and plain tensors become each replica's own.
+        """
+
+        def adopt(part: nn.Module, _arguments: Any) -> None:
+            # A wrapped model that forward calls looks after its own.
+            if _in_use.get() is self and not self.buffers.knows(part):
+                self.buffers.add(part)
+                self.plain.add(part)
+
+        hook = nn.modules.module.register_module_forward_pre_hook(adopt)
+        try:
+            yield
+        finally:
+            hook.remove()
 
 
-# Where a wrapped model runs.
-
-
-logger = logging.getLogger("popdist.torch")
+_in_use: ContextVar[DeviceModel | None] = ContextVar("the model in use", default=None)
 
 
 def choose(options: Options) -> torch.device:

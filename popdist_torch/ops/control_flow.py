@@ -18,6 +18,8 @@ def for_loop(
 ) -> list[torch.Tensor]:
     """Feeds a function its own results.
 
+    The function gets copies: what it changes in place is no tensor of the caller's.
+
     Args:
         count: How many times.
         body: Takes as many tensors as it returns, of the same shapes and types.
@@ -36,7 +38,7 @@ def for_loop(
         )
     values = list(inputs)
     for _ in range(count):
-        results = body(*values)
+        results = body(*_copies(values))
         results = list(results) if isinstance(results, list | tuple) else [results]
         if _kinds(results) != _kinds(values):
             raise OptionValueError(
@@ -46,7 +48,7 @@ def for_loop(
                 accepted=str(_kinds(values)),
             )
         values = results
-    return values
+    return values if count else _copies(values)
 
 
 def cond(
@@ -56,7 +58,7 @@ def cond(
     else_body: Callable[..., Any],
     else_inputs: Sequence[Any],
 ) -> tuple[Any, ...]:
-    """Calls one of two functions.
+    """Calls one of two functions, with copies of the tensors that it gets.
 
     Args:
         condition: Which: a bool, or a tensor of one element.
@@ -72,7 +74,7 @@ def cond(
         raise OptionValueError(
             "PD300", "the condition of cond is one element", value=tuple(condition.shape)
         )
-    result = then_body(*then_inputs) if condition else else_body(*else_inputs)
+    result = then_body(*_copies(then_inputs)) if condition else else_body(*_copies(else_inputs))
     return tuple(result) if isinstance(result, list | tuple) else (result,)
 
 
@@ -89,7 +91,7 @@ def dynamic_slice(
         step: Every how many-th row; divides ``size``.
 
     Returns:
-        The rows.
+        The rows, in memory of their own.
 
     Raises:
         OptionValueError: There are no such rows.
@@ -99,7 +101,7 @@ def dynamic_slice(
     if step < 1 or size % step:
         raise OptionValueError("PD300", "step must divide size", value=step, accepted=str(size))
     index = torch.arange(first, first + size, step, device=tensor.device)
-    return tensor.index_select(dim, index) if step > 1 else tensor.narrow(dim, first, size)
+    return tensor.index_select(dim, index)
 
 
 def dynamic_update(
@@ -131,6 +133,11 @@ def dynamic_update(
             "PD300", "src must have size rows", value=tuple(src.shape), accepted=str(size)
         )
     return torch.slice_scatter(input, src, dim, first, first + size)
+
+
+def _copies(values: Sequence[Any]) -> list[Any]:
+    """Tensors that a function may change in place without changing the caller's."""
+    return [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
 
 
 def _require_within(tensor: torch.Tensor, dim: int, first: int, size: int) -> None:

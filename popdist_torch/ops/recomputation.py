@@ -55,31 +55,14 @@ class MarkedLayers:
             Nothing.
         """
         if self._found:
-            yield
+            with self._recomputing():
+                yield
             return
-        with self.finding():
+        with self._finding():
             yield
         self._found = True
-        self.recompute()
-
-    @contextmanager
-    def finding(self) -> Iterator[None]:
-        """Watches one forward pass.
-
-        Yields:
-            Nothing.
-        """
-        hooks = [part.register_forward_pre_hook(self._begins) for part in self._parts()]
-        # First of all, so that a program's own hook marks a result that is known already.
-        hooks += [part.register_forward_hook(self._ends, prepend=True) for part in self._parts()]
-        token = _watching.set(self)
-        try:
-            yield
-        finally:
-            _watching.reset(token)
-            self._results.clear()
-            for hook in hooks:
-                hook.remove()
+        inner = {part for layer in self._layers for part in layer.modules() if part is not layer}
+        self._layers = [layer for layer in self._layers if layer not in inner]
 
     def note(self, tensor: torch.Tensor) -> None:
         """Notes that a tensor is marked.
@@ -93,17 +76,36 @@ class MarkedLayers:
         elif known[1] not in self._layers:
             self._layers.append(known[1])
 
-    def recompute(self) -> int:
-        """Makes the layers that were found run again in backward passes.
+    @contextmanager
+    def _finding(self) -> Iterator[None]:
+        """Watches one forward pass."""
+        hooks = [part.register_forward_pre_hook(self._begins) for part in self._parts()]
+        # First of all, so that a program's own hook marks a result that is known already.
+        hooks += [part.register_forward_hook(self._ends, prepend=True) for part in self._parts()]
+        token = _watching.set(self)
+        try:
+            yield
+        finally:
+            _watching.reset(token)
+            self._results.clear()
+            for hook in hooks:
+                hook.remove()
 
-        Returns:
-            How many there are.
-        """
-        inner = {part for layer in self._layers for part in layer.modules() if part is not layer}
-        chosen = [layer for layer in self._layers if layer not in inner]
-        for layer in chosen:
-            layer.forward = _recomputing(layer.forward)
-        return len(chosen)
+    @contextmanager
+    def _recomputing(self) -> Iterator[None]:
+        """Makes the layers that were found run again in the backward pass of what runs inside."""
+        # The module is the program's: outside, and in its copies, layers are as they were.
+        own = [layer.__dict__.get("forward") for layer in self._layers]
+        for layer in self._layers:
+            layer.forward = _recomputed(layer.forward)
+        try:
+            yield
+        finally:
+            for layer, forward in zip(self._layers, own, strict=True):
+                if forward is None:
+                    del layer.forward
+                else:
+                    layer.forward = forward
 
     def _parts(self) -> list[nn.Module]:
         # The whole model's result needs no activations but all of them.
@@ -145,7 +147,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-def _recomputing(forward: Any) -> Any:
+def _recomputed(forward: Any) -> Any:
     @functools.wraps(forward)
     def recomputed(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():

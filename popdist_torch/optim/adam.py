@@ -34,7 +34,7 @@ class _Clipping(Scaled):
         self._clip_before_steps()
 
     def _clip_before_steps(self) -> None:
-        # Called with the twin that an executor runs, which shares this object's hooks.
+        # Copies and loaded optimizers share the hooks of the one that they were made from.
         if _clip not in self._optimizer_step_pre_hooks.values():
             self.register_step_pre_hook(_clip)
 

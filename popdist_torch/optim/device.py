@@ -1,8 +1,9 @@
-"""Runs a program's optimizer on the executor's copy of the weights."""
+"""Runs a program's optimizer on the values that an executor trains."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import zlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,163 +12,185 @@ from popdist_torch.errors import OptimizerError
 from popdist_torch.optim.scaled import Scaled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-_NOT_SHARED = frozenset({"param_groups", "state", "step"})
-"""Attributes of an optimizer that its twin has of its own; schedulers replace ``step``."""
+    from collections.abc import Iterator
 
 FACTOR = "loss_scale_update_factor"
 """Where an optimizer keeps what automatic loss scaling multiplies its loss scaling with."""
 
+_BITS = 0xFFFFFF
+
 
 class DeviceOptimizer:
-    """A twin of the program's optimizer that updates the executor's parameters.
+    """The program's optimizer, while an executor makes its steps.
 
-    The program's object stays the place where hyper-parameters are read and state is looked at:
-    ``state_dict()`` on it brings the twin's state, ``load_state_dict()`` is taken over by the next
-    `reread`.
+    Hyper-parameters and state are the object's own, so a change of either holds from the next
+    update on. What ``state_dict()`` returns is a copy: it stays as it is while training continues.
 
     Args:
-        host: The program's optimizer.
-        pairs: Every parameter of the program's module with the executor's copy.
+        optimizer: The program's optimizer.
         divisor: What the sum of all gradients is divided by, beside the loss scaling.
 
     Raises:
-        OptimizerError: The optimizer updates something that is no parameter of the model, or needs
-            to call the model itself.
+        OptimizerError: The optimizer needs to call the model itself, or exchanges gradients itself.
+
+    Attributes:
+        optimizer: The program's optimizer.
+        loaded: Whether a state was loaded since an executor last asked; it resets the flag.
     """
 
-    def __init__(
-        self,
-        host: torch.optim.Optimizer,
-        pairs: Sequence[tuple[torch.nn.Parameter, torch.nn.Parameter]],
-        divisor: int = 1,
-    ) -> None:
-        if isinstance(host, torch.optim.LBFGS):
-            raise OptimizerError(
-                "PD306", "LBFGS calls the model several times per update", value="LBFGS"
-            )
-        self._host = host
+    def __init__(self, optimizer: torch.optim.Optimizer, divisor: float = 1) -> None:
+        _require_supported(optimizer)
+        self.optimizer = optimizer
+        self.loaded = False
         self._divisor = divisor
-        self._twin_of = dict(pairs)
-        self._newer = False
-        self._host_changed = False
-        self._twin = self._make_twin()
-        self._take_state()
+        self._constants = self._marked()
+        self._moved = False
         self._hooks = [
-            host.register_state_dict_pre_hook(lambda _optimizer: self.state_to_host()),
-            host.register_load_state_dict_post_hook(self._note_loaded),
+            optimizer.register_state_dict_post_hook(_copied),
+            optimizer.register_load_state_dict_post_hook(self._note_loaded),
         ]
 
     @property
-    def host(self) -> torch.optim.Optimizer:
-        """The program's optimizer."""
-        return self._host
-
-    @property
     def loss_scaling(self) -> float:
-        """Factor of the loss in backward passes, as last read from the program's optimizer."""
-        return float(getattr(self._twin, "loss_scaling", 1.0)) * self.loss_scale_factor
+        """Factor of the loss in backward passes."""
+        return float(getattr(self.optimizer, "loss_scaling", 1.0)) * self.loss_scale_factor
 
     @property
     def loss_scale_factor(self) -> float:
         """The part of it that automatic loss scaling sets."""
-        return float(getattr(self._host, FACTOR, 1.0))
+        return float(getattr(self.optimizer, FACTOR, 1.0))
 
     @loss_scale_factor.setter
     def loss_scale_factor(self, factor: float) -> None:
         # On the program's object it is saved and loaded with everything else.
-        setattr(self._host, FACTOR, factor)
-        setattr(self._twin, FACTOR, factor)
+        setattr(self.optimizer, FACTOR, factor)
 
-    def trained(self) -> list[torch.nn.Parameter]:
-        """The executor's parameters that the optimizer updates.
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Everything that the optimizer updates."""
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
 
-        Returns:
-            Those that require gradients, in the order of the model.
-        """
-        own = {id(p) for group in self._twin.param_groups for p in group["params"]}
-        return [p for p in self._twin_of.values() if id(p) in own and p.requires_grad]
+    def settings(self) -> int:
+        """A digest of the hyper-parameters, in 24 bits."""
+        stated: list[Any] = [type(self.optimizer).__name__, self.loss_scaling]
+        for group in self.optimizer.param_groups:
+            stated += [
+                len(group["params"]),
+                *map(_number, _hyper_parameters(group, self.optimizer)),
+            ]
+        return zlib.crc32(repr(stated).encode()) & _BITS
 
-    def update(self) -> None:
-        """Updates the weights from their gradients."""
-        self._twin.step()
-        # Schedulers ask the program's object whether it has stepped.
-        self._host._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
-        self._newer = True
+    def state(self) -> int:
+        """A digest of the state, in 24 bits."""
+        digest = 0
+        for parameter in self.parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                digest = zlib.crc32(key.encode(), digest)
+                if isinstance(value, torch.Tensor):
+                    digest = digest_of(value, digest)
+        return digest & _BITS
 
-    def reread(self) -> None:
-        """Takes hyper-parameters, and state loaded meanwhile, from the program's object.
+    def require_constants(self) -> None:
+        """Checks that nothing has changed that the program marked as constant.
 
         Raises:
-            OptimizerError: An attribute has changed that the program marked as constant.
+            OptimizerError: Something has.
         """
-        self._require_constants()
-        twin, state = self._make_twin(), self._twin.state
-        twin.state = state
-        self._twin = twin
-        if self._host_changed:
-            self._take_state()
-
-    def state_to_host(self) -> None:
-        """Copies the state into the program's object where it is older."""
-        if self._newer:
-            self._newer = False
-            for host, device in self._twin_of.items():
-                if device in self._twin.state:
-                    self._host.state[host] = _copied(self._twin.state[device], host)
-
-    def release(self) -> None:
-        """Leaves the program's object alone from here on, with the newest state."""
-        self.state_to_host()
-        for hook in self._hooks:
-            hook.remove()
-
-    def _make_twin(self) -> torch.optim.Optimizer:
-        twin: torch.optim.Optimizer = object.__new__(type(self._host))
-        twin.__dict__.update({k: v for k, v in self._host.__dict__.items() if k not in _NOT_SHARED})
-        twin.param_groups = [
-            {**group, "params": self._twins(group["params"])} for group in self._host.param_groups
-        ]
-        twin.state = defaultdict(dict)
-        if isinstance(twin, Scaled):
-            twin.gradient_divisor = self._divisor
-        return twin
-
-    def _require_constants(self) -> None:
-        if not isinstance(self._host, Scaled):
-            return
-        for name in self._host.variable_attrs.marked:
-            before, now = _values(self._twin, name), _values(self._host, name)
-            if before != now:
+        before, self._constants = self._constants, self._marked()
+        for name, now in self._constants.items():
+            if before.get(name, now) != now:
                 raise OptimizerError(
                     "PD306",
                     f"{name} was marked as constant, and has changed",
                     value=now,
-                    accepted=str(before),
+                    accepted=str(before[name]),
                     hint=f"call optimizer.variable_attrs.markAsVariable({name!r}) first",
                 )
 
-    def _twins(self, parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
-        strangers = [p for p in parameters if p not in self._twin_of]
-        if strangers:
-            raise OptimizerError(
-                "PD306",
-                "the optimizer updates tensors that are no parameters of the model",
-                value=[list(p.shape) for p in strangers],
-                hint="build the optimizer from model.parameters() of the model that is wrapped",
-            )
-        return [self._twin_of[p] for p in parameters]
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Tells the optimizer inside what gradients have been divided by.
 
-    def _take_state(self) -> None:
-        self._host_changed = self._newer = False
-        for host, device in self._twin_of.items():
-            if host in self._host.state:
-                self._twin.state[device] = _copied(self._host.state[host], device)
+        Yields:
+            Nothing.
+        """
+        self._move_state()
+        if not isinstance(self.optimizer, Scaled):
+            yield
+            return
+        before, self.optimizer.gradient_divisor = self.optimizer.gradient_divisor, self._divisor
+        try:
+            yield
+        finally:
+            self.optimizer.gradient_divisor = before
+
+    def update(self) -> None:
+        """Updates the weights from their gradients."""
+        self.optimizer.step()
+
+    def release(self) -> None:
+        """Leaves the program's object alone from here on."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _marked(self) -> dict[str, Any]:
+        if not isinstance(self.optimizer, Scaled):
+            return {}
+        names = self.optimizer.variable_attrs.marked
+        return {name: _values(self.optimizer, name) for name in names}
+
+    def _move_state(self) -> None:
+        """Brings loaded state to where the parameters are trained."""
+        if self._moved:
+            return
+        self._moved = True
+        for parameter in self.parameters():
+            state = self.optimizer.state.get(parameter, {})
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    state[key] = value.to(parameter.device)
 
     def _note_loaded(self, _optimizer: torch.optim.Optimizer) -> None:
-        self._host_changed = True
-        self._newer = False
+        self.loaded = True
+        self._moved = False
+
+
+def digest_of(tensor: torch.Tensor, start: int = 0) -> int:
+    """A digest of a tensor's values, of which 24 bits or more are worth having.
+
+    Args:
+        tensor: The tensor.
+        start: The digest of what comes before it.
+    """
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy().data, start) if flat.numel() else start
+
+
+def _require_supported(optimizer: torch.optim.Optimizer) -> None:
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise OptimizerError(
+            "PD306", "LBFGS calls the model several times per update", value="LBFGS"
+        )
+    if hasattr(optimizer, "skip_synchronize"):
+        raise OptimizerError(
+            "PD306",
+            "a DistributedOptimizer exchanges gradients itself, and so does trainingModel",
+            value=type(optimizer).__name__,
+            hint="give trainingModel the optimizer that DistributedOptimizer was made from",
+        )
+
+
+_HOW = frozenset({"foreach", "fused", "capturable", "differentiable"})
+"""Settings that say how an update is computed, not what it is."""
+
+
+def _hyper_parameters(group: dict[str, Any], optimizer: torch.optim.Optimizer) -> list[Any]:
+    return [group[name] for name in optimizer.defaults if name in group and name not in _HOW]
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    return value if isinstance(value, int | float | tuple | list | str | None) else ""
 
 
 def _values(optimizer: torch.optim.Optimizer, name: str) -> list[Any]:
@@ -176,16 +199,22 @@ def _values(optimizer: torch.optim.Optimizer, name: str) -> list[Any]:
     return [getattr(optimizer, name)]
 
 
-def _copied(state: dict[str, Any], target: torch.Tensor) -> dict[str, Any]:
-    """Copies one parameter's state; what is shaped like it goes where it lives."""
+def _copied(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Copies the tensors of a ``state_dict`` to where the program sees its parameters."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
-    def copied(value: Any) -> Any:
+    def copied(index: Any, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        return (
-            value.detach()
-            .clone()
-            .to(target.device if value.shape == target.shape else value.device)
-        )
+        value = value.detach().clone()
+        known = isinstance(index, int) and index < len(parameters)
+        suits = known and value.shape == parameters[index].shape
+        return value.to(parameters[index].device) if suits else value
 
-    return {key: copied(value) for key, value in state.items()}
+    state = {
+        index: {key: copied(index, value) for key, value in values.items()}
+        if isinstance(values, dict)
+        else values
+        for index, values in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state}

@@ -260,13 +260,12 @@ class TrainingOptions(OptionsDict):
         _reduction,
         effect="`Mean` divides the sum by accumulation x global replicas, `Sum` does not",
     )
-    # The strategies differ in rounding only. On a host the division is folded into the seed of the
-    # backward pass, which keeps half-precision gradients as small as ``Running`` does.
     setMeanAccumulationAndReplicationReductionStrategy = Setting(
         "When the mean is divided.",
         "mean_reduction_strategy",
         "meanAccumulationAndReplicationReductionStrategy",
         one_of(MeanReductionStrategy),
+        effect="`Running` divides losses before the backward pass, the others divide the sum",
     )
     setAutomaticLossScaling = Setting(
         "Whether the loss scaling follows the size of half-precision gradients.",

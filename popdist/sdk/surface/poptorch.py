@@ -85,11 +85,6 @@ _DEVICE_OPTIONS = (
         "Options.Precision.setPartialsType",
     ),
     *without_effect(
-        "the mean is folded into the backward pass, so that its ways differ in rounding only",
-        "MeanReductionStrategy",
-        "Options.Training.setMeanAccumulationAndReplicationReductionStrategy",
-    ),
-    *without_effect(
         "models run as they are: there is no graph, compilation or executable to speak of",
         "Options.Jit.traceModel",
         "Options._Popart.set",
@@ -223,6 +218,8 @@ _THE_REST = works(
     "Error.location",
     "Error.message",
     "Error.type",
+    "MeanReductionStrategy",
+    "Options.Training.setMeanAccumulationAndReplicationReductionStrategy",
     "OutputMode",
     "RecoverableError",
     "RecoverableError.recovery_action",

@@ -68,7 +68,7 @@ def test_weights_are_copied_where_they_are_needed():
     assert not training.copyWeightsToHostIfNeeded()
 
 
-def test_perf_counters_have_a_moment_per_micro_batch_in_order():
+def test_perf_counters_have_a_moment_per_step_in_order():
     options = poptorch.Options().deviceIterations(2).replicationFactor(3)
     options.outputMode(poptorch.OutputMode.Final)
     options.Training.gradientAccumulation(2)
@@ -77,8 +77,8 @@ def test_perf_counters_have_a_moment_per_micro_batch_in_order():
     assert training.getPerfCounters()["input"] == []
     training(torch.ones(12, 3))
     seen = training.getPerfCounters()
-    assert [len(seen["input"]), len(seen["input"][0])] == [1, 12]
-    assert [len(seen["output"]), len(seen["output"][0])] == [2, 3]
+    assert [len(seen["input"]), len(seen["input"][0])] == [1, 4]
+    assert [len(seen["output"]), len(seen["output"][0])] == [2, 1]
     for begun, done in (("input", "input_complete"), ("output", "output_complete")):
         for start, stop in zip(seen[begun][0], seen[done][0], strict=True):
             assert start <= stop

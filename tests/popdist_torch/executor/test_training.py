@@ -340,7 +340,6 @@ def test_shapes_are_fixed_by_the_first_call():
     "call",
     [
         lambda t: t(X.float(), Y),
-        lambda t: t(X, y=Y),
         lambda t: t(X),
     ],
 )

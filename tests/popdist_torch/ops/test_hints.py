@@ -143,3 +143,27 @@ def test_a_registered_operator_can_mark_the_loss():
     assert losses[2] < losses[0]
     with pytest.raises(ValueError, match="no such type"):
         torch.ops.poptorch.internal_cast(torch.ones(1), "COMPLEX")
+
+
+def test_bodies_get_copies_of_their_tensors():
+    """PopTorch's bodies are graphs of their own: in-place changes reach nobody else."""
+    mine = torch.tensor([5.0])
+
+    def add(x):
+        x += 1
+        return x
+
+    assert poptorch.for_loop(3, add, [mine])[0].item() == 8
+    assert mine.item() == 5
+    assert poptorch.cond(torch.tensor([True]), add, [mine], add, [mine])[0].item() == 6
+    assert mine.item() == 5
+    for result in (
+        poptorch.for_loop(0, add, [mine])[0],
+        poptorch.dynamic_slice(mine, 0, 0, 1),
+        poptorch.dynamic_update(mine, mine, 0, 0, 1),
+    ):
+        result.add_(1)
+        assert mine.item() == 5
+    # Results that are one tensor are two in the next iteration.
+    first, second = poptorch.for_loop(2, lambda a, b: (a.add_(b - b + 1), a), [mine, mine])
+    assert (first.item(), second.item()) == (7, 7)

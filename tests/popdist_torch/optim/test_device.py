@@ -1,4 +1,4 @@
-"""The program's optimizer and the executor's twin of it."""
+"""The program's optimizer, whose steps an executor makes."""
 
 import copy
 import warnings
@@ -90,7 +90,8 @@ def test_training_resumes_from_a_state_dict(model):
     assert (reference.flat(model) == reference.flat(twin)).all()
 
 
-def test_state_loaded_later_needs_setOptimizer(model):  # noqa: N802 - a published name
+@pytest.mark.parametrize("told", [True, False])
+def test_state_loaded_later_is_used_by_the_next_call(model, told):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     training = poptorch.trainingModel(model, None, optimizer)
     training(X, Y)
@@ -100,19 +101,22 @@ def test_state_loaded_later_needs_setOptimizer(model):  # noqa: N802 - a publish
     training(X, Y)
     training.load_state_dict(start)
     optimizer.load_state_dict(state)
-    training.setOptimizer(optimizer)
+    if told:
+        training.setOptimizer(optimizer)
     training(X, Y)
     assert (reference.flat(model) == expected).all()
 
 
-def test_a_changed_learning_rate_applies_from_setOptimizer_on(model):  # noqa: N802
+@pytest.mark.parametrize("told", [True, False])
+def test_a_changed_learning_rate_applies_from_the_next_call_on(model, told):
     plain = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     training = poptorch.trainingModel(model, None, optimizer)
     training(X, Y)
+    training(X, Y)
     optimizer.param_groups[0]["lr"] = 0.01
-    training(X, Y)  # still 0.1
-    training.setOptimizer(optimizer)
+    if told:
+        training.setOptimizer(optimizer)
     training(X, Y)
 
     expected = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)

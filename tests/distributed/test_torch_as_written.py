@@ -1,0 +1,533 @@
+"""Ways in which what trains could differ from what is written: each is right, or an error.
+
+Every row is a program of its own. It runs on two instances with different data, and in plain torch
+in one process on the global batch, in double precision. Right means: the same weights on both
+instances, bit for bit, and those of the one process. Otherwise both instances raise the code of the
+row.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import popdist
+import popdist.poptorch
+import popdist_torch as poptorch
+from popdist.errors import PopdistError
+from tests.distributed.jobs import run_job
+from tests.popdist_torch import reference
+
+CALLS, ROWS = 4, 6
+EXACT = 1e-12
+F = nn.functional
+
+
+class Program:
+    """One program: a module, an optimizer, and what happens between calls.
+
+    The same object is run by popdist and by a plain loop, so nothing in it knows of either.
+    """
+
+    rate = 0.1
+    dtype = torch.float64
+
+    def __init__(self):
+        torch.manual_seed(5)
+        self.model = self.build().to(self.dtype)
+        self.optimizer = self.make_optimizer(self.trained())
+
+    def build(self):
+        return Net()
+
+    def trained(self):
+        return self.model.parameters()
+
+    def make_optimizer(self, parameters):
+        return torch.optim.SGD(parameters, lr=self.rate, momentum=0.9)
+
+    def after(self, call, training=None):
+        """Notes the executor, or None in the plain loop; then what the program does."""
+        self.call, self.training = call, training
+        self.between()
+
+    def between(self):
+        """What happens after each call."""
+
+    def weights(self):
+        return reference.flat(self.model)
+
+    def batch(self, call):
+        generator = torch.Generator().manual_seed(call)
+        x = torch.randn(2, ROWS, 3, generator=generator, dtype=torch.float64).to(self.dtype)
+        return x, x[..., :2] * 2 + 0.5
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def scores(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+    def forward(self, x, y):
+        return F.mse_loss(self.scores(x), y)
+
+
+class Captured(Program):
+    """W1: forward calls its own submodule by a name that it has captured."""
+
+    def build(self):
+        net = Net()
+
+        class Wrapper(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = net
+
+            def forward(self, x, y):
+                return F.mse_loss(net.scores(x), y)
+
+        return Wrapper()
+
+
+class NoPart(Program):
+    """What forward reaches is no part of the module; the optimizer has its parameters."""
+
+    def build(self):
+        self.net = net = Net().to(self.dtype)
+
+        class Loss(nn.Module):
+            def forward(self, x, y):
+                return F.mse_loss(net.scores(x), y)
+
+        return Loss()
+
+    def trained(self):
+        return self.net.parameters()
+
+    def weights(self):
+        return reference.flat(self.net)
+
+
+class InAList(NoPart):
+    def build(self):
+        self.layers = layers = [nn.Linear(3, 4).to(self.dtype), nn.Linear(4, 2).to(self.dtype)]
+        self.net = nn.ModuleList(layers)
+
+        class Listed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = layers  # a plain list: no part of the module
+
+            def forward(self, x, y):
+                return F.mse_loss(self.layers[1](torch.tanh(self.layers[0](x))), y)
+
+        return Listed()
+
+
+class Views(Program):
+    """Parameters are views of one flat tensor, through which forward reads them."""
+
+    def build(self):
+        net = Net().to(self.dtype)
+        flat = torch.cat([p.detach().flatten() for p in net.parameters()])
+        start = 0
+        for parameter in net.parameters():
+            stop = start + parameter.numel()
+            parameter.data = flat[start:stop].view(parameter.shape)
+            start = stop
+
+        class Decayed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = net
+
+            def forward(self, x, y):
+                return F.mse_loss(net.scores(x) * (1 + flat.square().mean()), y)
+
+        return Decayed()
+
+
+class Tied(Program):
+    def build(self):
+        class TiedNet(Net):
+            def __init__(self):
+                super().__init__()
+                self.other = nn.Linear(3, 4, bias=False)
+                self.other.weight = self.first.weight
+
+            def scores(self, x):
+                return self.last(torch.tanh(self.first(x)) + self.other(x))
+
+        return TiedNet()
+
+
+class Functional(Program):
+    def build(self):
+        class Called(Net):
+            def forward(self, x, y):
+                named = {name: p * 1.5 for name, p in self.last.named_parameters()}
+                hidden = torch.tanh(self.first(x))
+                return F.mse_loss(torch.func.functional_call(self.last, named, (hidden,)), y)
+
+        return Called()
+
+
+class InnerLoss(Program):
+    """torch.func computes with a loss of its own; it is no loss of the model."""
+
+    def build(self):
+        class Meta(Net):
+            def forward(self, x, y):
+                def inner(weight):
+                    return F.mse_loss(weight, torch.ones_like(weight))
+
+                step = torch.func.grad(inner)(self.first.weight[:2])
+                return F.mse_loss(self.scores(x) + x @ step.T, y)
+
+        return Meta()
+
+
+class Checkpointed(Program):
+    def build(self):
+        class Twice(Net):
+            def scores(self, x):
+                return self.last(checkpoint(self.hidden, x, use_reentrant=False))
+
+            def hidden(self, x):
+                return torch.tanh(self.first(x))
+
+        return Twice()
+
+
+class ReentrantShared(Program):
+    def build(self):
+        class Shared(Net):
+            def scores(self, x):
+                x = x.requires_grad_()
+                one = checkpoint(self.first, x, use_reentrant=True)
+                return self.last(
+                    torch.tanh(one + checkpoint(self.first, 2 * x, use_reentrant=True))
+                )
+
+        return Shared()
+
+
+class Sparse(Program):
+    def make_optimizer(self, parameters):
+        return torch.optim.SGD(parameters, lr=self.rate)
+
+    def build(self):
+        class Words(Net):
+            def __init__(self):
+                super().__init__()
+                self.words = nn.Embedding(7, 4, sparse=True)
+
+            def scores(self, x):
+                index = (x[:, 0].abs() * 3).long().clamp(max=6)
+                return self.last(torch.tanh(self.first(x) + self.words(index)))
+
+        return Words()
+
+
+class Complex(Program):
+    def build(self):
+        class Rotated(Net):
+            def __init__(self):
+                super().__init__()
+                self.turn = nn.Parameter(torch.randn(4, dtype=torch.complex128))
+
+            def scores(self, x):
+                return self.last((torch.tanh(self.first(x)) * self.turn).abs())
+
+        return Rotated()
+
+    def weights(self):
+        parts = [torch.view_as_real(p) if p.is_complex() else p for p in self.model.parameters()]
+        return torch.cat([p.detach().flatten() for p in parts]).double().numpy()
+
+
+class Hooked(Program):
+    """A hook of a parameter sees each micro-batch's gradient, not one that was divided already."""
+
+    def __init__(self):
+        super().__init__()
+        self.model.first.weight.register_hook(lambda gradient: gradient * 3)
+        self.model.last.bias.register_hook(torch.zeros_like)
+
+
+class SteppedHook(Program):
+    """A step hook of the optimizer sees the sums: clipping there is global clipping."""
+
+    def make_optimizer(self, parameters):
+        parameters = list(parameters)
+        optimizer = super().make_optimizer(parameters)
+        optimizer.register_step_pre_hook(
+            lambda *_: nn.utils.clip_grad_norm_(parameters, 0.01) and None
+        )
+        return optimizer
+
+
+class AfterAccumulation(Program):
+    def __init__(self):
+        super().__init__()
+        self.model.first.weight.register_post_accumulate_grad_hook(
+            lambda parameter: parameter.grad.clamp_(-0.01, 0.01)
+        )
+
+
+class Frozen(Program):
+    """requires_grad is switched while training runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.model.first.requires_grad_(requires_grad=False)
+
+    def make_optimizer(self, parameters):
+        return torch.optim.SGD(parameters, lr=self.rate)
+
+    def between(self):
+        self.model.first.requires_grad_(requires_grad=self.call == 0)
+        self.model.last.requires_grad_(requires_grad=self.call != 1)
+
+
+class Grown(Program):
+    """A layer and its parameters are added while training runs."""
+
+    def build(self):
+        class Growing(Net):
+            def __init__(self):
+                super().__init__()
+                self.added = None
+
+            def scores(self, x):
+                return super().scores(x) + (0 if self.added is None else self.added(x))
+
+        return Growing()
+
+    def between(self):
+        if self.call == 1:
+            torch.manual_seed(9)
+            self.model.added = nn.Linear(3, 2).to(self.dtype)
+            self.optimizer.add_param_group({"params": list(self.model.added.parameters())})
+
+
+class Scheduled(Program):
+    """W4: a scheduler steps, and nobody calls setOptimizer."""
+
+    def __init__(self):
+        super().__init__()
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
+
+    def between(self):
+        self.scheduler.step()
+
+
+class ScheduledOnOne(Scheduled):
+    def between(self):
+        if popdist.getInstanceIndex() == 0:
+            self.scheduler.step()
+
+
+class LoadedInBetween(Program):
+    def __init__(self):
+        super().__init__()
+        self.first = copy.deepcopy(self.model.state_dict())
+
+    def between(self):
+        if self.call == 1:
+            (self.training or self.model).load_state_dict(self.first)
+
+
+class LoadedOnOne(LoadedInBetween):
+    def between(self):
+        if popdist.getInstanceIndex() == 0:
+            super().between()
+
+
+class OtherValuesLoaded(LoadedInBetween):
+    def between(self):
+        if self.call == 1:
+            name = "last.bias"
+            self.first[name] = self.first[name] + popdist.getInstanceIndex()
+            super().between()
+
+
+class OtherState(Program):
+    def between(self):
+        if self.call == 1:
+            state = self.optimizer.state_dict()
+            state["state"][0]["momentum_buffer"] += popdist.getInstanceIndex()
+            self.optimizer.load_state_dict(state)
+
+
+class Averaged(Program):
+    """A copy follows the weights (EMA): it reads them after every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.average = torch.optim.swa_utils.AveragedModel(
+            self.model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.7)
+        )
+
+    def between(self):
+        self.average.update_parameters(self.model)
+
+    def weights(self):
+        return np.concatenate([super().weights(), reference.flat(self.average)])
+
+
+class OnMeta(Program):
+    def build(self):
+        with torch.device("meta"):
+            return Net()
+
+
+class MetaTooEarly(OnMeta):
+    """The optimizer was built before the module had values: it has none of its parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.model.to_empty(device="cpu")
+        for parameter in self.model.parameters():
+            nn.init.constant_(parameter, 0.1)
+
+
+class MetaFirst(Program):
+    def build(self):
+        with torch.device("meta"):
+            net = Net()
+        net.to_empty(device="cpu")
+        for parameter in net.parameters():
+            nn.init.normal_(parameter)
+        return net
+
+
+class Lazy(Program):
+    def build(self):
+        class LazyNet(Net):
+            def __init__(self):
+                super().__init__()
+                self.first = nn.LazyLinear(4)
+
+        return LazyNet()
+
+
+class DistributedTwice(Program):
+    def make_optimizer(self, parameters):
+        import popdist_torch.horovod as hvd
+
+        hvd.init()
+        return hvd.DistributedOptimizer(super().make_optimizer(parameters))
+
+
+class FullyFrozen(Program):
+    """Nothing is trained: calls compute outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.model.requires_grad_(requires_grad=False)
+
+
+RIGHT = [
+    Captured,
+    NoPart,
+    InAList,
+    Views,
+    Tied,
+    Functional,
+    InnerLoss,
+    Checkpointed,
+    Sparse,
+    Complex,
+    Hooked,
+    SteppedHook,
+    Frozen,
+    Grown,
+    Scheduled,
+    LoadedInBetween,
+    Averaged,
+    MetaFirst,
+    FullyFrozen,
+]
+REFUSED = {
+    ReentrantShared: "PD022",
+    AfterAccumulation: "PD312",
+    OnMeta: "PD310",
+    Lazy: "PD310",
+    MetaTooEarly: "PD310",
+    DistributedTwice: "PD306",
+    # These would part the instances' models.
+    ScheduledOnOne: "PD311",
+    OtherValuesLoaded: "PD311",
+    OtherState: "PD311",
+    LoadedOnOne: "PD311",
+}
+
+
+def train(kind):
+    """Trains a program with popdist, on this instance's rows."""
+    program = kind()
+    training = poptorch.trainingModel(program.model, options(), program.optimizer)
+    for call in range(CALLS):
+        x, y = program.batch(call)
+        here = popdist.getInstanceIndex()
+        training(x[here], y[here])
+        program.after(call, training)
+    return program.weights()
+
+
+def options():
+    made = popdist.poptorch.Options()
+    made.Training.gradientAccumulation(2)
+    return made
+
+
+def train_plainly(kind):
+    """Trains it in plain torch, on the rows of both instances at once."""
+    program = kind()
+    for call in range(CALLS):
+        x, y = program.batch(call)
+        program.optimizer.zero_grad()
+        loss = program.model(x.flatten(0, 1), y.flatten(0, 1))
+        if loss.requires_grad:
+            loss.backward()
+        program.optimizer.step()
+        program.after(call)
+    return program.weights()
+
+
+def train_all():
+    answer = {}
+    for kind in RIGHT:
+        answer[kind.__name__] = train(kind)
+    for kind in REFUSED:
+        with pytest.raises(PopdistError) as caught:
+            train(kind)
+        answer[kind.__name__] = caught.value.code
+    return answer
+
+
+@pytest.fixture(scope="module")
+def answers():
+    return run_job(train_all, instances=2, timeout=300)
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_what_is_written_is_what_trains(answers, kind):
+    first, second = (answer[kind.__name__] for answer in answers)
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, train_plainly(kind), rtol=0, atol=EXACT)
+    start = reference.flat(kind().model) if kind in (Grown, Averaged) else kind().weights()
+    moved = np.abs(first[: len(start)] - start).max()
+    assert (moved > 1e-3) == (kind is not FullyFrozen)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_right_is_an_error_on_every_instance(answers, kind):
+    assert [answer[kind.__name__] for answer in answers] == [REFUSED[kind]] * 2
