@@ -344,7 +344,11 @@ class HostCollectives:
 
     def _sum(self, value: Any, name: str | None) -> Any:
         assert self.horovod is not None  # noqa: S101 - `_call` has answered a job of one
-        return self.horovod.allreduce(value, op=self.horovod.Sum, name=name, ignore_name_scope=True)
+        # A group of its own is not copied together with others (see `popdist.exchange.allreduce`).
+        reduced = self.horovod.grouped_allreduce(
+            [value], op=self.horovod.Sum, name=name, ignore_name_scope=True
+        )
+        return reduced[0]
 
     def _call(
         self,

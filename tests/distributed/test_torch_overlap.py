@@ -34,13 +34,13 @@ def record():
     import horovod.torch
 
     events = []
-    send = horovod.torch.allreduce_async_
+    send = horovod.torch.grouped_allreduce_async_
 
     def sending(tensor, **kwargs):
         events.append("sent")
         return send(tensor, **kwargs)
 
-    horovod.torch.allreduce_async_ = sending
+    horovod.torch.grouped_allreduce_async_ = sending
     data = torch.ones(4, WIDTH)
     options = popdist.poptorch.Options().randomSeed(1)
     options.Training.gradientAccumulation(2)

@@ -126,7 +126,7 @@ def _is_interface(text: str) -> bool:
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables that every instance gets by name, as the original launcher forwards them."""
 
-ONE_HOST = {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "0.1"}
+ONE_HOST = {"HOROVOD_DISABLE_GROUP_FUSION": "1", "HOROVOD_CYCLE_TIME": "0.1"}
 """Horovod's settings for a job on one machine, where the user has set none. Its own defaults suit a
 network: inside one machine, copying tensors together costs more than it saves, and waiting a
 millisecond for more of them dominates small exchanges (`python -m benchmarks --only exchange`)."""
