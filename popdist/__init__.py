@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         synchronize,
     )
     from popdist.errors import PopdistError
+    from popdist.metrics import report_progress
     from popdist.popdist_core import (
         Topology,
         checkNumIpusPerReplica,
@@ -60,6 +61,7 @@ __all__ = [
     "isBackendInitialized",
     "isPopdistEnvSet",
     "isUniformReplicasPerInstance",
+    "report_progress",
     "run",
     "synchronize",
     "topology",
@@ -73,6 +75,7 @@ _HOMES = {
     "init": "backend",
     "initializeBackend": "backend",
     "isBackendInitialized": "backend",
+    "report_progress": "metrics",
     "run": "runner.caller",
     "synchronize": "backend",
 }

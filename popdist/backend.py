@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from popdist.contract import natural
 from popdist.errors import ArgumentError, BackendError, ContractError
 from popdist.popdist_core import Topology, topology
-from popdist.program_status import waiting
+from popdist.program_status import tell_progress, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -253,8 +253,10 @@ def _begin(horovod: Any, *args: Any, **kwargs: Any) -> None:
     os.environ.setdefault("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
     # Horovod's thread waits inside MPI by polling, which would keep a processor from the training.
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    tell_progress(phase="connecting")
     with waiting("popdist.init"):
         horovod.init(*args, **kwargs)
+    tell_progress(phase="running")
 
 
 def _require_same_job(horovod: Any, here: Launch) -> None:

@@ -30,7 +30,9 @@ import resource
 import sys
 import time
 
+from popdist.errors import ArgumentError
 from popdist.popdist_core import topology
+from popdist.program_status import tell_progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,6 +158,73 @@ def lines() -> Lines | None:
     return _lines
 
 
+class _SoFar:
+    """What this process has reported in all."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._samples = 0
+        self._began: float | None = None
+
+    def rate(self, samples: int | None) -> float | None:
+        """Samples per second since the first report, which has been long: it starts everything."""
+        now = time.perf_counter()
+        if self._began is None:
+            self._began = now
+            return None
+        self._samples += int(samples or 0)
+        return self._samples / max(now - self._began, 1e-9) if self._samples else None
+
+
+_so_far = _SoFar()
+
+
+def report_progress(
+    *,
+    step: int | None = None,
+    total: int | None = None,
+    loss: float | None = None,
+    samples: int | None = None,
+    phase: str = "training",
+) -> None:
+    """Tells poprun how far this instance is, once a step.
+
+    poprun's status line and ``--json`` show the step, the loss, samples per second and the slowest
+    instance; where the run is kept (``--log-dir``), `record` is called too. Outside of poprun this
+    does nothing. A call costs some microseconds; a loss that is a tensor of a GPU is waited for.
+
+    Args:
+        step: The number of steps that are done; None for one more than at the last call.
+        total: How many steps there will be, where that is known.
+        loss: The loss of this instance's part of the batch, or of the whole one.
+        samples: How many samples this instance has trained on since the last call.
+        phase: What it does, one word; ``compiling``, for example, before the first step.
+
+    Raises:
+        ArgumentError: A number of steps or samples is negative, or the phase is no word.
+    """
+    if min(step or 0, total or 0, samples or 0) < 0 or not phase.isidentifier():
+        raise ArgumentError(
+            "PD004",
+            "report_progress was given what is no progress",
+            value=f"step={step}, total={total}, samples={samples}, phase={phase!r}",
+            accepted="numbers of 0 or more, and a phase of one word",
+        )
+    if phase != "training" and step is None:
+        tell_progress(phase=phase)
+        return
+    _so_far.steps = _so_far.steps + 1 if step is None else int(step)
+    mean = None if loss is None else float(loss)
+    tell_progress(
+        phase=phase,
+        step=_so_far.steps,
+        total=None if total is None else int(total),
+        loss=mean,
+        rate=_so_far.rate(samples),
+    )
+    _keep(mean, samples)
+
+
 def record(*, loss: float | None = None, samples: int | None = None) -> None:
     """Notes one training step of this instance, where poprun keeps the run.
 
@@ -163,6 +232,11 @@ def record(*, loss: float | None = None, samples: int | None = None) -> None:
         loss: The loss of this instance's part of the batch, or of the whole one.
         samples: How many samples this instance has trained on in this step.
     """
+    report_progress(loss=loss, samples=samples)
+
+
+def _keep(loss: float | None, samples: int | None) -> None:
+    """Notes a step in the file of this instance."""
     kept = lines()
     if kept is not None:
         kept.steps.add(

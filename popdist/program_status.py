@@ -26,8 +26,12 @@ NAME = "popdist-status"
 DUMP_SIGNAL = 63
 """Asks for the stacks. The last but one of Linux's real-time signals, which no library claims."""
 
-HEADER_SIZE = 256
-"""Bytes before the stacks: ``<process> <count> <what it waits for>`` and padding."""
+WAITING_SIZE = 256
+"""Bytes for ``<process> <count> <what it waits for>`` and padding, at the beginning."""
+
+HEADER_SIZE = 512
+"""Bytes before the stacks. Those after `WAITING_SIZE` say how far the program is, as
+``<name>=<value>`` with blanks between, and padding."""
 
 
 class _Page:
@@ -48,8 +52,14 @@ class _Page:
         if os.getpid() != self._pid:  # a forked worker; the header is its parent's
             return
         self._count += 1
-        text = f"{self._pid} {self._count} {where}".encode()[:HEADER_SIZE]
-        os.pwrite(self._fd, text.ljust(HEADER_SIZE, b"\0"), 0)
+        text = f"{self._pid} {self._count} {where}".encode()[:WAITING_SIZE]
+        os.pwrite(self._fd, text.ljust(WAITING_SIZE, b"\0"), 0)
+
+    def write_progress(self, text: str) -> None:
+        """States how far the program is."""
+        if os.getpid() == self._pid:
+            size = HEADER_SIZE - WAITING_SIZE
+            os.pwrite(self._fd, text.encode()[:size].ljust(size, b"\0"), WAITING_SIZE)
 
     def clear(self) -> None:
         """States nothing any more."""
@@ -78,6 +88,7 @@ def register() -> None:
         signal.signal(DUMP_SIGNAL, signal.SIG_IGN)
     faulthandler.register(DUMP_SIGNAL, file=fd, all_threads=True)
     _page = _Page(fd)
+    tell_progress(phase="importing")
 
 
 def release() -> None:
@@ -89,6 +100,22 @@ def release() -> None:
         faulthandler.unregister(DUMP_SIGNAL)
         _page.clear()
         _page = None
+
+
+def tell_progress(**facts: float | str | None) -> None:
+    """Tells the guard how far the program is; costs nothing where there is no guard.
+
+    Args:
+        **facts: ``phase``, a word; ``step`` and ``total``, numbers of steps; ``loss``; ``rate``, in
+            samples per second. None for what is not known.
+    """
+    if _page is not None:
+        known = {name: value for name, value in facts.items() if value is not None}
+        texts = (
+            f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in known.items()
+        )
+        _page.write_progress(" ".join(texts))
 
 
 def _is_ours(fd: int) -> bool:

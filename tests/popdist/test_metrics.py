@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import popdist
 from popdist import metrics
+from popdist.errors import ArgumentError
 from popdist.popdist_core import Topology
 
 
@@ -108,3 +110,33 @@ class _Sink:
 
     def write(self, line):
         self.lines.append(line)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What the guard is told."""
+    told = []
+    monkeypatch.setattr(metrics, "tell_progress", lambda **facts: told.append(facts))
+    monkeypatch.setattr(metrics, "_so_far", metrics._SoFar())
+    return told
+
+
+def test_progress_counts_steps_and_the_rate_since_the_first(instance, clock, told):
+    popdist.report_progress(phase="compiling")
+    for _ in range(3):
+        clock.now += 0.5
+        popdist.report_progress(total=10, loss=0.5, samples=16)
+    popdist.report_progress(step=7)
+    assert told[0] == {"phase": "compiling"}
+    assert [facts["step"] for facts in told[1:]] == [1, 2, 3, 7]
+    assert [facts["rate"] for facts in told[1:]] == [None, 32.0, 32.0, 32.0]
+    assert told[1] == {"phase": "training", "step": 1, "total": 10, "loss": 0.5, "rate": None}
+    metrics.lines().close()
+    assert sum(line["samples"] for line in kept(instance) if "samples" in line) == 48
+
+
+def test_progress_that_is_none_is_refused(told):
+    for wrong in ({"step": -1}, {"samples": -5}, {"total": -1}, {"phase": "two words"}):
+        with pytest.raises(ArgumentError, match="PD004"):
+            popdist.report_progress(**wrong)
+    assert told == []

@@ -23,7 +23,7 @@ from popdist.poprun.guard.output import Stream
 from popdist.poprun.guard.program import start_program
 from popdist.poprun.guard.proxy import LAST_WORD_SECONDS, run_behind_proxy
 from popdist.poprun.guard.reporter import Reporter, open_channel
-from popdist.poprun.guard.stall import ProgramStatus, StallWatch
+from popdist.poprun.guard.stall import ProgramStatus, ProgressWatch, StallWatch
 from popdist.poprun.protocol.guard_argv import read_words
 from popdist.poprun.protocol.processes import (
     adopt_orphans,
@@ -88,6 +88,7 @@ class Guard:
         self._is_over = False
         self._may_leave = False
         self._status = ProgramStatus()
+        self._progress = ProgressWatch(float(settings.get("progress", "0")), self._status)
         self._heartbeat: Heartbeat | None = None
         if "heartbeat" in settings:
             from popdist.poprun.guard.heartbeat import Heartbeat
@@ -126,6 +127,7 @@ class Guard:
         for stream in (out, err):
             stream.close(self._channel)
         self._report.stacks(self._stacks)
+        self._report.notes(self._progress.look(at_end=True))
         self._is_over = True
         self._report.ended(
             self._pid,
@@ -218,6 +220,7 @@ class Guard:
         text, self._stacks = self._stacks, ""
         self._report.stacks(text)
         self._report.notes(self._stall.look())
+        self._report.notes(self._progress.look())
         self._report.notes(self._stall.hear(streams[1].tail))
         if self._heartbeat is not None and self._heartbeat.is_due():
             self._report.notes([{"what": "alive"}])
@@ -228,8 +231,7 @@ class Guard:
         """Milliseconds to wait for the next event; None for as long as it takes."""
         now = monotonic()
         waits = [moment - now for moment in (self._kill_at, drain_until or None) if moment]
-        if self._stall.interval:
-            waits.append(self._stall.interval)
+        waits += [one for one in (self._stall.interval, self._progress.interval) if one]
         if self._heartbeat is not None:
             waits.append(self._heartbeat.wait(now))
         if any(stream.is_waiting for stream in streams):

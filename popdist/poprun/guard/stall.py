@@ -104,6 +104,38 @@ class StallWatch:
             }
 
 
+class ProgressWatch:
+    """Tells of a program's progress now and then.
+
+    Args:
+        seconds: How often; 0 for at the end only.
+        status: What the program states.
+    """
+
+    def __init__(self, seconds: float, status: ProgramStatus) -> None:
+        self.interval = seconds or None
+        self._status = status
+        self._told: dict[str, str] = {}
+        self._next = monotonic() + seconds
+
+    def look(self, *, at_end: bool = False) -> Iterator[dict[str, str]]:
+        """Looks at what the program states, when it is time.
+
+        Args:
+            at_end: Whether the program has ended.
+
+        Yields:
+            What it says that is new.
+        """
+        if not at_end and (self.interval is None or monotonic() < self._next):
+            return
+        self._next = monotonic() + (self.interval or 0.0)
+        stated = self._status.progress()
+        if stated and stated != self._told:
+            self._told = stated
+            yield {**stated, "what": "progress"}
+
+
 class ProgramStatus:
     """The file in which a program states what it does.
 
@@ -129,11 +161,20 @@ class ProgramStatus:
         if self.fd is None:
             return 0, "", ""
         text = (
-            os.pread(self.fd, program_status.HEADER_SIZE, 0).strip(b"\0").decode(errors="replace")
+            os.pread(self.fd, program_status.WAITING_SIZE, 0).strip(b"\0").decode(errors="replace")
         )
         pid, _, rest = text.partition(" ")
         count, _, where = rest.partition(" ")
         return (int(pid), count, where) if pid.isdecimal() else (0, "", "")
+
+    def progress(self) -> dict[str, str]:
+        """How far the program is, by its own words; empty where it says nothing."""
+        if self.fd is None:
+            return {}
+        size = program_status.HEADER_SIZE - program_status.WAITING_SIZE
+        data = os.pread(self.fd, size, program_status.WAITING_SIZE).strip(b"\0")
+        parts = [part.partition("=") for part in data.decode(errors="replace").split()]
+        return {name: value for name, equals, value in parts if equals}
 
     def dump(self) -> str:
         """Asks for the Python stacks of all threads.

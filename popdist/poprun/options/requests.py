@@ -5,6 +5,8 @@ A field has the name of its option with underscores, and its value unchanged.
 
 from __future__ import annotations
 
+import os
+
 from popdist.errors import UsageError
 from popdist.poprun.record import Record
 
@@ -122,3 +124,10 @@ class Display(Request):
     log_dir: str | None = None
     status: str = "auto"
     color: str = "auto"
+
+    @property
+    def shows_status(self) -> bool:
+        """Whether there is a status line: on a terminal that can move back, or always."""
+        if self.status != "auto":
+            return self.status == "always"
+        return os.isatty(2) and os.environ.get("TERM") != "dumb"

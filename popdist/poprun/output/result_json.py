@@ -11,7 +11,7 @@ from popdist.poprun.output.failure_report import headline, out_of_memory
 from popdist.poprun.output.run_folder import write_whole
 from popdist.poprun.record import Record
 from popdist.poprun.secrets import hide, hide_words
-from popdist.poprun.supervisor.outcome import root_cause
+from popdist.poprun.supervisor.outcome import Progress, root_cause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,6 +71,11 @@ FIELDS: tuple[Field, ...] = (
         "number or null",
         "the most memory its process, or the largest of its children, had at a time",
     ),
+    Field("instances[].phase", "text or null", "what it did last, by its own words"),
+    Field("instances[].step", "number or null", "the last step of popdist.report_progress"),
+    Field("instances[].total_steps", "number or null", "how many there were to be"),
+    Field("instances[].loss", "number or null", "its last loss; null where that was not finite"),
+    Field("instances[].samples_per_second", "number or null", "since its first step"),
     Field("attempts[].exit_code", "number", "exit code of one start of the job"),
     Field("attempts[].started", "text", "when it was started"),
     Field("attempts[].seconds", "number", "how long it took"),
@@ -158,6 +163,17 @@ def _instance(one: Instance, record: InstanceRecord | None) -> dict[str, Any]:
         "exit_code": record.code if record and ended and not record.signal else None,
         "signal": _signal(record.signal) if record and record.signal else None,
         "peak_memory_bytes": record.memory if record and ended else None,
+        **_progress(record.progress if record else Progress()),
+    }
+
+
+def _progress(progress: Progress) -> dict[str, Any]:
+    return {
+        "phase": progress.phase or None,
+        "step": progress.step,
+        "total_steps": progress.total,
+        "loss": progress.loss,
+        "samples_per_second": progress.samples_per_second,
     }
 
 

@@ -98,8 +98,34 @@ class Status:
             state = f"{running} of {self._num_instances} instances run{self._hosts}"
         if outcome.is_over:
             state = f"ending, {state}"
+        state = ", ".join([state, *_progress(outcome)])
         quiet = _clock(now - self._last_output)
         return f"poprun: {_clock(now - self._began)} {state}, quiet for {quiet}{self._restart}"
+
+
+def _progress(outcome: Outcome) -> list[str]:
+    """How far the running instances are, by their own words: the slowest one's step counts."""
+    running = [one for one in outcome.running() if one.progress.phase]
+    if not running:
+        return []
+    known = [one for one in running if one.progress.step is not None]
+    if not known:
+        phases = sorted({one.progress.phase for one in running})
+        return [] if phases == ["running"] else [" and ".join(phases)]
+    slowest = min(known, key=lambda one: one.progress.step or 0)
+    furthest = max(one.progress.step or 0 for one in known)
+    at = slowest.progress
+    of = f" of {at.total}" if at.total else ""
+    found = [f"step {at.step}{of}"]
+    if furthest != at.step:
+        found[0] += f" (instance {slowest.index} is the slowest, others are at {furthest})"
+    losses = [one.progress.loss for one in known if one.progress.loss is not None]
+    if losses:
+        found.append(f"loss {sum(losses) / len(losses):.4g}")
+    rates = [one.progress.samples_per_second for one in known]
+    if total := sum(rate for rate in rates if rate is not None):
+        found.append(f"{total:.3g} samples/s")
+    return found
 
 
 def _clock(seconds: float) -> str:

@@ -185,6 +185,9 @@ def _refused(words: tuple[str, ...]) -> LaunchError:
 # One start of a job: what its guards and mpirun need to know beyond the job itself.
 
 
+_PROGRESS_SECONDS = 1
+"""How often guards tell of progress while a status line is shown."""
+
 _COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 """Colours of a terminal that stay readable on dark and on light ground; red is for failures."""
 
@@ -260,6 +263,8 @@ def _limit_settings(job: Job) -> list[str]:
         settings.append("stacks=1")
     if limits.longest_wait:
         settings.append(f"stall={limits.longest_wait:g}")
+    if job.display.shows_status:
+        settings.append(f"progress={_PROGRESS_SECONDS}")
     if limits.allow_daemons:
         settings.append("daemons=1")
     if not job.is_local:

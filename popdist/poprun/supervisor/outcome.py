@@ -6,7 +6,7 @@ from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 _FOLLOWING = (
     b"Horovod has been shut down",
@@ -28,6 +28,42 @@ MISTAKES = {2: "a mistake on its command line", 126: "not executable", 127: "not
 _KILLED = 137
 
 
+class Progress:
+    """How far a program is, by its own words.
+
+    Attributes:
+        phase: What it does: importing, connecting, compiling, training; empty where unknown.
+        step: Steps that are done.
+        total: How many there will be.
+        loss: The last loss.
+        samples_per_second: Since its first step.
+    """
+
+    def __init__(self) -> None:
+        self.phase = ""
+        self.step: int | None = None
+        self.total: int | None = None
+        self.loss: float | None = None
+        self.samples_per_second: float | None = None
+
+    def take(self, fields: Mapping[str, str]) -> None:
+        """Takes the program's words; what is no number is left out."""
+        self.phase = fields.get("phase", "")
+        step, total = _number(fields.get("step")), _number(fields.get("total"))
+        self.step = None if step is None else int(step)
+        self.total = None if total is None else int(total)
+        self.loss = _number(fields.get("loss"))
+        self.samples_per_second = _number(fields.get("rate"))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if abs(number) < float("inf") else None  # which NaN is not either
+
+
 class InstanceRecord:
     """What is known of an instance's process.
 
@@ -46,6 +82,7 @@ class InstanceRecord:
         oom: What speaks for its having been killed for want of memory; empty where nothing does.
         asked: Whether it had been asked to end before, by the launcher or by mpirun.
         lost: Why the guard ended it, where the launcher or mpirun had gone.
+        progress: How far it is, by its own words.
         speaks: Whether it imports popdist, so that its waiting and its stacks can be seen.
         stacks: Its Python stacks when the launcher asked it to end; empty where nobody asked.
         tail: The end of its standard error.
@@ -67,6 +104,7 @@ class InstanceRecord:
         self.asked = False
         self.lost = ""
         self.speaks = False
+        self.progress = Progress()
         self.stacks = ""
         self.tail = b""
 

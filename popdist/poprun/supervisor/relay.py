@@ -148,6 +148,9 @@ class Relay:
         self._log.debug(f"instance {index} started (PID {one.pid})")
 
     def _on_noted(self, index: int, fields: dict[str, str]) -> None:
+        if fields["what"] == "progress":
+            self._outcome.record(index).progress.take(fields)
+            return
         if fields["what"] != "failed":
             self._on_note(index, fields)
             return
