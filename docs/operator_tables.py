@@ -77,14 +77,14 @@ def session_options_table() -> str:
     """The session options that change something on a host."""
     rows = ["| Option | Default | Meaning |", "|---|---|---|"]
     for field in dataclasses.fields(SessionOptions):
-        if field.metadata["on_host"]:
+        if field.metadata["setting"].effect:
             default = field.default
             shown = (
                 f"{type(default).__name__}.{default.name}" if isinstance(default, Enum) else default
             )
             if default is dataclasses.MISSING:
                 shown = "an object with options of its own"
-            rows.append(f"| `{field.name}` | {shown} | {field.metadata['meaning']} |")
+            rows.append(f"| `{field.name}` | {shown} | {field.metadata['setting'].meaning} |")
     return "\n".join(rows)
 
 
@@ -93,6 +93,6 @@ def stored_options_list() -> str:
     stored = [
         f"`{field.name}`"
         for field in dataclasses.fields(SessionOptions)
-        if not field.metadata["on_host"]
+        if not field.metadata["setting"].effect
     ]
     return ", ".join(sorted(stored, key=str.lower)) + "."

@@ -3,47 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 from popdist.nearest import did_you_mean
+from popdist.settings import Setting
 from popdist_tf.errors import ConfigError, ConfigTypeError
 
-
-@dataclass(frozen=True)
-class Attribute:
-    """One attribute of a configuration.
-
-    Attributes:
-        default: Its value until it is set.
-        types: The types that it accepts; bool is no int here.
-        effect: What it does on a host; empty where it concerns an IPU alone.
-    """
-
-    default: Any
-    types: tuple[type, ...]
-    effect: str = ""
-
-    def accepts(self, value: object) -> bool:
-        """Whether a value may be assigned."""
-        if isinstance(value, bool) and bool not in self.types:
-            return False
-        if isinstance(value, (list, tuple)):
-            return type(value) in self.types and all(
-                isinstance(item, int) and not isinstance(item, bool) for item in value
-            )
-        return isinstance(value, self.types)
-
-    def describe(self) -> str:
-        """What is accepted, in words."""
-        names = [kind.__name__ for kind in self.types]
-        return " or ".join(
-            f"{name} of int" if name in {"list", "tuple"} else name for name in names
-        )
-
-
-Table = Mapping[str, "Attribute | Table"]
+Table = Mapping[str, "Setting | Table"]
 
 
 class Category:
@@ -56,9 +22,7 @@ class Category:
 
     def __init__(self, table: Table, path: str) -> None:
         values = {
-            name: deepcopy(entry.default)
-            if isinstance(entry, Attribute)
-            else Category(entry, f"{path}.{name}")
+            name: entry.fresh() if isinstance(entry, Setting) else Category(entry, f"{path}.{name}")
             for name, entry in table.items()
         }
         self.__dict__.update(_table=table, _path=path, **values)
@@ -73,7 +37,7 @@ class Category:
         entry = self._table.get(name)
         if entry is None:
             raise self._unknown(name)
-        if not isinstance(entry, Attribute):
+        if not isinstance(entry, Setting):
             raise ConfigError(
                 "PD400",
                 f"{self._path}.{name} is a category of attributes and cannot be assigned",
@@ -85,7 +49,7 @@ class Category:
                 "PD400",
                 f"{self._path}.{name} was assigned a value of a wrong type",
                 value=value,
-                accepted=entry.describe(),
+                accepted=entry.accepted,
             )
         self.__dict__[name] = value
 
@@ -98,7 +62,7 @@ class Category:
         found: dict[str, Any] = {}
         for name, entry in self._table.items():
             value = self.__dict__[name]
-            if isinstance(entry, Attribute):
+            if isinstance(entry, Setting):
                 found[name] = value
             else:
                 found |= {f"{name}.{path}": held for path, held in value.attributes().items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from popdist_tf.config.nested import Attribute
+from popdist.settings import Setting
 
 if TYPE_CHECKING:
     from popdist_tf.config.nested import Table
@@ -67,26 +67,26 @@ class MergeRemoteBuffersBehaviour(Enum):
     IF_BENEFICIAL = 2
 
 
-_FLAG_OFF = Attribute(default=False, types=(bool,))
-_FLAG_ON = Attribute(default=True, types=(bool,))
-_TEXT = Attribute(default="", types=(str,))
-_COUNT = Attribute(default=0, types=(int,))
-_OPTIONS = Attribute(default={}, types=(dict,))
+_FLAG_OFF = Setting(default=False, types=(bool,))
+_FLAG_ON = Setting(default=True, types=(bool,))
+_TEXT = Setting(default="", types=(str,))
+_COUNT = Setting(default=0, types=(int,))
+_OPTIONS = Setting(default={}, types=(dict,))
 
 _DEVICES = "how many local devices (GPUs, or parts of the CPU) this process takes"
 
 ATTRIBUTES: Table = {
     "allow_recompute": _FLAG_OFF,
-    "auto_select_ipus": Attribute(default=[], types=(int, list, tuple), effect=_DEVICES),
-    "select_ipus": Attribute(default=[], types=(int, list, tuple), effect=_DEVICES),
-    "selection_order": Attribute(default=SelectionOrder.AUTO, types=(SelectionOrder,)),
+    "auto_select_ipus": Setting(default=[], types=(int, list, tuple), items=int, effect=_DEVICES),
+    "select_ipus": Setting(default=[], types=(int, list, tuple), items=int, effect=_DEVICES),
+    "selection_order": Setting(default=SelectionOrder.AUTO, types=(SelectionOrder,)),
     "serialization_output_folder": _TEXT,
     "compilation_poplar_options": _OPTIONS,
     "gcl_poplar_options": _OPTIONS,
     "convolutions": {"poplar_options": _OPTIONS},
     "device_connection": {
         "enable_remote_buffers": _FLAG_OFF,
-        "type": Attribute(default=DeviceConnectionType.ALWAYS, types=(DeviceConnectionType,)),
+        "type": Setting(default=DeviceConnectionType.ALWAYS, types=(DeviceConnectionType,)),
         "version": _TEXT,
     },
     "experimental": {
@@ -94,17 +94,17 @@ ATTRIBUTES: Table = {
         "enable_prng_stability": _FLAG_OFF,
         "enable_remote_buffer_embedding": _FLAG_OFF,
         "multi_replica_distribution": {
-            "process_count": Attribute(
+            "process_count": Setting(
                 default=0, types=(int,), effect="checked against the job's instances"
             ),
-            "process_index": Attribute(
+            "process_index": Setting(
                 default=0, types=(int,), effect="checked against this instance's index"
             ),
         },
     },
     "floating_point_behaviour": {
         "div0": _FLAG_OFF,
-        "esr": Attribute(
+        "esr": Setting(
             default=StochasticRoundingBehaviour.OFF,
             types=(StochasticRoundingBehaviour, bool),
         ),
@@ -114,18 +114,18 @@ ATTRIBUTES: Table = {
         "set_all": _FLAG_OFF,
     },
     "io_tiles": {
-        "available_memory_proportion": Attribute(default=0.9, types=(float,)),
+        "available_memory_proportion": Setting(default=0.9, types=(float,)),
         "num_io_tiles": _COUNT,
         "place_ops_on_io_tiles": _FLAG_OFF,
     },
     "ipu_model": {
         "compile_ipu_code": _FLAG_ON,
         "tiles_per_ipu": _COUNT,
-        "version": Attribute(default="ipu2", types=(str,)),
+        "version": Setting(default="ipu2", types=(str,)),
     },
     "matmuls": {"clear_pass_type": _FLAG_OFF, "poplar_options": _OPTIONS},
     "norms": {
-        "experimental": {"distributed_batch_norm_replica_group_size": Attribute(1, (int,))},
+        "experimental": {"distributed_batch_norm_replica_group_size": Setting(1, (int,))},
         "use_stable_statistics": _FLAG_OFF,
     },
     "optimizations": {
@@ -146,22 +146,20 @@ ATTRIBUTES: Table = {
         "maximum_reduce_scatter_buffer_size": _COUNT,
         "maximum_send_recv_cluster_size": _COUNT,
         "merge_infeed_io_copies": _FLAG_ON,
-        "merge_remote_buffers": Attribute(
+        "merge_remote_buffers": Setting(
             default=MergeRemoteBuffersBehaviour.IF_BENEFICIAL,
             types=(MergeRemoteBuffersBehaviour,),
         ),
-        "minimum_remote_tensor_size": Attribute(default=128, types=(int,)),
+        "minimum_remote_tensor_size": Setting(default=128, types=(int,)),
         "prefetch_data_streams": _FLAG_ON,
         "triangular_solve_expander_block_size": _COUNT,
         "cholesky_block_size": _COUNT,
     },
     "pooling": {"poplar_options": _OPTIONS},
     "scheduling": {
-        "algorithm": Attribute(
-            default=SchedulingAlgorithm.CHOOSE_BEST, types=(SchedulingAlgorithm,)
-        ),
-        "maximum_scheduler_lookahead_depth": Attribute(default=5, types=(int,)),
-        "maximum_scheduler_search_space_size": Attribute(default=64, types=(int,)),
+        "algorithm": Setting(default=SchedulingAlgorithm.CHOOSE_BEST, types=(SchedulingAlgorithm,)),
+        "maximum_scheduler_lookahead_depth": Setting(default=5, types=(int,)),
+        "maximum_scheduler_search_space_size": Setting(default=64, types=(int,)),
     },
     "slices": {"poplar_options": _OPTIONS},
     "verified_transfers": {

@@ -7,11 +7,11 @@ data, they share one implementation, and the tables of the documentation are mad
 from __future__ import annotations
 
 import inspect
-import logging
 import os
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from popdist import settings
 from popdist_torch.errors import OptionError, OptionValueError
 
 if TYPE_CHECKING:
@@ -20,21 +20,8 @@ if TYPE_CHECKING:
     from popdist_torch.options.storage import OptionsDict
 
 
-# Options that are kept for the program's sake but change nothing on a host.
-
-
-logger = logging.getLogger("popdist.torch")
-
-
-@cache
-def stored_only(name: str) -> None:
-    """Says once per process, at debug level, that something has no effect here.
-
-    Args:
-        name: The option as the program spells it.
-    """
-    logger.debug("%s is stored, and has no effect on a host without IPUs", name)
-
+stored_only = partial(settings.stored_only, "popdist.torch")
+"""Says once per process, at debug level, that the option of a name has no effect here."""
 
 Group = TypeVar("Group", bound="OptionsDict")
 Method = TypeVar("Method", bound="Callable[..., Any]")
@@ -175,8 +162,7 @@ def whole_number(name: str, value: object, *, least: int | None) -> int:
     Raises:
         OptionError: It is no whole number, or too small.
     """
-    wrong = isinstance(value, bool) or not isinstance(value, int)
-    if wrong or (least is not None and value < least):  # type: ignore[operator]  # an int here
+    if not settings.Setting(0, (int,), least=least).accepts(value):
         raise OptionError(
             "PD300",
             f"{name} takes a whole number",
@@ -278,6 +264,6 @@ def names(option: str, value: object) -> list[str]:
     Raises:
         OptionError: It is no list of texts.
     """
-    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+    if not settings.Setting(list, (list, tuple), items=str).accepts(value):
         raise OptionError("PD300", f"{option} takes a list of names", value=value)
-    return list(value)
+    return list(value)  # type: ignore[call-overload,no-any-return]  # a list of texts here

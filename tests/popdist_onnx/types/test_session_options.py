@@ -147,5 +147,6 @@ def test_the_accumulation_factor_counts_where_accumulation_is_on():
 @pytest.mark.parametrize("settings", [SessionOptions, AutomaticLossScalingSettings])
 def test_every_option_says_what_it_does(settings):
     for field in dataclasses.fields(settings):
-        assert field.metadata["meaning"]
-        assert field.metadata["on_host"] in (True, False)
+        setting = field.metadata["setting"]
+        assert setting.meaning
+        assert setting.effect in ("", setting.meaning)

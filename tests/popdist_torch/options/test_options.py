@@ -137,7 +137,7 @@ def test_variables_of_another_launcher_can_be_named(monkeypatch):
 
 
 def test_device_only_options_are_kept_and_say_so_once(caplog):
-    settings.stored_only.cache_clear()
+    settings.stored_only.func.cache_clear()
     with caplog.at_level(logging.DEBUG, logger="popdist.torch"):
         for _ in range(2):
             options = poptorch.Options().setAvailableMemoryProportion({"IPU0": 0.2})
