@@ -22,6 +22,34 @@ print("ready", flush=True)
 time.sleep(300)
 """
 
+# The same with every way in which a process can leave the reach of its parent. The word after the
+# mark is the program's exit code; without one it stays.
+DETACHING = """
+import os, signal, subprocess, sys, time
+SLEEP = [sys.executable, "-c", "import signal, sys, time\\n"
+    "if 'deaf' in sys.argv:\\n"
+    "    for number in range(1, 32):\\n"
+    "        if number not in (9, 19): signal.signal(number, signal.SIG_IGN)\\n"
+    "time.sleep(300)", sys.argv[1]]
+nothing = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+subprocess.Popen(SLEEP, start_new_session=True, **nothing)
+subprocess.Popen(SLEEP, process_group=0)  # holds the program's output
+subprocess.Popen([*SLEEP, "deaf"], start_new_session=True, **nothing)
+stopped = subprocess.Popen(SLEEP, start_new_session=True, **nothing)
+os.kill(stopped.pid, signal.SIGSTOP)
+if os.fork() == 0:  # a daemon, as in books
+    os.setsid()
+    if os.fork() == 0:
+        os.execv(SLEEP[0], SLEEP)
+    os._exit(0)
+os.wait()
+print("ready", flush=True)
+if len(sys.argv) > 2:
+    time.sleep(0.5)
+    os._exit(int(sys.argv[2]))
+time.sleep(300)
+"""
+
 
 class Job:
     """A running job of two instances, each with a grandchild, all marked in their command lines."""
@@ -55,11 +83,11 @@ class Job:
     def mpirun(self):
         return children(self.process.pid)[0]
 
-    def front(self, which):
+    def proxy(self, which):
         return children(self.mpirun)[which]
 
     def guard(self, which):
-        return children(self.front(which))[0]
+        return children(self.proxy(which))[0]
 
     def program(self, which):
         return children(self.guard(which))[0]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.distributed.endings import STUBBORN, Job, children
+from tests.distributed.endings import DETACHING, STUBBORN, Job, children
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_nothing_survives_mpiruns_death(job):
     assert "mpirun was killed by signal 9" in errors
 
 
-@pytest.mark.parametrize("part", [Job.front, Job.guard], ids=["front", "guard"])
+@pytest.mark.parametrize("part", [Job.proxy, Job.guard], ids=["proxy", "guard"])
 def test_nothing_survives_a_guards_death(job, part):
     running = job("ignore").until_ready()
     os.kill(part(running, 0), signal.SIGKILL)
@@ -114,3 +114,57 @@ def test_a_reader_that_goes_away_ends_the_job(job):
     running.until_ready().process.stdout.close()
     running.process.stdout = None
     assert running.end()[0] == 128 + signal.SIGPIPE
+
+
+def kill(*parts):
+    """Kills parts of a job."""
+    for pid in parts:
+        os.kill(pid, signal.SIGKILL)
+
+
+def stop_guards_and_ask(running):
+    for index in range(2):
+        os.kill(running.guard(index), signal.SIGSTOP)
+    running.process.terminate()
+
+
+def stop_a_guard_and_kill_poprun(running):
+    os.kill(running.guard(0), signal.SIGSTOP)
+    running.process.kill()
+
+
+# What ends a job whose programs have detached processes in every way, the words for the program,
+# the exit code, and what is said. Nothing may survive any of it.
+FAULTS = {
+    "both end well": (None, ["0"], 0, ""),
+    "both fail": (None, ["3"], 3, "ended with exit code 3"),
+    "a program is killed": (lambda job: kill(job.program(1)), [], 137, "SIGKILL"),
+    "an interrupt": (lambda job: job.process.send_signal(signal.SIGINT), [], 130, "SIGINT"),
+    "poprun is killed": (lambda job: job.process.kill(), [], -9, ""),
+    "mpirun is killed": (lambda job: kill(job.mpirun), [], 137, "mpirun was killed"),
+    "a guard is killed": (lambda job: kill(job.guard(0)), [], 137, "guard"),
+    "a proxy is killed": (lambda job: kill(job.proxy(0)), [], 137, "guard"),
+    "a guard and its proxy": (lambda job: kill(job.guard(0), job.proxy(0)), [], 137, "guard"),
+    "guards are stopped": (stop_guards_and_ask, [], 143, "SIGTERM"),
+    "a stopped guard, poprun is killed": (stop_a_guard_and_kill_poprun, [], -9, ""),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_nothing_that_was_detached_survives(job, name):
+    fault, words, expected, said = FAULTS[name]
+    running = job(*words, program=DETACHING).until_ready()
+    if fault is not None:
+        fault(running)
+    code, errors = running.end(grace=4 if fault is stop_a_guard_and_kill_poprun else 2)
+    assert code == expected, errors
+    assert said in errors
+
+
+def test_a_daemon_may_stay_if_the_user_says_so(mpirun, tmp_path):
+    running = Job([f"--mpirun={mpirun}", "--allow-daemons=yes"], tmp_path, "0", program=DETACHING)
+    try:
+        running.until_ready().process.wait(timeout=30)
+        assert len(running.alive()) == 10  # five of each instance
+    finally:
+        running.clean_up()

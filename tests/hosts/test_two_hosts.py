@@ -3,11 +3,15 @@
 import os
 import signal
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 import popdist
-from tests.distributed.endings import Job
+from popdist.poprun.protocol.processes import children_of, process_start
+from tests.distributed.endings import DETACHING, Job
 from tests.distributed.jobs import LAUNCHER, run_command
 from tests.hosts.network import Hosts, missing
 
@@ -149,3 +153,68 @@ def test_a_function_runs_on_several_hosts_and_answers(options):
     assert answers == [(f"pophost{1 + i // 2}", i * factor) for i in range(4)]
     with pytest.raises(popdist.JobError, match="instance 1 of 2 raised ValueError: fail"):
         popdist.run(where, args=("fail",), num_instances=2, **keywords)
+
+
+# What fails on one of two hosts while programs there have detached processes in every way; the exit
+# code, and what is said.
+FAULTS = {
+    "poprun": (-signal.SIGKILL, ""),
+    "mpirun": (137, "mpirun was killed by signal 9"),
+    "daemon": (None, "has lost communication with a remote daemon"),  # who notices first decides
+    "guard": (137, "was ended because its guard was killed"),
+    "stopped guards": (143, "SIGTERM"),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_nothing_that_was_detached_survives_on_any_host(options, hosts, tmp_path, what):
+    expected, said = FAULTS[what]
+    more = ["--host-timeout=2", "--grace-period=1"]
+    job = Job([*options, *more], tmp_path, program=DETACHING)
+    try:
+        job.until_ready()
+        (mpirun,) = children_of(job.mpirun)  # poprun's own child keeps it
+        daemons = [pid for pid in processes(b"orted") + processes(b"prted") if has_guard(pid, job)]
+        assert len(daemons) == 2
+        guards = [
+            guard for one in daemons for proxy in children_of(one) for guard in children_of(proxy)
+        ]
+        if what == "stopped guards":
+            for guard in guards:
+                os.kill(guard, signal.SIGSTOP)
+            job.process.terminate()
+        else:
+            victims = {"poprun": job.process.pid, "mpirun": mpirun, "daemon": daemons[0]}
+            os.kill(victims.get(what, guards[0]), signal.SIGKILL)
+        code, errors = job.end(grace=4)
+        assert code == expected or (expected is None and code), errors
+        assert said in errors
+        for name, left in (
+            ("ssh", lambda: processes(f"{hosts.folder}/key".encode())),
+            ("daemons", lambda: [pid for pid in daemons if process_start(pid)]),
+            ("folders", lambda: [*tmp_path.rglob("ompi.*"), *hosts.folder.rglob("jf.*")]),
+        ):
+            until = time.monotonic() + 4
+            while left() and time.monotonic() < until:
+                time.sleep(0.02)
+            assert left() == [], name
+    finally:
+        job.clean_up()
+
+
+def has_guard(pid, job):
+    """Whether one of a process's children is the proxy of a guard of a job."""
+    with suppress(OSError):
+        words = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children_of(pid)]
+        return any(b"guard/start.py" in one and job.mark.encode() in one for one in words)
+    return False
+
+
+def processes(words):
+    """Processes with these words in their command lines."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if words in (place / "cmdline").read_bytes() and process_start(int(place.name)):
+                found.append(int(place.name))
+    return found

@@ -10,12 +10,14 @@ from popdist.poprun.protocol.processes import process_start, send, watchable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _DRAIN_SECONDS = 2.0  # less than the launcher grants mpirun
 _LOOK_SECONDS = 0.5  # between looks whether the guard may leave
 _MPIRUNS_LAST_WORD = 1.2
 _SIGKILL = 9
+_DAEMONS = ("orted", "prted")
+_SESSION = "PMIX_SERVER_TMPDIR"
 
 
 def drain(wake: int, above: list[int | None], grace: float, may_leave: Callable[[], bool]) -> None:
@@ -64,6 +66,38 @@ def remove_after(mpirun: int, folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     finally:
         os._exit(0)
+
+
+def see_daemon_out(daemon: int, environ: Mapping[str, str], *, cut_off: bool) -> None:
+    """Removes what mpirun's daemon of another host has left of itself.
+
+    Args:
+        daemon: The daemon, or mpirun itself, which poprun looks after.
+        environ: The guard's environment, in which the daemon names its folder.
+        cut_off: Whether this host was cut off, where the daemon waits for a long time.
+    """
+    if cut_off and _command(daemon) in _DAEMONS:
+        send(daemon, _SIGKILL)
+        ended = watchable(daemon)
+        select.select([] if ended is None else [ended], [], [], _LOOK_SECONDS)
+    folder = environ.get(_SESSION, "")
+    ours = os.path.basename(os.path.dirname(folder)).startswith(("ompi.", "prte."))
+    if ours and not process_start(daemon):
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            os.rmdir(os.path.dirname(folder))
+        except OSError:  # another job of this user is there
+            pass
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def _see_out(mpirun: int) -> None:

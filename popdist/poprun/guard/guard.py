@@ -24,6 +24,7 @@ from popdist.poprun.guard.program import start_program
 from popdist.poprun.guard.proxy import LAST_WORD_SECONDS, run_behind_proxy
 from popdist.poprun.guard.reporter import Reporter, open_channel
 from popdist.poprun.guard.stall import ProgramStatus, ProgressWatch, StallWatch
+from popdist.poprun.protocol.frames import GUARD_KILLED
 from popdist.poprun.protocol.guard_argv import read_words
 from popdist.poprun.protocol.processes import (
     adopt_orphans,
@@ -81,6 +82,7 @@ class Guard:
         self._orphaned = ""
         self._launcher_lost = False
         self._left_folder = ""
+        self._is_cut_off = False
         self._adopts = settings.get("daemons") != "1"
         self._wants_stacks = False
         self._pid = 0
@@ -225,6 +227,7 @@ class Guard:
         if self._heartbeat is not None and self._heartbeat.is_due():
             self._report.notes([{"what": "alive"}])
             if self._heartbeat.has_lost_its_way():
+                self._is_cut_off = True
                 self._abandon("the other hosts could not be reached")
 
     def _patience(self, streams: list[Stream], drain_until: float) -> float | None:
@@ -320,6 +323,18 @@ class Guard:
             from popdist.poprun.guard.ending import remove_after
 
             remove_after(self._mpirun, self._left_folder)
+        elif self._orphaned and self._channel.liveness is None:
+            from popdist.poprun.guard.ending import see_daemon_out
+
+            see_daemon_out(self._mpirun, os.environ, cut_off=self._is_cut_off)
+
+
+def _report_killed(channel: PipeChannel | StreamChannel) -> None:
+    """Reports an instance's end for its guard; mpirun needs a while to carry that."""
+    report = Reporter(channel)
+    report.ended(0, -signal.SIGKILL, 0, b"", lost=GUARD_KILLED, asked=False, speaks=False)
+    if channel.liveness is None:
+        select.select([], [], [], _LOOK_SECONDS)
 
 
 def main(arguments: list[str]) -> int:
@@ -338,5 +353,6 @@ def main(arguments: list[str]) -> int:
         return 0
     return run_behind_proxy(
         lambda mpirun, announce: Guard(settings, program, channel, mpirun).run(announce),
+        on_killed=lambda: _report_killed(channel),
         adopts=settings.get("daemons") != "1",
     )

@@ -28,12 +28,15 @@ LAST_WORD_SECONDS = 1.0
 """How long what a program has started may take to vanish after SIGKILL."""
 
 
-def run_behind_proxy(run: Callable[[int, int], int], *, adopts: bool) -> int:
+def run_behind_proxy(
+    run: Callable[[int, int], int], *, on_killed: Callable[[], None], adopts: bool
+) -> int:
     """Runs a guard in a process of its own and waits for it.
 
     Args:
         run: The guard; gets mpirun's process number and a descriptor, to which it writes the
             number of its program's process group.
+        on_killed: Reports that the guard was killed.
         adopts: Whether what the program has started must not outlive a guard that is killed.
 
     Returns:
@@ -66,4 +69,5 @@ def run_behind_proxy(run: Callable[[int, int], int], *, adopts: bool) -> int:
         send_group(int(group), signal.SIGKILL)
     if adopts:
         kill_descendants(LAST_WORD_SECONDS)
+    on_killed()
     return 128 - code

@@ -20,6 +20,8 @@ class Dialect(Record):
         generation: The major version.
         oversubscribe: The option that allows more instances than cores.
         session_variable: The variable that says where it keeps its own files.
+        own_session_variable: The variable that says so for mpirun alone, where it has daemons on
+            other hosts, which keep theirs there.
         scheduler_variables: The variables that choose how it finds hosts and starts daemons there.
         control_network: The variable that names the networks by which it talks to its daemons.
         ssh_variable: The variable that has options for its ssh.
@@ -28,6 +30,7 @@ class Dialect(Record):
     generation: int
     oversubscribe: tuple[str, ...]
     session_variable: str
+    own_session_variable: str
     scheduler_variables: tuple[str, ...]
     control_network: str
     ssh_variable: str
@@ -37,6 +40,7 @@ OPEN_MPI_4 = Dialect(
     generation=4,
     oversubscribe=("--oversubscribe",),
     session_variable="OMPI_MCA_orte_tmpdir_base",
+    own_session_variable="OMPI_MCA_orte_local_tmpdir_base",
     scheduler_variables=("OMPI_MCA_ras", "OMPI_MCA_plm"),
     control_network="OMPI_MCA_oob_tcp_if_include",
     ssh_variable="OMPI_MCA_plm_rsh_args",
@@ -45,6 +49,7 @@ OPEN_MPI_5 = Dialect(
     generation=5,
     oversubscribe=("--map-by", ":OVERSUBSCRIBE"),
     session_variable="PRTE_MCA_prte_tmpdir_base",
+    own_session_variable="PRTE_MCA_prte_local_tmpdir_base",
     scheduler_variables=("PRTE_MCA_ras", "PRTE_MCA_plm"),
     control_network="PRTE_MCA_prte_if_include",
     ssh_variable="PRTE_MCA_plm_ssh_args",

@@ -178,8 +178,11 @@ def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[st
     lost = outcome.first_lost
     if lost is not None:
         host = instances[lost.index].host.name
-        lines = [f"instance {lost.index} on {host} lost the proxy of its guard, which was killed"]
-        return [*lines, "every instance was ended"]
+        if outcome.guard_died:
+            why = "was ended because its guard was killed"
+        else:
+            why = "lost the proxy of its guard, which was killed"
+        return [f"instance {lost.index} on {host} {why}", "every instance was ended"]
     silent = [one.index for one in outcome.running()]
     hosts = _silent_hosts(outcome, instances)
     if hosts:

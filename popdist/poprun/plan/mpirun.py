@@ -169,6 +169,8 @@ def build_command(
     here = {**EVERYWHERE, **network_variables(job, mpirun.dialect, environ)}
     if job.is_local:
         here |= {mpirun.dialect.session_variable: run.session, **ONE_HOST}
+    else:
+        here[mpirun.dialect.own_session_variable] = run.session
     targets = target_options(job, environ)
     if targets is not None:
         here[TARGET_OPTIONS] = targets

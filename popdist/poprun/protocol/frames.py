@@ -26,6 +26,9 @@ STARTED, ENDED, OUT, ERR, NOTE, STACKS = range(1, 7)
 MORE = 0x80
 """Added to a kind where the record goes on in the next frame of its instance and kind."""
 
+GUARD_KILLED = "its guard was killed"
+"""What the proxy of a guard reports as the end of an instance, in the guard's place."""
+
 BEATS = 4
 """Signs of life (notes of the kind ``alive``) that guards on several hosts send within the time
 after which a silent host is given up."""

@@ -144,7 +144,7 @@ class Outcome:
         ending: Why the launcher ended the job, or None.
         mpirun_code: mpirun's exit code; negative for the signal that ended it; None while it runs.
         interrupted: The signal that ended the job from outside, or 0.
-        guard_died: Whether a guard of this machine has gone without a word.
+        guard_died: Whether a guard was killed.
         forced: Whether patience ran out and mpirun was killed.
         unwritten: Bytes of output that could not be written.
         began_at: When it was started, in seconds since the epoch.
@@ -175,7 +175,7 @@ class Outcome:
     @property
     def is_over(self) -> bool:
         """Whether the job is known to end, for whatever reason."""
-        return bool(self.interrupted or self.ending or self.first_failure)
+        return bool(self.interrupted or self.ending or self.first_failure or self.first_lost)
 
     @property
     def exit_code(self) -> int:

@@ -169,6 +169,7 @@ class Relay:
         one.speaks = fields["speaks"] == "1"
         one.lost, one.asked, one.tail = fields["lost"], fields["asked"] == "1", tail
         self._log.debug(f"instance {index} ended: code {one.code}, signal {one.signal}")
+        self._outcome.guard_died |= one.lost == frames.GUARD_KILLED
         if one.lost and not one.asked:
             self._outcome.first_lost = self._outcome.first_lost or one
         elif one.failed and not (one.lost or one.asked):

@@ -245,7 +245,7 @@ class Supervisor:
             send(one.guard, KILL_NOW)
         until = monotonic() + GUARDS_LAST_WORD
         silent = self._outcome.running()
-        self._outcome.guard_died = any(not process_start(one.guard) for one in silent)
+        self._outcome.guard_died |= any(not process_start(one.guard) for one in silent)
         while monotonic() < until and any(process_start(one.guard) for one in silent):
             select.select([], [], [], 0.02)
         for one in silent:

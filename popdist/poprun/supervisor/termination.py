@@ -119,7 +119,8 @@ class Termination:
 
     def _stand_in_for_mpirun(self) -> None:
         """Does on other hosts what mpirun would do with less patience."""
-        if self._outcome.first_failure is not None and self._kill_at is None:
+        broken = self._outcome.first_failure is not None or self._outcome.first_lost is not None
+        if broken and self._kill_at is None and not self._outcome.forced:
             self._ask_to_end()
         if self._all_have_ended() and not self._released:
             self._released = True
