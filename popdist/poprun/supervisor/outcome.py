@@ -188,6 +188,8 @@ class Outcome:
         if one is not None:
             return 128 + one.signal if one.signal else one.code
         code = self.mpirun_code or 0
+        if code == 0 and (self.running() or self.first_lost):
+            return 1  # Open MPI 5 ends well although it has lost a daemon with its programs
         if code > 0 and self.guard_died:
             return _KILLED  # mpirun's own code depends on whom it hears of first
         return 128 - code if code < 0 else code

@@ -75,3 +75,15 @@ def test_mpirun_itself():
     outcome.mpirun_code = 1
     assert "mpirun ended with exit code 1" in failure_report(outcome, TWO)
     assert outcome.exit_code == 1
+
+
+def test_an_mpirun_that_ends_well_without_its_instances():
+    outcome = Outcome()
+    outcome.mpirun_code = 0
+    ended(outcome, 0)
+    one = outcome.record(1)
+    one.pid, one.guard = 101, 201
+    assert outcome.exit_code == 1
+    assert "no word about an end came from instance 1: why is not known" in failure_report(
+        outcome, TWO
+    )
