@@ -386,9 +386,6 @@ def finalizeBackend() -> None:  # noqa: N802 - published name
 def current() -> Backend:
     """The initialised backend.
 
-    Returns:
-        The handle.
-
     Raises:
         BackendError: `init` was not called.
     """

@@ -135,9 +135,6 @@ def plan(
             are still being computed; None for that of all slices.
         lent_bytes: Items of this size or larger stay where they are computed; None for none.
 
-    Returns:
-        The plan.
-
     Raises:
         ValueError: A slice cannot hold one element.
     """
@@ -191,9 +188,6 @@ def _cut(arena: int, borders: list[int], members: list[tuple[int, Slot]]) -> lis
                 inside.append(i)
         slices.append(Slice(arena, start, stop, tuple(inside)))
     return slices
-
-
-# The flat buffers of an exchange plan, and the items' places in them as tensors.
 
 
 def allocate(plan: Plan, *, device: torch.device | str = "cpu") -> list[torch.Tensor]:

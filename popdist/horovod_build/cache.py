@@ -148,9 +148,6 @@ class Cache:
 
         Args:
             identity: As given to `mark_checked`.
-
-        Returns:
-            True where it did.
         """
         return self._mark(identity).exists()
 

@@ -55,9 +55,6 @@ def check(framework: str, mpi: Mpi, environ: Mapping[str, str], *, nccl: bool = 
         environ: The user's environment.
         nccl: Whether NCCL must be among the abilities.
 
-    Returns:
-        What was found.
-
     Raises:
         BuildError: The ranks failed, did not end, met no one, or got wrong sums.
     """
@@ -139,9 +136,6 @@ def judge(
         output: What mpirun and the ranks printed.
         answers: What each rank wrote, None for a rank that wrote nothing.
         nccl: Whether NCCL must be among the abilities.
-
-    Returns:
-        What was found.
 
     Raises:
         BuildError: The check failed.

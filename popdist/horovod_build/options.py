@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# Where popdist keeps what it has made.
-
-
 def default_folder(environ: Mapping[str, str]) -> Path:
     """The cache of all of popdist, unless the user chooses another.
 

@@ -15,18 +15,14 @@ import json
 import re
 from dataclasses import asdict, dataclass
 
-# Versions as tuples of numbers, and ranges of them.
-#
-# Enough for frameworks and compilers: local parts (``+cpu``) and pre-release marks do not order
-# anything here. The `packaging` distribution is not used because this package must import without
-# it.
-
-
 _RELEASE = re.compile(r"\d+(?:\.\d+)*")
 
 
 def release(version: str) -> tuple[int, ...]:
     """The numbers a version starts with, without trailing zeros.
+
+    Local parts (``+cpu``) and pre-release marks do not order anything here. The `packaging`
+    distribution would take more, but it may be what is missing: this package has to say so.
 
     Args:
         version: Such as ``"2.13.0+cpu"``.
@@ -134,9 +130,6 @@ class Patch:
 
         Args:
             target: What is built.
-
-        Returns:
-            True where all its conditions hold.
         """
         return (
             target.python in self.python
@@ -331,9 +324,6 @@ def select(target: Target, patches: tuple[Patch, ...] = PATCHES) -> tuple[Patch,
     Args:
         target: What is built.
         patches: Those to choose from.
-
-    Returns:
-        Those that apply, in order.
     """
     return tuple(patch for patch in patches if patch.applies(target))
 

@@ -147,9 +147,6 @@ def make_plan(facts: Facts, options: Options) -> Plan:
         facts: What was found; `popdist.horovod_build.requirements` has no complaint about its
             frameworks and its MPI.
         options: What the user asked for.
-
-    Returns:
-        The plan.
     """
     assert facts.mpi is not None  # noqa: S101 - checked by requirements
     target = Target(

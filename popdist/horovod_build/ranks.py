@@ -19,9 +19,6 @@ def contribution(rank: int) -> list[float]:
 
     Args:
         rank: Its number.
-
-    Returns:
-        The numbers.
     """
     return [float(rank + 1 + index * (rank + 2)) for index in range(_LENGTH)]
 
@@ -31,9 +28,6 @@ def expected(ranks: int) -> list[float]:
 
     Args:
         ranks: How many there are.
-
-    Returns:
-        The numbers.
     """
     return [sum(column) for column in zip(*map(contribution, range(ranks)), strict=True)]
 

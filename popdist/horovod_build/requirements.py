@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from popdist.errors import BuildError
+from popdist.horovod_build.patches import release
 from popdist.horovod_build.plan import DISK_NEEDED
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ def problems_with_build(facts: Facts) -> list[BuildError]:
 
     Args:
         facts: What was found.
-
-    Returns:
-        Errors to show.
     """
     return [*_compiler(facts), *_headers(facts), *_tools(facts), *_disk(facts)]
 
@@ -223,16 +221,14 @@ def _tools(facts: Facts) -> Iterator[BuildError]:
             accepted="CMake from 3.13 on",
             hint=f"{_EXTRA}, or: pip install cmake",
         )
-    elif facts.cmake_version is not None:
-        numbers = tuple(int(part) for part in facts.cmake_version.split(".")[:2] if part)
-        if numbers < _OLDEST_CMAKE:
-            yield BuildError(
-                "PD200",
-                "cmake is too old",
-                value=f"{facts.cmake}: {facts.cmake_version}",
-                accepted="CMake from 3.13 on",
-                hint=f"{_EXTRA}, or: pip install cmake",
-            )
+    elif facts.cmake_version is not None and release(facts.cmake_version) < _OLDEST_CMAKE:
+        yield BuildError(
+            "PD200",
+            "cmake is too old",
+            value=f"{facts.cmake}: {facts.cmake_version}",
+            accepted="CMake from 3.13 on",
+            hint=f"{_EXTRA}, or: pip install cmake",
+        )
 
 
 def _disk(facts: Facts) -> Iterator[BuildError]:

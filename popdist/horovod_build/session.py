@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from popdist.horovod_build.check import Checked
 
 
-# The texts that a user sees on the way: one place, pure, so that tests can read them.
+# What the user reads on the way; pure, so that tests can read it as well.
 
 
 _NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
@@ -39,9 +39,6 @@ def headline(plan: Plan) -> str:
 
     Args:
         plan: The plan.
-
-    Returns:
-        The line.
     """
     parts = dict(plan.components)
     bindings = " and ".join(parts[framework] for framework in plan.frameworks)
@@ -57,9 +54,6 @@ def explain_plan(facts: Facts, plan: Plan, wheel: Path | None, installed: str | 
         plan: What follows from it.
         wheel: The cached wheel, if there is one.
         installed: The installed version of Horovod, if any.
-
-    Returns:
-        Several lines.
     """
     assert facts.mpi is not None  # noqa: S101 - checked by requirements
     lines = [headline(plan), "", "What the wheel depends on:"]
@@ -147,9 +141,6 @@ def gather(options: Options, environ: Mapping[str, str]) -> Facts:
     Args:
         options: What the user asked for.
         environ: The environment.
-
-    Returns:
-        The facts.
     """
     interpreter = python()
     # What pip installed beside the interpreter is used even if the environment is not activated.

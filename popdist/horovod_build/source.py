@@ -33,9 +33,6 @@ def fetch(cache: Cache) -> Path:
     Args:
         cache: Where it is kept; a file put there by hand is taken as well.
 
-    Returns:
-        Its path.
-
     Raises:
         BuildError: It cannot be downloaded, or is not the published file.
     """
@@ -83,9 +80,6 @@ def unpack(archive: Path, folder: Path) -> Path:
     Args:
         archive: The verified archive.
         folder: An empty folder.
-
-    Returns:
-        The root of the source.
     """
     with tarfile.open(archive) as tar:
         # The filter came with security releases of every supported Python; the file is verified

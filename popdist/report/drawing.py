@@ -40,9 +40,6 @@ def lines(series: Mapping[int, Points], *, x: str, y: str) -> str:
         series: The points of each instance; values that are no finite numbers are gaps.
         x: What the horizontal axis is.
         y: What the vertical axis is; it starts at 0 or below.
-
-    Returns:
-        An SVG element.
     """
     finite = [(a, b) for points in series.values() for a, b in points if _drawn(a, b)]
     if not finite:
@@ -66,9 +63,6 @@ def stretches(work: Sequence[Work], most: float) -> str:
     Args:
         work: Its stretches.
         most: The longest round of any instance, in seconds, for a common scale.
-
-    Returns:
-        An SVG element.
     """
     height = 150
     across = _Axis(work[0].round, work[-1].round, _LEFT, _WIDTH - _RIGHT)
@@ -89,9 +83,6 @@ def bars(values: Mapping[int, Sequence[tuple[str, float]]], unit: str) -> str:
     Args:
         values: For each instance, the CSS class and the length of each part.
         unit: What the lengths are.
-
-    Returns:
-        An SVG element.
     """
     most = max(sum(length for _, length in parts) for parts in values.values()) or 1.0
     room = _WIDTH - 2 * _LEFT - _RIGHT

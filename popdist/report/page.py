@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from popdist.report.run_reader import Run
 
 
-# How a page looks and reacts: its style and its few lines of script.
-
-
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --soft: #5d6778; --line: #d9dee6;
   --ground: #fff; --box: #f5f7fa; --computing: #2f6fde; --waiting: #e0a03a; --bad: #b3261e;
@@ -72,22 +69,16 @@ SWATCHES = "".join(f".c{place} {{ background: {code}; }}\n" for place, code in e
 """A class for each colour of a series."""
 
 
-# The picture of who ran where: hosts, their instances, and the replicas of each.
-
-
 _MOST_DRAWN = 64
 _MOST_REPLICAS = 16
 _MOST_HOSTS = 256
 
 
 def topology(run: Run) -> str:
-    """Draws the topology.
+    """Draws who ran where: hosts, their instances, and the replicas of each.
 
     Args:
         run: What is known.
-
-    Returns:
-        HTML.
     """
     known = {one["index"]: one for one in run.result.get("instances", [])}
     if not known:
@@ -159,9 +150,6 @@ def page(run: Run) -> str:
 
     Args:
         run: What is known.
-
-    Returns:
-        HTML.
     """
     work = {index: figures.work(lines) for index, lines in sorted(run.exchanges.items())}
     totals = {index: whole for index, parts in work.items() if (whole := figures.altogether(parts))}

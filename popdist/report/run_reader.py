@@ -63,9 +63,6 @@ def read_run(folder: Path, timeline: Path | None = None) -> Run:
         folder: The folder that poprun made in the one of ``--log-dir``.
         timeline: The trace, where it is not where the result says.
 
-    Returns:
-        What is there.
-
     Raises:
         LaunchError: There is no such folder, or nothing of a run in it.
     """

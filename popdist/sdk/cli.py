@@ -115,13 +115,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-# Starts a program with the SDK's names: ``python -m popdist.sdk [python options] program ...``.
-#
-# The process becomes a Python that starts with the names. So what a program sees of itself
-# (`sys.argv`, ``sys.path[0]``, ``__main__``, exit codes, tracebacks, the workers it spawns) is as
-# under a plain ``python``, because it is one.
-
-
 _DEAF = {"I": "isolated", "E": "ignore_environment", "S": "no_site"}
 """Options with which Python starts without the names, and their names in `sys.flags`."""
 
@@ -130,6 +123,9 @@ _WITH_VALUE = "WXcm"
 
 def become(arguments: Sequence[str]) -> NoReturn:
     """Replaces this process by a Python that knows the SDK's names.
+
+    What a program sees of itself (`sys.argv`, ``sys.path[0]``, ``__main__``, exit codes,
+    tracebacks, the workers it spawns) is as under a plain ``python``, because it is one.
 
     Args:
         arguments: Python's own: options, then a program, ``-m module``, ``-c code`` or ``-``, and

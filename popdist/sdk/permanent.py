@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 
-# Finds the SDK's own modules, without importing anything.
-
-
 def real_modules() -> dict[str, str]:
     """The modules of the SDK that are really installed.
 
@@ -87,9 +84,6 @@ def is_environment() -> bool:
 def enable() -> str:
     """Writes the file, and makes sure that it works.
 
-    Returns:
-        What was done, for people.
-
     Raises:
         NamesError: This is no environment of its own, it cannot be written to, the SDK itself is
             installed, or popdist is not.
@@ -150,9 +144,6 @@ def _try_out(file: Path, before: str | None) -> None:
 def disable() -> str:
     """Removes the file.
 
-    Returns:
-        What was done, for people.
-
     Raises:
         NamesError: It cannot be removed.
     """
@@ -176,11 +167,7 @@ def _unchangeable(file: Path, error: OSError) -> NamesError:
 
 
 def status() -> tuple[str, bool]:
-    """How things are in this environment.
-
-    Returns:
-        The answer for people, and whether the names are enabled.
-    """
+    """How things are in this environment."""
     file = place()
     enabled = file.exists()
     real = real_modules()

@@ -1,4 +1,4 @@
-"""Says which dotted names of imported modules a source uses, and where.
+"""Finds sources, and says which dotted names of imported modules each uses, and where.
 
 Names are followed through imports, assignments and constructors, as far as that is plain from the
 source: ``opts = poptorch.Options()`` makes ``opts.foo`` a use of ``poptorch.Options.foo``. What
@@ -20,17 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 
-# Shapes of Python's syntax that the look at a source asks for again and again.
-
-
 def guarded_lines(tree: ast.Module) -> set[int]:
     """The lines of imports that may fail: the program catches that.
 
     Args:
         tree: A parsed source.
-
-    Returns:
-        Line numbers.
     """
     return {
         inner.lineno
@@ -333,9 +327,6 @@ class Resolver(ast.NodeVisitor):
         return None
 
 
-# Finds and parses the sources that are to be checked.
-
-
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
 
 
@@ -404,9 +395,6 @@ def parse(path: str) -> Source:
 
     Args:
         path: The file.
-
-    Returns:
-        The parsed file.
 
     Raises:
         SourceError: It cannot be read, or it is no Python of this interpreter's version.

@@ -1,4 +1,7 @@
-"""Judges a name: by the lists of the SDK's modules and of popdist, and by the table of idioms."""
+"""Judges the names of sources, and says what was found, as lines for people or as JSON.
+
+A name is judged by the lists of the SDK's modules and of popdist, and by the table of idioms.
+"""
 
 from __future__ import annotations
 
@@ -218,9 +221,6 @@ def _popdist_names() -> list[str]:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 names += [f"popdist.{door}.{name}" for name in ast.literal_eval(node.value)]
     return names
-
-
-# Checks sources and says what was found, as lines for people or as JSON.
 
 
 BLOCKING = ("refused", "unknown", "edit")

@@ -40,9 +40,6 @@ def load(sdk: str) -> Surface:
 
     Args:
         sdk: The module, a key of `popdist.sdk.finder.ALIASES`.
-
-    Returns:
-        Its list.
     """
     surface: Surface = import_module(f"{__name__}.{LISTS[sdk]}").SURFACE
     return surface

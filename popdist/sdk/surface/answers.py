@@ -24,9 +24,6 @@ class RefusedNameError(PopdistError, NotImplementedError):
         Args:
             sdk: The SDK's module; empty where the entry is one itself.
             entry: What its list says of the name.
-
-        Returns:
-            The error.
         """
         name = f"{sdk}.{entry.name}".lstrip(".")
         return cls(

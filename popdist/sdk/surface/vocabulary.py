@@ -70,9 +70,6 @@ def works(*names: str, note: str = "") -> tuple[Entry, ...]:
     Args:
         names: Dotted below the module.
         note: A remark for the page, one sentence.
-
-    Returns:
-        Their entries.
     """
     return tuple(Entry(name, "works", note) for name in names)
 
@@ -83,9 +80,6 @@ def without_effect(reason: str, *names: str) -> tuple[Entry, ...]:
     Args:
         reason: Why, one sentence.
         names: Dotted below the module.
-
-    Returns:
-        Their entries.
     """
     return tuple(Entry(name, "accepted without effect", reason) for name in names)
 
@@ -99,9 +93,6 @@ def refused(reason: str, *names: str, instead: str, error: str = "") -> tuple[En
         instead: What to use in their place.
         error: The published error that is raised in place of `NotImplementedError`, as a dotted
             path (``popdist_onnx.popart_exception``).
-
-    Returns:
-        Their entries.
     """
     return tuple(Entry(name, "refused", reason, instead, error) for name in names)
 
@@ -113,9 +104,6 @@ def surface(sdk: str, ours: str, *groups: tuple[Entry, ...]) -> Surface:
         sdk: The SDK's module.
         ours: The module of ours that stands for it.
         groups: What `works`, `without_effect` and `refused` return.
-
-    Returns:
-        The list.
 
     Raises:
         ValueError: A name stands in it twice.
