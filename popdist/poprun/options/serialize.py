@@ -1,4 +1,4 @@
-"""Writes the options of a job to a file that ``--config`` reads."""
+"""Options back to text: a file for ``--config``, the words of a command line, and their origins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from popdist.poprun.options.parser import CommandLine
     from popdist.poprun.options.types import Option
-
 
 _DELETE = 0x7F
 
@@ -128,9 +127,6 @@ def _quoted(text: str) -> str:
     return f'"{shown}"'
 
 
-# From values back to the words that give them: for another launcher elsewhere.
-
-
 def respell(line: CommandLine, without: Collection[str]) -> list[str]:
     """Writes the options that were set, wherever that was, as words.
 
@@ -168,9 +164,6 @@ def spelled(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-# Says where the values of a job's options come from.
 
 
 def provenance(line: CommandLine) -> str:

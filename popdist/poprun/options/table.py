@@ -1,4 +1,10 @@
-"""Options about the launcher itself: help, configuration, what it says."""
+"""Every option of the launcher, declared once.
+
+Parser, help, completion, configuration files, environment variables, keywords of `popdist.run` and
+the page in the documentation are made from this table. Its order is that of the help text. A new
+option is one entry here, and its value reaches the code by its name: in a record of
+`popdist.poprun.options.requests`, or in `popdist.poprun.plan.job.make_job`.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +25,23 @@ from popdist.poprun.options.types import (
     one_of,
 )
 
-_GENERAL_GROUP = "General"
+# The headings of the help text.
+_GENERAL = "General"
 _CONFIGURATION = "Configuration and other forms of the job"
+_JOB = "Job"
+_HOSTS = "Hosts"
+_PLACEMENT = "Placement on a host"
+_MPI = "MPI and environment"
+_PARTITIONS = "Partitions"
+_SUPERVISION = "Supervision"
+_OUTPUT = "Output"
 
-_GENERAL: tuple[Option, ...] = (
+OPTIONS: tuple[Option, ...] = (
     Option(
         "help",
         FLAG,
         "Show this help and exit",
-        _GENERAL_GROUP,
+        _GENERAL,
         default=0,
         aliases=("-h",),
         typed_only=True,
@@ -36,7 +50,7 @@ _GENERAL: tuple[Option, ...] = (
         "version",
         FLAG,
         "Show the version and exit",
-        _GENERAL_GROUP,
+        _GENERAL,
         default=0,
         typed_only=True,
         since="3.0",
@@ -45,20 +59,18 @@ _GENERAL: tuple[Option, ...] = (
         "version-format",
         one_of("text", "full-text", "full-json"),
         "How --version shows it; the full forms have what it depends on",
-        _GENERAL_GROUP,
+        _GENERAL,
         default="text",
         typed_only=True,
         since="3.0",
     ),
-    Option(
-        "verbose", FLAG, "Say what is done; -vv says everything", _GENERAL_GROUP, 0, aliases=("-v",)
-    ),
-    Option("vv", FLAG, "Very verbose output, the same as -vv", _GENERAL_GROUP, 0, aliases=("-vv",)),
+    Option("verbose", FLAG, "Say what is done; -vv says everything", _GENERAL, 0, aliases=("-v",)),
+    Option("vv", FLAG, "Very verbose output, the same as -vv", _GENERAL, 0, aliases=("-vv",)),
     Option(
         "dry-run",
         BOOLEAN,
         "Show the topology, where each value comes from and the command, and start nothing",
-        _GENERAL_GROUP,
+        _GENERAL,
         default=False,
         since="popdist",
     ),
@@ -66,7 +78,7 @@ _GENERAL: tuple[Option, ...] = (
         "allow-run-as-root",
         BOOLEAN,
         "Whether root may run a job; instances then run as root too",
-        _GENERAL_GROUP,
+        _GENERAL,
         default=True,
         since="3.0",
     ),
@@ -74,7 +86,7 @@ _GENERAL: tuple[Option, ...] = (
         "completion",
         one_of("bash", "zsh"),
         'Print a completion script and exit: eval "$(poprun --completion bash)"',
-        _GENERAL_GROUP,
+        _GENERAL,
         typed_only=True,
         since="popdist",
     ),
@@ -126,21 +138,50 @@ _GENERAL: tuple[Option, ...] = (
         shown_default="popdist-<program>",
         since="popdist",
     ),
-)
-
-
-# Options about machines: which, how they are reached, and where instances are bound on them.
-
-
-_HOSTS_GROUP = "Hosts"
-_PLACEMENT = "Placement on a host"
-
-_HOSTS: tuple[Option, ...] = (
+    Option(
+        "num-instances",
+        INSTANCES,
+        "The number of instances (processes)",
+        _JOB,
+        shown_default="one per host",
+        aliases=("-np", "-n"),
+    ),
+    Option(
+        "num-replicas",
+        COUNT,
+        "The total number of replicas",
+        _JOB,
+        shown_default="one per instance",
+    ),
+    Option("ipus-per-replica", COUNT, "The number of devices per replica", _JOB, default=1),
+    Option(
+        "num-ilds",
+        COUNT,
+        "The number of link domains, over which instances are divided evenly",
+        _JOB,
+        default=1,
+    ),
+    Option(
+        "offline-mode",
+        BOOLEAN,
+        "Run without requiring or attaching to any devices",
+        _JOB,
+        default=False,
+        since="2.0",
+    ),
+    Option("executable-cache-path", DIRECTORY, "A directory for compiled programs", _JOB),
+    Option(
+        "sdk-names",
+        FLAG,
+        "Let the program import popart, poptorch, horovod.popart and tensorflow.python.ipu",
+        _JOB,
+        since="popdist",
+    ),
     Option(
         "host",
         HOSTS,
         "A comma-separated list of hosts: name, name:slots or name[0-2,4]",
-        _HOSTS_GROUP,
+        _HOSTS,
         shown_default="the hosts of the Slurm allocation, else this machine",
         aliases=("-H",),
         excludes="hostfile",
@@ -149,7 +190,7 @@ _HOSTS: tuple[Option, ...] = (
         "hostfile",
         FILE,
         "A file with one host a line: name, name:slots or name slots=n",
-        _HOSTS_GROUP,
+        _HOSTS,
         excludes="host",
         since="3.0",
     ),
@@ -157,7 +198,7 @@ _HOSTS: tuple[Option, ...] = (
         "host-subnet",
         TEXT,
         "The network by which hosts reach each other, as 10.1.0.0/16; several with commas",
-        _HOSTS_GROUP,
+        _HOSTS,
         shown_default="mpirun's choice",
         since="3.0",
     ),
@@ -165,7 +206,7 @@ _HOSTS: tuple[Option, ...] = (
         "preflight",
         BOOLEAN,
         "Whether other hosts are looked at over ssh before the job starts",
-        _HOSTS_GROUP,
+        _HOSTS,
         default=True,
         since="popdist",
     ),
@@ -173,7 +214,7 @@ _HOSTS: tuple[Option, ...] = (
         "distribute-ssh-key",
         BOOLEAN,
         "Run ssh-copy-id first for the hosts that deny access; it may ask for passwords",
-        _HOSTS_GROUP,
+        _HOSTS,
         default=False,
         since="3.0",
     ),
@@ -181,7 +222,7 @@ _HOSTS: tuple[Option, ...] = (
         "synchronise-python-venv",
         BOOLEAN,
         "Copy this Python's virtual environment to the same path on the other hosts first",
-        _HOSTS_GROUP,
+        _HOSTS,
         default=False,
         since="3.0",
     ),
@@ -189,7 +230,7 @@ _HOSTS: tuple[Option, ...] = (
         "synchronise-poplar-sdk",
         BOOLEAN,
         "Copy the Poplar SDK to the other hosts first",
-        _HOSTS_GROUP,
+        _HOSTS,
         default=False,
         ipu_only=True,
         since="3.0",
@@ -209,68 +250,11 @@ _HOSTS: tuple[Option, ...] = (
         shown_default="spreadnuma where a host has several instances",
         since="3.0",
     ),
-)
-
-
-# Options about the size of the job.
-
-
-_JOB_GROUP = "Job"
-
-_JOB: tuple[Option, ...] = (
-    Option(
-        "num-instances",
-        INSTANCES,
-        "The number of instances (processes)",
-        _JOB_GROUP,
-        shown_default="one per host",
-        aliases=("-np", "-n"),
-    ),
-    Option(
-        "num-replicas",
-        COUNT,
-        "The total number of replicas",
-        _JOB_GROUP,
-        shown_default="one per instance",
-    ),
-    Option("ipus-per-replica", COUNT, "The number of devices per replica", _JOB_GROUP, default=1),
-    Option(
-        "num-ilds",
-        COUNT,
-        "The number of link domains, over which instances are divided evenly",
-        _JOB_GROUP,
-        default=1,
-    ),
-    Option(
-        "offline-mode",
-        BOOLEAN,
-        "Run without requiring or attaching to any devices",
-        _JOB_GROUP,
-        default=False,
-        since="2.0",
-    ),
-    Option("executable-cache-path", DIRECTORY, "A directory for compiled programs", _JOB_GROUP),
-    Option(
-        "sdk-names",
-        FLAG,
-        "Let the program import popart, poptorch, horovod.popart and tensorflow.python.ipu",
-        _JOB_GROUP,
-        since="popdist",
-    ),
-)
-
-
-# Options about mpirun and about the environment of instances.
-
-
-_MPI_GROUP = "MPI and environment"
-
-_MPI: tuple[Option, ...] = (
     Option(
         "mpirun",
         FILE,
         "The mpirun to use",
-        _MPI_GROUP,
+        _MPI,
         shown_default="the one beside this Python, else the first on PATH",
         since="popdist",
     ),
@@ -278,7 +262,7 @@ _MPI: tuple[Option, ...] = (
         "mpi-global-args",
         TEXT,
         "Global options for mpirun; may be given several times",
-        _MPI_GROUP,
+        _MPI,
         repeatable=True,
         takes_options=True,
     ),
@@ -286,7 +270,7 @@ _MPI: tuple[Option, ...] = (
         "mpi-local-args",
         TEXT,
         "Options for mpirun, per instance; may be given several times",
-        _MPI_GROUP,
+        _MPI,
         repeatable=True,
         takes_options=True,
     ),
@@ -294,7 +278,7 @@ _MPI: tuple[Option, ...] = (
         "instance-mpi-local-args",
         TEXT,
         "Options for mpirun for one instance, as <index>:<options>; may be given several times",
-        _MPI_GROUP,
+        _MPI,
         repeatable=True,
         takes_options=True,
         since="2.1",
@@ -303,7 +287,7 @@ _MPI: tuple[Option, ...] = (
         "env",
         TEXT,
         "Forward a variable to every instance, as NAME or NAME=VALUE; may be given several times",
-        _MPI_GROUP,
+        _MPI,
         aliases=("-x",),
         repeatable=True,
         since="popdist",
@@ -312,95 +296,22 @@ _MPI: tuple[Option, ...] = (
         "tf-config",
         BOOLEAN,
         "Set TF_CONFIG for MultiWorkerMirroredStrategy",
-        _MPI_GROUP,
+        _MPI,
         default=False,
         since="popdist",
     ),
-)
-
-
-# Options about what is shown and kept of a job.
-
-
-_OUTPUT_GROUP = "Output"
-
-_OUTPUT: tuple[Option, ...] = (
-    Option("print-topology", BOOLEAN, "Print the topology table", _OUTPUT_GROUP, default=False),
-    Option(
-        "only-output-from-instance",
-        INDEX,
-        "Suppress the output of all other instances; a failing one is still shown",
-        _OUTPUT_GROUP,
-    ),
-    Option(
-        "tag-output",
-        BOOLEAN,
-        "Put the instance and the stream before each line",
-        _OUTPUT_GROUP,
-        default=False,
-        since="popdist",
-    ),
-    Option(
-        "output-filename",
-        DIRECTORY,
-        "A directory that also receives each instance's output, as 1/rank.<index>/{stdout,stderr}",
-        _OUTPUT_GROUP,
-        since="popdist",
-    ),
-    Option(
-        "log-dir",
-        DIRECTORY,
-        "A directory in which every run keeps a folder of its own with all logs",
-        _OUTPUT_GROUP,
-        since="popdist",
-    ),
-    Option(
-        "json", FILE, "Write how the job went to this file, as JSON", _OUTPUT_GROUP, since="popdist"
-    ),
-    Option(
-        "timeline",
-        FILE,
-        "Write one merged trace of Horovod's timelines to this file, for Perfetto",
-        _OUTPUT_GROUP,
-        since="popdist",
-    ),
-    Option(
-        "status",
-        one_of("auto", "always", "never"),
-        "The live status line while the job runs; auto shows it on a terminal",
-        _OUTPUT_GROUP,
-        default="auto",
-        since="popdist",
-    ),
-    Option(
-        "color",
-        one_of("auto", "always", "never"),
-        "Coloured tags and messages; auto colours on a terminal",
-        _OUTPUT_GROUP,
-        default="auto",
-        since="popdist",
-    ),
-)
-
-
-# Options about partitions of devices.
-
-
-_PARTITIONS_GROUP = "Partitions"
-
-_PARTITIONS: tuple[Option, ...] = (
     Option(
         "vipu-server-host",
         TEXT,
         "The host of the V-IPU server; this machine's own devices stand in for another's",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         default="localhost",
     ),
     Option(
         "vipu-server-port",
         PORT,
         "The port number of the V-IPU server",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         default=8090,
         ipu_only=True,
     ),
@@ -408,17 +319,17 @@ _PARTITIONS: tuple[Option, ...] = (
         "vipu-server-timeout",
         SECONDS,
         "How long to wait for devices of a partition",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         default=10.0,
         shown_default="10",
         since="2.0",
     ),
-    Option("vipu-partition", NAME, "Create or use this partition", _PARTITIONS_GROUP),
+    Option("vipu-partition", NAME, "Create or use this partition", _PARTITIONS),
     Option(
         "vipu-partition-attempts",
         COUNT,
         "How often a partition that is not ready is tried",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         default=1,
         since="3.0",
     ),
@@ -426,7 +337,7 @@ _PARTITIONS: tuple[Option, ...] = (
         "vipu-allocation",
         NAME,
         "The devices of a new partition: gpus, cores (one per core) or cores-<n>",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         shown_default="the GPUs, or the cores where there are none",
         excludes="vipu-cluster",
         since="3.0",
@@ -435,35 +346,35 @@ _PARTITIONS: tuple[Option, ...] = (
         "vipu-cluster",
         NAME,
         "The older name of --vipu-allocation",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         excludes="vipu-allocation",
     ),
     Option(
         "update-partition",
         BOOLEAN,
         "Update the partition if needed",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         default=False,
     ),
     Option(
         "reset-partition",
         BOOLEAN,
         "Reset the partition before the job",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         shown_default="no, as partitions of this machine are reconfigurable",
     ),
     Option(
         "remove-partition",
         BOOLEAN,
         "Remove the partition afterwards, if --vipu-partition created it",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         default=True,
     ),
     Option(
         "ipu-link-routing-type",
         NAME,
         "The routing of links within a partition, which an existing one is checked against",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         ipu_only=True,
         since="2.1",
     ),
@@ -471,7 +382,7 @@ _PARTITIONS: tuple[Option, ...] = (
         "gw-link-routing-type",
         NAME,
         "The routing of links between gateways, which an existing partition is checked against",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         ipu_only=True,
         since="2.1",
     ),
@@ -479,24 +390,15 @@ _PARTITIONS: tuple[Option, ...] = (
         "sync-type",
         NAME,
         "The kind of synchronisation, which an existing partition is checked against",
-        _PARTITIONS_GROUP,
+        _PARTITIONS,
         ipu_only=True,
         since="2.1",
     ),
-)
-
-
-# Options about how a job may end.
-
-
-_SUPERVISION_GROUP = "Supervision"
-
-_SUPERVISION: tuple[Option, ...] = (
     Option(
         "timeout",
         SECONDS,
         "End the job after this time, with exit code 124",
-        _SUPERVISION_GROUP,
+        _SUPERVISION,
         shown_default="none",
         since="popdist",
     ),
@@ -504,7 +406,7 @@ _SUPERVISION: tuple[Option, ...] = (
         "stall-warning",
         SECONDS,
         "Say who waits for whom when a collective has made no progress for this time; 0 for never",
-        _SUPERVISION_GROUP,
+        _SUPERVISION,
         default=60.0,
         shown_default="60",
         since="popdist",
@@ -513,7 +415,7 @@ _SUPERVISION: tuple[Option, ...] = (
         "stall-timeout",
         SECONDS,
         "End the job when no instance has made progress in a collective for this time",
-        _SUPERVISION_GROUP,
+        _SUPERVISION,
         shown_default="none",
         since="popdist",
     ),
@@ -521,7 +423,7 @@ _SUPERVISION: tuple[Option, ...] = (
         "max-restarts",
         INDEX,
         "How often a failed job is started again, from the program's own checkpoint",
-        _SUPERVISION_GROUP,
+        _SUPERVISION,
         default=0,
         since="popdist",
     ),
@@ -529,7 +431,7 @@ _SUPERVISION: tuple[Option, ...] = (
         "grace-period",
         SECONDS,
         "The time between asking a program to end and killing it",
-        _SUPERVISION_GROUP,
+        _SUPERVISION,
         default=5.0,
         shown_default="5",
         since="popdist",
@@ -538,7 +440,7 @@ _SUPERVISION: tuple[Option, ...] = (
         "forward-signals",
         TEXT,
         "Signals that poprun passes on to every instance, separated by commas",
-        _SUPERVISION_GROUP,
+        _SUPERVISION,
         default="USR1,USR2",
         since="popdist",
     ),
@@ -546,7 +448,7 @@ _SUPERVISION: tuple[Option, ...] = (
         "host-timeout",
         SECONDS,
         "End a job over several hosts when one of them has been silent for this time",
-        _SUPERVISION_GROUP,
+        _SUPERVISION,
         default=30.0,
         shown_default="30",
         since="popdist",
@@ -555,29 +457,65 @@ _SUPERVISION: tuple[Option, ...] = (
         "allow-daemons",
         BOOLEAN,
         "Let processes that a program has detached outlive the job, instead of killing them",
-        _SUPERVISION_GROUP,
+        _SUPERVISION,
         default=False,
         since="popdist",
     ),
+    Option("print-topology", BOOLEAN, "Print the topology table", _OUTPUT, default=False),
+    Option(
+        "only-output-from-instance",
+        INDEX,
+        "Suppress the output of all other instances; a failing one is still shown",
+        _OUTPUT,
+    ),
+    Option(
+        "tag-output",
+        BOOLEAN,
+        "Put the instance and the stream before each line",
+        _OUTPUT,
+        default=False,
+        since="popdist",
+    ),
+    Option(
+        "output-filename",
+        DIRECTORY,
+        "A directory that also receives each instance's output, as 1/rank.<index>/{stdout,stderr}",
+        _OUTPUT,
+        since="popdist",
+    ),
+    Option(
+        "log-dir",
+        DIRECTORY,
+        "A directory in which every run keeps a folder of its own with all logs",
+        _OUTPUT,
+        since="popdist",
+    ),
+    Option("json", FILE, "Write how the job went to this file, as JSON", _OUTPUT, since="popdist"),
+    Option(
+        "timeline",
+        FILE,
+        "Write one merged trace of Horovod's timelines to this file, for Perfetto",
+        _OUTPUT,
+        since="popdist",
+    ),
+    Option(
+        "status",
+        one_of("auto", "always", "never"),
+        "The live status line while the job runs; auto shows it on a terminal",
+        _OUTPUT,
+        default="auto",
+        since="popdist",
+    ),
+    Option(
+        "color",
+        one_of("auto", "always", "never"),
+        "Coloured tags and messages; auto colours on a terminal",
+        _OUTPUT,
+        default="auto",
+        since="popdist",
+    ),
 )
-
-
-# The launcher's options, each declared once.
-#
-# Parser, help, documentation, completion, configuration files and environment variables are made
-# from these tables.
-
-
-OPTIONS: tuple[Option, ...] = (
-    *_GENERAL,
-    *_JOB,
-    *_HOSTS,
-    *_MPI,
-    *_PARTITIONS,
-    *_SUPERVISION,
-    *_OUTPUT,
-)
-"""Every option, in the order of the help text."""
+"""Every option."""
 
 BY_NAME = {option.name: option for option in OPTIONS}
 BY_ALIAS = {alias: option for option in OPTIONS for alias in option.aliases}

@@ -1,4 +1,4 @@
-"""How the text of an option becomes a value, and what is accepted, in words."""
+"""What an option is, how its text becomes a value, and what is accepted, in words."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 TRUE = ("yes", "true", "on", "1")
 FALSE = ("no", "false", "off", "0")
-
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST_SECONDS = 366 * 86400.0
 _HIGHEST_PORT = 65535
+PREFIX = "POPRUN_"
+"""Begins the names of environment variables that set options."""
 
 
 class Kind(Record):
@@ -34,6 +34,48 @@ class Kind(Record):
     metavar: str = "arg"
     choices: tuple[str, ...] = ()
     completes: str = ""
+
+
+class Option(Record):
+    """One option of the launcher.
+
+    Attributes:
+        name: The long name without its dashes.
+        kind: How its text becomes a value.
+        help: What it does, one line.
+        group: The heading it stands under.
+        default: The value without the option.
+        shown_default: The default in words, where the value does not say it.
+        aliases: Other spellings with their dashes: one-letter names, names of other launchers.
+        repeatable: Whether it may be given several times; its value is then a tuple.
+        typed_only: Whether it means something on a command line only, and neither in a file nor
+            in the environment.
+        excludes: The name of an option that it cannot stand beside.
+        takes_options: Whether its value is made of options of another program, so that one which
+            looks like an option of the launcher is meant.
+        ipu_only: Whether it is about IPUs, their links or their server, and so without effect on a
+            host.
+        since: The SDK that introduced it, or "popdist" for ours.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    group: str
+    default: object = None
+    shown_default: str = ""
+    aliases: tuple[str, ...] = ()
+    repeatable: bool = False
+    typed_only: bool = False
+    excludes: str = ""
+    takes_options: bool = False
+    ipu_only: bool = False
+    since: str = "1.4"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it; empty where there is none."""
+        return "" if self.typed_only else f"{PREFIX}{self.name.upper().replace('-', '_')}"
 
 
 def boolean(text: str) -> bool:
@@ -120,67 +162,40 @@ def is_name(text: str) -> bool:
 
 
 FLAG = Kind(boolean, "no value", metavar="")
+
+
 BOOLEAN = Kind(
     boolean, "yes, no, true, false, on, off, 1 or 0", choices=("yes", "no"), metavar="yes|no"
 )
+
+
 INSTANCES = Kind(_whole(1, 65536), "a whole number, 1 to 65536", metavar="n")
+
+
 COUNT = Kind(_whole(1), "a whole number, 1 or more", metavar="n")
+
+
 INDEX = Kind(_whole(0), "a whole number, 0 or more", metavar="n")
+
+
 PORT = Kind(_whole(1, _HIGHEST_PORT), "a port, 1 to 65535", metavar="port")
+
+
 SECONDS = Kind(_seconds, "seconds, or a number with s, m or h", metavar="seconds")
+
+
 TEXT = Kind(_text, "a text that is not empty")
+
+
 NAME = Kind(
     _name, "a name of letters, digits, '_', '.' and '-', at most 128 of them", metavar="name"
 )
+
+
 FILE = Kind(_text, "a path", metavar="file", completes="file")
+
+
 DIRECTORY = Kind(_text, "a path", metavar="dir", completes="directory")
+
+
 HOSTS = Kind(_text, "a host list", metavar="hosts", completes="host")
-
-
-# One option of the launcher.
-
-
-PREFIX = "POPRUN_"
-"""Begins the names of environment variables that set options."""
-
-
-class Option(Record):
-    """One option of the launcher.
-
-    Attributes:
-        name: The long name without its dashes.
-        kind: How its text becomes a value.
-        help: What it does, one line.
-        group: The heading it stands under.
-        default: The value without the option.
-        shown_default: The default in words, where the value does not say it.
-        aliases: Other spellings with their dashes: one-letter names, names of other launchers.
-        repeatable: Whether it may be given several times; its value is then a tuple.
-        typed_only: Whether it means something on a command line only, and neither in a file nor
-            in the environment.
-        excludes: The name of an option that it cannot stand beside.
-        takes_options: Whether its value is made of options of another program, so that one which
-            looks like an option of the launcher is meant.
-        ipu_only: Whether it is about IPUs, their links or their server, and so without effect on a
-            host.
-        since: The SDK that introduced it, or "popdist" for ours.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    group: str
-    default: object = None
-    shown_default: str = ""
-    aliases: tuple[str, ...] = ()
-    repeatable: bool = False
-    typed_only: bool = False
-    excludes: str = ""
-    takes_options: bool = False
-    ipu_only: bool = False
-    since: str = "1.4"
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that sets it; empty where there is none."""
-        return "" if self.typed_only else f"{PREFIX}{self.name.upper().replace('-', '_')}"

@@ -1,7 +1,8 @@
 """The words of a command line to values, by the rules of the original launcher.
 
 Written by hand because ``argparse`` refuses ``--mpi-global-args "--tag-output"`` (a value that
-looks like an option), which published commands use.
+looks like an option), which published commands use. Options of other launchers are answered with
+what to write here.
 """
 
 from __future__ import annotations
@@ -15,17 +16,58 @@ from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from popdist.poprun.options.types import Option
 
     Given = dict[str, list[object]]
     "The values that were given for an option, by its name."
-    from collections.abc import Mapping
-
 
 MODULE = ("-m", "--module")
 """Runs a module with this Python, as ``python -m`` does; the rest of the words are its own."""
+_THROUGH = "mpirun takes it: --mpi-global-args="
+_INSTEAD = {
+    "check-build": "this is horovodrun's; here it is: poprun doctor",
+    "cycle-time-ms": "this is horovodrun's; here it is: -x HOROVOD_CYCLE_TIME=...",
+    "fusion-threshold-mb": "this is horovodrun's; here it is: -x HOROVOD_FUSION_THRESHOLD=...",
+    "gloo": "this is horovodrun's; leave it out, as poprun always uses MPI",
+    "start-timeout": "this is horovodrun's; leave it out: hosts are looked at before the start",
+    "timeline-filename": "this is horovodrun's; here it is: --timeline FILE",
+    "master-addr": "this is torchrun's; leave it out: poprun finds an address and a free port",
+    "master-port": "this is torchrun's; leave it out: poprun finds an address and a free port",
+    "nnodes": "this is torchrun's; here it is: --host HOST1,HOST2, on one of the hosts",
+    "no-python": "this is torchrun's; leave it out: poprun starts the program as it is named",
+    "node-rank": "this is torchrun's; leave it out: poprun starts the instances on all hosts",
+    "nproc-per-node": "this is torchrun's; here it is: -np N, for all hosts together",
+    "rdzv-backend": "this is torchrun's; leave it out: mpirun brings the instances together",
+    "rdzv-endpoint": "this is torchrun's; leave it out: mpirun brings the instances together",
+    "rdzv-id": "this is torchrun's; leave it out: mpirun brings the instances together",
+    "redirects": "this is torchrun's; here it is: --output-filename DIR, or --log-dir DIR",
+    "standalone": "this is torchrun's; leave it out",
+    "tee": "this is torchrun's; here it is: --output-filename DIR, or --log-dir DIR",
+    "bind-to": f"{_THROUGH}'--bind-to ...'",
+    "map-by": f"{_THROUGH}'--map-by ...'",
+    "mca": f"{_THROUGH}'--mca NAME VALUE'",
+    "oversubscribe": "this is mpirun's; leave it out: what you ask for is started",
+}
+
+
+class Source(Record):
+    """One place that sets options.
+
+    Attributes:
+        name: What it is, in words.
+        given: The values it gives.
+        names: What sets an option there, where that is not the source itself.
+    """
+
+    name: str
+    given: Given
+    names: Mapping[str, str] = {}
+
+    def origin(self, option: str) -> str:
+        """What a value of an option comes from, in words."""
+        return self.names.get(option, self.name)
 
 
 def read_words(arguments: Sequence[str]) -> tuple[Given, tuple[str, ...]]:
@@ -174,36 +216,6 @@ def _malformed(option: Option, text: str, hint: str | None = None) -> UsageError
     )
 
 
-# Options of other launchers that poprun has by another name, or does without.
-
-
-_THROUGH = "mpirun takes it: --mpi-global-args="
-_INSTEAD = {
-    "check-build": "this is horovodrun's; here it is: poprun doctor",
-    "cycle-time-ms": "this is horovodrun's; here it is: -x HOROVOD_CYCLE_TIME=...",
-    "fusion-threshold-mb": "this is horovodrun's; here it is: -x HOROVOD_FUSION_THRESHOLD=...",
-    "gloo": "this is horovodrun's; leave it out, as poprun always uses MPI",
-    "start-timeout": "this is horovodrun's; leave it out: hosts are looked at before the start",
-    "timeline-filename": "this is horovodrun's; here it is: --timeline FILE",
-    "master-addr": "this is torchrun's; leave it out: poprun finds an address and a free port",
-    "master-port": "this is torchrun's; leave it out: poprun finds an address and a free port",
-    "nnodes": "this is torchrun's; here it is: --host HOST1,HOST2, on one of the hosts",
-    "no-python": "this is torchrun's; leave it out: poprun starts the program as it is named",
-    "node-rank": "this is torchrun's; leave it out: poprun starts the instances on all hosts",
-    "nproc-per-node": "this is torchrun's; here it is: -np N, for all hosts together",
-    "rdzv-backend": "this is torchrun's; leave it out: mpirun brings the instances together",
-    "rdzv-endpoint": "this is torchrun's; leave it out: mpirun brings the instances together",
-    "rdzv-id": "this is torchrun's; leave it out: mpirun brings the instances together",
-    "redirects": "this is torchrun's; here it is: --output-filename DIR, or --log-dir DIR",
-    "standalone": "this is torchrun's; leave it out",
-    "tee": "this is torchrun's; here it is: --output-filename DIR, or --log-dir DIR",
-    "bind-to": f"{_THROUGH}'--bind-to ...'",
-    "map-by": f"{_THROUGH}'--map-by ...'",
-    "mca": f"{_THROUGH}'--mca NAME VALUE'",
-    "oversubscribe": "this is mpirun's; leave it out: what you ask for is started",
-}
-
-
 def instead_of(name: str) -> str | None:
     """What to write for an option of mpirun, horovodrun or torchrun.
 
@@ -214,24 +226,3 @@ def instead_of(name: str) -> str | None:
         A hint, or None where no launcher is known to have the option.
     """
     return _INSTEAD.get(name.lstrip("-").replace("_", "-"))
-
-
-# A place that sets options: the command line, the environment, or a configuration file.
-
-
-class Source(Record):
-    """One place that sets options.
-
-    Attributes:
-        name: What it is, in words.
-        given: The values it gives.
-        names: What sets an option there, where that is not the source itself.
-    """
-
-    name: str
-    given: Given
-    names: Mapping[str, str] = {}
-
-    def origin(self, option: str) -> str:
-        """What a value of an option comes from, in words."""
-        return self.names.get(option, self.name)

@@ -1,4 +1,4 @@
-"""mpirun's command: its form on a command line, and its form in a file for large jobs. Pure."""
+"""mpirun's command, on a command line or in a file for large jobs, with its guards' settings."""
 
 from __future__ import annotations
 
@@ -15,15 +15,42 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.placement import Instance
 
-
 # What may stand in a file of contexts, whatever Open MPI reads it; words are cut at blanks.
 _HARMLESS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+@%-^")
 _LONGEST_LINE = 1020
 """Open MPI 5 ends without a word at a line of 1 KiB, and Open MPI 4 cuts one of 16 KiB into two."""
-
 _POINTER = 8
 _LONGEST_WORD = 1 << 17
 """Linux starts nothing with a longer word (32 pages), however much room there is for all."""
+_PROGRESS_SECONDS = 1
+"""How often guards tell of progress while a status line is shown."""
+_COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+"""Colours of a terminal that stay readable on dark and on light ground; red is for failures."""
+
+
+class Run(Record):
+    """One start of a job.
+
+    Attributes:
+        channel: How guards reach the launcher, as ``pipe=<path>`` or ``token=<secret>``.
+        session: A folder for mpirun's own files. In their usual place, those that a killed mpirun
+            has left stop a later one that gets the same process number (seen with Open MPI 5).
+        keyboard: The pipe that passes on the launcher's standard input; None to leave it to mpirun.
+        logs: A folder for the output of each instance, or None.
+        timeline: A folder for Horovod's timelines, or None.
+        colored: Whether tags are coloured.
+        restart: How often the job was started before.
+        signals: The signals that are passed on to programs.
+    """
+
+    channel: str
+    session: str
+    keyboard: str | None = None
+    logs: str | None = None
+    timeline: str | None = None
+    colored: bool = False
+    restart: int = 0
+    signals: tuple[int, ...] = ()
 
 
 class Context(Record):
@@ -180,41 +207,6 @@ def _refused(words: tuple[str, ...]) -> LaunchError:
         accepted="words without blanks, quotes and '#', and few of them",
         hint="set variables with -x NAME=VALUE, which takes any value",
     )
-
-
-# One start of a job: what its guards and mpirun need to know beyond the job itself.
-
-
-_PROGRESS_SECONDS = 1
-"""How often guards tell of progress while a status line is shown."""
-
-_COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-"""Colours of a terminal that stay readable on dark and on light ground; red is for failures."""
-
-
-class Run(Record):
-    """One start of a job.
-
-    Attributes:
-        channel: How guards reach the launcher, as ``pipe=<path>`` or ``token=<secret>``.
-        session: A folder for mpirun's own files. In their usual place, those that a killed mpirun
-            has left stop a later one that gets the same process number (seen with Open MPI 5).
-        keyboard: The pipe that passes on the launcher's standard input; None to leave it to mpirun.
-        logs: A folder for the output of each instance, or None.
-        timeline: A folder for Horovod's timelines, or None.
-        colored: Whether tags are coloured.
-        restart: How often the job was started before.
-        signals: The signals that are passed on to programs.
-    """
-
-    channel: str
-    session: str
-    keyboard: str | None = None
-    logs: str | None = None
-    timeline: str | None = None
-    colored: bool = False
-    restart: int = 0
-    signals: tuple[int, ...] = ()
 
 
 def guard_settings(job: Job, one: Instance, run: Run, neighbours: int) -> list[str]:

@@ -27,86 +27,8 @@ if TYPE_CHECKING:
     from popdist.poprun.machines.slurm import Allocation
     from popdist.poprun.options.parser import CommandLine
 
-
-# Link domains: how instances are divided over them. Pure.
-
-
-def check_domains(num_ilds: int, num_instances: int) -> None:
-    """Checks that instances can be divided over the link domains.
-
-    Args:
-        num_ilds: The link domains.
-        num_instances: The instances.
-
-    Raises:
-        UsageError: They cannot: an instance lies within one domain, and domains are alike.
-    """
-    if num_instances % num_ilds:
-        raise UsageError(
-            "PD101",
-            "the instances cannot be divided evenly over the link domains",
-            value=f"--num-ilds {num_ilds} --num-instances {num_instances}",
-            accepted="a multiple of --num-ilds as --num-instances",
-            hint=f"--num-instances {num_ilds * -(-num_instances // num_ilds)}",
-        )
-
-
-# Finds the program that a job runs.
-
-
-def find_program(
-    words: tuple[str, ...], environ: Mapping[str, str], *, local: bool
-) -> tuple[str, ...]:
-    """Finds the program as mpirun would: on PATH, in the working directory, or by its path.
-
-    Args:
-        words: The program and its arguments.
-        environ: The launcher's environment.
-        local: Whether it runs on this machine; on others it is theirs to find.
-
-    Returns:
-        The program as a path that can be executed, and its arguments.
-
-    Raises:
-        UsageError: No program was named.
-        LaunchError: It was not found, or may not be executed.
-    """
-    if not words or not words[0]:
-        raise UsageError(
-            "PD102",
-            "no program was named",
-            accepted="poprun [options] program [program args]",
-            hint="poprun --num-instances 2 python3 train.py",
-        )
-    name = words[0]
-    if not local:  # it is the hosts' business; their guards report a program that is missing
-        return words
-    # A program in the working directory needs no ./ in front, as with mpirun.
-    folders = [""] if "/" in name else [*environ.get("PATH", os.defpath).split(os.pathsep), "."]
-    found = [os.path.join(folder, name) if folder else name for folder in folders]
-    files = [path for path in found if os.path.isfile(path)]
-    for path in files:
-        if os.access(path, os.X_OK):
-            return (path, *words[1:])
-    if files:
-        raise LaunchError(
-            "PD102",
-            "the program is a file that may not be executed",
-            value=name,
-            hint=f"python3 {name} ..." if name.endswith(".py") else f"chmod +x {files[0]}",
-        )
-    raise LaunchError(
-        "PD102",
-        "the program was not found",
-        value=name,
-        accepted="a program on PATH, in the working directory, or given by its path",
-        hint="options of poprun go before the program, and each needs its value",
-    )
-
-
 HOSTFILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 """Where mpirun is told of a host file for every job; Kubeflow's operator does so in its pods."""
-
 _LONGEST_HOSTFILE = 1 << 24
 
 
@@ -266,15 +188,74 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
     )
 
 
-def _terminal_size() -> str:
-    for fd in (2, 1, 0):
-        try:
-            columns, rows = os.get_terminal_size(fd)
-        except OSError:
-            continue
-        if columns and rows:
-            return f"{columns}x{rows}"
-    return ""
+def check_domains(num_ilds: int, num_instances: int) -> None:
+    """Checks that instances can be divided over the link domains.
+
+    Args:
+        num_ilds: The link domains.
+        num_instances: The instances.
+
+    Raises:
+        UsageError: They cannot: an instance lies within one domain, and domains are alike.
+    """
+    if num_instances % num_ilds:
+        raise UsageError(
+            "PD101",
+            "the instances cannot be divided evenly over the link domains",
+            value=f"--num-ilds {num_ilds} --num-instances {num_instances}",
+            accepted="a multiple of --num-ilds as --num-instances",
+            hint=f"--num-instances {num_ilds * -(-num_instances // num_ilds)}",
+        )
+
+
+def find_program(
+    words: tuple[str, ...], environ: Mapping[str, str], *, local: bool
+) -> tuple[str, ...]:
+    """Finds the program as mpirun would: on PATH, in the working directory, or by its path.
+
+    Args:
+        words: The program and its arguments.
+        environ: The launcher's environment.
+        local: Whether it runs on this machine; on others it is theirs to find.
+
+    Returns:
+        The program as a path that can be executed, and its arguments.
+
+    Raises:
+        UsageError: No program was named.
+        LaunchError: It was not found, or may not be executed.
+    """
+    if not words or not words[0]:
+        raise UsageError(
+            "PD102",
+            "no program was named",
+            accepted="poprun [options] program [program args]",
+            hint="poprun --num-instances 2 python3 train.py",
+        )
+    name = words[0]
+    if not local:  # it is the hosts' business; their guards report a program that is missing
+        return words
+    # A program in the working directory needs no ./ in front, as with mpirun.
+    folders = [""] if "/" in name else [*environ.get("PATH", os.defpath).split(os.pathsep), "."]
+    found = [os.path.join(folder, name) if folder else name for folder in folders]
+    files = [path for path in found if os.path.isfile(path)]
+    for path in files:
+        if os.access(path, os.X_OK):
+            return (path, *words[1:])
+    if files:
+        raise LaunchError(
+            "PD102",
+            "the program is a file that may not be executed",
+            value=name,
+            hint=f"python3 {name} ..." if name.endswith(".py") else f"chmod +x {files[0]}",
+        )
+    raise LaunchError(
+        "PD102",
+        "the program was not found",
+        value=name,
+        accepted="a program on PATH, in the working directory, or given by its path",
+        hint="options of poprun go before the program, and each needs its value",
+    )
 
 
 def _hosts(line: CommandLine, environ: Mapping[str, str]) -> tuple[Host, ...]:
@@ -314,7 +295,15 @@ def _variables(
     return Variables(typed.forwarded, {**typed.common, **common}, single), local, rest
 
 
-# What is worth saying about a job before it starts, and whether this user may start it.
+def _terminal_size() -> str:
+    for fd in (2, 1, 0):
+        try:
+            columns, rows = os.get_terminal_size(fd)
+        except OSError:
+            continue
+        if columns and rows:
+            return f"{columns}x{rows}"
+    return ""
 
 
 def check_alone(environ: Mapping[str, str]) -> None:

@@ -1,4 +1,8 @@
-"""The mpirun command of a job: arguments and environment. Pure."""
+"""The mpirun command of a job: arguments and environment. Pure.
+
+The environment tells mpirun its way between hosts (networks, ssh, Slurm), Horovod what suits one
+machine, and programs the links between devices.
+"""
 
 from __future__ import annotations
 
@@ -20,125 +24,25 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.placement import Instance
 
-
-# What programs are told of the links between devices. Pure.
-
-
 TARGET_OPTIONS = "POPLAR_TARGET_OPTIONS"
 """The published variable that tells programs about links; all of its values are texts."""
-
 _SAYS_SOMETHING = {"num-ilds", "ipu-link-routing-type", "gw-link-routing-type", "sync-type"}
-
-
-def target_options(job: Job, environ: Mapping[str, str]) -> str | None:
-    """What programs are told about links.
-
-    Args:
-        job: The job.
-        environ: The launcher's environment.
-
-    Returns:
-        The value of `TARGET_OPTIONS`; None where the user has set it, or has said nothing about
-        links.
-    """
-    if TARGET_OPTIONS in environ or not _SAYS_SOMETHING & job.given:
-        return None
-    devices = job.num_replicas * job.ipus_per_replica
-    told = {
-        "ipuLinkDomainSize": devices // job.num_ilds,
-        "ipuLinkTopology": job.partition.ipu_link_routing_type,
-        "gatewayMode": "true" if job.num_ilds > 1 else "false",
-    }
-    if job.num_replicas % job.num_instances == 0:
-        told["instanceSize"] = devices // job.num_instances
-    return "{%s}" % ", ".join(f'"{k}": "{v}"' for k, v in told.items() if v is not None)  # noqa: UP031
-
-
-# Variables by which mpirun finds its way between hosts: networks, ssh, Slurm. Pure.
-
-
 _BETWEEN_INSTANCES = "OMPI_MCA_btl_tcp_if_include"
 _OCTETS = 4
 _HIGHEST_OCTET = 255
 _LONGEST_INTERFACE = 15  # Linux has no longer names
-
-
-def network_variables(job: Job, dialect: Dialect, environ: Mapping[str, str]) -> dict[str, str]:
-    """What mpirun is told, where the user has not told it already.
-
-    Args:
-        job: The job.
-        dialect: What the mpirun understands.
-        environ: The launcher's environment, whose variables win over these.
-
-    Returns:
-        Variables for mpirun's environment; its options on the command line win over them.
-
-    Raises:
-        UsageError: ``--host-subnet`` is no list of networks.
-    """
-    if job.is_local:
-        # A job on one machine needs no help from Slurm, and must not spread over other hosts.
-        inside = job.allocation is not None
-        return dict.fromkeys(dialect.scheduler_variables, "^slurm") if inside else {}
-    found: dict[str, str] = {}
-    if job.reach.host_subnet is not None:
-        _check_networks(job.reach.host_subnet)
-        found = dict.fromkeys((dialect.control_network, _BETWEEN_INSTANCES), job.reach.host_subnet)
-    if not is_ssh_set(job.global_args, environ):
-        found[dialect.ssh_variable] = " ".join((*QUIET, *STRICT))
-    return found
-
-
-def _check_networks(text: str) -> None:
-    for network in text.split(","):
-        if not (_is_subnet(network) or _is_interface(network)):
-            raise UsageError(
-                "PD100",
-                "--host-subnet is no list of networks",
-                value=text,
-                accepted="subnets or names of interfaces, with commas: 10.1.0.0/16 or eth0,ib0",
-            )
-
-
-def _is_subnet(text: str) -> bool:
-    address, _, bits = text.partition("/")
-    numbers = [natural(part) for part in address.split(".")]
-    length = natural(bits)
-    return (
-        len(numbers) == _OCTETS
-        and all(number is not None and number <= _HIGHEST_OCTET for number in numbers)
-        and length is not None
-        and length <= _OCTETS * 8
-    )
-
-
-def _is_interface(text: str) -> bool:
-    plain = text.replace("_", "a").replace(".", "a").replace("-", "a").replace(":", "a")
-    return (
-        len(text) <= _LONGEST_INTERFACE
-        and plain.isascii()
-        and plain.isalnum()
-        and text[0].isalpha()
-    )
-
-
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables that every instance gets by name, as the original launcher forwards them."""
-
 ONE_HOST = {"HOROVOD_DISABLE_GROUP_FUSION": "1", "HOROVOD_CYCLE_TIME": "0.1"}
 """Horovod's settings for a job on one machine, where the user has set none. Its own defaults suit a
 network: inside one machine, copying tensors together costs more than it saves, and waiting a
 millisecond for more of them dominates small exchanges (`python -m benchmarks --only exchange`)."""
-
 EVERYWHERE = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 """Open MPI's settings for all jobs, where the user has set none. A Horovod thread waits inside MPI
 beside each program, and waiting is polling: without this it keeps the processor that computes (with
 two instances on two cores, computing took twice as long). It costs exchanges nothing that was
 measured."""
-
 _HOROVODS_PATIENCE = 60.0
-
 _START = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "guard", "start.py"))
 
 
@@ -228,3 +132,87 @@ def _horovod(job: Job, one: Instance, run: Run, environ: Mapping[str, str]) -> d
             # With its cache of answers, Horovod records only once who submitted a tensor when.
             found["HOROVOD_CACHE_CAPACITY"] = "0"
     return found
+
+
+def target_options(job: Job, environ: Mapping[str, str]) -> str | None:
+    """What programs are told about links.
+
+    Args:
+        job: The job.
+        environ: The launcher's environment.
+
+    Returns:
+        The value of `TARGET_OPTIONS`; None where the user has set it, or has said nothing about
+        links.
+    """
+    if TARGET_OPTIONS in environ or not _SAYS_SOMETHING & job.given:
+        return None
+    devices = job.num_replicas * job.ipus_per_replica
+    told = {
+        "ipuLinkDomainSize": devices // job.num_ilds,
+        "ipuLinkTopology": job.partition.ipu_link_routing_type,
+        "gatewayMode": "true" if job.num_ilds > 1 else "false",
+    }
+    if job.num_replicas % job.num_instances == 0:
+        told["instanceSize"] = devices // job.num_instances
+    return "{%s}" % ", ".join(f'"{k}": "{v}"' for k, v in told.items() if v is not None)  # noqa: UP031
+
+
+def network_variables(job: Job, dialect: Dialect, environ: Mapping[str, str]) -> dict[str, str]:
+    """What mpirun is told, where the user has not told it already.
+
+    Args:
+        job: The job.
+        dialect: What the mpirun understands.
+        environ: The launcher's environment, whose variables win over these.
+
+    Returns:
+        Variables for mpirun's environment; its options on the command line win over them.
+
+    Raises:
+        UsageError: ``--host-subnet`` is no list of networks.
+    """
+    if job.is_local:
+        # A job on one machine needs no help from Slurm, and must not spread over other hosts.
+        inside = job.allocation is not None
+        return dict.fromkeys(dialect.scheduler_variables, "^slurm") if inside else {}
+    found: dict[str, str] = {}
+    if job.reach.host_subnet is not None:
+        _check_networks(job.reach.host_subnet)
+        found = dict.fromkeys((dialect.control_network, _BETWEEN_INSTANCES), job.reach.host_subnet)
+    if not is_ssh_set(job.global_args, environ):
+        found[dialect.ssh_variable] = " ".join((*QUIET, *STRICT))
+    return found
+
+
+def _check_networks(text: str) -> None:
+    for network in text.split(","):
+        if not (_is_subnet(network) or _is_interface(network)):
+            raise UsageError(
+                "PD100",
+                "--host-subnet is no list of networks",
+                value=text,
+                accepted="subnets or names of interfaces, with commas: 10.1.0.0/16 or eth0,ib0",
+            )
+
+
+def _is_subnet(text: str) -> bool:
+    address, _, bits = text.partition("/")
+    numbers = [natural(part) for part in address.split(".")]
+    length = natural(bits)
+    return (
+        len(numbers) == _OCTETS
+        and all(number is not None and number <= _HIGHEST_OCTET for number in numbers)
+        and length is not None
+        and length <= _OCTETS * 8
+    )
+
+
+def _is_interface(text: str) -> bool:
+    plain = text.replace("_", "a").replace(".", "a").replace("-", "a").replace(":", "a")
+    return (
+        len(text) <= _LONGEST_INTERFACE
+        and plain.isascii()
+        and plain.isalnum()
+        and text[0].isalpha()
+    )

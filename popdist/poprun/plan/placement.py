@@ -1,4 +1,4 @@
-"""Placement: which instance runs where, with which replicas. Pure."""
+"""Placement: which instance runs where, with which replicas, and on which NUMA nodes. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from popdist.poprun.machines.cpus import Node
     from popdist.poprun.plan.job import Job
-
 
 HERE = Host("localhost")
 
@@ -127,9 +126,6 @@ def _hosts_of_instances(hosts: Sequence[Host], num_instances: int) -> list[Host]
             hint="give the hosts more slots (host:4), or no slots to divide instances evenly",
         )
     return filled
-
-
-# Says for people which NUMA nodes the instances of a job are going to be bound to.
 
 
 def label_numa(
