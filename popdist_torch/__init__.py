@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_torch import optim, options, profiling
+from popdist_torch import enums, optim, options, profiling
 from popdist_torch.arguments import ICustomArgParser, registerCustomArgParser
 from popdist_torch.checkpoint import Checkpoint
 from popdist_torch.data import AsynchronousDataAccessor, DataLoader, in_step
@@ -114,6 +114,7 @@ __all__ = [
     "custom_op",
     "dynamic_slice",
     "dynamic_update",
+    "enums",
     "for_loop",
     "identity_loss",
     "in_step",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from popdist.nearest import did_you_mean
 from popdist.sdk.surface import missing
 from popdist_torch.errors import Error, OfflineError
 from popdist_torch.executor import compile_hooks, inputs, replicas
+from popdist_torch.executor.anchors import Anchors
 from popdist_torch.executor.batching import Batching
 from popdist_torch.executor.latency import Latencies, Timeline
 from popdist_torch.executor.outputs import Outputs
@@ -68,6 +68,7 @@ class Executor(ABC):
         self._trains = trains
         # Programs change their module between train and eval; a live wrapper keeps its own.
         self._training_flags = {part: part.training for part in self._user_model.modules()}
+        self._anchors = Anchors(self._options)
         self._latencies = Latencies()
         self._timeline = Timeline()
         self._signature: inputs.Signature | None = None
@@ -285,31 +286,13 @@ class Executor(ABC):
 
         Returns:
             A copy. A gradient is the one that the last update used: summed over all replicas of the
-            job, and divided as the options say.
+            job, and divided as the options say. With an output mode of its own, what device
+            iterations had before their updates, along the first dimension, or their sum.
 
         Raises:
             Error: It was not named, or there is no such tensor.
         """
-        named = self._options.anchored_tensors
-        if short_name not in named:
-            raise Error(
-                "PD305",
-                "no tensor was anchored under this name",
-                value=short_name,
-                accepted=", ".join(sorted(named)) or None,
-                hint="call options.anchorTensor(short_name, long_name) before the model is wrapped",
-            )
-        tensors = self._tensors()
-        long_name = named[short_name]
-        if long_name not in tensors:
-            raise Error(
-                "PD305",
-                "the model has no such tensor",
-                value=long_name,
-                accepted="the names of getTensorNames()",
-                hint=did_you_mean(long_name, tensors, shown="{!r}"),
-            )
-        return tensors[long_name].detach().clone()
+        return self._anchors.read(short_name, self._tensors())
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Takes an optimizer's hyper-parameters, where the model trains.

@@ -8,6 +8,7 @@ the newest values before any torch function reads the old ones.
 
 from __future__ import annotations
 
+import copyreg
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -175,3 +176,46 @@ def unfollow(tensors: Iterable[torch.Tensor]) -> None:
 def plain_class(kind: type) -> type:
     """The class that a tensor has while an executor runs; its own where it is not followed."""
     return _PLAIN.get(kind, kind)
+
+
+_OF_THE_PROGRAM = "_popdist_class_of_the_program"
+
+
+def add_destroy(module: nn.Module, destroy: Callable[[], None]) -> None:
+    """Gives a wrapped module the method ``destroy`` that PopTorch gives it.
+
+    The module gets a class of its own for as long as it is wrapped; its copies and saved files are
+    of the program's class. Modules that have a ``destroy``, or whose class takes no part in this,
+    are left as they are.
+
+    Args:
+        module: The module.
+        destroy: What the method calls.
+    """
+    kind = type(module)
+    if type(kind) is not type or hasattr(module, "destroy"):
+        return
+
+    def reduced(self: nn.Module, protocol: Any) -> Any:
+        made = kind.__reduce_ex__(self, protocol)
+        if made[0] is copyreg.__newobj__:  # type: ignore[attr-defined]  # the usual one
+            # Pickle insists that `__newobj__` makes the very class; this says the same.
+            return (copyreg._reconstructor, (kind, object, None), *made[2:])  # type: ignore[attr-defined]  # noqa: SLF001
+        return (made[0], tuple(kind if p is wrapped else p for p in made[1]), *made[2:])
+
+    members = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "__reduce_ex__": reduced,
+        _OF_THE_PROGRAM: kind,
+        "destroy": lambda _self: destroy(),
+    }
+    wrapped = type(kind.__name__, (kind,), members)
+    module.__class__ = wrapped
+
+
+def remove_destroy(module: nn.Module) -> None:
+    """Gives a module the program's class again."""
+    if (kind := vars(type(module)).get(_OF_THE_PROGRAM)) is not None:
+        module.__class__ = kind

@@ -60,15 +60,33 @@ class LossWatch(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Calls a torch function, and remembers its result if that is a loss."""
-        result = func(*args, **(kwargs or {}))
+        if func not in LOSS_FUNCTIONS:
+            return func(*args, **(kwargs or {}))
+        try:
+            result = func(*args, **(kwargs or {}))
+        except (IndexError, RuntimeError, ValueError) as error:
+            raise _refused(func, (*args, *(kwargs or {}).values()), error) from error
         # Losses inside torch.func's transforms belong to the transform.
         inner = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001 - torch's own test
-        if func in LOSS_FUNCTIONS and not inner(result):
+        if not inner(result):
             if result.requires_grad:
                 self.found.append(result)
             else:
                 self.without_graph += 1
         return result
+
+
+def _refused(func: Any, args: Sequence[Any], error: Exception) -> LossError:
+    """The error for a loss function that does not take what the model gives it."""
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    classes = func in (F.cross_entropy, F.nll_loss) and len(tensors) > 1
+    labels = classes and tensors[1].is_floating_point() and tensors[1].dim() < tensors[0].dim()
+    return LossError(
+        "PD303",
+        f"the loss function {func.__name__} does not take these tensors: {error}",
+        value=", ".join(f"{tuple(t.shape)} {t.dtype}" for t in tensors),
+        hint="labels that are classes are whole numbers: labels.long()" if labels else None,
+    )
 
 
 def final_loss(found: Sequence[torch.Tensor]) -> int:

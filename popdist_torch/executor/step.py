@@ -12,8 +12,9 @@ from popdist_torch.errors import OptimizerError
 from popdist_torch.executor.losses import LossWatch, final_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from popdist_torch.executor.anchors import Anchors
     from popdist_torch.executor.batching import Batching
     from popdist_torch.executor.gradients import Gradients
     from popdist_torch.executor.inputs import Arguments
@@ -68,6 +69,8 @@ class Training:
         gradients: Where gradients come together.
         optimizer: What updates the weights.
         scaling: The factor of the loss.
+        anchors: The tensors that the program wants to read afterwards.
+        tensors: What the model has, by name.
         early_divisor: What losses are divided by before the backward pass, where the mean is a
             running one.
         guard: Watches the losses, where the program asked for it.
@@ -80,6 +83,8 @@ class Training:
     gradients: Gradients
     optimizer: DeviceOptimizer
     scaling: LossScaling
+    anchors: Anchors
+    tensors: Callable[[], dict[str, torch.Tensor]]
     early_divisor: float = 1
     guard: LossGuard | None = None
     strangers: list[torch.nn.Parameter] = field(default_factory=list)
@@ -92,6 +97,7 @@ class Training:
             outputs: Collects what the model returns.
             facts: What must be equal on all instances.
         """
+        self.anchors.begin()
         for iteration in range(self.batching.iterations):
             self.gradients.begin(facts)
             scale = self.scaling.scale
@@ -99,6 +105,7 @@ class Training:
                 for replica in range(self.batching.replicas):
                     self._accumulate(arguments, outputs, (iteration, step, replica), scale)
             self.gradients.end(scale)  # exchanges
+            self.anchors.take(iteration, self.tensors)
             self._update(iteration)
 
     def _accumulate(

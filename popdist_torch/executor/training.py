@@ -11,7 +11,14 @@ from popdist_torch import agreement, job
 from popdist_torch.errors import GradientError, OptimizerError, OptionValueError
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.gradients import Gradients, OrderedGradients, SharedGradients
-from popdist_torch.executor.host_access import HostLink, follow, require_unwrapped, unfollow
+from popdist_torch.executor.host_access import (
+    HostLink,
+    add_destroy,
+    follow,
+    remove_destroy,
+    require_unwrapped,
+    unfollow,
+)
 from popdist_torch.executor.loss_scaling import LossScaling
 from popdist_torch.executor.losses import LossGuard
 from popdist_torch.executor.step import Training
@@ -76,6 +83,7 @@ class TrainingExecutor(Executor):
         self._weights_changed = False
         self._link = HostLink()
         self._follow()
+        add_destroy(self._user_model, self.destroy)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -176,6 +184,7 @@ class TrainingExecutor(Executor):
         self._release_training()
         self._link.refresh()
         unfollow(self._tensors_of_the_program())
+        remove_destroy(self._user_model)
         if self._replicas is not None:
             self._replicas.model.give_back()
         super().destroy()
@@ -285,6 +294,8 @@ class TrainingExecutor(Executor):
                 self._driver(),
                 trained if self._options.Training.values().get("auto_loss_scaling", False) else [],
             ),
+            self._anchors,
+            self._tensors,
             early_divisor=early,
             guard=LossGuard(here, horovod, label) if self._stop_at_bad_loss else None,
             strangers=[p for p in trained if id(p) not in parts],

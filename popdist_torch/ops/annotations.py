@@ -46,11 +46,11 @@ class Block(_Scope):
 
     _next = 0
 
-    def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
+    def __init__(self, user_id: str | int | None = None, ipu_id: int | None = None) -> None:
         self.user_id, self.ipu_id = _identity(user_id, ipu_id)
 
     @staticmethod
-    def start(user_id: str | None = None, ipu_id: int | None = None) -> None:
+    def start(user_id: str | int | None = None, ipu_id: int | None = None) -> None:
         """Begins a block that lasts until the next one.
 
         Args:
@@ -67,7 +67,7 @@ class Block(_Scope):
 
 
 def BeginBlock(
-    layer_to_call: Wrapped, user_id: str | None = None, ipu_id: int | None = None
+    layer_to_call: Wrapped, user_id: str | int | None = None, ipu_id: int | None = None
 ) -> Wrapped:
     """Makes a block begin wherever a module or a function is called.
 
@@ -91,15 +91,21 @@ def BeginBlock(
             hint="call removeBlocks(model) before you annotate it anew",
         )
     stored_only("BeginBlock")
-    layer = layer_to_call
-    if not isinstance(layer, nn.Module):
-        layer = functools.wraps(layer)(functools.partial(layer))  # type: ignore[assignment]
-    setattr(layer, _MARK, identity)
-    return layer
+    if isinstance(layer_to_call, nn.Module):
+        setattr(layer_to_call, _MARK, identity)
+        return layer_to_call
+
+    # A function, so that it binds to its object where it is a method of a class.
+    @functools.wraps(layer_to_call)
+    def begun(*args: Any, **kwargs: Any) -> Any:
+        return layer_to_call(*args, **kwargs)
+
+    setattr(begun, _MARK, identity)
+    return begun  # type: ignore[return-value]  # called alike
 
 
 def BlockFunction(
-    user_id: str | None = None, ipu_id: int | None = None
+    user_id: str | int | None = None, ipu_id: int | None = None
 ) -> Callable[[Wrapped], Wrapped]:
     """A decorator that makes a block begin wherever a function is called.
 
@@ -235,14 +241,14 @@ class MultiConv(_Scope):
         return self
 
 
-def _identity(user_id: str | None, ipu_id: int | None) -> tuple[str, int | None]:
+def _identity(user_id: str | int | None, ipu_id: int | None) -> tuple[str, int | None]:
     if ipu_id is not None:
         whole_number("ipu_id", ipu_id, least=0)
     if user_id is None:
         user_id, Block._next = str(Block._next), Block._next + 1  # noqa: SLF001 - same module
-    if not isinstance(user_id, str):
-        raise OptionError("PD300", "a block's name is text", value=user_id)
-    return user_id, ipu_id
+    if not isinstance(user_id, str | int) or isinstance(user_id, bool):
+        raise OptionError("PD300", "a block's name is text or a whole number", value=user_id)
+    return str(user_id), ipu_id
 
 
 # Whether code runs inside a wrapped model: what PopTorch programs mean by "on the IPU".

@@ -91,7 +91,10 @@ class DeviceOnlyOptions(OptionsDict):
     )
     logDir = Setting("The folder for logs.", "log_dir", "log_dir", text)
     maxRepeatLogs = Setting(
-        "How often one log line may repeat.", "max_repeat_logs", "max_repeat_logs", at_least(0)
+        "How often one log line may repeat; None for any number.",
+        "max_repeat_logs",
+        "max_repeat_logs",
+        lambda name, lines: None if lines is None else at_least(0)(name, lines),
     )
     modelName = Setting("The model's name in profiles.", "name", "model_name", text)
     enableStableNorm = Setting(

@@ -216,15 +216,33 @@ class HostOptions(OptionsDict):
         return self
 
     @with_effect("what `getAnchoredTensor` reads: a weight, a buffer or a gradient")
-    def anchorTensor(self, short_name: str, long_name: str) -> None:
+    def anchorTensor(
+        self,
+        short_name: str,
+        long_name: str,
+        output_mode: OutputMode | None = None,
+        output_return_period: int = 1,
+    ) -> None:
         """Lets a tensor of the model be read under a name of its own.
 
         Args:
             short_name: The program's name.
             long_name: One of the model's ``getTensorNames()``.
+            output_mode: Which device iterations of a training call have a say: the last one by
+                default.
+            output_return_period: N of ``EveryN``, in device iterations.
+
+        Raises:
+            OptionError: ``EveryN`` without a positive period.
         """
         self._require_unfrozen()
+        period = whole_number("the period of EveryN", output_return_period, least=1)
         self("anchored_tensors")[short_name] = long_name
+        modes = {k: v for k, v in self.values().get("anchor_modes", {}).items() if k != short_name}
+        if output_mode is not None:
+            modes[short_name] = (member("anchorTensor", output_mode, OutputMode), period)
+        if modes or self.exists("anchor_modes"):
+            self.createOrSet(anchor_modes=modes)
 
     @property
     def synthetic_data(self) -> bool:

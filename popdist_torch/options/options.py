@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist.errors import PopdistError
-from popdist_torch.errors import ConfigFileError, OptionError
+from popdist_torch.errors import ConfigFileError, OptionError, UnknownOptionError
 from popdist_torch.options import enums, strategies
 from popdist_torch.options.device_only import (
     DeviceOnlyOptions,
@@ -77,7 +77,9 @@ def load(options: Options, path: str | Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigFileError("PD300", f"cannot read {path}", value=str(error)) from error
     try:
-        statements = ast.parse(text, filename=str(path)).body
+        # Lines may be indented as they would be in a program.
+        flat = "\n".join(line.lstrip() for line in text.splitlines())
+        statements = ast.parse(flat, filename=str(path)).body
     except SyntaxError as error:
         raise _wrong(path, error.lineno, f"invalid syntax: {error.msg}") from error
     line = 0
@@ -373,6 +375,20 @@ class Options(HostOptions, DeviceOnlyOptions):
         own._data_facts = self._data_facts  # noqa: SLF001 - loaders built later add to it too
         own._freeze()  # noqa: SLF001
         return own
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except UnknownOptionError as error:
+            groups = () if name.startswith("_") else GROUPS
+            group = next((one for one in groups if hasattr(getattr(self, one), name)), None)
+            if group is None:
+                raise
+            raise UnknownOptionError(
+                "PD300",
+                f"{type(self).__name__} has no option {name!r} itself",
+                hint=f"it is one of opts.{group}: opts.{group}.{name}",
+            ) from error
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         clone = super().__deepcopy__(memo)

@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 
+def _is_number(name: object) -> bool:
+    return isinstance(name, int) and not isinstance(name, bool)
+
+
 class Stage:
     """Blocks that run together on one IPU.
 
@@ -40,12 +44,13 @@ class Stage:
         OptionError: No block, or one without a name.
     """
 
-    def __init__(self, *block_ids: str) -> None:
-        if not block_ids or not all(isinstance(name, str) and name for name in block_ids):
+    def __init__(self, *block_ids: str | int) -> None:
+        names = [str(name) if _is_number(name) else name for name in block_ids]
+        if not names or not all(isinstance(name, str) and name for name in names):
             raise OptionError(
                 "PD300", "a Stage takes names of blocks", value=block_ids, accepted="'block', ..."
             )
-        self._blocks = list(block_ids)
+        self._blocks: list[str] = [str(name) for name in names]
         self._ipu: int | None = None
 
     @property
@@ -251,7 +256,7 @@ class SerialPhasedExecution(_PhasedExecution):
 def _stage(part: Stage | str | Iterable[str]) -> Stage:
     if isinstance(part, Stage):
         return part
-    return Stage(part) if isinstance(part, str) else Stage(*part)
+    return Stage(part) if isinstance(part, str | int) else Stage(*part)
 
 
 def _phase(part: object) -> Phase:

@@ -1,5 +1,8 @@
 """Methods of wrapped models that look inside, and those that a host refuses."""
 
+import copy
+import io
+
 import pytest
 import torch
 from torch import nn
@@ -148,3 +151,111 @@ def test_what_is_no_module_or_no_optimizer_is_said_at_once():
 def test_an_option_that_does_not_exist_is_told_what_is_near():
     with pytest.raises(AttributeError, match="did you mean 'deviceIterations'"):
         poptorch.Options().deviceIteration(2)
+
+
+def test_the_wrapped_module_can_destroy_its_wrapper():
+    model = Net()
+    training = poptorch.trainingModel(model)
+    training(torch.ones(1, 3))
+    assert isinstance(model, Net)
+    assert type(copy.deepcopy(model)) is Net
+    saved = io.BytesIO()
+    torch.save(model, saved)
+    saved.seek(0)
+    assert type(torch.load(saved, weights_only=False)) is Net
+    model.destroy()
+    assert type(model) is Net
+    assert not training.isCompiled()
+    assert not hasattr(model, "destroy")
+    poptorch.trainingModel(model)(torch.ones(1, 3))
+
+
+@pytest.mark.parametrize(
+    ("mode", "period", "expected"),
+    [
+        (None, 1, [8.0]),
+        (poptorch.OutputMode.Final, 1, [8.0]),
+        (poptorch.OutputMode.All, 1, [1.0, 2.0, 4.0, 8.0]),
+        (poptorch.OutputMode.EveryN, 2, [2.0, 8.0]),
+        (poptorch.OutputMode.Sum, 1, [15.0]),
+    ],
+)
+def test_anchored_gradients_of_several_updates(mode, period, expected):
+    class Weighted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x):
+            return poptorch.identity_loss((self.weight * x).sum(), reduction="none")
+
+    options = poptorch.Options().deviceIterations(4)
+    options.anchorTensor("grad", "Gradient___weight", mode, period)
+    training = poptorch.trainingModel(Weighted(), options)
+    for _ in range(2):
+        training(torch.tensor([1.0, 2.0, 4.0, 8.0]))
+        assert training.getAnchoredTensor("grad").tolist() == expected
+    with pytest.raises(AssertionError, match="period"):
+        poptorch.Options().anchorTensor("a", "b", poptorch.OutputMode.EveryN, 0)
+
+
+def test_half_precision_accumulators_take_a_running_mean():
+    model = Net()
+    half = poptorch.optim.AdamW(model.parameters(), lr=0.1, accum_type=torch.float16)
+    options = poptorch.Options()
+    training = poptorch.trainingModel(model, options, half)
+    key = "meanAccumulationAndReplicationReductionStrategy"
+    assert getattr(training.options.Training, key) == poptorch.MeanReductionStrategy.Running
+    assert getattr(options.Training, key) == poptorch.MeanReductionStrategy.Post
+    training.destroy()
+    other = poptorch.trainingModel(model, None, poptorch.optim.AdamW(model.parameters(), lr=0.1))
+    assert getattr(other.options.Training, key) == poptorch.MeanReductionStrategy.Post
+    other(torch.ones(1, 3))
+    with pytest.raises(ValueError, match="running mean"):
+        other.setOptimizer(half)
+
+
+@pytest.mark.parametrize("strategy", list(poptorch.MeanReductionStrategy))
+def test_mean_strategies_agree_and_only_running_divides_first(strategy):
+    seen, weights = [], []
+    for accumulation in (1, 4):
+        torch.manual_seed(1)
+        model = Net().double()
+        model.layer.weight.register_hook(lambda g: seen.append(g.norm().item()) or None)
+        options = poptorch.Options()
+        options.Training.gradientAccumulation(accumulation)
+        options.Training.setMeanAccumulationAndReplicationReductionStrategy(strategy)
+        x = torch.ones(4, 3, dtype=torch.float64)
+        poptorch.trainingModel(model, options)(x)
+        weights.append(model.layer.weight.detach().clone())
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=1e-15)
+    early = 4 if strategy == poptorch.MeanReductionStrategy.Running else 1
+    assert seen[1] == pytest.approx(seen[0] / early)
+
+
+def test_the_enumerations_are_a_module_of_their_own():
+    from popdist_torch.enums import OutputMode, ReductionType
+
+    assert OutputMode is poptorch.OutputMode is poptorch.enums.OutputMode
+    assert ReductionType is poptorch.ReductionType
+
+
+def test_optimizers_have_one_base():
+    optimizer = poptorch.optim.SGD(Net().parameters(), lr=0.1)
+    assert isinstance(optimizer, poptorch.optim.Optimizer)
+    assert not isinstance(torch.optim.SGD(Net().parameters(), lr=0.1), poptorch.optim.Optimizer)
+
+
+def test_a_loss_that_refuses_its_labels_says_what_it_got():
+    class Classified(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x, y):
+            return nn.functional.cross_entropy(self.layer(x), y)
+
+    with pytest.raises(poptorch.Error, match="cross_entropy does not take") as caught:
+        poptorch.trainingModel(Classified())(torch.ones(4, 3), torch.ones(4))
+    assert "labels.long()" in str(caught.value)
+    assert "(4,) torch.float32" in str(caught.value)

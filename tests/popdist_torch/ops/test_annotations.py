@@ -52,7 +52,7 @@ def test_contexts_surround_code():
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: poptorch.Block(3),
+        lambda: poptorch.Block(3.5),
         lambda: poptorch.Block("a", -1),
         poptorch.Attribute,
         lambda: poptorch.MultiConv().planType(1),
@@ -149,3 +149,23 @@ def test_models_take_and_return_types_of_the_program():
         result = run(Pair(torch.zeros(4), torch.ones(4), "name"))
     assert result.name == "name"
     assert result.left.tolist() == result.right.tolist() == [1, 1, 1, 1]
+
+
+def test_blocks_begin_at_methods_and_have_numbers_for_names():
+    class Model:
+        @poptorch.BlockFunction("first")
+        def double(self, x):
+            return 2 * x
+
+        @poptorch.BlockFunction(3, ipu_id=1)
+        def half(self, x):
+            return x / 2
+
+    assert Model().double(3) == 6
+    assert Model().half(3) == 1.5
+    assert Model.double.__name__ == "double"
+    assert poptorch.Block(7).user_id == "7"
+    strategy = poptorch.PipelinedExecution(poptorch.Stage(0).ipu(1), 3)
+    assert strategy == poptorch.PipelinedExecution(poptorch.Stage("0").ipu(1), "3")
+    with pytest.raises(AssertionError, match="whole number"):
+        poptorch.Block(1.5)

@@ -135,3 +135,25 @@ def test_the_environment_gives_defaults(monkeypatch):
     options = poptorch.Options()
     assert (options.device_iterations, options.cachePath) == (5, "/cache")
     assert not options.enableExecutableCaching(None).exists("cachePath")
+
+
+def test_lines_may_be_indented_and_errors_name_the_right_one(load):
+    made = load("""
+        deviceIterations(2)
+            Training.gradientAccumulation(4)
+      maxRepeatLogs(None)
+    """)
+    assert made.device_iterations == 2
+    assert made.Training.gradient_accumulation == 4
+    assert made.max_repeat_logs is None
+    assert made.clone() == made
+    with pytest.raises(poptorch.options.ConfigFileError, match="line 3 of"):
+        load("\n  deviceIterations(2)\n    nothing(1)\n")
+
+
+def test_an_option_of_a_group_is_told_where_it_is():
+    options = poptorch.Options()
+    with pytest.raises(AttributeError, match=r"opts\.Training\.gradientAccumulation"):
+        options.gradientAccumulation(4)
+    with pytest.raises(AttributeError, match=r"opts\.Precision\.enableStochasticRounding"):
+        options.enableStochasticRounding(enabled=True)

@@ -43,7 +43,7 @@ def test_a_block_is_in_one_stage_only(make):
         make()
 
 
-@pytest.mark.parametrize("blocks", [(), ("",), (1,)])
+@pytest.mark.parametrize("blocks", [(), ("",), (1.5,)])
 def test_a_stage_needs_blocks(blocks):
     with pytest.raises(AssertionError, match="names of blocks"):
         Stage(*blocks)
