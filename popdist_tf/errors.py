@@ -18,6 +18,7 @@ CODES = declare(
         "PD421": "an estimator was configured in a way that cannot work",
         "PD422": "a model_fn or input_fn returned something that cannot be used",
         "PD423": "an estimator feature is not available in this combination",
+        "PD440": "an optimizer cannot be distributed, or not in this place",
     }
 )
 """The adapter's codes with their meaning."""

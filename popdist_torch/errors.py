@@ -20,6 +20,13 @@ CODES = declare(
         "PD312": "a gradient hook cannot be right where gradients are summed over replicas",
         "PD320": "gradients were changed before all processes had exchanged them",
         "PD321": "a process would train alone, though it was started with others",
+        "PD390": "a model cannot be wrapped",
+        "PD391": "a wrapped model was called with arguments or shapes that it does not take",
+        "PD392": "a wrapped model has no tensor of this name",
+        "PD393": "something was asked for that only an IPU has",
+        "PD394": "an accessor was ended, or its data process failed",
+        "PD395": "the batches of a data set cannot be handed on as they are",
+        "PD396": "a saved position does not belong to this loader",
     }
 )
 """The adapter's codes with their meaning."""

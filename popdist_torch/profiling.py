@@ -90,7 +90,7 @@ def ipuHardwareVersion() -> NoReturn:
         NotOnHostError: Always: there is none, which raises in PopTorch too.
     """
     raise NotOnHostError(
-        "PD305",
+        "PD393",
         "there is no IPU whose version could be told",
         hint="ask ipuHardwareIsAvailable() first",
     )

@@ -221,4 +221,8 @@ REMEDIES = {
         "`popdist_onnx.train` got data, a loss or an optimizer that do not fit the model.",
         "The hint has the argument to write.",
     ),
+    "PD590": (
+        "The names in `PyStepIO` are not those of the model's inputs, or of the anchors.",
+        "Give every input and every anchor; `session.initAnchorArrays()` makes the anchors.",
+    ),
 }

@@ -64,4 +64,14 @@ REMEDIES = {
         "Pipelines, and some combinations, do not exist on a host.",
         "`IPUEstimator` in place of `IPUPipelineEstimator`, as the hint shows.",
     ),
+    "PD440": (
+        (
+            "`DistributedOptimizer` was given something else than a Keras optimizer of its own, or "
+            "is used under a strategy or a condition."
+        ),
+        (
+            "Wrap the optimizer once, outside of strategies, and apply gradients on every instance "
+            "in every step."
+        ),
+    ),
 }

@@ -16,10 +16,7 @@ REMEDIES = {
         ),
     ),
     "PD302": (
-        (
-            "The data set is smaller than one global batch, does not divide, or is not the one "
-            "that a saved position belongs to."
-        ),
+        ("The data set is smaller than one global batch, or does not divide over the processes."),
         (
             "Lower the batch size, the accumulation or the iterations, or use fewer replicas "
             "([data](torch-data.md))."
@@ -34,10 +31,10 @@ REMEDIES = {
     ),
     "PD305": (
         (
-            "A wrapped model was called after `destroy`, with other shapes, or for something that "
-            "needs an IPU."
+            "A wrapped model was asked for something before it was compiled, after it was "
+            "detached, or for the other kind of model: `inferenceModel` has no optimizer."
         ),
-        "Follow the hint; inputs keep their shapes until `destroy()`.",
+        "Follow the hint.",
     ),
     "PD306": (
         "The optimizer is LBFGS, updates tensors of another model, or changed a constant.",
@@ -118,5 +115,45 @@ REMEDIES = {
             "Change gradients in a step hook of the optimizer, which sees the sum over all "
             "replicas; `register_hook` sees each micro-batch's gradient."
         ),
+    ),
+    "PD390": (
+        (
+            "What was given is no module or no options, was compiled with `torch.compile`, or is "
+            "wrapped already."
+        ),
+        "Wrap the module itself; call `destroy()` before it is wrapped again.",
+    ),
+    "PD391": (
+        "The arguments do not fit `forward`, or their shapes are not those of the first call.",
+        (
+            "Keep every batch full (`drop_last=True`) or pad the last one; after `destroy()` the "
+            "next call sets new shapes."
+        ),
+    ),
+    "PD392": (
+        "A tensor or buffer is asked for by a name that the model does not have.",
+        "See the nearest name in the message, and `getTensorNames()`.",
+    ),
+    "PD393": (
+        "The call runs code of the IPU or reads its state, or gives replicas different weights.",
+        "Leave it out on hosts; the message says what there is instead.",
+    ),
+    "PD394": (
+        (
+            "The process that reads the data ahead could not start, died, or raised an error; or "
+            "its accessor was terminated or iterates anew."
+        ),
+        (
+            "The message has the process's own error. Programs need the guard "
+            '`if __name__ == "__main__":`; exit code -9 usually means that memory ran out.'
+        ),
+    ),
+    "PD395": (
+        "Batches that are read ahead or joined are no tensors, or differ in shape or type.",
+        "Pad samples to one shape, or use `DataLoaderMode.Sync`.",
+    ),
+    "PD396": (
+        "A position was saved by a loader of other data, batch size, seed or layout.",
+        "Resume with the loader that saved it, or begin a new epoch.",
     ),
 }

@@ -177,7 +177,7 @@ class PyStepIO:
         for name in self._inputs:
             if name not in inputs:
                 raise popart_exception(
-                    "PD571",
+                    "PD590",
                     f"The tensor {name} was provided as an input to PyStepIO, but is no input of "
                     "the model",
                     accepted=", ".join(inputs) or "the model has no inputs",
@@ -241,7 +241,7 @@ class PyStepIO:
     def _array(self, arrays: Mapping[str, Array], name: str, side: str) -> Array:
         if name not in arrays:
             raise popart_exception(
-                "PD571",
+                "PD590",
                 f"No tensor {name} provided in PyStepIO's {side}",
                 value=sorted(arrays),
             )

@@ -94,25 +94,25 @@ def announced_steps(optimizer: Any) -> AnnouncedSteps | None:
 def _check(optimizer: Any, method: str, op: Any, passes: int) -> None:
     if not isinstance(optimizer, tf.keras.optimizers.Optimizer) or not hasattr(optimizer, method):
         raise StrategyError(
-            "PD412",
+            "PD440",
             "this is no optimizer of Keras",
             value=type(optimizer),
             accepted="an instance of tf.keras.optimizers.Optimizer",
         )
     if hasattr(optimizer, _REDUCTION) or "horovod" in type(optimizer).__module__:
         raise StrategyError(
-            "PD412",
+            "PD440",
             "this optimizer reduces its gradients already",
             value=type(optimizer).__name__,
             hint="wrap an optimizer once",
         )
     if op not in (Average, Sum):
         raise StrategyError(
-            "PD412", "this reduction is not supported", value=op, accepted="Average or Sum"
+            "PD440", "this reduction is not supported", value=op, accepted="Average or Sum"
         )
     if passes != 1:
         raise StrategyError(
-            "PD412",
+            "PD440",
             "gradients cannot be accumulated over several passes here",
             value=f"backward_passes_per_step={passes}",
             accepted="1",
@@ -179,7 +179,7 @@ class _Reduction:
 def _refuse_strategies() -> None:
     if tf.distribute.has_strategy():
         raise StrategyError(
-            "PD412",
+            "PD440",
             "DistributedOptimizer cannot be used under a strategy, which reduces already",
             value=type(tf.distribute.get_strategy()).__name__,
             hint="leave the wrapper away under PopDistStrategy",
@@ -190,7 +190,7 @@ def _refuse_branches() -> None:
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if type(graph).__name__ == "CondBranchFuncGraph":
         raise StrategyError(
-            "PD412",
+            "PD440",
             "an update under a condition may be made on one instance alone, which would wait for "
             "the others forever",
             hint="wrap the outer optimizer: DistributedOptimizer(LossScaleOptimizer(...))",

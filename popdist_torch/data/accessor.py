@@ -76,7 +76,7 @@ class AsynchronousDataAccessor:
         del miss_sleep_time_in_ms
         if getattr(dataset, "_accessor", None) is not None:
             raise Error(
-                "PD302",
+                "PD394",
                 "the loader has an accessor already",
                 hint="build the loader with mode=DataLoaderMode.Sync to wrap it yourself",
             )
@@ -106,7 +106,7 @@ class AsynchronousDataAccessor:
 
     def __iter__(self) -> Iterator[Any]:
         if not self._stop.alive:
-            raise Error("PD302", "the accessor was terminated", hint="build a new one")
+            raise Error("PD394", "the accessor was terminated", hint="build a new one")
         if not self._going or not self._fresh or self._resume is not None:
             self._generation += 1
             self._send(("start", self._generation, self._resume))
@@ -142,7 +142,7 @@ class AsynchronousDataAccessor:
             self._send(("free", slot))
             yield taken
         raise Error(
-            "PD302",
+            "PD394",
             "a newer iteration of this accessor has begun",
             hint="an accessor has one iteration at a time",
         )
@@ -153,7 +153,7 @@ class AsynchronousDataAccessor:
         except Error as error:
             self._stop()
             raise Error(
-                "PD302",
+                "PD394",
                 f"worker thread failed to start: {error.what}",
                 value=error.value,
                 hint=error.hint,
@@ -172,14 +172,14 @@ class AsynchronousDataAccessor:
         if message is None:
             self._process.join()
             raise Error(
-                "PD302",
+                "PD394",
                 "the data process died",
                 value=f"exit code {self._process.exitcode}",
                 hint="its output says why; a program that starts data processes needs the guard "
                 'if __name__ == "__main__", and -9 usually means that memory ran out',
             )
         if message[0] == "failed":
-            raise Error("PD302", f"reading the data set failed:\n{message[1]}")
+            raise Error("PD394", f"reading the data set failed:\n{message[1]}")
         return message
 
     def _send(self, message: tuple[Any, ...]) -> None:
@@ -204,7 +204,7 @@ def _start(job: Job, strategy: SharingStrategy) -> tuple[Connection, BaseProcess
         pickled = pickle.dumps(job)
     except Exception as error:
         raise DataError(
-            "PD302",
+            "PD394",
             "the data set cannot be sent to a data process",
             value=str(error),
             hint="move its class and its functions to the top level of a module, or use "

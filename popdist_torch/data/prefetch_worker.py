@@ -65,7 +65,7 @@ def _rows(batch: Any) -> int:
     counts = {len(x) if isinstance(x, torch.Tensor) and x.dim() else None for x in leaves}
     if len(counts) != 1 or None in counts:
         raise DataError(
-            "PD302",
+            "PD395",
             "batches can be joined only where they are tensors with equally many rows",
             value=[tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in leaves],
             hint="return tensors from the data set, or use DataLoaderMode.Async",
@@ -203,13 +203,13 @@ class Ring:
 
     def _put(self, slot: int, index: int, parts: Sequence[torch.Tensor]) -> Place:
         if index >= len(self.layout):
-            raise DataError("PD302", "a batch has more tensors than the first one")
+            raise DataError("PD395", "a batch has more tensors than the first one")
         field = self.layout[index]
         rows = sum(len(part) for part in parts) if field.shape else None
         fits = all(p.dtype == field.dtype and p.shape[1:] == field.shape[1:] for p in parts)
         if not fits or (rows is not None and rows > field.shape[0]):
             raise DataError(
-                "PD302",
+                "PD395",
                 "the batches of an accessor must have the shapes and types of the first one, or "
                 "fewer rows",
                 value=[(p.dtype, tuple(p.shape)) for p in parts],
@@ -324,7 +324,7 @@ class _Reader:
             )
         tensors = [leaf for leaf in pytree.tree_leaves(first[0]) if _is_tensor(leaf)]
         if not tensors:
-            raise DataError("PD302", "batches of an accessor hold tensors", value=first[0])
+            raise DataError("PD395", "batches of an accessor hold tensors", value=first[0])
         ring = Ring(fields(tensors, self._job.rebatched_size), self._job.slots)
         self._free.extend(range(self._job.slots))
         self._connection.send(("ready", ring.layout))

@@ -259,14 +259,14 @@ class Position:
         wrong = {"data", "epoch", "batch", "random"} ^ set(state)
         if wrong:
             raise DataError(
-                "PD302",
+                "PD396",
                 "this is no position of a loader",
                 value=sorted(state),
                 accepted="what state_dict() of a loader returned",
             )
         if state["data"] != data:
             raise DataError(
-                "PD302",
+                "PD396",
                 "the position belongs to another loader",
                 value=state["data"],
                 accepted=data,

@@ -64,7 +64,7 @@ class Anchors:
         """
         if short not in self._named:
             raise Error(
-                "PD305",
+                "PD392",
                 "no tensor was anchored under this name",
                 value=short,
                 accepted=", ".join(sorted(self._named)) or None,
@@ -79,7 +79,7 @@ class Anchors:
             return torch.cat(rows) if len(rows) > 1 else kept[0]
         if long not in present:
             raise Error(
-                "PD305",
+                "PD392",
                 "the model has no such tensor",
                 value=long,
                 accepted="the names of getTensorNames()",

@@ -60,7 +60,7 @@ class Executor(ABC):
         self._user_model: nn.Module = model.model if isinstance(model, Executor) else model
         given = Options() if options is None else options
         if not isinstance(given, Options):
-            raise Error("PD305", "options must be a poptorch.Options", value=type(given).__name__)
+            raise Error("PD390", "options must be a poptorch.Options", value=type(given).__name__)
         _require_module(self._user_model)
         given._freeze()  # noqa: SLF001 - what freezing is for
         self._options = given.resolved(default_output)
@@ -475,7 +475,7 @@ def _require_module(model: Any) -> None:
     """Refuses what is no module, and compiled ones: they hide losses and buffers."""
     if not isinstance(model, torch.nn.Module):
         raise Error(
-            "PD305",
+            "PD390",
             "only modules can be wrapped",
             value=type(model).__name__,
             accepted="a torch.nn.Module",
@@ -485,7 +485,7 @@ def _require_module(model: Any) -> None:
         compiled = getattr(part, "_compiled_call_impl", None)  # what Module.compile() sets
         if hasattr(part, "_orig_mod") or compiled is not None:
             raise Error(
-                "PD305",
+                "PD390",
                 "a module compiled with torch.compile cannot be wrapped: its losses, the replicas' "
                 "buffers and recomputation are followed while it runs eagerly",
                 value=f"{name or 'the model'}: {type(part).__name__}",

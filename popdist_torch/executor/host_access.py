@@ -101,7 +101,7 @@ class HostParameter(_Followed, nn.Parameter):
             NotOnHostError: Always.
         """
         raise NotOnHostError(
-            "PD305",
+            "PD393",
             "replicaGrouping gives groups of replicas weights of their own, which is not offered: "
             "all replicas of a job train the same weights",
             hint="leave the call out, or train the groups in jobs of their own",
@@ -133,7 +133,7 @@ def require_unwrapped(module: nn.Module) -> None:
     """
     if link_of(module) is not None:
         raise Error(
-            "PD305",
+            "PD390",
             "this model is wrapped by trainingModel already",
             value=type(module).__name__,
             hint="call destroy() on the first wrapper before you wrap the model again",

@@ -157,7 +157,7 @@ def require_same(expected: Signature, seen: Signature) -> None:
     if not problems:
         problems.append(f"expected {expected.structure} but got {seen.structure}")
     raise Error(
-        "PD305",
+        "PD391",
         f"the inputs have changed since the model was compiled: {' '.join(problems)}",
         hint="keep every batch full (drop_last=True) or pad the last one; destroy() lets the next "
         "call set new arguments and shapes",
@@ -206,7 +206,7 @@ def _refused(
         unknown = []
     problems = _missing(missing, unknown)
     return Error(
-        "PD305",
+        "PD391",
         f"the model cannot be called with these arguments. {' '.join(problems)}".rstrip(),
         value=None if problems else why,
         accepted=f"forward{signature}",

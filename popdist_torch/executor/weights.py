@@ -352,7 +352,7 @@ class DeviceModel:
         }
         if unknown := [name for name in names if name not in found]:
             raise Error(
-                "PD305",
+                "PD392",
                 "the model has no such buffer",
                 value=", ".join(unknown),
                 accepted=", ".join(found) or "none: the model has no buffers",

@@ -238,7 +238,7 @@ def custom_op(
     """
     del inputs, example_outputs, attributes
     raise NotOnHostError(
-        "PD305",
+        "PD393",
         "custom_op runs compiled IPU code, which a host does not have",
         value=f"{domain}.{name}, version {domain_version}",
         hint="compute it with torch operations where poptorch.ipuHardwareIsAvailable() is False",
