@@ -16,6 +16,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
+_MPIRUNS_OWN = ("OMPI_MCA_orte_local_tmpdir_base", "PRTE_MCA_prte_local_tmpdir_base")
+"""Where mpirun alone keeps its files, in a job over several hosts. Its daemons tell programs of
+another place, and MPI does not start with both."""
+
 NOT_FOUND = 127
 """The exit code where the program cannot be started, as in shells."""
 
@@ -186,6 +190,8 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
         "LOCAL_WORLD_SIZE": settings.get("neighbours"),
         "NODE_RANK": settings.get("node"),
     }
+    for name in _MPIRUNS_OWN:
+        environ.pop(name, None)
     workers = environ.pop(CLUSTER, None)
     if workers is not None:
         standard["TF_CONFIG"] = (
