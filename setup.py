@@ -33,6 +33,7 @@ EXTRAS = {
         "psutil",
         "pyyaml",
     ],
+    "lightning": ["lightning>=2.4"],
     "examples": ["matplotlib>=3.8", "scikit-learn>=1.3", "tqdm>=4.60"],
     # The documentation site; it is built and read without the internet.
     "docs": ["mkdocs-material>=9.6", "mkdocstrings-python>=2"],
@@ -51,6 +52,9 @@ EXTRAS = {
         "nbformat>=5.10",
         "ipykernel>=6.29",
         "pyyaml",
+        # Programs of Hugging Face's libraries are run unchanged.
+        "transformers>=4.56",
+        "accelerate>=1.10",
     ],
 }
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})

@@ -78,6 +78,16 @@ REMEDIES = {
             "([plain loops](torch.md#plain-loops))."
         ),
     ),
+    "PD322": (
+        (
+            "Lightning's `sync_batchnorm` needs torch.distributed, or a reduction was asked for "
+            "that Horovod does not have."
+        ),
+        (
+            "Put `horovod.torch.SyncBatchNorm` into the module; reduce with mean, sum, min or max "
+            "([Lightning](lightning-huggingface.md))."
+        ),
+    ),
     "PD321": (
         (
             "Options describe one process, but a launcher started several, and nothing in the "

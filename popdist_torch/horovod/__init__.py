@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from popdist_torch.horovod.optimizer import DistributedOptimizer
+from popdist_torch.horovod.optimizer import Distributed, DistributedOptimizer
 from popdist_torch.horovod.sharing import (
     average_metrics,
     broadcast_optimizer_state,
@@ -30,6 +30,7 @@ from popdist_torch.horovod.world import (
 )
 
 __all__ = [
+    "Distributed",
     "DistributedOptimizer",
     "DistributedSampler",
     "average_metrics",

@@ -1,0 +1,288 @@
+"""Lightning over the real Horovod: ``Trainer(strategy="popdist")``, once this module is imported.
+
+The trainer runs in processes that poprun, mpirun or horovodrun started, one a device; each reads
+its part of the data. Gradients are exchanged as in a plain loop (`popdist_torch.horovod`), so that
+accumulation, clipping and precision are Lightning's own.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.fabric.plugins.environments import ClusterEnvironment
+from lightning.pytorch.strategies import ParallelStrategy, StrategyRegistry
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+import popdist_torch.horovod as hvd
+from popdist_torch.errors import PlainLoopError
+from popdist_torch.horovod.world import connected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["PopdistEnvironment", "PopdistStrategy"]
+
+_OPERATIONS = {"mean": "Average", "avg": "Average", "sum": "Sum", "min": "Min", "max": "Max"}
+
+
+class PopdistEnvironment(ClusterEnvironment):
+    """Who and where a process is, as its launcher and Horovod see it."""
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """Whether somebody else starts the processes: always."""
+        return True
+
+    @property
+    def main_address(self) -> str:
+        """Not needed, as Horovod connects the processes."""
+        return "127.0.0.1"
+
+    @property
+    def main_port(self) -> int:
+        """Not needed, as Horovod connects the processes."""
+        return 0
+
+    @staticmethod
+    def detect() -> bool:
+        """Whether Lightning should choose this by itself: never.
+
+        Returns:
+            False.
+        """
+        return False
+
+    def world_size(self) -> int:
+        """Number of processes.
+
+        Returns:
+            The number.
+        """
+        return hvd.size()
+
+    def global_rank(self) -> int:
+        """Index of this process.
+
+        Returns:
+            The index, from 0.
+        """
+        return hvd.rank()
+
+    def local_rank(self) -> int:
+        """Index of this process on its host.
+
+        Returns:
+            The index, from 0.
+        """
+        return hvd.local_rank()
+
+    def node_rank(self) -> int:
+        """Index of this process's host, where all hosts have as many processes.
+
+        Returns:
+            The index, from 0.
+        """
+        return hvd.rank() // hvd.local_size()
+
+    def set_world_size(self, size: int) -> None:
+        """Does nothing: the launcher has decided.
+
+        Args:
+            size: Not looked at.
+        """
+
+    def set_global_rank(self, rank: int) -> None:
+        """Does nothing: the launcher has decided.
+
+        Args:
+            rank: Not looked at.
+        """
+
+
+class PopdistStrategy(ParallelStrategy):
+    """Data-parallel training over Horovod, chosen by ``Trainer(strategy="popdist")``.
+
+    Args:
+        **kwargs: What Lightning gives a strategy: ``accelerator``, ``checkpoint_io`` and so on.
+
+    Raises:
+        BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
+    """
+
+    strategy_name = "popdist"
+
+    def __init__(self, **kwargs: Any) -> None:
+        hvd.init()
+        super().__init__(**{**kwargs, "cluster_environment": PopdistEnvironment()})
+        rank_zero_only.rank = hvd.rank()
+
+    @classmethod
+    def register_strategies(cls, strategy_registry: Any) -> None:
+        """Makes the strategy known by its name.
+
+        Args:
+            strategy_registry: Lightning's registry.
+        """
+        strategy_registry.register(
+            cls.strategy_name, cls, description="Data-parallel training over Horovod"
+        )
+
+    @property
+    def root_device(self) -> torch.device:
+        """This process's device: a GPU where the trainer uses them, else the CPU."""
+        devices = self.parallel_devices or [torch.device("cpu")]
+        return torch.device("cpu") if devices[0].type == "cpu" else hvd.pin_device()
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether each process reads its own part of the data: always."""
+        return True
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """How Lightning divides data: by all processes of the job."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
+    def model_to_device(self) -> None:
+        """Moves the module to this process's device."""
+        if self.model is not None:
+            self.model.to(self.root_device)
+
+    def setup(self, trainer: Any) -> None:
+        """Gives all processes one state, and optimizers that exchange gradients.
+
+        Args:
+            trainer: The trainer.
+
+        Raises:
+            PlainLoopError: ``sync_batchnorm`` was asked for.
+        """
+        if self._layer_sync is not None:
+            raise PlainLoopError(
+                "PD322",
+                "Lightning's sync_batchnorm needs torch.distributed, which is not started here",
+                value="Trainer(sync_batchnorm=True)",
+                hint="put horovod.torch.SyncBatchNorm layers into the module",
+            )
+        super().setup(trainer)
+        module = self.lightning_module
+        assert module is not None  # noqa: S101 - `super` has seen to it
+        hvd.broadcast_parameters(module)
+        self._gather_metrics(module)
+        if trainer.state.fn == TrainerFn.FITTING:
+            for optimizer in self.optimizers:
+                if not isinstance(optimizer, hvd.Distributed):
+                    hvd.DistributedOptimizer(optimizer, module.named_parameters())
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Lets backward passes inside add to local gradients only, while Lightning accumulates.
+
+        Yields:
+            Nothing.
+        """
+        with ExitStack() as stack:
+            for optimizer in self.optimizers:
+                if isinstance(optimizer, hvd.Distributed):
+                    stack.enter_context(optimizer.no_sync())
+            yield
+
+    def barrier(self, name: str | None = None) -> None:
+        """Waits for all processes.
+
+        Args:
+            name: Not looked at.
+        """
+        del name
+        horovod = connected()
+        if horovod is not None:
+            horovod.barrier()
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """Gives all processes an object of one of them.
+
+        Args:
+            obj: The object.
+            src: Index of the process.
+
+        Returns:
+            That process's object.
+        """
+        horovod = connected()
+        return obj if horovod is None else horovod.broadcast_object(obj, src)
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Reduces a tensor over all processes.
+
+        Args:
+            tensor: A tensor; anything else is handed back.
+            group: Not looked at.
+            reduce_op: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"``, or one of ``ReduceOp``.
+
+        Returns:
+            A tensor with what all processes have; means of whole numbers are float32.
+
+        Raises:
+            PlainLoopError: Horovod has no such reduction.
+        """
+        del group
+        horovod = connected()
+        if horovod is None or not isinstance(tensor, torch.Tensor):
+            return tensor
+        name = str(reduce_op or "mean").rsplit(".", maxsplit=1)[-1].lower()
+        if name not in _OPERATIONS:
+            raise PlainLoopError(
+                "PD322",
+                "tensors cannot be reduced like this",
+                value=reduce_op,
+                accepted=", ".join(_OPERATIONS),
+            )
+        operation = _OPERATIONS[name]
+        exact = torch.is_floating_point(tensor) and tensor.dtype != torch.bfloat16
+        if not exact and (operation == "Average" or torch.is_floating_point(tensor)):
+            tensor = tensor.float()
+        flat = tensor.detach().reshape(-1)
+        return horovod.allreduce(flat, op=getattr(horovod, operation)).view(tensor.shape)
+
+    def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> Any:
+        """Stacks every process's tensor.
+
+        Args:
+            tensor: A tensor, of one shape on all processes.
+            group: Not looked at.
+            sync_grads: Whether gradients flow back to the processes that the parts are of.
+
+        Returns:
+            A tensor with one dimension more, of the size of the job.
+        """
+        del group
+        horovod = connected()
+        rows = tensor.unsqueeze(0) if sync_grads else tensor.detach().unsqueeze(0)
+        return rows if horovod is None else horovod.allgather(rows)
+
+    def _gather_metrics(self, module: torch.nn.Module) -> None:
+        """Has metrics of torchmetrics, which know torch.distributed only, gather over Horovod."""
+        parts: list[Any] = list(module.modules())
+        for part in parts:
+            if hasattr(part, "dist_sync_fn") and hasattr(part, "distributed_available_fn"):
+                part.distributed_available_fn = lambda: hvd.size() > 1
+                if part.dist_sync_fn is None:
+                    part.dist_sync_fn = _gathered
+
+
+def _gathered(value: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
+    """Every process's part of a metric's state; parts may differ in their first dimension."""
+    del group
+    horovod = connected()
+    if horovod is None:
+        return [value]
+    rows = value.reshape(1) if value.dim() == 0 else value
+    sizes = horovod.allgather(torch.tensor([len(rows)])).tolist()
+    parts = horovod.allgather(rows.contiguous()).split(sizes)
+    return [part.reshape(()) if value.dim() == 0 else part for part in parts]
+
+
+PopdistStrategy.register_strategies(StrategyRegistry)
