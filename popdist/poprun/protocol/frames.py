@@ -8,16 +8,17 @@ same end: see `encode_line`.
 
 from __future__ import annotations
 
-import binascii
-import struct
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_HEADER = struct.Struct("=IBH")
+# Written by hand, as the `struct` module would be loaded for three numbers by every guard.
+_HEADER_SIZE = 7
+_ORDER = sys.byteorder
 
-LARGEST_PAYLOAD = 4096 - _HEADER.size
+LARGEST_PAYLOAD = 4096 - _HEADER_SIZE
 """Bytes of a payload on a pipe; PIPE_BUF is 4096 on Linux."""
 
 STARTED, ENDED, OUT, ERR, NOTE, STACKS = range(1, 7)
@@ -49,7 +50,7 @@ def line_room(token: bytes) -> int:
         How many there are room for.
     """
     letters = LINE_SIZE - len(_MARK) - len(token) - 1
-    return letters // 4 * 3 - _HEADER.size
+    return letters // 4 * 3 - _HEADER_SIZE
 
 
 def encode(index: int, kind: int, payload: bytes) -> bytes:
@@ -63,7 +64,8 @@ def encode(index: int, kind: int, payload: bytes) -> bytes:
     Returns:
         The frame.
     """
-    return _HEADER.pack(index, kind, len(payload)) + payload
+    header = index.to_bytes(4, _ORDER), kind.to_bytes(1, _ORDER), len(payload).to_bytes(2, _ORDER)
+    return b"".join((*header, payload))
 
 
 def encode_all(
@@ -100,6 +102,8 @@ def encode_line(frame: bytes, token: bytes) -> bytes:
     Returns:
         The line.
     """
+    import binascii  # for other hosts only
+
     letters = binascii.b2a_base64(frame, newline=False)
     return (_MARK + token + letters).ljust(LINE_SIZE - 1) + b"\n"
 
@@ -117,6 +121,8 @@ def decode_line(line: bytes, token: bytes) -> tuple[bytes, bytes]:
     text, mark, letters = line.partition(_MARK + token)
     if not mark:
         return line, b""
+    import binascii
+
     try:
         return text, binascii.a2b_base64(letters)
     except binascii.Error:  # not ours after all
@@ -140,12 +146,14 @@ class Decoder:
         """
         buffer = self._pending + data
         position = 0
-        while len(buffer) - position >= _HEADER.size:
-            index, kind, length = _HEADER.unpack_from(buffer, position)
-            end = position + _HEADER.size + length
+        while len(buffer) - position >= _HEADER_SIZE:
+            index = int.from_bytes(buffer[position : position + 4], _ORDER)
+            kind = buffer[position + 4]
+            start = position + _HEADER_SIZE
+            end = start + int.from_bytes(buffer[position + 5 : start], _ORDER)
             if end > len(buffer):
                 break
-            yield index, kind, buffer[position + _HEADER.size : end]
+            yield index, kind, buffer[start:end]
             position = end
         self._pending = buffer[position:]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections import deque
 
 from popdist.poprun.protocol import frames
 
@@ -61,7 +60,7 @@ class Relay:
         self._decoder = frames.Decoder()
         self._assembler = frames.Assembler()
         self._pending = b""
-        self._backlog: deque[bytes] = deque()
+        self._backlog: list[bytes] = []
         self._backlog_size = 0
 
     def on_pipe(self, data: bytes) -> None:
@@ -96,7 +95,7 @@ class Relay:
         Reading comes first: an mpirun of generation 5 that has ended its programs ends as well, and
         drops what nobody has read yet.
         """
-        data = self._backlog.popleft()
+        data = self._backlog.pop(0)
         self._backlog_size -= len(data)
         lines = (self._pending + data).splitlines(keepends=True)
         self._pending = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
