@@ -85,6 +85,7 @@ class Guard:
         self._is_cut_off = False
         self._adopts = settings.get("daemons") != "1"
         self._wants_stacks = False
+        self._look_at = 0.0
         self._pid = 0
         self._may_have_ended = False
         self._is_over = False
@@ -170,10 +171,12 @@ class Guard:
                 if not actions[fd]():
                     poll.unregister(fd)
                     readable.discard(fd)
+                if fd == streams[1].fd:
+                    self._report.notes(self._stall.hear(streams[1].tail))
             if not events:
                 for stream in streams:
                     stream.idle(self._channel)
-            self._check(streams)
+            self._check()
             if status is None and self._may_have_ended:
                 status = self._wait()
                 if status is not None:
@@ -209,7 +212,7 @@ class Guard:
             poll.register(self._channel.liveness, 0)
         return actions
 
-    def _check(self, streams: list[Stream]) -> None:
+    def _check(self) -> None:
         """What descriptors do not tell, and patience that is over."""
         if any(not process_start(pid) for pid in self._unwatched if pid != self._pid):
             self._on_mpirun_end()
@@ -221,9 +224,11 @@ class Guard:
         self._wants_stacks = False
         text, self._stacks = self._stacks, ""
         self._report.stacks(text)
-        self._report.notes(self._stall.look())
+        now = monotonic()
+        if now >= self._look_at:  # each piece of output comes by here
+            self._look_at = now + (self._stall.interval or 0.0)
+            self._report.notes(self._stall.look())
         self._report.notes(self._progress.look())
-        self._report.notes(self._stall.hear(streams[1].tail))
         if self._heartbeat is not None and self._heartbeat.is_due():
             self._report.notes([{"what": "alive"}])
             if self._heartbeat.has_lost_its_way():

@@ -33,11 +33,16 @@ class Stream:
         self.fd = fd
         self.is_error = name == "stderr"
         self.shown = settings.get("show") == "1"
-        self.tail = b""
+        self._recent = b""
         self._cutter = LineCutter(_tag(name, settings))
         self._eager = settings.get("eager") == "1"
         self._problem = ""
         self._copies = [copy for path in _paths(name, settings) if (copy := self._open(path))]
+
+    @property
+    def tail(self) -> bytes:
+        """The end of what the program wrote."""
+        return self._recent[-_TAIL_SIZE:]
 
     def pumping(self, channel: Channel) -> Callable[[], bool]:
         """`pump` for a channel, to be called when there is something to read."""
@@ -51,7 +56,7 @@ class Stream:
             data = b""
         if not data:
             return False
-        self.tail = (self.tail + data)[-_TAIL_SIZE:]
+        self._recent = self._recent[-_TAIL_SIZE:] + data
         self._write_copies(data)
         if self.shown:
             channel.text(self._cutter.feed(data), is_error=self.is_error)
@@ -151,10 +156,21 @@ class LineCutter:
         Returns:
             All units that are complete now, tagged.
         """
+        if not self._tag:
+            return self._feed_untagged(data)
         units = (self._pending + data).splitlines(keepends=True)
         complete = not units or units[-1].endswith((b"\n", b"\r")) or len(units[-1]) > LONGEST
         self._pending = b"" if complete else units.pop()
         return b"".join([self._tagged(unit) for unit in units])
+
+    def _feed_untagged(self, data: bytes) -> bytes:
+        """The same without looking at each unit, which costs a program with much output."""
+        buffer = self._pending + data if self._pending else data
+        end = max(buffer.rfind(b"\n"), buffer.rfind(b"\r")) + 1
+        if not end and len(buffer) > LONGEST:
+            end = len(buffer)
+        self._pending = buffer[end:]
+        return buffer[:end]
 
     def flush(self) -> bytes:
         """Gives out what is left, although its line has no end.

@@ -62,11 +62,14 @@ class Relay:
         self._pending = b""
         self._backlog: list[bytes] = []
         self._backlog_size = 0
+        self._text: list[bytes] = []
+        self._text_fd = 1
 
     def on_pipe(self, data: bytes) -> None:
         """Takes bytes of the job's pipe."""
         for frame in self._decoder.feed(data):
             self._on_frame(*frame)
+        self._show_text()
 
     def on_stdout(self, data: bytes) -> None:
         """Takes bytes of mpirun's standard output."""
@@ -118,6 +121,7 @@ class Relay:
         self._show(2, text + (b"\n" if frame and text else b""))
         for one in frames.Decoder().feed(frame):
             self._on_frame(*one)
+        self._show_text()
 
     def _on_frame(self, index: int, kind: int, payload: bytes) -> None:
         self._on_word(index)
@@ -126,11 +130,11 @@ class Relay:
             self._on_record(index, kind, whole)
 
     def _on_record(self, index: int, kind: int, payload: bytes) -> None:
-        if kind == frames.OUT:
-            self._show(1, payload)
-        elif kind == frames.ERR:
-            self._show(2, payload)
-        elif kind == frames.STARTED:
+        if kind in (frames.OUT, frames.ERR):
+            self._take_text(1 if kind == frames.OUT else 2, payload)
+            return
+        self._show_text()  # what was said before
+        if kind == frames.STARTED:
             self._on_started(index, frames.decode_fields(payload))
         elif kind == frames.ENDED:
             self._on_ended(index, payload)
@@ -173,6 +177,18 @@ class Relay:
             self._outcome.first_lost = self._outcome.first_lost or one
         elif one.failed and not (one.lost or one.asked):
             self._outcome.first_failure = self._outcome.first_failure or one
+
+    def _take_text(self, fd: int, payload: bytes) -> None:
+        """Keeps text until the next of another stream; single frames would cost a call each."""
+        if fd != self._text_fd:
+            self._show_text()
+            self._text_fd = fd
+        self._text.append(payload)
+
+    def _show_text(self) -> None:
+        if self._text:
+            self._show(self._text_fd, b"".join(self._text))
+            self._text.clear()
 
     def _show(self, fd: int, data: bytes) -> None:
         if data:
