@@ -7,12 +7,8 @@ import select
 from time import monotonic
 
 from popdist.poprun.log import say
-from popdist.poprun.output.failure_report import failure_report
-from popdist.poprun.output.status_line import RED, Status, painted, wants_color
 from popdist.poprun.plan.command import Run, check_lengths, into_file, needs_file
 from popdist.poprun.supervisor.job_folder import new_folder
-from popdist.poprun.supervisor.outcome import may_restart
-from popdist.poprun.supervisor.supervisor import Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,6 +123,10 @@ class Launch:
         return outcome.exit_code
 
     def _attempt(self, folder: JobFolder, timelines: str | None) -> Outcome:
+        # A dry run comes by this module too, and needs none of these.
+        from popdist.poprun.output.status_line import Status, wants_color
+        from popdist.poprun.supervisor.supervisor import Supervisor
+
         job, token = self._job, os.urandom(8).hex()
         restart = len(self._attempts)
         command = self._build(
@@ -167,13 +167,22 @@ class Launch:
 
     def _goes_on(self, outcome: Outcome) -> bool:
         done, most = len(self._attempts) - 1, self._job.limits.max_restarts
-        if done >= most or not may_restart(outcome):
+        if done >= most:
+            return False
+        from popdist.poprun.supervisor.outcome import may_restart
+
+        if not may_restart(outcome):
             return False
         self._log.remark(f"restart {done + 1} of {most} in {PAUSE_SECONDS:g} s")
         select.select([], [], [], PAUSE_SECONDS)
         return True
 
     def _report(self, outcome: Outcome) -> None:
+        if not (outcome.exit_code or outcome.unwritten):
+            return
+        from popdist.poprun.output.failure_report import failure_report
+        from popdist.poprun.output.status_line import RED, painted, wants_color
+
         logs = self._logs_of(len(self._attempts) - 1)
         report = failure_report(outcome, self._instances, logs)
         if report:

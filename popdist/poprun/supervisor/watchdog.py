@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from popdist.poprun.protocol.frames import BEATS
 from popdist.poprun.supervisor.outcome import Ending, name_instances
-from popdist.poprun.supervisor.user_line import line_of_stacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -199,6 +198,8 @@ class Watchdog:
 
     def _line(self, index: int) -> str:
         """At which line of the user's program an instance is, where its stacks are known."""
+        from popdist.poprun.supervisor.user_line import line_of_stacks
+
         one = self._outcome.instances.get(index)
         line = line_of_stacks(one.stacks) if one is not None else ""
         return f", at {line}" if line else ""

@@ -1,0 +1,33 @@
+"""The counts of files that a command or a step goes through."""
+
+from benchmarks.entered import STEPS, main, of_dry_run, of_guard, of_step
+
+
+def test_a_dry_run_loads_less_than_a_job_and_a_guard_knows_no_launcher():
+    assert "popdist.poprun.cli" in of_dry_run()
+    assert not [name for name in of_dry_run() if ".poprun.supervisor.supervisor" in name]
+    guard = of_guard()
+    assert "popdist.poprun.guard.guard" in guard
+    rooms = {name.split(".")[2] for name in guard if name.startswith("popdist.poprun.")}
+    assert rooms <= {"guard", "protocol", "machines", "record"}
+
+
+def test_a_step_goes_through_the_files_whose_code_runs():
+    assert of_step("import popdist\nbegin(); popdist.getNumInstances(); end()") == [
+        "popdist/__init__.py",
+        "popdist/contract.py",
+        "popdist/errors.py",
+        "popdist/popdist_core.py",
+    ]
+    assert of_step("begin(); end()") == []
+    assert len(STEPS) == 3
+
+
+def test_counts_are_printed_with_their_names(capsys):
+    main(["--launcher", "--list"])
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.strip().split(" ", 1)[1] for line in printed if line[3].isdigit()] == [
+        "poprun --dry-run",
+        "poprun",
+        "a guard",
+    ]
