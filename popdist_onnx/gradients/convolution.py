@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from popdist_onnx.gradients.registry import At, gradient
 from popdist_onnx.gradients.windows import Windows, spatial
-from popdist_onnx.graph import names
+from popdist_onnx.graph import names, shape_ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -147,6 +147,9 @@ _IMAGES = 4  # dimensions: batch, channels, height, width
 @gradient("Conv")
 def _conv(at: At) -> list[Tensor | None]:
     x, w, g = at.x, at.input(1), at.g
+    if x.static and 0 in x.shape:
+        # The kernels know no convolution of nothing.
+        return [shape_ops.zeros(at.input(index)) for index in range(len(at.node.inputs))]
     windows = Windows.of(at, x, at.y, (w.dims or ())[2:])
     groups = at.get("group", 1)
     return [

@@ -22,7 +22,7 @@ _FAR = int(np.iinfo(np.int64).max)
 
 @gradient("Reshape", "Flatten", "Squeeze", "Unsqueeze", inputs=(0,))
 def _reshape(at: At) -> Tensor:
-    return at.tape.Reshape(at.g, shape_ops.lengths(at.x), allowzero=1 if _has_zero(at.x) else None)
+    return shape_ops.shaped(at.g, at.x)
 
 
 def _has_zero(tensor: Tensor) -> bool:
@@ -47,7 +47,7 @@ def _tile(at: At) -> Tensor:
     repeats = at.input(1).constant
     if at.x.static and repeats is not None:
         pairs = [n for pair in zip(repeats.tolist(), at.x.shape, strict=True) for n in pair]
-        split = tape.Reshape(at.g, pairs)
+        split = shape_ops.reshaped(at.g, pairs)
     else:
         columns = [tape.Unsqueeze(one, [1]) for one in (at.input(1), tape.Shape(at.x))]
         split = tape.Reshape(at.g, tape.Reshape(tape.Concat(*columns, axis=1), [-1]))
@@ -218,4 +218,4 @@ def _col2im(at: At) -> Tensor:
         piece = tape.Slice(padded, starts, ends, axes, strides)
         taps.append(tape.Reshape(piece, [0, 0, 1, -1]))
     columns = tape.Concat(*taps, axis=2)
-    return tape.Reshape(columns, shape_ops.lengths(at.x))
+    return shape_ops.shaped(columns, at.x)

@@ -69,7 +69,7 @@ def _max_pool(at: At) -> Tensor:
         axis=0,
         reduction="add" if overlap else None,
     )
-    return tape.Reshape(narrow(filled, x), shape_ops.lengths(x))
+    return shape_ops.shaped(narrow(filled, x), x)
 
 
 @gradient("AveragePool")
@@ -126,7 +126,7 @@ def _spread_windows(
         pads=[*windows.before, *after],
         output_padding=[max(0, one) for one in rest],
     )
-    return tape.Reshape(spread_out, shape_ops.lengths(at.x))
+    return shape_ops.shaped(spread_out, at.x)
 
 
 def _repeated(at: At, share: Tensor, windows: Windows, counts: list[int]) -> Tensor:
@@ -143,7 +143,7 @@ def _repeated(at: At, share: Tensor, windows: Windows, counts: list[int]) -> Ten
         if at.x.static
         else tape.Concat(channels, tape.ints(*grid), axis=0)
     )
-    return tape.Reshape(tape.Expand(split, shape), shape_ops.lengths(at.x))
+    return shape_ops.shaped(tape.Expand(split, shape), at.x)
 
 
 @gradient("LpPool")

@@ -62,7 +62,7 @@ def _rows(at: At, a: Tensor, b: Tensor) -> list[Tensor | None]:
     tape = at.tape
     g = tape.Reshape(at.g, [-1, _length(b, 1)])
     return [
-        tape.Reshape(tape.Gemm(g, b, transB=1), shape_ops.lengths(a)) if at.wants(0) else None,
+        shape_ops.shaped(tape.Gemm(g, b, transB=1), a) if at.wants(0) else None,
         tape.Gemm(tape.Reshape(a, [-1, _length(b, 0)]), g, transA=1) if at.wants(1) else None,
     ]
 

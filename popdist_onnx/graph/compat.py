@@ -104,6 +104,10 @@ def replace_uses(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
     for user, index in list(old.uses()):
         if isinstance(user, ir.Node):
             user.replace_input_with(index, new)
+    is_output = getattr(old, "is_graph_output", None)
+    if is_output is not None and not is_output():
+        # Most values are none, and graphs are long.
+        return
     for index, output in enumerate(graph.outputs):
         if output is old:
             graph.outputs[index] = new

@@ -372,6 +372,10 @@ def _narrow_indices(graph: ir.Graph) -> None:
 
 def _widen(tape: Tape, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> None:
     """Gives a node 64 bits where it needs them, or where its other operands have them."""
+    if not any(one is not None and one.dtype is ir.DataType.INT32 for one in node.inputs) and not (
+        any(subgraphs(node))
+    ):
+        return
     places: Sequence[int]
     if any(subgraphs(node)):
         for inner in subgraphs(node):

@@ -141,14 +141,13 @@ def _spatial(tape: Tape, node: Parts) -> None:
             hint="ask for one output, or export the model with opset 9 or newer",
         )
     value = node.tensor(tape)
-    lengths = shape_ops.lengths(value)
     node.feed(0, tape.Flatten(value, axis=1))
     for index in range(1, 5):
         operand = node.tensor(tape, index)
         if index > 2:  # noqa: PLR2004 - running statistics are not trained
             (operand,) = tape.custom("ai.graphcore", "Detach", 1, operand)
         node.feed(index, tape.Reshape(operand, [-1]))
-    node.after = lambda made: tape.Reshape(made, lengths)
+    node.after = lambda made: shape_ops.shaped(made, value)
 
 
 @_upgrades(14, "BatchNormalization")
@@ -180,10 +179,9 @@ def _coerced(tape: Tape, node: Parts) -> None:
     axis = node.attributes["axis"] = node.take("axis", 1) % max(value.rank, 1)
     if all(dim == 1 for dim in (value.dims or ())[axis + 1 :]):
         return
-    lengths = shape_ops.lengths(value)
     node.feed(0, tape.Flatten(value, axis=axis))
     node.attributes["axis"] = 1
-    node.after = lambda made: tape.Reshape(made, lengths)
+    node.after = lambda made: shape_ops.shaped(made, value)
 
 
 @_upgrades(13, "Squeeze", "Unsqueeze", "ReduceSum")

@@ -56,6 +56,35 @@ def lengths(tensor: Tensor) -> Tensor:
     return tape.ints(*tensor.shape) if tensor.static else tape.Shape(tensor)
 
 
+def shaped(tensor: Tensor, like: Tensor) -> Tensor:
+    """A tensor's elements in the shape of another.
+
+    Args:
+        tensor: The tensor.
+        like: One with as many elements.
+
+    Returns:
+        The elements, reshaped; a length of 0 is one, where ONNX's default copies a length.
+    """
+    return (
+        reshaped(tensor, like.shape) if like.static else tensor.tape.Reshape(tensor, lengths(like))
+    )
+
+
+def reshaped(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor's elements in a shape, in which a length of 0 is one.
+
+    Args:
+        tensor: The tensor.
+        shape: The lengths.
+
+    Returns:
+        The elements, reshaped.
+    """
+    tape = tensor.tape
+    return tape.Reshape(tensor, tape.ints(*shape), allowzero=1 if 0 in shape else None)
+
+
 def count(tensor: Tensor, axes: Sequence[int] | None = None) -> Operand:
     """The number of elements along some axes.
 

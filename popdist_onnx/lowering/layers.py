@@ -351,7 +351,7 @@ def ungrouped(op: Operation, by_group: Tensor, x: Tensor, groups: int) -> Tensor
         channels = channel_count(op, x, groups)
         split = op.tape.Reshape(by_group, [0, groups, channels // groups, _positions(x)])
         by_group = op.tape.Transpose(split, perm=[0, 2, 1, 3])
-    return op.tape.Reshape(by_group, shape_ops.lengths(x))
+    return shape_ops.shaped(by_group, x)
 
 
 def _positions(x: Tensor) -> int:
