@@ -18,6 +18,7 @@ CODES = declare(
         "PD421": "an estimator was configured in a way that cannot work",
         "PD422": "a model_fn or input_fn returned something that cannot be used",
         "PD423": "an estimator feature is not available in this combination",
+        "PD424": "a pipeline or an accumulating optimizer was asked for what cannot be",
         "PD440": "an optimizer cannot be distributed, or not in this place",
     }
 )
@@ -66,3 +67,7 @@ class EstimatorTypeError(PopdistError, TypeError):
 
 class EstimatorUnsupportedError(PopdistError, NotImplementedError):
     """A combination that the published estimators refuse as well."""
+
+
+class PipelineError(PopdistError, ValueError):
+    """A pipeline or an accumulating optimizer was asked for what cannot be."""

@@ -26,7 +26,7 @@ REMEDIES = {
     ),
     "PD412": (
         "A strategy was asked for what it cannot do on a host.",
-        "Follow the hint; a compiled loop wants an instance for each replica.",
+        "Follow the hint.",
     ),
     "PD414": (
         (
@@ -61,8 +61,15 @@ REMEDIES = {
         "Return what the message says; do not pass `global_step` to the optimizer.",
     ),
     "PD423": (
-        "Pipelines, and some combinations, do not exist on a host.",
-        "`IPUEstimator` in place of `IPUPipelineEstimator`, as the hint shows.",
+        "Some combinations of an estimator's settings do not exist.",
+        "Follow the hint.",
+    ),
+    "PD424": (
+        (
+            "Arguments of a pipeline, or of an optimizer that accumulates gradients, contradict "
+            "each other, or name a reduction that does not exist."
+        ),
+        "Follow the hint; the published arguments are in the API of `ipu.pipelining_ops`.",
     ),
     "PD440": (
         (

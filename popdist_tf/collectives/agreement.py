@@ -134,7 +134,7 @@ def assert_equal_weights(
     """
     own = tf.stack([digest(value) for _, value in weights])
     rows = collectives.allgather(own[tf.newaxis], label)
-    differ = tf.reduce_any(rows != rows[0], axis=0)
+    differ = tf.reduce_any(tf.not_equal(rows, rows[0]), axis=0)
     names = tf.constant([name for name, _ in weights])
     equal = tf.logical_not(tf.reduce_any(differ))
     check = tf.debugging.Assert(equal, [message, tf.boolean_mask(names, differ)], 5)

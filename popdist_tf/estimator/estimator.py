@@ -104,6 +104,19 @@ def check_combination(config: Any) -> None:
             value=f"iterations_per_loop={ipu.iterations_per_loop}",
             accepted="iterations_per_loop=1 with train_distribute",
         )
+    check_replicas(config)
+
+
+def check_replicas(config: Any) -> None:
+    """Checks that something runs the replicas of a process.
+
+    Args:
+        config: A `RunConfig`.
+
+    Raises:
+        EstimatorUnsupportedError: Several replicas without a strategy.
+    """
+    ipu = config.ipu_run_config
     if ipu.num_replicas > 1 and config.train_distribute is None:
         raise EstimatorUnsupportedError(
             "PD423",
@@ -211,7 +224,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
             _MODES.PREDICT: ("predict_batch_size", predict_batch_size),
         }
         check_params(params, [size for _, size in self._batch_sizes.values()])
-        check_combination(config)
+        self._check_config(config)
         collectives = _collectives(config.train_distribute)
         if model_dir is None and config.model_dir is None and collectives is not None:
             model_dir = shared_model_dir(collectives)
@@ -247,6 +260,9 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
     # TensorFlow asks its subclasses not to change the methods below, and lets them say that they
     # mean it by changing this one.
     def _assert_members_are_not_overridden(self) -> None: ...
+
+    def _check_config(self, config: Any) -> None:
+        check_combination(config)
 
     @property
     def _iterations(self) -> int:

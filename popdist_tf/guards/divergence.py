@@ -68,7 +68,7 @@ class ComparedOnce:
                 # Not `tf.Variable`, which a strategy would take charge of.
                 self._count = ResourceVariable(0, dtype=tf.int64, trainable=False)
         number = self._count.assign_add(1)
-        tf.cond(number == self._step, lambda: self._compare(weights), lambda: True)
+        tf.cond(tf.equal(number, self._step), lambda: self._compare(weights), lambda: True)
 
     def _compare(self, weights: Sequence[tuple[str, Any]]) -> Any:
         return assert_equal_weights(self._collectives, weights, self._message, self._label)

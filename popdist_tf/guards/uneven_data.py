@@ -38,7 +38,7 @@ def announce(collectives: HostCollectives, name: str, *, has_batch: bool) -> Any
         have a batch and others have none.
     """
     holders = collectives.sum_by_name(tf.constant(int(has_batch)), name)
-    equal = (holders == 0) | (holders == collectives.size)
+    equal = tf.equal(holders, 0) | tf.equal(holders, collectives.size)
     check = tf.debugging.Assert(equal, [_MESSAGE, holders, collectives.size])
     with tf.control_dependencies([] if check is None else [check]):
         return tf.identity(equal)

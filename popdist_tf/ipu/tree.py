@@ -107,9 +107,40 @@ _OPERATIONS = {
         "Normalisation over groups of channels.",
         _names("loops.normalization", "group_norm instance_norm layer_norm"),
     ),
-    "pipelining_ops": _module("Pipelines.", _names("loops.repeat", "PipelineSchedule pipeline")),
+    "pipelining_ops": _module(
+        "Pipelines.",
+        _names(
+            "loops.pipelining",
+            "OptimizerFunctionOutput PipelineSchedule PipelineStageOptions RecomputationMode "
+            "pipeline recomputation_checkpoint",
+        ),
+    ),
     "replication_ops": _module(
         "Which replica runs.", _names("loops.operations", "replication_index")
+    ),
+}
+
+# Optimizers stand below `ipu.optimizers`, and in SDK 2.2 and before directly below `ipu`.
+_OPTIMIZERS = {
+    "cross_replica_optimizer": _module(
+        "Averages of gradients over replicas.", _names("loops.optimizers", "CrossReplicaOptimizer")
+    ),
+    "gradient_accumulation_optimizer": _module(
+        "Updates after several mini-batches.",
+        _names("loops.accumulation", "GradientAccumulationReductionMethod"),
+        _names(
+            "loops.optimizers",
+            "CrossReplicaGradientAccumulationOptimizer "
+            "CrossReplicaGradientAccumulationOptimizerV2 "
+            "GradientAccumulationOptimizer GradientAccumulationOptimizerV2",
+        ),
+    ),
+    "map_gradient_optimizer": _module(
+        "Gradients that are changed by a function.",
+        _names("loops.optimizers", "MapGradientOptimizer MapGradientOptimizerInvertedChaining"),
+    ),
+    "sharded_optimizer": _module(
+        "Updates beside their variables.", _names("loops.optimizers", "ShardedOptimizer")
     ),
 }
 
@@ -208,7 +239,12 @@ MODULES: dict[str, Published] = {
     ),
     "ipu_pipeline_estimator": _module(
         "The Estimator of pipelines.",
-        _names("loops.repeat", "IPUPipelineEstimator IPUPipelineEstimatorSpec"),
+        _names(
+            "estimator.pipeline",
+            "IPUPipelineEstimator IPUPipelineEstimatorSpec",
+            IPUPipelineEstimatorV1="IPUPipelineEstimator",
+        ),
+        needs_all=True,
     ),
     "ipu_run_config": _module(
         "The settings of an Estimator's runs.",
@@ -240,6 +276,13 @@ MODULES: dict[str, Published] = {
     "ops": _module("Operations of device code."),
     **_OPERATIONS,
     **{f"ops.{name}": module for name, module in _OPERATIONS.items()},
+    "optimizers": _module(
+        "Optimizers around optimizers of TensorFlow 1.",
+        _names("loops.optimizers", "IpuOptimizer"),
+        *(module.homes for module in _OPTIMIZERS.values()),
+    ),
+    **_OPTIMIZERS,
+    **{f"optimizers.{name}": module for name, module in _OPTIMIZERS.items()},
     # Keras.
     "keras": _module("The published layers."),
     "keras.layers": _module(

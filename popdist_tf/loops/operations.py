@@ -191,7 +191,7 @@ def _reduced(reduce_op: Any, x: Any) -> Any:
         return tf.identity(x)
     # Not `all_reduce`, which a graph of TensorFlow 1 with several local replicas cannot take.
     return replica.merge_call(
-        lambda strategy, value: strategy.extended.reduce_to(reduce_op, value, value), args=(x,)
+        lambda strategy, value: strategy.extended.reduce_over_replicas(reduce_op, value), args=(x,)
     )
 
 

@@ -162,6 +162,16 @@ class IPUOutfeedQueue:
         return tf.nest.pack_sequence_as(self._structure, list(found))
 
     @property
+    def mode(self) -> IPUOutfeedMode:
+        """Which of the values are kept."""
+        return self._mode
+
+    @property
+    def enqueued(self) -> bool:
+        """Whether something has been enqueued, as far as the graph or program has been built."""
+        return self._queue is not None
+
+    @property
     def deleter(self) -> Any:
         """The operation that gives back what the queue holds."""
         return tf.no_op() if self._queue is None else self._queue.close()

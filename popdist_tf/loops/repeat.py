@@ -1,14 +1,12 @@
-"""`loops`: bodies that run several times in one call into TensorFlow."""
+"""Compiled code: functions called as one computation, and bodies that run several times."""
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_utils
 
-from popdist_tf.errors import EstimatorUnsupportedError
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import device_code
 
@@ -234,46 +232,3 @@ def compile(  # noqa: A001 - published name
 
 def _flat(outputs: Any) -> list[Any]:
     return [output for output in tf.nest.flatten(outputs) if output is not None]
-
-
-# Pipelining: refused with a word on what to do instead.
-
-
-class PipelineSchedule(Enum):
-    """In which order the stages of a pipeline run."""
-
-    Grouped = 0
-    Interleaved = 1
-    Sequential = 2
-
-
-def pipeline(*_args: Any, **_kwargs: Any) -> NoReturn:
-    """Refuses to pipeline: a host has one device for each replica, and nothing to pipeline over.
-
-    Raises:
-        EstimatorUnsupportedError: Always.
-    """
-    raise EstimatorUnsupportedError(
-        "PD423",
-        "pipelining_ops.pipeline is not available on a host: a replica has one device",
-        hint="call the stages one after the other inside ipu.loops.repeat, and apply the sum of "
-        "the gradients of as many elements as gradient_accumulation_count said",
-    )
-
-
-class IPUPipelineEstimator:
-    """Refuses to be created; see `pipeline`.
-
-    Raises:
-        EstimatorUnsupportedError: Always.
-    """
-
-    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
-        raise EstimatorUnsupportedError(
-            "PD423",
-            "IPUPipelineEstimator is not available on a host: a replica has one device",
-            hint="use IPUEstimator, with a model_fn that calls the stages one after the other",
-        )
-
-
-IPUPipelineEstimatorSpec = IPUPipelineEstimator

@@ -232,6 +232,23 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         check_reduction(reduce_op)
         if on_device() and not self._reduce_on_device:
             return value
+        return self._reduce_nest(reduce_op, value, destinations, options)
+
+    def reduce_over_replicas(self, reduce_op: Any, value: Any) -> Any:
+        """Reduces a value of device code that a program asks to be reduced.
+
+        It is carried out also where the strategy's own reductions in device code are left out.
+
+        Args:
+            reduce_op: SUM or MEAN.
+            value: A value of each replica, or one of all.
+
+        Returns:
+            The reduced value, the same on every replica.
+        """
+        return self._reduce_nest(reduce_op, value, value, None)
+
+    def _reduce_nest(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
         if is_mirrored(value) and reduce_op == tf.distribute.ReduceOp.MEAN:
             return value
 

@@ -10,7 +10,7 @@ from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, Est
 from popdist_tf.estimator.estimator import local_batch_size
 from popdist_tf.ipu.config import IPUConfig
 from popdist_tf.ipu.ipu_estimator import IPUEstimator, IPUEstimatorSpec
-from popdist_tf.ipu.ipu_pipeline_estimator import IPUPipelineEstimator
+from popdist_tf.ipu.ipu_pipeline_estimator import IPUPipelineEstimator, IPUPipelineEstimatorSpec
 from popdist_tf.ipu.ipu_run_config import IPURunConfig, RunConfig
 
 TRAIN, EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
@@ -185,6 +185,13 @@ def test_a_batch_is_divided_equally_or_not_at_all():
             local_batch_size("train_batch_size", size, 2, 3)
 
 
-def test_pipelines_are_refused_with_what_to_do_instead():
-    with pytest.raises(NotImplementedError, match="use IPUEstimator"):
-        IPUPipelineEstimator(model())
+def test_pipelines_say_what_a_mode_needs():
+    with pytest.raises(ValueError, match="`gradient_accumulation_count` is needed"):
+        IPUPipelineEstimatorSpec(TRAIN, [len], optimizer_function=len)
+    with pytest.raises(ValueError, match="`eval_metrics_fn` is needed"):
+        IPUPipelineEstimatorSpec(EVAL, [len])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'stages'"):
+        IPUPipelineEstimatorSpec(tf.estimator.ModeKeys.PREDICT, [len], stages=2)
+    several = RunConfig(IPURunConfig(num_replicas=2, ipu_options=options(2)))
+    with pytest.raises(NotImplementedError, match="need a strategy that runs them"):
+        IPUPipelineEstimator(model(), config=several)

@@ -1,0 +1,204 @@
+"""`IPUPipelineEstimator`: the Estimator of models that are divided into stages.
+
+Each step takes one micro-batch through all stages. Gradients are accumulated, and every
+``gradient_accumulation_count`` steps they update the weights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from popdist_tf.errors import EstimatorValueError
+from popdist_tf.estimator.estimator import IPUEstimator, accepts, check_replicas
+from popdist_tf.estimator.spec import IPUEstimatorSpec
+from popdist_tf.loops.accumulation import (
+    GradientAccumulationReductionMethod,
+    GradientAccumulator,
+    accumulate,
+)
+from popdist_tf.loops.pipelining import call_stage, check_published
+from popdist_tf.versions import estimator_api
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MODES = estimator_api().ModeKeys
+
+
+class _Fields(NamedTuple):
+    mode: str
+    computational_stages: Any
+    gradient_accumulation_count: int | None
+    eval_metrics_fn: Any
+    optimizer_function: Any
+    device_mapping: Any
+    loss_accumulator_dtype: Any
+    training_hooks: Any
+    evaluation_hooks: Any
+    prediction_hooks: Any
+    reduction_method: Any
+    pipeline_op_kwargs: Any
+
+
+class IPUPipelineEstimatorSpec(_Fields):
+    """What the model function of an `IPUPipelineEstimator` returns for one mode.
+
+    Args:
+        mode: A `tf.estimator.ModeKeys`.
+        computational_stages: Functions, called one after the other: the first with features and
+            labels, each of the others with what the one before it has returned.
+        gradient_accumulation_count: Micro-batches of an update; needed to train.
+        eval_metrics_fn: Takes what the last stage returns; returns a dict of metrics as
+            `tf.compat.v1.metrics` makes them, with the loss under ``"loss"``. Needed to evaluate.
+        optimizer_function: Takes what the last stage returns; returns an
+            `OptimizerFunctionOutput`. Needed to train.
+        device_mapping: A device for each stage, without effect on a host.
+        loss_accumulator_dtype: Accepted as published, without effect on a host.
+        training_hooks: Hooks of the training session.
+        evaluation_hooks: Hooks of the evaluation session.
+        prediction_hooks: Hooks of the prediction session.
+        reduction_method: What becomes of the gradients of an update: SUM, MEAN or RUNNING_MEAN.
+        **pipeline_op_kwargs: More published arguments of `pipelining_ops.pipeline`.
+
+    Raises:
+        EstimatorValueError: Something that the mode needs is missing.
+    """
+
+    def __new__(  # noqa: PYI034 - `Self` came with Python 3.11
+        cls,
+        mode: str,
+        computational_stages: Any,
+        gradient_accumulation_count: int | None = None,
+        eval_metrics_fn: Callable[..., dict[str, Any]] | None = None,
+        optimizer_function: Callable[..., Any] | None = None,
+        device_mapping: Any = None,
+        loss_accumulator_dtype: Any = None,
+        training_hooks: Any = None,
+        evaluation_hooks: Any = None,
+        prediction_hooks: Any = None,
+        reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+        **pipeline_op_kwargs: Any,
+    ) -> IPUPipelineEstimatorSpec:
+        """Checks what the mode needs."""
+        used = {"gradient_accumulation_dtype", "pipeline_schedule", "name"}
+        check_published({k: v for k, v in pipeline_op_kwargs.items() if k not in used})
+        needed: dict[str, dict[str, Any]] = {
+            _MODES.TRAIN: {
+                "gradient_accumulation_count": gradient_accumulation_count,
+                "optimizer_function": optimizer_function,
+            },
+            _MODES.EVAL: {"eval_metrics_fn": eval_metrics_fn},
+        }
+        for name, value in needed.get(mode, {}).items():
+            if value is None:
+                raise EstimatorValueError(
+                    "PD422", f"`{name}` is needed in the `IPUPipelineEstimatorSpec` of mode {mode}"
+                )
+        return super().__new__(
+            cls,
+            mode,
+            list(computational_stages),
+            gradient_accumulation_count,
+            eval_metrics_fn,
+            optimizer_function,
+            device_mapping,
+            loss_accumulator_dtype,
+            training_hooks,
+            evaluation_hooks,
+            prediction_hooks,
+            reduction_method,
+            pipeline_op_kwargs,
+        )
+
+
+class IPUPipelineEstimator(IPUEstimator):
+    """Trains, evaluates and predicts with a model that is divided into stages.
+
+    Args:
+        model_fn: Takes the mode, and ``params`` and ``config`` where it has such arguments; returns
+            an `IPUPipelineEstimatorSpec`.
+        model_dir: As for `IPUEstimator`.
+        config: A `RunConfig`. Its ``iterations_per_loop`` must be a multiple of
+            ``gradient_accumulation_count``, as published.
+        params: As for `IPUEstimator`.
+        warm_start_from: As for `IPUEstimator`.
+
+    Raises:
+        EstimatorValueError: ``config`` is no `RunConfig`.
+        EstimatorTypeError: ``params`` is no dict.
+        EstimatorUnsupportedError: Several local replicas without a strategy that runs them.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: str | None = None,
+        config: Any = None,
+        params: dict[str, Any] | None = None,
+        warm_start_from: Any = None,
+    ) -> None:
+        def staged(features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
+            values = {"params": params, "config": config}
+            given = {name: value for name, value in values.items() if accepts(model_fn, name)}
+            spec = model_fn(mode=mode, **given)
+            if not isinstance(spec, IPUPipelineEstimatorSpec):
+                raise EstimatorValueError(
+                    "PD422", "`model_fn` must return an `IPUPipelineEstimatorSpec`", value=spec
+                )
+            return _built(spec, features, labels, config)
+
+        super().__init__(staged, model_dir, config, params, warm_start_from)
+
+    def _check_config(self, config: Any) -> None:
+        check_replicas(config)
+
+    @property
+    def _iterations(self) -> int:
+        # Under a strategy, a call into TensorFlow takes one micro-batch.
+        return 1 if self._config.train_distribute is not None else super()._iterations
+
+
+def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: Any) -> Any:
+    """The model of one micro-batch."""
+    first: Any = features if labels is None else (features, labels)
+    results = call_stage(spec.computational_stages[0], first)
+    for stage in spec.computational_stages[1:]:
+        results = call_stage(stage, results)
+    if spec.mode == _MODES.PREDICT:
+        single = isinstance(results, (list, tuple)) and len(results) == 1
+        predictions = results[0] if single else results
+        return IPUEstimatorSpec(
+            spec.mode, predictions=predictions, prediction_hooks=spec.prediction_hooks
+        )
+    if spec.mode == _MODES.EVAL:
+        metrics = dict(call_stage(spec.eval_metrics_fn, results))
+        if "loss" not in metrics:
+            raise EstimatorValueError(
+                "PD422", "`eval_metrics_fn` must return the loss as 'loss'", value=sorted(metrics)
+            )
+        loss = metrics.pop("loss")
+        return IPUEstimatorSpec(
+            spec.mode, loss=loss, eval_metric_ops=metrics, evaluation_hooks=spec.evaluation_hooks
+        )
+    count = spec.gradient_accumulation_count
+    iterations = config.ipu_run_config.iterations_per_loop
+    if not isinstance(count, int) or count < 1 or iterations % count:
+        raise EstimatorValueError(
+            "PD421",
+            "iterations_per_loop needs to be divisible by gradient_accumulation_count",
+            value=f"iterations_per_loop={iterations}, gradient_accumulation_count={count}",
+            hint=f"IPURunConfig(iterations_per_loop={count})",
+        )
+    asked = call_stage(spec.optimizer_function, results)
+    with tf.init_scope():
+        done = ResourceVariable(0, dtype=tf.int64, trainable=False, name="pipeline_micro_batches")
+    dtype = spec.pipeline_op_kwargs.get("gradient_accumulation_dtype")
+    accumulator = GradientAccumulator(count, spec.reduction_method, dtype)
+    index = done.assign_add(1) - 1
+    train_op = accumulate(accumulator, asked.gradients(), index, asked.apply)
+    return IPUEstimatorSpec(
+        spec.mode, loss=asked.loss, train_op=train_op, training_hooks=spec.training_hooks
+    )

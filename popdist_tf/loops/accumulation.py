@@ -1,0 +1,180 @@
+"""Gradients of several micro-batches, accumulated before one update.
+
+What is accumulated stays with its replica; the update reduces the total over the replicas, as the
+update of a single batch does.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from popdist_tf.errors import PipelineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class GradientAccumulationReductionMethod(Enum):
+    """What becomes of the gradients of several micro-batches."""
+
+    SUM = 0
+    MEAN = 1
+    RUNNING_MEAN = 2
+
+
+def reduction_method(method: Any) -> GradientAccumulationReductionMethod:
+    """The reduction that a program asks for.
+
+    Args:
+        method: A `GradientAccumulationReductionMethod`, or its name in any case.
+
+    Returns:
+        The method.
+
+    Raises:
+        PipelineError: There is no such method.
+    """
+    if isinstance(method, str):
+        method = GradientAccumulationReductionMethod.__members__.get(method.upper(), method)
+    if not isinstance(method, GradientAccumulationReductionMethod):
+        raise PipelineError(
+            "PD424",
+            "gradients cannot be accumulated in this way",
+            value=method,
+            accepted=", ".join(GradientAccumulationReductionMethod.__members__),
+        )
+    return method
+
+
+class GradientAccumulator:
+    """The gradients of one replica, from one update to the next.
+
+    Args:
+        count: Micro-batches of an update.
+        method: What becomes of their gradients.
+        dtype: In which they are kept: a dtype, a function of the variable that returns one, or None
+            for the variable's own.
+    """
+
+    def __init__(self, count: int, method: Any, dtype: Any = None) -> None:
+        self._method = reduction_method(method)
+        self._dtype = dtype
+        self.count = count
+        self._held: dict[int, ResourceVariable] = {}
+        self._known: list[Any] = []  # keeps the variables whose ids are keys
+
+    def add(self, grads_and_vars: Sequence[tuple[Any, Any]], index: Any) -> list[Any]:
+        """Adds the gradients of a micro-batch.
+
+        Args:
+            grads_and_vars: Gradients and their variables; those of None are left out.
+            index: How many micro-batches of this update came before; an integer scalar.
+
+        Returns:
+            The operations that do so.
+        """
+        operations = []
+        for gradient, variable in grads_and_vars:
+            if gradient is None:
+                continue
+            dense = tf.convert_to_tensor(gradient)
+            dtype = self._dtype(variable) if callable(self._dtype) else self._dtype
+            if id(variable) not in self._held:
+                self._known.append(variable)
+                with tf.init_scope():
+                    # Of this replica alone, so no variable of the strategy's.
+                    self._held[id(variable)] = ResourceVariable(
+                        tf.zeros(variable.shape, dtype or variable.dtype.base_dtype),
+                        trainable=False,
+                        name=f"{variable.name.split(':')[0]}/accumulated",
+                    )
+            held = self._held[id(variable)]
+            operations.append(self._added(held, tf.cast(dense, held.dtype), index))
+        return operations
+
+    def _added(self, held: Any, gradient: Any, index: Any) -> Any:
+        if self._method is GradientAccumulationReductionMethod.SUM:
+            return held.assign_add(gradient, read_value=False)
+        if self._method is GradientAccumulationReductionMethod.MEAN:
+            return held.assign_add(gradient / self.count, read_value=False)
+        before = tf.cast(index, held.dtype)
+        mean = held.read_value() * (before / (before + 1)) + gradient / (before + 1)
+        return held.assign(mean, read_value=False)
+
+    def totals(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """What has been accumulated, in place of the gradients that were handed to `add`."""
+        return [
+            (None if gradient is None else self._total(variable), variable)
+            for gradient, variable in grads_and_vars
+        ]
+
+    def _total(self, variable: Any) -> Any:
+        return tf.cast(self._held[id(variable)].read_value(), variable.dtype.base_dtype)
+
+    def clear(self) -> list[Any]:
+        """The operations that begin anew."""
+        return [one.assign(tf.zeros_like(one), read_value=False) for one in self._held.values()]
+
+
+class _Update:
+    """What one replica does when all of its micro-batches are accumulated."""
+
+    def __init__(
+        self,
+        accumulator: GradientAccumulator,
+        grads_and_vars: Sequence[tuple[Any, Any]],
+        apply: Callable[[list[tuple[Any, Any]]], Any],
+    ) -> None:
+        self.accumulator = accumulator
+        self.grads_and_vars = grads_and_vars
+        self.apply = apply
+
+    def run(self) -> Any:
+        train = self.apply(self.accumulator.totals(self.grads_and_vars))
+        with tf.control_dependencies([train]), tf.control_dependencies(self.accumulator.clear()):
+            return tf.constant(value=True)
+
+
+def accumulate(
+    accumulator: GradientAccumulator,
+    grads_and_vars: Sequence[tuple[Any, Any]],
+    index: Any,
+    apply: Callable[[list[tuple[Any, Any]]], Any],
+) -> Any:
+    """Adds the gradients of a micro-batch; with the last one of an update, applies the total.
+
+    Args:
+        accumulator: This replica's accumulator.
+        grads_and_vars: Gradients of the micro-batch and their variables.
+        index: How many micro-batches of all updates came before; an integer scalar, the same on
+            every replica.
+        apply: Called with the totals and their variables; returns what trains.
+
+    Returns:
+        An operation.
+    """
+    added = accumulator.add(grads_and_vars, index % accumulator.count)
+
+    # All replicas take the branch together. In a branch of its own, a replica that reduces would
+    # wait for others that are not there yet.
+    def update(strategy: Any, is_last: Any, one: Any) -> Any:
+        return tf.cond(
+            _all_of(is_last),  # each replica's says that its own micro-batch is added
+            lambda: _all_of(strategy.extended.call_for_each_replica(_Update.run, args=(one,))),
+            lambda: tf.constant(value=True),
+        )
+
+    with tf.control_dependencies(added):
+        # `==` compares objects in TensorFlow 1.
+        is_last = tf.equal((index + 1) % accumulator.count, 0)
+    replica = tf.distribute.get_replica_context()
+    one = _Update(accumulator, grads_and_vars, apply)
+    return tf.group(replica.merge_call(update, args=(is_last, one)))
+
+
+def _all_of(values: Any) -> Any:
+    return tf.reduce_all(tf.stack(getattr(values, "values", (values,))))

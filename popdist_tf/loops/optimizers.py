@@ -1,0 +1,251 @@
+"""Optimizers of ``ipu.optimizers``, around optimizers of TensorFlow 1.
+
+Each wraps another optimizer and changes what happens to its gradients on the way to the update.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from popdist_tf.errors import PipelineError
+from popdist_tf.loops.accumulation import (
+    GradientAccumulationReductionMethod,
+    GradientAccumulator,
+    accumulate,
+)
+from popdist_tf.loops.operations import cross_replica_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class IpuOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
+    """An optimizer around another one, which computes and applies as that does.
+
+    Args:
+        opt: An optimizer of `tf.compat.v1.train`, or another of this module.
+        name: Of the operations; None for the class's own.
+
+    Raises:
+        PipelineError: ``opt`` is no such optimizer.
+    """
+
+    def __init__(self, opt: Any, name: str | None = None) -> None:
+        if not isinstance(opt, tf.compat.v1.train.Optimizer):
+            raise PipelineError(
+                "PD424",
+                f"{type(self).__name__} wraps an optimizer of TensorFlow 1",
+                value=opt,
+                accepted="an optimizer of tf.compat.v1.train",
+            )
+        super().__init__(False, name or type(self).__name__)  # noqa: FBT003 - published order
+        self._opt = opt
+
+    def compute_gradients(self, loss: Any, var_list: Any = None, **kwargs: Any) -> Any:
+        """The gradients of a loss, and their variables."""
+        return self._opt.compute_gradients(loss, var_list=var_list, **kwargs)
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: Any = None
+    ) -> Any:
+        """The operation that updates the variables."""
+        return self._opt.apply_gradients(grads_and_vars, global_step, name)
+
+    def get_slot(self, var: Any, name: str) -> Any:
+        """A slot of the wrapped optimizer."""
+        return self._opt.get_slot(var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """The names of the wrapped optimizer's slots."""
+        return list(self._opt.get_slot_names())
+
+    def variables(self) -> list[Any]:
+        """The variables of the wrapped optimizer."""
+        return list(self._opt.variables())
+
+
+class CrossReplicaOptimizer(IpuOptimizer):
+    """Averages gradients over replicas before the update; see `cross_replica_mean` for which.
+
+    Under `PopDistStrategy` the optimizers sum gradients by themselves. Create the strategy with
+    ``add_ipu_cross_replica_reductions=False`` beside this optimizer, as published programs do.
+    """
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: Any = None
+    ) -> Any:
+        """The operation that averages the gradients and updates the variables."""
+        averaged = [
+            (None if gradient is None else cross_replica_mean(gradient), variable)
+            for gradient, variable in grads_and_vars
+        ]
+        return super().apply_gradients(averaged, global_step, name)
+
+
+class ShardedOptimizer(IpuOptimizer):
+    """Places updates beside their variables on the original hardware; without effect on a host."""
+
+
+class GradientAccumulationOptimizerV2(IpuOptimizer):
+    """Accumulates the gradients of several mini-batches, and then updates once.
+
+    Args:
+        opt: The optimizer that updates.
+        num_mini_batches: Mini-batches of an update.
+        offload_weight_update_variables: Accepted as published, without effect on a host.
+        replicated_optimizer_state_sharding: Accepted as published, without effect on a host.
+        dtype: In which gradients are accumulated: a dtype, a function of the variable that returns
+            one, or None for the variable's own.
+        reduction_method: What becomes of the gradients: SUM, MEAN or RUNNING_MEAN.
+        name: Of the operations; None for the class's own.
+
+    Raises:
+        PipelineError: An argument has no meaning.
+    """
+
+    def __init__(
+        self,
+        opt: Any,
+        num_mini_batches: int,
+        offload_weight_update_variables: bool | None = None,
+        replicated_optimizer_state_sharding: bool = False,
+        dtype: Any = None,
+        reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+        name: str | None = None,
+    ) -> None:
+        del offload_weight_update_variables, replicated_optimizer_state_sharding
+        super().__init__(opt, name)
+        if not isinstance(num_mini_batches, int) or num_mini_batches < 1:
+            raise PipelineError(
+                "PD424", "num_mini_batches must be at least 1", value=num_mini_batches
+            )
+        self._count = num_mini_batches
+        self._settings = (num_mini_batches, reduction_method, dtype)
+        GradientAccumulator(*self._settings)  # checks them
+        self._replicas: dict[Any, tuple[GradientAccumulator, ResourceVariable]] = {}
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: Any = None
+    ) -> Any:
+        """The operation that accumulates, and updates with the last mini-batch of an update."""
+        replica = tf.distribute.get_replica_context()
+        if replica is None:
+            raise PipelineError(
+                "PD424",
+                f"{type(self).__name__} accumulates the gradients of a replica",
+                hint="apply gradients inside of strategy.run",
+            )
+        number = replica._replica_id_in_sync_group  # noqa: SLF001 - the number, not a tensor
+        if number not in self._replicas:
+            with tf.init_scope():
+                counter = ResourceVariable(
+                    0, dtype=tf.int64, trainable=False, name=f"{self.get_name()}/mini_batches"
+                )
+            self._replicas[number] = (GradientAccumulator(*self._settings), counter)
+        accumulator, counter = self._replicas[number]
+        return accumulate(
+            accumulator,
+            list(grads_and_vars),
+            counter.assign_add(1) - 1,
+            lambda totals: self._opt.apply_gradients(totals, global_step, name),
+        )
+
+
+class GradientAccumulationOptimizer(GradientAccumulationOptimizerV2):
+    """Accumulates the gradients of several mini-batches, and then updates with their sum.
+
+    Args:
+        opt: The optimizer that updates.
+        num_mini_batches: Mini-batches of an update.
+        verify_usage: Accepted as published: every optimizer may be wrapped here.
+        name: Of the operations; None for the class's own.
+    """
+
+    def __init__(
+        self,
+        opt: Any,
+        num_mini_batches: int,
+        verify_usage: bool = True,
+        name: str | None = None,
+    ) -> None:
+        del verify_usage
+        super().__init__(opt, num_mini_batches, name=name)
+
+
+class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV2):
+    """Accumulates gradients, and averages the total over replicas before the update.
+
+    Args:
+        opt: The optimizer that updates.
+        num_mini_batches: Mini-batches of an update.
+        **settings: As for `GradientAccumulationOptimizerV2`.
+    """
+
+    def __init__(self, opt: Any, num_mini_batches: int, **settings: Any) -> None:
+        super().__init__(CrossReplicaOptimizer(opt), num_mini_batches, **settings)
+
+
+class CrossReplicaGradientAccumulationOptimizer(GradientAccumulationOptimizer):
+    """Accumulates gradients, and averages their sum over replicas before the update.
+
+    Args:
+        opt: The optimizer that updates.
+        num_mini_batches: Mini-batches of an update.
+        verify_usage: Accepted as published.
+        name: Of the operations; None for the class's own.
+    """
+
+    def __init__(
+        self, opt: Any, num_mini_batches: int, verify_usage: bool = True, name: str | None = None
+    ) -> None:
+        super().__init__(CrossReplicaOptimizer(opt), num_mini_batches, verify_usage, name)
+
+
+class MapGradientOptimizer(IpuOptimizer):
+    """Changes gradients by a function, when they are computed.
+
+    Args:
+        wrapped_optimizer: The optimizer that computes and applies.
+        gradient_mapping_function: Called with a gradient and its variable; returns the gradient
+            that takes its place.
+        name: Of the operations.
+    """
+
+    def __init__(
+        self,
+        wrapped_optimizer: Any,
+        gradient_mapping_function: Callable[[Any, Any], Any],
+        name: str = "MapGradientOptimizer",
+    ) -> None:
+        super().__init__(wrapped_optimizer, name)
+        self._function = gradient_mapping_function
+
+    def _mapped(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        return [
+            (None if gradient is None else self._function(gradient, variable), variable)
+            for gradient, variable in grads_and_vars
+        ]
+
+    def compute_gradients(self, loss: Any, var_list: Any = None, **kwargs: Any) -> Any:
+        """The changed gradients of a loss, and their variables."""
+        return self._mapped(super().compute_gradients(loss, var_list, **kwargs))
+
+
+class MapGradientOptimizerInvertedChaining(MapGradientOptimizer):
+    """Changes gradients by a function, before they are applied.
+
+    Of several that are wrapped around each other, the outermost one's function comes first.
+    """
+
+    def compute_gradients(self, loss: Any, var_list: Any = None, **kwargs: Any) -> Any:
+        """The gradients of a loss, and their variables."""
+        return self._opt.compute_gradients(loss, var_list=var_list, **kwargs)
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: Any = None
+    ) -> Any:
+        """The operation that changes the gradients and updates the variables."""
+        return super().apply_gradients(self._mapped(grads_and_vars), global_step, name)

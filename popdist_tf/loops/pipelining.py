@@ -1,0 +1,348 @@
+"""Pipelines: a model in stages, whose gradients are accumulated over several micro-batches.
+
+On the original hardware, the stages of different micro-batches run at the same time on different
+devices. A schedule promises no other numbers than those of the stages one after the other, with
+one update after ``gradient_accumulation_count`` micro-batches: that is what runs here.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from popdist_tf.errors import PipelineError
+from popdist_tf.loops.accumulation import (
+    GradientAccumulationReductionMethod,
+    GradientAccumulator,
+    accumulate,
+)
+from popdist_tf.loops.queues import IPUOutfeedMode
+from popdist_tf.loops.repeat import repeat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class PipelineSchedule(Enum):
+    """In which order the stages of a pipeline run on the original hardware."""
+
+    Grouped = 0
+    Interleaved = 1
+    Sequential = 2
+
+
+class RecomputationMode(Enum):
+    """How activations are computed again for the backward pass on the original hardware."""
+
+    Auto = 0
+    RecomputeThenBackpropagate = 1
+    RecomputeAndBackpropagateInterleaved = 2
+
+
+class PipelineStageOptions:
+    """Poplar's options of a stage: kept, without effect on a host.
+
+    Args:
+        convolution_options: Options of convolutions.
+        matmul_options: Options of products of matrices.
+        slice_options: Options of slices.
+    """
+
+    def __init__(
+        self,
+        convolution_options: dict[str, str] | None = None,
+        matmul_options: dict[str, str] | None = None,
+        slice_options: dict[str, str] | None = None,
+    ) -> None:
+        self.convolution_options = convolution_options or {}
+        self.matmul_options = matmul_options or {}
+        self.slice_options = slice_options or {}
+
+
+class OptimizerFunctionOutput:
+    """What a pipeline's ``optimizer_function`` returns.
+
+    Args:
+        opt: An optimizer of `tf.compat.v1.train` or of Keras, or one of `ipu.optimizers`.
+        loss: The scalar of a micro-batch that it minimises.
+        compute_gradients_args: Further arguments of ``opt.compute_gradients``.
+        compute_gradients_kwargs: Further keywords of ``opt.compute_gradients``.
+        apply_gradients_args: Further arguments of ``opt.apply_gradients``.
+        apply_gradients_kwargs: Further keywords of ``opt.apply_gradients``.
+        variables: What an optimizer of Keras updates; None for all trainable variables.
+        tape: A `tf.GradientTape` that has recorded the loss; None to differentiate the graph.
+        gradient_capture_context: None; gradients inside of stages cannot be captured on a host.
+        captured_gradient_outfeed: None, as above.
+
+    Raises:
+        PipelineError: ``opt`` cannot apply gradients, or gradients are to be captured.
+    """
+
+    def __init__(
+        self,
+        opt: Any,
+        loss: Any,
+        compute_gradients_args: Any = None,
+        compute_gradients_kwargs: dict[str, Any] | None = None,
+        apply_gradients_args: Any = None,
+        apply_gradients_kwargs: dict[str, Any] | None = None,
+        variables: Any = None,
+        tape: Any = None,
+        gradient_capture_context: Any = None,
+        captured_gradient_outfeed: Any = None,
+    ) -> None:
+        if not hasattr(opt, "apply_gradients"):
+            raise PipelineError(
+                "PD424",
+                "OptimizerFunctionOutput.opt is no optimizer",
+                value=opt,
+                accepted="an optimizer of tf.compat.v1.train or tf.keras.optimizers",
+            )
+        if gradient_capture_context is not None or captured_gradient_outfeed is not None:
+            raise PipelineError(
+                "PD424",
+                "gradients inside of a pipeline's stages cannot be captured on a host",
+                hint="outfeed the tensors of the last stage, or compute gradients in a plain loop",
+            )
+        self.opt = opt
+        self.loss = loss
+        self.compute_gradients_args = tuple(compute_gradients_args or ())
+        self.compute_gradients_kwargs = dict(compute_gradients_kwargs or {})
+        self.apply_gradients_args = tuple(apply_gradients_args or ())
+        self.apply_gradients_kwargs = dict(apply_gradients_kwargs or {})
+        self.variables = variables
+        self.tape = tape
+
+    def gradients(self) -> list[tuple[Any, Any]]:
+        """The gradients of the loss, and their variables."""
+        compute = getattr(self.opt, "compute_gradients", None)
+        if self.tape is None and compute is not None and not _is_of_keras(self.opt):
+            args, kwargs = self.compute_gradients_args, self.compute_gradients_kwargs
+            return list(compute(self.loss, *args, **kwargs))
+        variables = list(self.variables or tf.compat.v1.trainable_variables())
+        if self.tape is not None:
+            gradients = self.tape.gradient(self.loss, variables)
+        else:
+            gradients = tf.gradients(self.loss, variables)
+        return list(zip(gradients, variables, strict=True))
+
+    def apply(self, grads_and_vars: list[tuple[Any, Any]]) -> Any:
+        """The operation that updates the variables."""
+        args, kwargs = self.apply_gradients_args, self.apply_gradients_kwargs
+        return self.opt.apply_gradients(grads_and_vars, *args, **kwargs)
+
+
+def _is_of_keras(optimizer: Any) -> bool:
+    return not isinstance(optimizer, tf.compat.v1.train.Optimizer)
+
+
+def recomputation_checkpoint(tensors: Any, name: str | None = None) -> Any:
+    """Marks tensors from which activations are computed again; without effect on a host.
+
+    Args:
+        tensors: A tensor, or a structure of them.
+        name: Of the operations.
+
+    Returns:
+        The tensors.
+    """
+    return tf.nest.map_structure(lambda one: tf.identity(one, name=name), tensors)
+
+
+def pipeline(
+    computational_stages: Sequence[Callable[..., Any]],
+    gradient_accumulation_count: int | None = None,
+    gradient_accumulation_dtype: Any = None,
+    repeat_count: int = 1,
+    batch_serialization_iterations: int = 1,
+    inputs: Any = None,
+    infeed_queue: Any = None,
+    outfeed_queue: Any = None,
+    optimizer_function: Callable[..., OptimizerFunctionOutput] | None = None,
+    device_mapping: Sequence[int] | None = None,
+    pipeline_schedule: PipelineSchedule | None = None,
+    outfeed_loss: bool = False,
+    accumulate_outfeed: bool = False,
+    accumulate_outfeed_dtype: Any = None,
+    outfeed_mask: Sequence[bool] | None = None,
+    reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+    name: str | None = None,
+    **published: Any,
+) -> Any:
+    """Runs the stages of a model for many micro-batches, and updates its weights in between.
+
+    Args:
+        computational_stages: Functions, called one after the other. The first takes ``inputs`` and
+            an element of the queue (a tuple's parts as further arguments, a dict as keywords); each
+            of the others what the one before it has returned.
+        gradient_accumulation_count: Micro-batches of an update. Without an ``optimizer_function``,
+            micro-batches of a repetition.
+        gradient_accumulation_dtype: In which dtype gradients are accumulated: a dtype, a function
+            of the variable that returns one, or None for the variable's own.
+        repeat_count: Updates.
+        batch_serialization_iterations: Parts that each micro-batch is divided into; each takes an
+            element of the queue.
+        inputs: Tensors that the first stage takes with each micro-batch, such as learning rates.
+        infeed_queue: Where elements come from.
+        outfeed_queue: Takes what the last stage returns for each micro-batch, as a list.
+        optimizer_function: Takes what the last stage returns; returns an
+            `OptimizerFunctionOutput`. None for inference.
+        device_mapping: A device for each stage; checked, without effect on a host.
+        pipeline_schedule: Without effect on a host, as all schedules compute the same.
+        outfeed_loss: Whether the loss goes to the outfeed, in place of the last stage's results.
+        accumulate_outfeed: Whether the values for the outfeed are summed over the micro-batches of
+            an update, and go out once for each.
+        accumulate_outfeed_dtype: In which dtype; None for their own.
+        outfeed_mask: For each result of the last stage, whether it is kept from the outfeed.
+        reduction_method: What becomes of the gradients of the micro-batches of an update; SUM,
+            MEAN or RUNNING_MEAN.
+        name: Of the operations.
+        **published: More published arguments (placement, recomputation, offloading), without
+            effect on a host.
+
+    Returns:
+        The operation that runs the pipeline.
+
+    Raises:
+        PipelineError: Arguments contradict each other. It is a `ValueError`.
+    """
+    del pipeline_schedule
+    if published.pop("continuous_weight_updates", False):
+        raise NotImplementedError("continuous_weight_updates was never implemented by the original")
+    check_published(published)
+    stages = list(computational_stages)
+    _check(stages, gradient_accumulation_count, repeat_count, device_mapping)
+    if outfeed_loss and outfeed_mask is not None:
+        raise _contradiction("outfeed_loss and outfeed_mask were both given")
+    if outfeed_loss and optimizer_function is None:
+        raise _contradiction("outfeed_loss needs an optimizer_function, which has a loss")
+    if accumulate_outfeed and getattr(outfeed_queue, "mode", None) is not IPUOutfeedMode.ALL:
+        raise _contradiction("accumulate_outfeed needs an outfeed_queue that keeps ALL values")
+    constant = [] if inputs is None else list(inputs)
+    count = int(gradient_accumulation_count or 1) * batch_serialization_iterations
+
+    def micro_batch(index: Any, *element: Any, **named: Any) -> list[Any]:
+        results: Any = stages[0](*constant, *element, **named)
+        for stage in stages[1:]:
+            results = call_stage(stage, results)
+        operations = [one for one in _listed(results) if isinstance(one, tf.Operation)]
+        out: Any = results
+        if optimizer_function is not None:
+            asked = call_stage(optimizer_function, results)
+            accumulator = GradientAccumulator(count, reduction_method, gradient_accumulation_dtype)
+            operations.append(accumulate(accumulator, asked.gradients(), index, asked.apply))
+            out = asked.loss if outfeed_loss else results
+        out = out if outfeed_loss or isinstance(out, dict) else _masked(_listed(out), outfeed_mask)
+        if outfeed_queue is None:
+            _refuse_lost(out, optimizer_function)
+        elif accumulate_outfeed:
+            dtype = accumulate_outfeed_dtype
+            operations.append(_accumulated_enqueue(outfeed_queue, out, index, count, dtype))
+        else:
+            operations.append(outfeed_queue.enqueue(out))
+        return [index + 1, *operations]
+
+    with tf.name_scope(name or "pipeline"):
+        ended = repeat(count * repeat_count, micro_batch, [tf.constant(0)], infeed_queue)
+        return tf.group(ended)
+
+
+def _accumulated_enqueue(queue: Any, values: Any, index: Any, count: int, dtype: Any) -> Any:
+    flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(values)]
+    accumulator = GradientAccumulator(count, GradientAccumulationReductionMethod.SUM, dtype)
+    # A value is accumulated as its own gradient would be.
+    pairs = [(value, _Like(value, number)) for number, value in enumerate(flat)]
+
+    def enqueue(totals: list[tuple[Any, Any]]) -> Any:
+        return queue.enqueue(tf.nest.pack_sequence_as(values, [total for total, _ in totals]))
+
+    return accumulate(accumulator, pairs, index, enqueue)
+
+
+class _Like:
+    """Stands for a variable of a tensor's shape and dtype."""
+
+    def __init__(self, value: Any, number: int) -> None:
+        self.shape = value.shape
+        self.dtype = value.dtype
+        self.name = f"pipeline_outfeed_{number}"
+
+
+_WITHOUT_EFFECT = {
+    "backward_propagation_stages_poplar_options",
+    "forward_propagation_stages_poplar_options",
+    "gradient_accumulation_for_captured_grads",
+    "offload_activations",
+    "offload_gradient_accumulation_buffers",
+    "offload_weight_update_variables",
+    "offload_weights",
+    "recomputation_mode",
+    "replicated_optimizer_state_sharding",
+    "replicated_weight_sharding",
+    "weight_update_poplar_options",
+}
+
+
+def check_published(published: dict[str, Any]) -> None:
+    """Refuses keywords that `pipeline` never had."""
+    if unknown := sorted(set(published) - _WITHOUT_EFFECT):
+        raise TypeError(f"pipeline() got an unexpected keyword argument {unknown[0]!r}")
+
+
+def _check(stages: list[Any], count: Any, repeats: int, mapping: Any) -> None:
+    if not stages or not all(map(callable, stages)):
+        raise PipelineError(
+            "PD424",
+            "computational_stages must be a list of functions",
+            value=stages,
+            accepted="one function for each stage",
+        )
+    if not isinstance(count, int) or count < 1 or repeats < 1:
+        raise PipelineError(
+            "PD424",
+            "gradient_accumulation_count and repeat_count must be at least 1",
+            value=f"gradient_accumulation_count={count}, repeat_count={repeats}",
+        )
+    if mapping is not None and len(mapping) != len(stages):
+        raise PipelineError(
+            "PD424",
+            "device_mapping must name a device for each stage",
+            value=f"{len(mapping)} devices for {len(stages)} stages",
+        )
+
+
+def _contradiction(what: str) -> PipelineError:
+    return PipelineError("PD424", what, hint="leave one of them away")
+
+
+def _refuse_lost(out: Any, optimizer_function: Any) -> None:
+    tensors = [one for one in tf.nest.flatten(out) if tf.is_tensor(one)]
+    if optimizer_function is None and tensors:
+        raise PipelineError(
+            "PD424",
+            "the last stage returns tensors, and there is no outfeed_queue for them",
+            value=f"{len(tensors)} tensors",
+            hint="give the pipeline an IPUOutfeedQueue",
+        )
+
+
+def _masked(values: list[Any], mask: Sequence[bool] | None) -> list[Any]:
+    values = [one for one in values if not isinstance(one, tf.Operation)]
+    if mask is None:
+        return values
+    return [value for value, is_kept in zip(values, mask, strict=True) if not is_kept]
+
+
+def call_stage(function: Callable[..., Any], results: Any) -> Any:
+    """Calls a function with what the stage before it has returned, or with an element of data."""
+    if isinstance(results, dict):
+        return function(**results)
+    return function(*(one for one in _listed(results) if not isinstance(one, tf.Operation)))
+
+
+def _listed(values: Any) -> list[Any]:
+    if values is None:
+        return []
+    return list(values) if isinstance(values, (list, tuple)) else [values]
