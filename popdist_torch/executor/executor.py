@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,7 @@ class Executor(ABC):
         self._anchors = Anchors(self._options)
         self._latencies = Latencies()
         self._timeline = Timeline()
+        self._forward: inspect.Signature | None = None
         self._signature: inputs.Signature | None = None
         self._replicas: Replicas | None = None
         self._attached = False
@@ -335,7 +337,7 @@ class Executor(ABC):
     def destroy(self) -> None:
         """Ends the executor's hold on the program's module; a later call compiles anew."""
         self._replicas = None
-        self._signature = None
+        self._forward = self._signature = None
         self._synthetic = None
         self._timeline = Timeline()
         self._attached = False
@@ -436,8 +438,9 @@ class Executor(ABC):
     def _arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
     ) -> inputs.Arguments:
-        forward = self._user_model.forward
-        return inputs.collect(args, kwargs, self._batching, device, forward)
+        if self._forward is None:
+            self._forward = inspect.signature(self._user_model.forward)
+        return inputs.collect(args, kwargs, self._batching, device, self._forward)
 
     def _collect(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inputs.Arguments:
         arguments = self._arguments(args, kwargs, self._require_compiled().streams.device)

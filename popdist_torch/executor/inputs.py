@@ -76,7 +76,7 @@ def collect(
     kwargs: Mapping[str, Any],
     batching: Batching,
     device: torch.device,
-    forward: Callable[..., Any] | None = None,
+    forward: inspect.Signature | None = None,
 ) -> Arguments:
     """Checks a call's arguments and brings them to the device.
 
@@ -85,8 +85,8 @@ def collect(
         kwargs: Keyword arguments.
         batching: The batch algebra.
         device: Where the model runs.
-        forward: The model's ``forward``, which gives arguments their names; None where only their
-            places count.
+        forward: The signature of the model's ``forward``, which gives arguments their names; None
+            where only their places count.
 
     Returns:
         The arguments; tensors detached from any graph of the caller.
@@ -165,16 +165,15 @@ def require_same(expected: Signature, seen: Signature) -> None:
 
 
 def _bound(
-    forward: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Callable[[dict[str, Any]], tuple[Any, Any]]]:
     """Arguments by the names of ``forward``, and what makes a call of such arguments."""
-    if forward is None:
+    if signature is None:
         places = {str(place): value for place, value in enumerate(args)} | dict(kwargs)
         return places, lambda named: (
             tuple(named[str(place)] for place in range(len(args))),
             {name: named[name] for name in kwargs},
         )
-    signature = inspect.signature(forward)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:

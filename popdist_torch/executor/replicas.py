@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
@@ -137,8 +136,7 @@ def restore_words(words: Sequence[int], streams: RandomStreams) -> None:
     streams.state = [tuple(next(rest).clone() for _ in stream) for stream in sizes]
 
 
-@dataclass(frozen=True)
-class _Held:
+class _Held(NamedTuple):
     """One buffer in one set: the tensor object that the module refers to, and its values."""
 
     tensor: torch.Tensor | None
@@ -249,13 +247,13 @@ class ReplicaBuffers:
         if index == self._active:
             return
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
-            self._sets[self._active] = [
-                {name: _Held.of(value) for name, value in _buffers(part).items()}
-                for part in self._parts
-            ]
+            left, taken = self._sets[self._active], self._sets[index]
             self._active = index
-            for position in range(len(self._parts)):
-                self._place(position)
+            for position, part in enumerate(self._parts):
+                buffers = _buffers(part)
+                if buffers or taken[position]:
+                    left[position] = {n: _Held.of(value) for n, value in buffers.items()}
+                    self._place(position)
 
     def watch(self) -> None:
         """Notes how often each buffer was changed until now, for `require_unchanged`."""

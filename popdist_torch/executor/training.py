@@ -81,6 +81,7 @@ class TrainingExecutor(Executor):
         self._device_optimizer: DeviceOptimizer | None = None
         self._training: Training | None = None
         self._weights_changed = False
+        self._all_follow = True
         self._link = HostLink()
         self._follow()
         add_destroy(self._user_model, self.destroy)
@@ -203,7 +204,7 @@ class TrainingExecutor(Executor):
         for index, parameter in enumerate(optimizer.parameters()):
             if id(parameter) not in known:
                 weights.add(f"parameter {index} of the optimizer", parameter)
-        self._follow()
+                self._follow()
 
     def _run(self, compiled: Replicas, arguments: Arguments, outputs: Outputs) -> None:
         optimizer = self._driver()
@@ -214,12 +215,15 @@ class TrainingExecutor(Executor):
                 parameter.grad = None
             trained = self._trained()
             training = self._training
+            first = training is None
             if training is None or not _same(training.gradients.parameters, trained):
                 training = self._started(compiled, trained)
             self._require_possible(trained)
             training.run(arguments, outputs, self._facts(compiled, optimizer))
             self._weights_changed = optimizer.loaded = False
-        if not self._follow():
+        if first:
+            self._follow()  # forward may have reached more modules, or made buffers
+        if not self._all_follow:
             self._link.refresh()  # tensors of the program's own classes do not notice
 
     def _driver(self) -> DeviceOptimizer:
@@ -353,9 +357,9 @@ class TrainingExecutor(Executor):
                     hint="optimizer.register_step_pre_hook takes a hook that sees the sums",
                 )
 
-    def _follow(self) -> bool:
-        """Makes the program's tensors notice reads; returns whether all of them do."""
-        return follow(self._tensors_of_the_program(), self._link)
+    def _follow(self) -> None:
+        """Makes the program's tensors notice reads."""
+        self._all_follow = follow(self._tensors_of_the_program(), self._link)
 
     def _tensors_of_the_program(self) -> list[torch.Tensor]:
         tensors = [*self._user_model.parameters(), *self._user_model.buffers()]
@@ -365,6 +369,7 @@ class TrainingExecutor(Executor):
 
     def _to_host(self) -> None:
         self._require_compiled().model.to_host()
+        self._follow()  # forward may have assigned buffers
 
     def _release_training(self) -> None:
         if self._training is not None:

@@ -298,6 +298,7 @@ class DeviceModel:
         for part in module.modules():
             self.plain.add(part)
         self._ran = False
+        self._storages: tuple[int, frozenset[int]] | None = None
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -390,8 +391,13 @@ class DeviceModel:
 
     def storages(self) -> frozenset[int]:
         """Addresses of the memory that steps change in place, one per tensor."""
+        if self._storages is not None and self._storages[0] == len(self.weights.names):
+            return self._storages[1]
         tensors = [*self.weights.device_values(), *self.buffers.tensors(), *self.plain.tensors()]
-        return frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
+        found = frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
+        # The first call may find more modules.
+        self._storages = (len(self.weights.names), found) if self._ran else None
+        return found
 
     @contextmanager
     def _adopting(self) -> Iterator[None]:
