@@ -15,6 +15,8 @@ from benchmark_tables import aims_table, pictures  # beside this script
 from error_texts import texts  # beside this script
 from growth_tables import PARTS as GROWTH_PARTS  # beside this script
 from operator_tables import (  # beside this script
+    conformance_table,
+    excluded_attributes_list,
     gradients_table,
     graphcore_table,
     session_options_table,
@@ -84,6 +86,8 @@ PARTS = {
     "environment": environment_table,
     "error-codes": codes_table,
     "result-fields": result_table,
+    "onnx-conformance": conformance_table,
+    "onnx-conformance-attributes": excluded_attributes_list,
     "graphcore-operators": graphcore_table,
     "onnx-gradients": gradients_table,
     "session-options": session_options_table,

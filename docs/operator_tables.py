@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from enum import Enum
+from pathlib import Path
+
+import onnx
 
 from popdist_onnx.builder.graphcore_methods import METHODS
 from popdist_onnx.gradients import load_rules
@@ -11,6 +15,20 @@ from popdist_onnx.gradients.registry import RULES, WITHOUT_FLOAT16, WITHOUT_FLOA
 from popdist_onnx.lowering import DOMAIN
 from popdist_onnx.lowering.registry import REFUSED
 from popdist_onnx.types import SessionOptions
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # the tests are a part of the checkout
+
+from tests.popdist_onnx.conformance.cases import (
+    ELSEWHERE,
+    EXCLUDED,
+    OPSETS,
+    WITHOUT_CASE,
+    Case,
+    all_cases,
+    opsets_of,
+    version,
+)
+from tests.popdist_onnx.conformance.runner import wanted
 
 _WHOLE_NUMBERS = ("BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXnor", "BitwiseXor")
 _ZERO = {"Round": "zero", "Init": "none: it has no inputs"}
@@ -53,6 +71,55 @@ def gradients_table() -> str:
         for reason, names in _by_reason(rules).items()
     ]
     return "\n".join(rows)
+
+
+def conformance_table() -> str:
+    """The operators of ``ai.onnx`` 6 to 11: what of them is compared, and with what."""
+    load_rules()
+    rows = [
+        "| Operator | Changed in opset | Forward | Gradient | Awkward points | Types compared |",
+        "|---|---|---|---|---|---|",
+    ]
+    compared = all_cases()
+    names = {one.name for one in onnx.defs.get_all_schemas_with_history() if not one.domain}
+    for name in sorted(names):
+        versions = sorted({version(name, opset) for opset in OPSETS} - {0})
+        if not versions:
+            continue
+        changed = ", ".join(str(max(one, OPSETS[0])) for one in versions)
+        cases = [case for case in compared if case.op_type == name]
+        if cases:
+            rows.append(f"| `{name}` | {changed} | {_compared(cases)} |")
+        else:
+            why = EXCLUDED.get(name) or f"compared in `{ELSEWHERE[name]}`"
+            rows.append(f"| `{name}` | {changed} | {why} | - | - | - |")
+    return "\n".join(rows)
+
+
+def _compared(cases: list[Case]) -> str:
+    runs = [case for case in cases for _ in opsets_of(case)]
+    sources = [
+        ("torch", sum(case.torch is not None for case in runs)),
+        ("ONNX", sum(case.torch is None for case in runs)),
+    ]
+    forward = ", ".join(f"{count} with {source}" for source, count in sources if count)
+    slopes = [case for case in runs if wanted(case)]
+    by_torch = sum(case.torch is not None for case in slopes)
+    parts = [(by_torch, "with torch"), (len(slopes) - by_torch, "with differences")]
+    gradient = ", ".join(f"{count} {how}" for count, how in parts if count)
+    rule = RULES.get(("", cases[0].op_type))
+    if not gradient:
+        gradient = f"none: {rule.reason}" if rule is not None and rule.reason else "none"
+    awkward = sum(case.awkward for case in runs)
+    types = {one.dtype.name for case in cases for one in case.inputs if one is not None}
+    return f"{forward} | {gradient} | {awkward or '-'} | {', '.join(sorted(types))}"
+
+
+def excluded_attributes_list() -> str:
+    """The attributes that no case of the conformance tests gives, and why."""
+    return "\n".join(
+        f"- `{name}`, `{attribute}`: {why}." for (name, attribute), why in WITHOUT_CASE.items()
+    )
 
 
 def _flows(rule: Rule) -> str:
