@@ -59,15 +59,15 @@ def codes_table() -> str:
             if said := [f"- `{text}`" for text in texts().get(code, []) if _readable(text)]:
                 lines += ["It says:", "", *said, ""]
     lines += ["## Retired codes", "", "| Code | Now |", "|---|---|"]
-    lines += [
-        f"| {old} | [{new}](#{_anchor(new, meanings)}) |" for old, new in errors.RETIRED.items()
-    ]
+    lines += [f"| {old} | {_linked(new, meanings)} |" for old, new in errors.RETIRED.items()]
     return "\n".join(lines).rstrip()
 
 
-def _anchor(code: str, meanings: dict[str, str]) -> str:
+def _linked(code: str, meanings: dict[str, str]) -> str:
+    if code not in meanings:
+        return code
     words = re.sub(r"[^\w\s-]", "", f"{code}: {meanings[code]}".lower())
-    return "-".join(words.split())
+    return f"[{code}](#{'-'.join(words.split())})"
 
 
 def _readable(text: str) -> bool:

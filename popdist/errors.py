@@ -49,7 +49,6 @@ CODES: dict[str, str] = {
     "PD121": "the job and the Slurm allocation it runs in contradict each other",
     "PD130": "a partition does not exist or cannot be created as asked",
     "PD131": "a partition's devices are in use",
-    # PD132 was: a V-IPU server on the network. It is answered with a note now.
     "PD133": "a partition is not what the job needs",
     # Horovod build (popdist.horovod_build).
     "PD200": "the Horovod build cannot start on this machine",
@@ -66,8 +65,14 @@ CODES: dict[str, str] = {
 }
 """The codes of this package with their meaning; codes are never reused."""
 
-RETIRED: dict[str, str] = {"PD304": "PD007", "PD413": "PD007", "PD568": "PD007"}
-"""Codes that are given no more, with those that took their place."""
+RETIRED: dict[str, str] = {
+    "PD132": "a note: a V-IPU server on the network is no error",
+    "PD304": "PD007",
+    "PD413": "PD007",
+    "PD526": "PD525",
+    "PD568": "PD007",
+}
+"""Codes that are given no more, with the code or the words that took their place."""
 
 _declared = dict(CODES)
 

@@ -1,5 +1,7 @@
 """Errors say what, which value, what is accepted, and the fix."""
 
+import copy
+import pickle
 import re
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +22,22 @@ def test_the_text_has_all_four_parts_and_the_code():
         "  accepted: 1",
         "  hint:     write 1",
     ]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_errors_travel_between_processes(package):
+    kinds = [kind for kind in vars(import_module(f"{package}.errors")).values() if _is_ours(kind)]
+    assert kinds
+    for kind in kinds:
+        sent = kind("PD001", "it is wrong", value=(1, 2), accepted="3", hint="write 3")
+        for got in (pickle.loads(pickle.dumps(sent)), copy.copy(sent)):  # noqa: S301 - our own
+            assert type(got) is kind
+            assert str(got) == str(sent)
+            assert vars(got) == vars(sent)
+
+
+def _is_ours(kind):
+    return isinstance(kind, type) and issubclass(kind, PopdistError)
 
 
 def test_an_undeclared_code_is_a_mistake_of_ours():
