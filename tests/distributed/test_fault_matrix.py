@@ -45,6 +45,39 @@ def test_an_instance_raises_and_only_its_own_words_are_repeated():
     assert not any("HorovodInternalError" in line for line in said)
 
 
+def test_horovods_own_words_are_the_diagnosis_and_the_users_line_ends_it():
+    code = HOROVOD + (
+        "hvd.init()\n"
+        "def exchange(): return hvd.allreduce(torch.ones(2 + index), name='gradient')\n"
+        "exchange()"
+    )
+    status, output = poprun("-np", "2", *PYTHON, code)
+    assert status == 1
+    said = summary(output)
+    assert any("Mismatched ALLREDUCE tensor shapes" in line for line in said)
+    assert not any("another instance had left" in line for line in said)
+    assert not any("Traceback" in line or "mpi_ops.py" in line for line in said)
+    assert "  at <string>, line 5, in exchange" in said
+
+
+def test_who_waits_for_whom_is_said_once_and_the_job_goes_on():
+    code = HOROVOD + (
+        "def late():\n    time.sleep(4)\n"
+        "def meet():\n    popdist.synchronize()\n"
+        "popdist.init()\nif index == 1: late()\nmeet()"
+    )
+    status, output = poprun("-np", "2", "--stall-warning=1", *PYTHON, code)
+    assert status == 0, output
+    assert output.count("no progress in a collective for 1 s; the job goes on") == 1
+    said = summary(output)
+    (waits,) = [line for line in said if " waits in " in line]
+    assert waits.startswith("  instance 0 on localhost")
+    assert waits.endswith("at <string>, line 7, in meet")
+    (missing,) = [line for line in said if line.startswith("  missing: ")]
+    assert missing.startswith("  missing: instance 1 on localhost")
+    assert missing.endswith("at <string>, line 5, in late")
+
+
 def test_an_instance_ends_early_and_says_goodbye():
     code = HOROVOD + "hvd.init()\nif index == 0: hvd.allreduce(torch.ones(1), name='gradient')"
     status, output = poprun("-np", "2", *PYTHON, code)

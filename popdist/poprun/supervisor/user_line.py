@@ -82,5 +82,6 @@ def _place(line: str) -> str:
 
 
 def _code(lines: Sequence[str], position: int) -> str:
-    following = lines[position + 1].strip() if position + 1 < len(lines) else ""
-    return f": {following}" if following and not following.startswith('File "') else ""
+    following = lines[position + 1] if position + 1 < len(lines) else ""
+    is_code = following.startswith("    ") and following.strip()
+    return f": {following.strip()}" if is_code else ""
