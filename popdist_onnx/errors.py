@@ -61,12 +61,12 @@ CODES = declare(
         "PD577": "calls of a session came in the wrong order",
         "PD578": "DistributedOptimizer was used in a way that is not possible",
         "PD579": "the front door for training was given something it cannot use",
-        "PD590": "a step was given a tensor that the model does not have, or lacks one",
+        "PD580": "the type or shape of a tensor cannot be told before it is computed",
         "PD583": "settings, metrics or callbacks of a training are not ones that it can use",
         "PD584": "a module of torch and a model cannot be made of each other",
         "PD585": "a checkpoint is not one of this training",
         "PD586": "the data that a training iterates are not ones that it can use",
-        "PD580": "the type or shape of a tensor cannot be told before it is computed",
+        "PD590": "a step was given a tensor that the model does not have, or lacks one",
     }
 )
 """The adapter's codes with their meaning."""

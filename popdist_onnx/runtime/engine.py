@@ -38,10 +38,13 @@ def all_finite(arrays: Iterable[Array]) -> bool:
     Returns:
         False where one holds NaN or an infinity.
     """
-    return all(_is_finite(array) for array in arrays if _is_float(array))
+    return all(is_finite(array) for array in arrays)
 
 
-def _is_finite(array: Array) -> bool:
+def is_finite(array: Array) -> bool:
+    """Whether an array holds numbers only; whole numbers always do."""
+    if not _is_float(array):
+        return True
     # A sum is much faster than a look at each element; where it overflows, the look decides.
     if array.dtype.kind == "f" and array.dtype.itemsize >= _SINGLE:
         with np.errstate(all="ignore"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import numpy as np
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.names import FAILED_INFERENCE, GRADIENT
 from popdist_onnx.graph.values import failed_inference, why_unknown
+from popdist_onnx.runtime.engine import is_finite
 from popdist_onnx.transforms.autodiff import why_no_gradient
 from popdist_onnx.types import AnchorReturnTypeId
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.state import Array
     from popdist_onnx.session.step_io import StepIO
     from popdist_onnx.types import AnchorReturnType, DataFlow
+
+
+logger = logging.getLogger("popdist.onnx")
 
 
 def array_shape(spec: Spec, art: AnchorReturnType, batches: int, layout: Layout) -> tuple[int, ...]:
@@ -97,6 +102,7 @@ class StepPort:
         inputs: The inputs.
         anchors: The anchored tensors.
         invented: Data for synthetic mode, by input.
+        watched: Inputs to look for NaN in; one that has some is named in a warning and taken out.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class StepPort:
         inputs: Mapping[str, Spec],
         anchors: Mapping[str, Spec],
         invented: Mapping[str, Array],
+        watched: set[str] | None = None,
     ) -> None:
         self._io = io
         self._flow = flow
@@ -114,6 +121,7 @@ class StepPort:
         self._inputs = inputs
         self._anchors = anchors
         self._invented = invented
+        self._watched = watched
         self._batch = 0
         self._scratch: dict[str, Array] = {}
         self._sums: dict[tuple[str, int], Array] = {}
@@ -136,7 +144,17 @@ class StepPort:
         del run
         if self._io is None:
             return dict(self._invented)
-        return {name: self._io.take(spec) for name, spec in self._inputs.items()}
+        taken = {name: self._io.take(spec) for name, spec in self._inputs.items()}
+        for name in sorted(self._watched or ()):
+            if name in taken and not is_finite(taken[name]):
+                self._watched.discard(name)  # type: ignore[union-attr]  # not empty here
+                logger.warning(
+                    "input %s holds NaN or infinite numbers, which training spreads to all "
+                    "weights: clean the data, for example with numpy.nan_to_num "
+                    "(SessionOptions.enableFloatingPointChecks stops at them)",
+                    name,
+                )
+        return taken
 
     def used(self) -> None:
         """Says that the inputs of a micro-batch are no longer needed."""

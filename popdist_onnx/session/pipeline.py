@@ -27,7 +27,7 @@ from popdist_onnx.transforms.host_allreduce import (
 from popdist_onnx.transforms.loss import set_loss
 from popdist_onnx.transforms.optimizer import grow_updates, scale_loss
 from popdist_onnx.transforms.randomness import random_inputs
-from popdist_onnx.transforms.statistics import running_statistics
+from popdist_onnx.transforms.statistics import running_statistics, warn_of_inference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,6 +108,7 @@ def training_graph(
     check_loss_scaling_options(options)
     model = _loaded(proto, options)
     load_rules()
+    warn_of_inference(model)
     lower(model, keep=differentiable(DOMAIN))
     random_inputs(model)
     running_statistics(model)

@@ -94,6 +94,8 @@ class Session:
         self._require_work()
         self._host = HostTensors(reading)
         self._engine: Engine | None = None
+        # Inputs that no NaN has been found in; None looks for none.
+        self._watched: set[str] | None = None
         self.properties: dict[str, str] = {}
         self._loaded = False
         self._ran = False
@@ -248,7 +250,8 @@ class Session:
                 "replicas": self._layout.replicas,
             }
             outputs = elements(self.dataFlow, self._anchors, self._layout)
-            stepio.check(inputs, factors, outputs)
+            initialized = {tensor.name for tensor in self._proto.graph.initializer}
+            stepio.check(inputs, factors, outputs, initialized)
         port = StepPort(
             None if synthetic else stepio,
             self.dataFlow,
@@ -256,6 +259,7 @@ class Session:
             inputs,
             self._anchors,
             {name: self._invent(spec) for name, spec in inputs.items()} if synthetic else {},
+            self._watched,
         )
         started = time.perf_counter_ns()
         for _ in range(self.dataFlow.batchesPerStep()):

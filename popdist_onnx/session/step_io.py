@@ -13,7 +13,7 @@ from popdist_onnx.errors import ArgumentError, popart_exception, popart_runtime_
 from popdist_onnx.session.arguments import require_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from popdist_onnx.runtime.graph_reader import Spec
     from popdist_onnx.runtime.state import Array
@@ -55,6 +55,15 @@ def typed(array: Array, spec: Spec) -> Array:
 def _warn_of_conversion(name: str) -> None:
     # Once per process: it happens in every step.
     logger.warning("input %s is int64 and is converted to int32", name)
+
+
+@cache
+def _warn_of_initialized(name: str) -> None:
+    logger.warning(
+        "input %s has its content from the model: data for it in PyStepIO are passed over; "
+        "session.writeWeights and weightsFromHost change it",
+        name,
+    )
 
 
 def discrepancy(spec: Spec, array: Array) -> popart_runtime_error:
@@ -159,7 +168,11 @@ class PyStepIO:
         self._asserts = enable
 
     def check(
-        self, inputs: Mapping[str, Spec], factors: Mapping[str, int], outputs: Mapping[str, int]
+        self,
+        inputs: Mapping[str, Spec],
+        factors: Mapping[str, int],
+        outputs: Mapping[str, int],
+        initialized: Collection[str] = (),
     ) -> None:
         """Checks, once, that the arrays are of the model's inputs and hold one step.
 
@@ -167,6 +180,8 @@ class PyStepIO:
             inputs: Type and shape of each input of the model.
             factors: What the number of micro-batches of a step is the product of.
             outputs: For each anchor the number of elements of a step.
+            initialized: The inputs that have their content from the model; as in PopART, data for
+                them are passed over.
 
         Raises:
             popart_exception: An array is missing, is nobody's, or is of another size.
@@ -175,7 +190,9 @@ class PyStepIO:
             return
         self._checked = True
         for name in self._inputs:
-            if name not in inputs:
+            if name in initialized:
+                _warn_of_initialized(name)
+            elif name not in inputs:
                 raise popart_exception(
                     "PD590",
                     f"The tensor {name} was provided as an input to PyStepIO, but is no input of "

@@ -92,6 +92,7 @@ class TrainingSession(Session):
         super().__init__(
             proto, read(graph, kept), dataFlow, deviceInfo, layout(options), options, patterns, name
         )
+        self._watched = set(self._reading.inputs)
         self._optimizer = optimizer
         self._streams: Streams | None = None
         self._loss = loss

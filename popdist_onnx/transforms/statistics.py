@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -13,7 +15,12 @@ from popdist_onnx.graph.tensor import Tape
 if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tensor
 
+logger = logging.getLogger("popdist.onnx")
+
 _MEAN, _VARIANCE = 3, 4
+
+# What torch's exporter calls weights that it calculates.
+_FOLDED = re.compile(r"onnx::Conv\w*_\d+$")
 
 _MOMENTUM = 0.9
 """What a node without the attribute means."""
@@ -90,6 +97,36 @@ def train_statistics(model: ir.Model) -> ir.Model:
     """
     TrainStatistics()(model)
     return model
+
+
+def warn_of_inference(model: ir.Model) -> None:
+    """Warns of batch normalisation that a model to be trained has fixed for inference.
+
+    Args:
+        model: The model.
+    """
+    fixed = [n for n in model.graph if n.op_type == "BatchNormalization" and not _trains(n)]
+    if fixed:
+        logger.warning(
+            "%d BatchNormalization nodes are in inference mode, so that their statistics stay as "
+            "they are while the model trains: export it in training mode "
+            "(popdist_onnx.from_torch), or use popdist_onnx.train, which switches them",
+            len(fixed),
+        )
+    folded = [
+        node
+        for node in model.graph
+        if node.op_type in {"Conv", "ConvTranspose"}
+        and any(v is not None and _FOLDED.match(str(v.name)) for v in node.inputs[1:])
+    ]
+    if folded:
+        logger.warning(
+            "the weights of %d convolutions (%s, ...) were made by the exporter, which folds batch "
+            "normalisation into them in inference mode: such a model trains badly. Export it in "
+            "training mode, as popdist_onnx.from_torch does",
+            len(folded),
+            folded[0].inputs[1].name if folded[0].inputs[1] is not None else "",
+        )
 
 
 def _trains(node: ir.Node) -> bool:
