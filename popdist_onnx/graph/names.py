@@ -104,6 +104,9 @@ LOSS = "popdist.loss"
 FROZEN = "popdist.frozen"
 """Metadata key of models: a JSON list of initializers that are not trained."""
 
+UPDATE_ON_HOST = "popdist.update-on-host"
+"""Metadata key of models: what comes back for a gradient is the weight's next value."""
+
 ORIGIN = "popdist.origin"
 """Metadata key of nodes: operator and opset they had in the file, where loading rewrote them."""
 

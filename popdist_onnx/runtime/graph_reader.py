@@ -64,11 +64,13 @@ class HostCopy:
         gradient: The tensor's published name, by which streams are called.
         source: The tensor that holds it on the device; the same unless an Identity lies between.
         reduced: The tensor that holds what came back.
+        is_weight: Whether what came back is the weight's next value, and not the sum of gradients.
     """
 
     gradient: str
     source: str
     reduced: str
+    is_weight: bool = False
 
     @property
     def weight(self) -> str:
@@ -83,6 +85,8 @@ class HostCopy:
     @property
     def load(self) -> str:
         """Handle of the stream from the host."""
+        if self.is_weight:
+            return names.WEIGHT_LOAD + self.weight
         return names.GRADIENT_LOAD + self.gradient
 
 
@@ -161,7 +165,7 @@ def read(model: ir.Model, variables: Collection[str] = ()) -> Reading:
     graph = model.graph
     fixed = {str(n.outputs[0].name): n.outputs[0] for n in graph if n.op_type == "Constant"}
     nodes = [node for node in graph if node.op_type not in {*_EXCHANGE, "Constant"}]
-    copies = _copies(graph)
+    copies = _copies(graph, is_weight=names.UPDATE_ON_HOST in model.metadata_props)
     renamed = {copy.gradient for copy in copies if copy.gradient != copy.source}
     steps = tuple(
         Step(node, frozenset(_reads(node)), writes, _is_update(node))
@@ -194,7 +198,7 @@ def _is_update(node: ir.Node) -> bool:
     return node.metadata_props.get(names.PHASE) == "update"
 
 
-def _copies(graph: ir.Graph) -> tuple[HostCopy, ...]:
+def _copies(graph: ir.Graph, *, is_weight: bool) -> tuple[HostCopy, ...]:
     back = {
         str(node.inputs[0].name): str(node.outputs[0].name)
         for node in graph
@@ -212,7 +216,7 @@ def _copies(graph: ir.Graph) -> tuple[HostCopy, ...]:
             others = [use for use in value.consumers() if use.op_type not in _EXCHANGE]
             source = value if others else producer.inputs[0]
         name = str(value.name)
-        found.append(HostCopy(name, str(source.name), back[name]))
+        found.append(HostCopy(name, str(source.name), back[name], is_weight))
     return tuple(found)
 
 

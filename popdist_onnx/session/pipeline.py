@@ -23,6 +23,7 @@ from popdist_onnx.transforms.host_allreduce import (
     check_host_options,
     check_loss_scaling_options,
     insert_host_allreduce,
+    update_on_host,
 )
 from popdist_onnx.transforms.loss import set_loss
 from popdist_onnx.transforms.optimizer import grow_updates, scale_loss
@@ -117,20 +118,17 @@ def training_graph(
     autodiff(model, wanted=asked)
     how = layout(options)
     reduction = options.accumulationAndReplicationReductionType
+    replicas = options.getGlobalReplicationFactor()
     if not gradients_of(model) and (asked or not model.graph.initializers):
         if not asked:
             logger.warning("the model has no weights and no gradient is anchored: nothing trains")
-        replicas = options.getGlobalReplicationFactor()
         return lower(scale_loss(model, optimizer, reduction, replicas))
     if how.runs > 1:
         accumulate(model, how.runs, optimizer.accum_type)
-    grow_updates(
-        model,
-        optimizer,
-        reduction,
-        accumulation=how.accumulation,
-        replicas=options.getGlobalReplicationFactor(),
-    )
+    if options.hostWeightUpdate:
+        update_on_host(scale_loss(model, optimizer, reduction, replicas))
+    else:
+        grow_updates(model, optimizer, reduction, how.accumulation, replicas)
     lower(model)
     if options.hostAllReduce or shared_by_collectives(options):
         insert_host_allreduce(model)

@@ -169,6 +169,14 @@ class TrainingSession(Session):
                 "the session exchanges no gradients",
                 hint="set userOptions.hostAllReduce = True before the session is made",
             )
+        if self._options.hostWeightUpdate:
+            raise popart_exception(
+                "PD567",
+                "with hostWeightUpdate the program's own functions compute the weights: what "
+                "Horovod sums are gradients",
+                hint="set hostWeightUpdate = False, or connect a function to every stream of "
+                "getHostReduceStreamIds() with connectStreamToCallback",
+            )
         reduce = Allreduce(
             engine.gradients,
             horovod,

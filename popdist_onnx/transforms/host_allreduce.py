@@ -19,8 +19,9 @@ from popdist_onnx.errors import NotOnHostError, popart_exception
 from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import captured, replace_uses, subgraphs
 from popdist_onnx.graph.passes import Pass
+from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.optimizers.sgd import SGD
-from popdist_onnx.transforms.accumulate import updaters
+from popdist_onnx.transforms.accumulate import UPDATE_PHASE, require_gradients, updaters
 from popdist_onnx.types.enums import MergeVarUpdateType
 
 if TYPE_CHECKING:
@@ -53,6 +54,52 @@ class StreamError(popart_exception, KeyError):
     def __str__(self) -> str:
         # KeyError would show the text with its line breaks escaped.
         return self._text()
+
+
+class UpdateOnHost(Pass):
+    """Takes each weight's next value from the host, which computes it of the gradient.
+
+    Needs: ``Gradient___w`` values, and no updates.
+    Leaves: ``UpdatedVar___w`` as an output of the graph: what comes back for the gradient once
+    `HostAllReduce` has sent it, and the model's metadata that say so.
+    """
+
+    def requires(self, model: ir.Model) -> None:
+        """Looks for gradients.
+
+        Args:
+            model: The model.
+        """
+        require_gradients(model)
+
+    def change(self, model: ir.Model) -> bool:
+        """Adds the updates.
+
+        Args:
+            model: The model.
+
+        Returns:
+            True.
+        """
+        tape = Tape(model.graph, scope="update/", metadata=UPDATE_PHASE)
+        for weight, gradient in updaters(model).items():
+            (taken,) = tape.many("Identity", [names.updated(weight)], gradient)
+            model.graph.outputs.append(taken.value)
+        model.metadata_props[names.UPDATE_ON_HOST] = "1"
+        return True
+
+
+def update_on_host(model: ir.Model) -> ir.Model:
+    """Takes each weight's next value from the host.
+
+    Args:
+        model: A differentiated model, changed in place.
+
+    Returns:
+        The model.
+    """
+    UpdateOnHost()(model)
+    return model
 
 
 def host_reduce_stream_ids(model: ir.Model) -> list[str]:
@@ -331,24 +378,9 @@ def check_host_options(options: SessionOptions, optimizer: Optimizer | None = No
 
     Raises:
         HostAllReduceOptionError: Options contradict each other.
-        NotOnHostError: An option needs the memory of an IPU system.
     """
     for what, hint in _contradictions(options, optimizer):
         raise HostAllReduceOptionError("PD547", what, hint=hint)
-    if options.hostWeightUpdate:
-        raise NotOnHostError(
-            "PD547",
-            "hostWeightUpdate is not carried out: weights are updated where gradients are summed",
-            hint="set hostWeightUpdate = False; a program that makes its own updates can read "
-            "gradients as anchors and write weights with writeWeights and weightsFromHost",
-        )
-    if options.hostAllReduceRemoteBuffer:
-        raise NotOnHostError(
-            "PD547",
-            "hostAllReduceRemoteBuffer needs the remote buffers of an IPU system",
-            hint="leave it off: gradients lie in the host's memory already, and their size is not "
-            "limited",
-        )
 
 
 def _contradictions(

@@ -249,10 +249,10 @@ class HostOptions(Settings):
     globalReplicaOffset: int = option(0, "the job's number of this process's first replica")
     hostAllReduce: bool = option(False, "exchange gradients on the host before each update")
     hostWeightUpdate: bool = option(
-        False, "load weights from the host instead of updating them; refused"
+        False, "load weights from the program's functions instead of updating them"
     )
     hostAllReduceRemoteBuffer: bool = option(
-        False, "let gradients travel through a remote buffer; refused"
+        False, "let gradients travel through a remote buffer; on a host, memory as ever"
     )
     automaticLossScalingSettings: AutomaticLossScalingSettings = option(
         AutomaticLossScalingSettings, "adapt the loss scale while training; refused"

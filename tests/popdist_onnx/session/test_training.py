@@ -296,6 +296,52 @@ def test_callbacks_take_part_in_the_exchange_of_each_gradient():
     assert np.abs(before["w1"] - weights_of(made)["w1"]).max() > 1e-3
 
 
+@pytest.mark.parametrize("remote", [False, True], ids=["streams", "remote buffers"])
+def test_gradients_travel_through_remote_buffers_as_through_memory(remote):
+    made = session(hostAllReduce=True, hostAllReduceRemoteBuffer=remote)
+    for handle in made.getHostReduceStreamIds():
+        made.connectStreamToCallback(handle, lambda _array: None, 0)
+    reference = session()
+    x, target = networks.batches(2, MICRO_BATCH)
+    run(made, x, target)
+    run(reference, x, target)
+    for name, array in weights_of(reference).items():
+        np.testing.assert_allclose(weights_of(made)[name], array, rtol=0, atol=EXACT)
+
+
+def test_the_programs_functions_update_the_weights():
+    """Each gets the gradient, and fills in the next value: SGD by hand, as torch does it."""
+    made = session(hostAllReduce=True, hostWeightUpdate=True)
+    now = networks.weights()
+    handles = made.getHostReduceStreamIds()
+    assert set(handles) == {f"gradientStore__Gradient___{name}" for name in now} | {
+        f"weightLoad__{name}" for name in now
+    }
+
+    def store(name):
+        return lambda gradient: now.update({name: now[name] - 0.1 * gradient})
+
+    def load(name):
+        return lambda weight: np.copyto(weight, now[name])
+
+    for name in now:
+        made.connectStreamToCallback(f"gradientStore__Gradient___{name}", store(name), 0)
+        made.connectStreamToCallback(f"weightLoad__{name}", load(name), 0)
+    x, target = networks.batches(2, MICRO_BATCH)
+    run(made, x, target)
+    model = networks.TorchPerceptron()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for rows, wanted in zip(x, target, strict=True):
+        optimizer.zero_grad()
+        model(torch.from_numpy(rows), torch.from_numpy(wanted)).backward()
+        optimizer.step()
+    for name, array in weights_of(made).items():
+        expected = getattr(model, name).detach().numpy()
+        np.testing.assert_allclose(array, expected, rtol=0, atol=EXACT)
+    with pytest.raises(popart.popart_exception, match="own functions compute the weights"):
+        session(hostAllReduce=True, hostWeightUpdate=True).connect_horovod(None)
+
+
 def test_synthetic_data_need_no_arrays():
     made = session(syntheticDataMode=popart.SyntheticDataMode.RandomNormal)
     anchors = made.initAnchorArrays()
