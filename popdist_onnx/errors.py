@@ -62,6 +62,7 @@ CODES = declare(
         "PD578": "DistributedOptimizer was used in a way that is not possible",
         "PD579": "the front door for training was given something it cannot use",
         "PD580": "the type or shape of a tensor cannot be told before it is computed",
+        "PD581": "automatic loss scaling cannot do what it is asked for",
         "PD583": "settings, metrics or callbacks of a training are not ones that it can use",
         "PD584": "a module of torch and a model cannot be made of each other",
         "PD585": "a checkpoint is not one of this training",

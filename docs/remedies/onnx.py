@@ -197,6 +197,10 @@ REMEDIES = {
         "`DistributedOptimizer` got no training session, or the option is off.",
         "`options.hostAllReduce = True` before the session is made.",
     ),
+    "PD581": (
+        "The loss scale is constant, or no gradient is there to be watched.",
+        "Give the optimizer `lossScaling: (value, False)`, and watch tensors that have gradients.",
+    ),
     "PD583": (
         "A setting of `popdist_onnx.train`, a metric or a callback does not exist or does not fit.",
         "See what is accepted.",

@@ -345,6 +345,9 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
         found = onnx.shape_inference.infer_node_outputs(
             schema, proto, types, data, opset_imports=opsets
         )
+        if not found:
+            # Of some operators that are functions (LessOrEqual) it finds nothing.
+            found = _by_model(proto, types, data, opsets)
     except KeyError:
         # Operators that are functions have no inference of their own.
         found = _by_model(proto, types, data, opsets)

@@ -63,6 +63,9 @@ HOST_REDUCE_GRAD_COPY = "hostReduceGradCopy___"
 HOST_REDUCE_VAR_COPY = "hostReduceVarCopy___"
 """Node names of the weight copies."""
 
+LOSS_SCALE_COUNT = "LossScaleCount___"
+"""Large elements of gradients, counted for automatic loss scaling."""
+
 RANDOM_MASK = "RandomMask___"
 """Graph inputs that carry random numbers."""
 
@@ -88,6 +91,7 @@ RESERVED = (
     WEIGHT_LOAD,
     HOST_REDUCE_GRAD_COPY,
     HOST_REDUCE_VAR_COPY,
+    LOSS_SCALE_COUNT,
     RANDOM_MASK,
 )
 """Prefixes that a model's own inputs and outputs may not have."""

@@ -285,6 +285,20 @@ class Optimizer:
                 own["learningRate"] = OptimizerValue(one.val() * ratio, one.isConst())
         return changed
 
+    def with_loss_scaling(self, scale: float) -> Optimizer:
+        """This optimizer with another loss scale.
+
+        Args:
+            scale: The loss scale.
+
+        Returns:
+            A copy.
+        """
+        changed = copy.copy(self)
+        own = OptimizerValue(scale, self.lossScaling().isConst())
+        changed._defaults = self._defaults | {"lossScaling": own}  # noqa: SLF001 - same class
+        return changed
+
     def with_clipped_norm(self, norm: float) -> Optimizer:
         """This optimizer with the norm of all gradients together clipped.
 

@@ -118,6 +118,8 @@ def wire(
     kept = {names.updated(state) for state in reading.states} | read_elsewhere
     kept |= {copy.source for copy in reading.copies}
     unknown = {n for s in stages for n in s.writes if reading.spec(n).shape is None}
+    # The next value of a state has the state's memory, whatever inference knows of it.
+    unknown -= {names.updated(state) for state in reading.states}
     found = []
     for stage in stages:
         own = kept | (set(stage.writes) if stage.update else set())

@@ -21,11 +21,14 @@ from popdist_onnx.transforms.accumulate import accumulate
 from popdist_onnx.transforms.autodiff import autodiff, gradients_of
 from popdist_onnx.transforms.host_allreduce import (
     check_host_options,
-    check_loss_scaling_options,
     insert_host_allreduce,
     update_on_host,
 )
 from popdist_onnx.transforms.loss import set_loss
+from popdist_onnx.transforms.loss_scaling import (
+    count_large_gradients,
+    require_variable_loss_scale,
+)
 from popdist_onnx.transforms.optimizer import grow_updates, scale_loss
 from popdist_onnx.transforms.randomness import random_inputs
 from popdist_onnx.transforms.statistics import running_statistics, warn_of_inference
@@ -106,7 +109,9 @@ def training_graph(
         popart_exception: Something in the model or the options cannot be done.
     """
     check_host_options(options, require_optimizer(optimizer))
-    check_loss_scaling_options(options)
+    scaling = options.automaticLossScalingSettings
+    if scaling.enabled:
+        require_variable_loss_scale(optimizer)
     model = _loaded(proto, options)
     load_rules()
     warn_of_inference(model)
@@ -116,6 +121,8 @@ def training_graph(
     set_loss(model, loss)
     asked = _gradients_asked_for(model, anchors)
     autodiff(model, wanted=asked)
+    if scaling.enabled:
+        count_large_gradients(model, scaling)
     how = layout(options)
     reduction = options.accumulationAndReplicationReductionType
     replicas = options.getGlobalReplicationFactor()

@@ -20,7 +20,7 @@ from popdist.popdist_core import topology
 from popdist_onnx.errors import NotOnHostError, popart_exception, popart_runtime_error
 from popdist_onnx.graph.large_files import write_model
 from popdist_onnx.graph.load import save
-from popdist_onnx.graph.names import ACCUMULATOR
+from popdist_onnx.graph.names import ACCUMULATOR, LOSS_SCALE_COUNT
 from popdist_onnx.runtime.compiled import Execution, default_threads
 from popdist_onnx.runtime.engine import Engine, Layout
 from popdist_onnx.session.anchors import StepPort, array_shape, elements, failed_shape, why_missing
@@ -222,9 +222,14 @@ class Session:
         proto.CopyFrom(self._proto)
         kept = {prop.key: prop.value for prop in proto.metadata_props}
         onnx.helper.set_model_props(proto, kept | self.properties | self._saved_properties())
-        # Accumulators are zero whenever an update is complete.
-        last = {n: a for n, a in self._host.data.items() if not n.startswith(ACCUMULATOR)}
+        last = {name: self._host.data[name] for name in self.saved_variables}
         write_model(proto, last, Path(path))
+
+    @property
+    def saved_variables(self) -> list[str]:
+        """The ids of all that `modelToHost` writes: weights, statistics, optimizer state."""
+        # Accumulators are zero whenever an update is complete, and counts start anew.
+        return [n for n in self._host.data if not n.startswith((ACCUMULATOR, LOSS_SCALE_COUNT))]
 
     def run(self, stepio: StepIO, debugName: str = "") -> None:
         """Runs one step.
@@ -264,6 +269,7 @@ class Session:
         started = time.perf_counter_ns()
         for _ in range(self.dataFlow.batchesPerStep()):
             engine.update(port)
+            self._updated(engine)
             port.next_batch()
         port.finish()
         self._cycles = time.perf_counter_ns() - started
@@ -480,6 +486,9 @@ class Session:
     def _saved_properties(self) -> dict[str, str]:
         """What a saved model says beside its weights."""
         return {}
+
+    def _updated(self, engine: Engine) -> None:
+        """Follows each update of a step."""
 
     def _needs_weights(self) -> bool:
         return bool(self._host.data)

@@ -8,12 +8,13 @@ import numpy as np
 
 from popdist import backend
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.names import ACCUMULATOR, reserved_prefix
+from popdist_onnx.graph.names import reserved_prefix
 from popdist_onnx.optimizers.optimizer import check_replacement, require_optimizer
 from popdist_onnx.runtime.collectives import (
     Allreduce,
     Streams,
     broadcast_tensors,
+    combined,
     digest,
     require_rank,
 )
@@ -31,6 +32,7 @@ from popdist_onnx.session.session import Session
 from popdist_onnx.session.weights import PyWeightsIO
 from popdist_onnx.transforms.autodiff import variables
 from popdist_onnx.transforms.block_updates import block_updates
+from popdist_onnx.transforms.loss_scaling import ELEMENTS, LARGE, factor
 from popdist_onnx.transforms.optimizer import scalar_inputs
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 
 RANDOM_STATE = "popdist.random-state"
 """Metadata key of saved models: seed and position of the random streams."""
+
+_LOSS_SCALE = "popdist.loss-scale"
+"""Metadata key of saved models: the loss scale that automatic loss scaling has come to."""
 
 
 class TrainingSession(Session):
@@ -94,6 +99,7 @@ class TrainingSession(Session):
         )
         self._watched = set(self._reading.inputs)
         self._optimizer = optimizer
+        self._since_scaled = 0
         self._streams: Streams | None = None
         self._loss = loss
 
@@ -211,17 +217,13 @@ class TrainingSession(Session):
         return [name for name, update in states if update and not reserved_prefix(name)]
 
     @property
-    def saved_variables(self) -> list[str]:
-        """The ids of all that `modelToHost` writes: weights and optimizer state."""
-        return [name for name in self._host.data if not name.startswith(ACCUMULATOR)]
-
-    @property
     def gradients(self) -> Sequence[tuple[HostCopy, Spec]]:
         """What is exchanged, with type and shape, in the order of completion."""
         return self.prepared_engine("gradients").gradients
 
     def _prepared(self, _engine: Engine) -> None:
         engine = _engine
+        self._continue_loss_scale()
         self._load_scalars(engine)
         self._continue_random_streams(engine)
         if engine.gradients:
@@ -250,7 +252,38 @@ class TrainingSession(Session):
     def _saved_properties(self) -> dict[str, str]:
         engine = self.prepared_engine("modelToHost")
         state = f"{engine.seed} {engine.micro_batches}"
-        return {RANDOM_STATE: state} if len(engine.masks) else {}
+        found = {RANDOM_STATE: state} if len(engine.masks) else {}
+        if self._options.automaticLossScalingSettings.enabled:
+            found[_LOSS_SCALE] = repr(self._optimizer.getLossScalingVal())
+        return found
+
+    def _updated(self, engine: Engine) -> None:
+        settings = self._options.automaticLossScalingSettings
+        if not settings.enabled:
+            return
+        self._since_scaled += 1
+        if self._since_scaled < max(settings.updatePeriod, 1):
+            return
+        counted = engine.state.read(LARGE)
+        micro_batches = self._since_scaled * self._layout.runs
+        numbers = np.asarray(
+            [counted, int(self._reading.model.metadata_props[ELEMENTS]) * micro_batches], np.float64
+        )
+        if engine.gradients and (horovod := backend.connect("torch")) is not None:
+            label = f"popdist_onnx.loss_scale.{self.name}"
+            numbers = combined(
+                numbers, lambda one: horovod.allreduce(one, op=horovod.Sum, name=label)
+            )
+        self._since_scaled = 0
+        engine.state.write(LARGE, np.zeros((), np.int64))
+        scale = self._optimizer.getLossScalingVal() * factor(settings, *numbers)
+        self.updateOptimizerFromHost(self._optimizer.with_loss_scaling(scale))
+
+    def _continue_loss_scale(self) -> None:
+        """Takes over the loss scale that a saved model was trained with last."""
+        for prop in self._proto.metadata_props:
+            if prop.key == _LOSS_SCALE and self._options.automaticLossScalingSettings.enabled:
+                self._optimizer = self._optimizer.with_loss_scaling(float(prop.value))
 
     def _continue_random_streams(self, engine: Engine) -> None:
         for prop in self._proto.metadata_props:

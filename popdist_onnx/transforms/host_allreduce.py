@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from popdist.nearest import did_you_mean
-from popdist_onnx.errors import NotOnHostError, popart_exception
+from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import captured, replace_uses, subgraphs
 from popdist_onnx.graph.passes import Pass
@@ -345,24 +345,6 @@ def _is_update(node: ir.Node) -> bool:
 
 
 # Which session options fit the exchange of gradients on the host, and which contradict it.
-
-
-def check_loss_scaling_options(options: SessionOptions) -> None:
-    """Refuses loss scaling that changes by itself.
-
-    Args:
-        options: The session's options.
-
-    Raises:
-        NotOnHostError: It is asked for.
-    """
-    if options.automaticLossScalingSettings.enabled:
-        raise NotOnHostError(
-            "PD547",
-            "automatic loss scaling is not carried out",
-            hint='make the loss scaling variable, as {"lossScaling": (1024.0, False)}, and change '
-            "it with updateOptimizerFromHost; models in float32 need none",
-        )
 
 
 class HostAllReduceOptionError(popart_exception, ValueError):

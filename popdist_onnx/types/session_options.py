@@ -29,11 +29,11 @@ class AutomaticLossScalingSettings(Settings):
     """Loss scaling that follows the gradients' histogram."""
 
     enabled: bool = option(False, "adapt the loss scale while training")
-    binEdgeLocation: float = stored(0.125, "the histogram's edge, as a share of the largest value")
-    thresholdUpperCountProportion: float = stored(1e-7, "share above the edge that lowers it")
-    toTrackTensors: list = stored(list, "the tensors to watch")
-    updatePeriod: int = stored(1, "weight updates between two adaptions")
-    gradientTensorTrackingMethod: GradientTensorTrackingMethod = stored(
+    binEdgeLocation: float = option(0.125, "the histogram's edge, as a share of the largest value")
+    thresholdUpperCountProportion: float = option(1e-7, "share above the edge that lowers it")
+    toTrackTensors: list = option(list, "the tensors to watch")
+    updatePeriod: int = option(1, "weight updates between two adaptions")
+    gradientTensorTrackingMethod: GradientTensorTrackingMethod = option(
         GradientTensorTrackingMethod.AllNonViewChangingGradientTensors,
         "which gradients are watched",
     )
@@ -255,7 +255,7 @@ class HostOptions(Settings):
         False, "let gradients travel through a remote buffer; on a host, memory as ever"
     )
     automaticLossScalingSettings: AutomaticLossScalingSettings = option(
-        AutomaticLossScalingSettings, "adapt the loss scale while training; refused"
+        AutomaticLossScalingSettings, "adapt the loss scale while training"
     )
     constantWeights: bool = option(True, "an inference session's weights never change")
     syntheticDataMode: SyntheticDataMode = option(

@@ -3,8 +3,10 @@
 import numpy as np
 
 import popdist
+import popdist.popart
 import popdist_onnx
 from tests.distributed.jobs import run_job
+from tests.popdist_onnx import networks
 from tests.popdist_onnx.training.test_trainer import data, exported, network
 
 GLOBAL_BATCH = 8
@@ -84,3 +86,47 @@ def test_two_instances_train_as_one_process(tmp_path):
         for name, wanted in one.items():
             np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=2e-6, err_msg=name)
             np.testing.assert_array_equal(found[name], both[0][name])
+
+
+SCALED_STEPS = 4
+
+
+def scaled():
+    """Automatic loss scaling, whose counts have to be those of all replicas together."""
+    options = popdist_onnx.SessionOptions()
+    popdist.popart.configureSessionOptions(options)
+    settings = options.automaticLossScalingSettings
+    settings.enabled = True
+    settings.binEdgeLocation = 2.0 / float(np.finfo(np.float64).max)
+    settings.thresholdUpperCountProportion = 0.02
+    every = popdist_onnx.AnchorReturnType("All")
+    made = popdist_onnx.TrainingSession(
+        networks.perceptron(2),
+        popdist_onnx.DataFlow(SCALED_STEPS, {"Gradient___loss": every}),
+        "loss",
+        popdist_onnx.SGD({"defaultLearningRate": (0.1, False), "lossScaling": (4.0, False)}),
+        popdist_onnx.DeviceManager().createCpuDevice(),
+        userOptions=options,
+    )
+    made.prepareDevice()
+    made.weightsFromHost()
+    # What the replicas see differs so much that their own counts would decide otherwise.
+    x, target = networks.batches(SCALED_STEPS, 2, 2)
+    x *= np.asarray([0.01, 3.0]).reshape(1, 2, 1, 1)
+    first = popdist.getReplicaIndexOffset()
+    mine = slice(first, first + popdist.getNumLocalReplicas())
+    anchors = made.initAnchorArrays()
+    data = {"x": x[:, mine].copy(), "target": target[:, mine].copy()}
+    made.run(popdist_onnx.PyStepIO(data, anchors))
+    made.weightsToHost()
+    scales = anchors["Gradient___loss"].reshape(SCALED_STEPS, -1)[:, 0]
+    return {"scales": scales, **{name: made.fetched[name] for name in networks.weights()}}
+
+
+def test_the_loss_scale_is_decided_by_all_instances():
+    one, *_ = run_job(scaled, instances=1, replicas=2)
+    assert len(np.unique(one["scales"])) > 1
+    for found in run_job(scaled, instances=2, replicas=2):
+        np.testing.assert_array_equal(found["scales"], one["scales"])
+        for name, wanted in one.items():
+            np.testing.assert_allclose(found[name], wanted, rtol=0, atol=1e-12)

@@ -217,19 +217,13 @@ _OPTIONS = (
             "enableGradientAccumulation accumulationFactor accumulationAndReplicationReductionType"
             " accumulationReductionType enableReplicatedGraphs replicatedGraphCount"
             " enableDistributedReplicatedGraphs globalReplicationFactor globalReplicaOffset"
-            " hostAllReduce constantWeights syntheticDataMode enableFloatingPointChecks"
+            " hostAllReduce hostWeightUpdate hostAllReduceRemoteBuffer"
+            " automaticLossScalingSettings constantWeights syntheticDataMode"
+            " enableFloatingPointChecks"
             " groupNormStridedChannelGrouping enableLoadAndOffloadRNGState"
             " instrumentWithHardwareCycleCounter getGlobalReplicationFactor"
             " getAccumulationFactor",
         ),
-    ),
-    works(
-        *_of(
-            "SessionOptions",
-            "automaticLossScalingSettings hostWeightUpdate hostAllReduceRemoteBuffer",
-        ),
-        note="Kept; a session refuses what switches it on (NotImplementedError), and says what to "
-        "use.",
     ),
     without_effect(
         "It places work and tensors on IPUs.",

@@ -2,13 +2,12 @@
 
 import pytest
 
-from popdist_onnx.errors import NotOnHostError, popart_exception
+from popdist_onnx.errors import popart_exception
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.sgd import SGD
 from popdist_onnx.transforms.host_allreduce import (
     HostAllReduceOptionError,
     check_host_options,
-    check_loss_scaling_options,
 )
 from popdist_onnx.types import MergeVarUpdateType, SessionOptions
 
@@ -85,11 +84,3 @@ def test_remote_buffers_are_ordinary_memory():
 )
 def test_what_works_together_is_taken(values):
     check_host_options(options(**values), Adam({}))
-
-
-def test_automatic_loss_scaling_is_refused():
-    asked = SessionOptions()
-    check_loss_scaling_options(asked)
-    asked.automaticLossScalingSettings.enabled = True
-    with pytest.raises(NotOnHostError, match="automatic loss scaling is not carried out"):
-        check_loss_scaling_options(asked)

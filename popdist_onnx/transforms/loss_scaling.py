@@ -1,0 +1,175 @@
+"""Automatic loss scaling: counts large gradients, and changes the loss scale by their share.
+
+It is PopART's rule. Of each gradient that is watched, the elements beyond a bin edge are counted;
+the edge is a share of the largest number of the gradient's type. After every ``updatePeriod``
+weight updates the loss scale is halved where the share of such elements is larger than a threshold,
+and doubled where it is not. The counts are summed over micro-batches, replicas and instances.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from popdist.nearest import did_you_mean
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph import names
+from popdist_onnx.graph.passes import Pass
+from popdist_onnx.graph.tensor import Tape
+from popdist_onnx.graph.values import static
+from popdist_onnx.optimizers.adam import Adam
+from popdist_onnx.types.enums import GradientTensorTrackingMethod
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from popdist_onnx.optimizers.optimizer import Optimizer
+    from popdist_onnx.types.session_options import AutomaticLossScalingSettings
+
+LARGE = f"{names.LOSS_SCALE_COUNT}large"
+"""The state that counts elements beyond the bin edge."""
+
+ELEMENTS = "popdist.loss-scale-elements"
+"""Metadata key of models: the number of elements that are looked at in one micro-batch."""
+
+_VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Identity", "Expand", "Slice"}
+_PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm"}
+
+_HALF, _DOUBLE = 0.5, 2.0
+
+
+class CountLargeGradients(Pass):
+    """Adds the count of large elements of gradients.
+
+    Needs: gradients, of known shape.
+    Leaves: the state `LARGE`, which every micro-batch moves on, and `ELEMENTS` in the metadata.
+
+    Args:
+        settings: What is watched, and where the bin edge lies.
+    """
+
+    def __init__(self, settings: AutomaticLossScalingSettings) -> None:
+        self.settings = settings
+
+    def change(self, model: ir.Model) -> bool:
+        """Adds the count.
+
+        Args:
+            model: The model.
+
+        Returns:
+            True.
+
+        Raises:
+            popart_exception: There is nothing to watch.
+        """
+        graph = model.graph
+        watched = [one for one in self._watched(model) if static(one)]
+        if not watched:
+            raise popart_exception(
+                "PD581",
+                "automatic loss scaling has no gradients to watch",
+                value=self.settings.gradientTensorTrackingMethod.name,
+                hint="choose another automaticLossScalingSettings.gradientTensorTrackingMethod",
+            )
+        tape = Tape(graph, scope="loss_scale/", metadata={names.PASS: "loss-scaling"})
+        counts = []
+        for gradient in watched:
+            tensor = tape.wrap(gradient)
+            dtype = tensor.dtype.numpy()
+            largest = float(np.finfo(dtype).max) if dtype.kind == "f" else float(np.finfo("f4").max)
+            edge = tape.scalar(self.settings.binEdgeLocation * largest, tensor.dtype)
+            # A comparison with NaN is false: what is not small is large.
+            small = tape.LessOrEqual(tape.Abs(tensor), edge)
+            large = tape.Cast(tape.Not(small), to=_INT64)
+            counts.append(tape.ReduceSum(large, keepdims=0) if tensor.rank else large)
+        count = counts[0]
+        for other in counts[1:]:
+            count = count + other
+        state = tape.state(LARGE, np.zeros((), np.int64))
+        graph.outputs.append(tape.rename(state + count, names.updated(LARGE)).value)
+        elements = sum(prod(int(dim) for dim in tape.wrap(one).shape) for one in watched)
+        model.metadata_props[ELEMENTS] = str(elements)
+        return True
+
+    def _watched(self, model: ir.Model) -> list[ir.Value]:
+        made = {str(value.name): value for node in model.graph for value in node.outputs}
+        method = self.settings.gradientTensorTrackingMethod
+        if method is GradientTensorTrackingMethod.GradientsOfUserSpecifiedTensors:
+            for name in self.settings.toTrackTensors:
+                if names.gradient(name) not in made:
+                    known = [one.removeprefix(names.GRADIENT) for one in made]
+                    raise popart_exception(
+                        "PD581",
+                        f"toTrackTensors: tensor '{name}' has no gradient in the model",
+                        value=name,
+                        hint=did_you_mean(name, known),
+                    )
+            return [made[names.gradient(name)] for name in self.settings.toTrackTensors]
+        chosen: dict[str, None] = {}
+        for node in model.graph:
+            if method is GradientTensorTrackingMethod.ConvAndMatmulGradients:
+                if node.op_type in _PRODUCTS and names.PASS not in node.metadata_props:
+                    chosen.update({str(v.name): None for v in node.inputs if v is not None})
+            elif node.op_type not in _VIEWS:
+                chosen.update({str(v.name): None for v in (*node.inputs, *node.outputs) if v})
+        return [made[names.gradient(name)] for name in chosen if names.gradient(name) in made]
+
+
+def count_large_gradients(model: ir.Model, settings: AutomaticLossScalingSettings) -> ir.Model:
+    """Adds the count of large elements of gradients.
+
+    Args:
+        model: A differentiated model, changed in place.
+        settings: What is watched, and where the bin edge lies.
+
+    Returns:
+        The model.
+
+    Raises:
+        popart_exception: There is nothing to watch.
+    """
+    CountLargeGradients(settings)(model)
+    return model
+
+
+def factor(settings: AutomaticLossScalingSettings, large: float, elements: float) -> float:
+    """What the loss scale is multiplied by.
+
+    Args:
+        settings: The threshold.
+        large: How many elements lie beyond the bin edge.
+        elements: How many were looked at.
+
+    Returns:
+        A half or two.
+    """
+    share = large / elements
+    return _HALF if share > settings.thresholdUpperCountProportion else _DOUBLE
+
+
+def require_variable_loss_scale(optimizer: Optimizer) -> None:
+    """Refuses optimizers whose loss scale cannot change.
+
+    Args:
+        optimizer: The session's optimizer.
+
+    Raises:
+        popart_exception: The loss scale is constant, or the optimizer's state is scaled with it.
+    """
+    if optimizer.lossScaling().isConst():
+        raise popart_exception(
+            "PD581",
+            "automatic loss scaling changes the loss scale, which the optimizer has as a constant",
+            value=f"lossScaling ({optimizer.getLossScalingVal()}, True)",
+            accepted=f"lossScaling ({optimizer.getLossScalingVal()}, False)",
+        )
+    if isinstance(optimizer, Adam) and optimizer.scaled_optimizer_state:
+        raise popart_exception(
+            "PD581", "automatic loss scaling does not go with scaled_optimizer_state"
+        )
+
+
+_INT64 = 7
