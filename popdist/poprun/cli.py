@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from popdist.poprun.options.parser import CommandLine
     from popdist.poprun.plan.command import Command, Run
     from popdist.poprun.plan.job import Job
+    from popdist.poprun.plan.placement import Instance
     from popdist.poprun.ready import Ready
 
 USAGE_EXIT_CODE = 2
@@ -120,6 +121,10 @@ def _launch(job: Job, line: CommandLine) -> int:
     from popdist.poprun.ready import Ready
 
     log = Log(job.verbosity)
+    if job.limits.min_instances is not None:
+        from popdist.poprun.plan.fewer_hosts import check_min_instances
+
+        check_min_instances(job)
     check_alone(os.environ)
     check_user(job, os.geteuid())
     for remark in remarks(job, os.geteuid()) if job.verbosity else ():
@@ -141,14 +146,14 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
 
         show(topology_table(ready.shown(job), job.num_ilds))
 
-    def build(run: Run) -> Command:
+    def build(job: Job, instances: tuple[Instance, ...], run: Run) -> Command:
         return build_command(
             job,
-            ready.instances,
+            instances,
             mpirun,
             os.environ,
             run=run,
-            meeting=rendezvous(job, ready.instances, os.environ),
+            meeting=rendezvous(job, instances, os.environ),
             as_root=os.geteuid() == 0,
         )
 
@@ -156,9 +161,9 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
         from popdist.poprun.launch import rehearse
         from popdist.poprun.output.dry_run import dry_run_text
 
-        command = rehearse(job, build)
+        command = rehearse(job, lambda run: build(job, ready.instances, run))
         show(dry_run_text(line, command, os.environ, room=os.sysconf("SC_ARG_MAX")))
         return 0
     from popdist.poprun.launch import Launch
 
-    return Launch(job, ready.instances, build, log).run()
+    return Launch(job, ready.instances, build, log, ready.hosts_left).run()

@@ -8,11 +8,12 @@ from time import monotonic
 
 from popdist.poprun.log import say
 from popdist.poprun.plan.command import Run, check_lengths, into_file, needs_file
+from popdist.poprun.plan.placement import place
 from popdist.poprun.supervisor.job_folder import new_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from popdist.poprun.log import Log
     from popdist.poprun.plan.command import Command
@@ -70,8 +71,9 @@ class Launch:
     Args:
         job: The job.
         instances: Its placed instances.
-        build: Makes the command for one start of it.
+        build: Makes the command for one start of a job with its instances.
         log: For the launcher's messages.
+        hosts_left: Finds out which hosts can take part in a restart.
 
     Raises:
         UsageError: ``--forward-signals`` names what cannot be passed on.
@@ -82,11 +84,14 @@ class Launch:
         self,
         job: Job,
         instances: tuple[Instance, ...],
-        build: Callable[[Run], Command],
+        build: Callable[[Job, tuple[Instance, ...], Run], Command],
         log: Log,
+        hosts_left: Callable[[], Collection[str]],
     ) -> None:
+        self._whole = job, instances
         self._job = job
         self._instances = instances
+        self._hosts_left = hosts_left
         self._build = build
         self._log = log
         self._signals = _signals(job)
@@ -94,6 +99,7 @@ class Launch:
         self._files = _kept_files(job)
         self._logs = _run_folder(job)
         self._attempts: list[Outcome] = []
+        self._placed: list[tuple[Instance, ...]] = []
         self._mpirun = ""
 
     def run(self) -> int:
@@ -110,6 +116,7 @@ class Launch:
                     timelines = self._timeline_folder(folder)
                     outcome = self._attempt(folder, timelines)
                     self._attempts.append(outcome)
+                    self._placed.append(self._instances)
                     self._report(outcome)
                     self._keep_timeline(timelines, outcome)
                 finally:
@@ -130,6 +137,8 @@ class Launch:
         job, token = self._job, os.urandom(8).hex()
         restart = len(self._attempts)
         command = self._build(
+            job,
+            self._instances,
             Run(
                 channel=f"pipe={folder.pipe}" if folder.pipe else f"token={token}",
                 session=folder.session,
@@ -139,7 +148,7 @@ class Launch:
                 colored=wants_color(job.display.color, os.environ, 1),
                 restart=restart,
                 signals=self._signals,
-            )
+            ),
         )
         self._mpirun = command.head[0]
         contexts = os.path.join(folder.path, "contexts")
@@ -175,6 +184,31 @@ class Launch:
             return False
         self._log.remark(f"restart {done + 1} of {most} in {PAUSE_SECONDS:g} s")
         select.select([], [], [], PAUSE_SECONDS)
+        return self._job.limits.min_instances is None or self._fits_hosts()
+
+    def _fits_hosts(self) -> bool:
+        """Makes the job what the hosts that answer can take; False where that is too little."""
+        from popdist.poprun.plan.fewer_hosts import on_hosts
+
+        job, instances = self._whole
+        left = self._hosts_left()
+        here = on_hosts(job, instances, left)
+        lost = [
+            name for name in dict.fromkeys(one.host.name for one in instances) if name not in left
+        ]
+        if here is None:
+            least = job.limits.min_instances
+            self._log.remark(
+                f"no restart: without {', '.join(lost)} there are fewer than {least} "
+                "instances, as --min-instances asks"
+            )
+            return False
+        self._job, self._instances = here, instances if here is job else place(here)
+        if lost:
+            self._log.remark(
+                f"going on without {', '.join(lost)}: {here.num_instances} of {job.num_instances} "
+                f"instances have all {job.num_replicas} replicas"
+            )
         return True
 
     def _report(self, outcome: Outcome) -> None:
@@ -239,6 +273,7 @@ class Launch:
                     mpirun=self._mpirun,
                     logs=self._logs,
                     timeline=self._files["timeline"],
+                    placed=self._placed,
                 )
         except OSError as error:
             say(f"poprun: the result cannot be written: {error}")

@@ -34,6 +34,7 @@ class Ready:
     """
 
     def __init__(self, job: Job, mpirun: Mpirun, environ: Mapping[str, str], log: Log) -> None:
+        self._job, self._mpirun, self._environ = job, mpirun, environ
         self._nodes: dict[str, tuple[Node, ...]] = {}
         self.instances: tuple[Instance, ...] = place(job)
         if job.allocation is not None:
@@ -63,6 +64,19 @@ class Ready:
         return label_numa(
             job, self.instances, lambda name: here if name in local else self._nodes.get(name, ())
         )
+
+    def hosts_left(self) -> set[str]:
+        """The hosts of the job that can take part in a restart: this one, and those that answer."""
+        from popdist.poprun.machines.preflight import ask_hosts
+        from popdist.poprun.machines.ssh import ssh_words
+
+        names = dict.fromkeys(one.host.name for one in self.instances)
+        others = {one.host.name for one in self.instances if not one.host.is_local}
+        if not others or self._job.allocation is not None:
+            return {*names}  # in an allocation Slurm itself knows what is lost, and ends the job
+        ssh = ssh_words(self._job.global_args, self._environ)
+        answered, _ = ask_hosts([*others], ssh, self._mpirun.path)
+        return {name for name in names if name not in others or name in answered}
 
     def release(self) -> None:
         """Gives back what was reserved."""

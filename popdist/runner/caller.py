@@ -278,7 +278,9 @@ def _answers(
             instance=instances[0] if error.get("kind") == "instance" else None,
             traceback="\n".join(error.get("details", [])),
         )
-    missing = [index for index in range(job.num_instances) if "value" not in answers.get(index, {})]
+    # Fewer than at first where hosts were lost (--min-instances).
+    number = facts.get("result", {}).get("job", {}).get("num_instances", job.num_instances)
+    missing = [index for index in range(number) if "value" not in answers.get(index, {})]
     if missing:
         raise JobError(
             "PD114",
@@ -287,7 +289,7 @@ def _answers(
             exit_code=0,
             instance=missing[0],
         )
-    return [_value(answers[index]["value"], index) for index in range(job.num_instances)]
+    return [_value(answers[index]["value"], index) for index in range(number)]
 
 
 def _raised(job: Job, index: int, answer: Mapping[str, Any], code: int) -> JobError:

@@ -105,6 +105,7 @@ class Limits(Request):
     stall_warning: float = 60.0
     stall_timeout: float | None = None
     max_restarts: int = 0
+    min_instances: int | None = None
     grace_period: float = 5.0
     forward_signals: str = "USR1,USR2"
     host_timeout: float = 30.0

@@ -428,6 +428,15 @@ OPTIONS: tuple[Option, ...] = (
         since="popdist",
     ),
     Option(
+        "min-instances",
+        INSTANCES,
+        "With --max-restarts, go on without lost hosts while this many instances are left, with "
+        "all replicas dealt out to them",
+        _SUPERVISION,
+        shown_default="all",
+        since="popdist",
+    ),
+    Option(
         "grace-period",
         SECONDS,
         "The time between asking a program to end and killing it",

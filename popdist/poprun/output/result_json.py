@@ -98,6 +98,7 @@ def write_result(
     mpirun: str,
     logs: str | None,
     timeline: str | None,
+    placed: Sequence[Sequence[Instance]] = (),
 ) -> None:
     """Writes the result, at once and whole.
 
@@ -109,6 +110,7 @@ def write_result(
         mpirun: The path of mpirun.
         logs: The folder with this run's logs, or None.
         timeline: The merged timeline, or None.
+        placed: The instances of each start, where hosts were lost between them.
 
     Raises:
         OSError: The file cannot be written.
@@ -141,9 +143,9 @@ def write_result(
                 "exit_code": one.exit_code,
                 "started": _utc(one.began_at),
                 "seconds": round(one.seconds, 3),
-                "error": headline(one, instances) if one.exit_code else None,
+                "error": headline(one, there) if one.exit_code else None,
             }
-            for one in attempts
+            for one, there in zip(attempts, placed or [instances] * len(attempts), strict=True)
         ],
         "error": _error(last, instances) if last.exit_code else None,
     }
