@@ -1,11 +1,14 @@
-"""`IPUInfeedQueue`: a data set as the loop's source of elements."""
+"""The queues of compiled loops: elements of a data set go in, values of each iteration come out."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class IPUInfeedQueue:
@@ -68,10 +71,22 @@ class IPUInfeedQueue:
     _dequeue = dequeue
 
 
-IPUIterator = IPUInfeedQueue
+class IPUIterator(IPUInfeedQueue):
+    """Hands the elements of a data set to a program that asks for them by ``next``.
 
+    Args:
+        dataset: The elements; batches of one replica.
+        **published: As for `IPUInfeedQueue`.
+    """
 
-# `IPUOutfeedQueue`: what a loop has to say about each of its iterations.
+    def __iter__(self) -> IPUIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self.dequeue()
+        except tf.errors.OutOfRangeError:
+            raise StopIteration from None
 
 
 _CAPACITY = 2**31 - 1
@@ -160,6 +175,23 @@ class IPUOutfeedQueue:
         if self._mode is IPUOutfeedMode.LAST:
             found = [value[-1] for value in found]
         return tf.nest.pack_sequence_as(self._structure, list(found))
+
+    def __iter__(self) -> Iterator[Any]:
+        """The values of each iteration since the last call; of the last one alone in that mode.
+
+        Raises:
+            RuntimeError: A graph is being built, in which the values are not known yet.
+        """
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "an IPUOutfeedQueue can be iterated over in eager code; in a graph, run dequeue()"
+            )
+        found = self.dequeue()
+        if self._mode is IPUOutfeedMode.LAST:
+            yield found
+            return
+        for number in range(len(tf.nest.flatten(found)[0])):
+            yield tf.nest.map_structure(lambda value: value[number], found)  # noqa: B023 - used at once
 
     @property
     def mode(self) -> IPUOutfeedMode:

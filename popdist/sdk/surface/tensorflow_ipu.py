@@ -302,6 +302,7 @@ SURFACE = surface(
         "ipu_outfeed_queue.IPUOutfeedQueue",
         "ipu_outfeed_queue.IPUOutfeedQueue.dequeue",
         "ipu_outfeed_queue.IPUOutfeedQueue.enqueue",
+        "ipu_outfeed_queue.IPUOutfeedQueue.enqueued",
         "loops.repeat",
         "loops.while_loop",
         "ops.cross_replica_ops.cross_replica_mean",

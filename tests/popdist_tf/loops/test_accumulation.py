@@ -1,0 +1,106 @@
+"""Arguments of pipelines and accumulating optimizers, and what one process makes of them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from popdist_tf import ipu
+from popdist_tf.errors import PipelineError
+from popdist_tf.loops.accumulation import GradientAccumulationReductionMethod, reduction_method
+
+SGD = tf.compat.v1.train.GradientDescentOptimizer
+
+
+def test_a_reduction_is_known_by_name():
+    assert reduction_method("Running_Mean") is GradientAccumulationReductionMethod.RUNNING_MEAN
+    with pytest.raises(PipelineError, match="SUM, MEAN, RUNNING_MEAN"):
+        reduction_method("max")
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"), [("sum", -30.0), ("mean", -10.0), ("running_mean", -10.0)]
+)
+def test_an_update_follows_the_last_mini_batch(method, expected):
+    weight = tf.Variable(0.0)
+    optimizer = ipu.optimizers.GradientAccumulationOptimizerV2(SGD(1.0), 3, reduction_method=method)
+    for gradient in (5.0, 10.0, 15.0):
+        assert float(weight) == 0
+        optimizer.apply_gradients([(tf.constant(gradient), weight)])
+    assert float(weight) == pytest.approx(expected)
+    for gradient in (1.0, 1.0, 1.0):  # what was accumulated before counts no more
+        optimizer.apply_gradients([(tf.constant(gradient), weight)])
+    share = 3 if method == "sum" else 1
+    assert float(weight) == pytest.approx(expected - share)
+
+
+def test_rows_of_a_table_are_accumulated():
+    table = tf.Variable(np.zeros((3, 2), np.float32))
+    optimizer = ipu.optimizers.GradientAccumulationOptimizer(SGD(1.0), 2)
+    for rows in ([0, 0], [0, 2]):
+        optimizer.apply_gradients([(tf.IndexedSlices(tf.ones([2, 2]), rows, [3, 2]), table)])
+    assert table.numpy().tolist() == [[-3, -3], [0, 0], [-1, -1]]
+
+
+def test_functions_of_gradients_are_chained_in_both_orders():
+    weight = tf.Variable(1.0)
+    inner, outer = (lambda g, _: g + 1), (lambda g, _: g * 10)
+    for kind, expected in (
+        (ipu.optimizers.MapGradientOptimizer, 20.0),  # (1 + 1) * 10
+        (ipu.optimizers.MapGradientOptimizerInvertedChaining, 11.0),  # 1 * 10 + 1
+    ):
+        optimizer = kind(kind(SGD(1.0), inner), outer)
+        weight.assign(0.0)
+        optimizer.apply_gradients(optimizer.compute_gradients(lambda: weight * 1.0, [weight]))
+        assert float(weight) == -expected
+
+
+def test_what_is_no_optimizer_of_tensorflow_1_is_refused():
+    with pytest.raises(PipelineError, match="wraps an optimizer of TensorFlow 1"):
+        ipu.optimizers.CrossReplicaOptimizer(tf.keras.optimizers.SGD())
+    with pytest.raises(PipelineError, match="num_mini_batches must be at least 1"):
+        ipu.optimizers.GradientAccumulationOptimizer(SGD(1.0), 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"gradient_accumulation_count": None}, "must be at least 1"),
+        ({"repeat_count": 0}, "must be at least 1"),
+        ({"computational_stages": []}, "a list of functions"),
+        ({"device_mapping": [0, 1]}, "2 devices for 1 stages"),
+        ({"outfeed_loss": True}, "needs an optimizer_function"),
+        ({"accumulate_outfeed": True}, "keeps ALL values"),
+        ({}, "there is no outfeed_queue for them"),
+    ],
+)
+def test_arguments_of_a_pipeline_that_contradict_each_other(settings, text):
+    given = {
+        "computational_stages": [lambda: tf.constant(1.0)],
+        "gradient_accumulation_count": 2,
+        **settings,
+    }
+    with tf.Graph().as_default(), pytest.raises(PipelineError, match=text):
+        ipu.pipelining_ops.pipeline(**given)
+
+
+def test_an_unknown_argument_of_a_pipeline_is_a_type_error():
+    with pytest.raises(TypeError, match="'stages'"):
+        ipu.pipelining_ops.pipeline([len], 1, stages=3)
+
+
+def test_inference_is_a_pipeline_without_updates():
+    with tf.Graph().as_default():
+        data = tf.data.Dataset.from_tensor_slices(tf.range(4.0))
+        infeed = ipu.ipu_infeed_queue.IPUInfeedQueue(data)
+        outfeed = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+        run = ipu.pipelining_ops.pipeline(
+            [lambda x: {"y": x + 1}, lambda y: y * 2],
+            gradient_accumulation_count=4,
+            infeed_queue=infeed,
+            outfeed_queue=outfeed,
+        )
+        (results,) = outfeed.dequeue()
+        with tf.compat.v1.Session() as session:
+            session.run(infeed.initializer)
+            session.run(run)
+            assert session.run(results).tolist() == [2, 4, 6, 8]

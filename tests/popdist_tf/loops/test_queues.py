@@ -1,0 +1,50 @@
+"""Queues outside of graphs: asked by ``next``, read by iteration."""
+
+import pytest
+import tensorflow as tf
+
+from popdist_tf import ipu
+
+MODES = ipu.ipu_outfeed_queue.IPUOutfeedMode
+
+
+def test_an_iterator_hands_out_elements_one_by_one():
+    iterator = ipu.ipu_infeed_queue.IPUIterator(tf.data.Dataset.range(2))
+    assert iter(iterator) is iterator
+    assert [int(next(iterator)), int(next(iterator))] == [0, 1]
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_an_outfeed_is_read_iteration_by_iteration():
+    queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+    assert not queue.enqueued
+    for number in (1.0, 2.0):
+        queue.enqueue({"loss": tf.constant(number), "pair": (tf.constant([number, 0.0]),)})
+    assert queue.enqueued
+    found = list(queue)
+    assert [float(one["loss"]) for one in found] == [1, 2]
+    assert found[1]["pair"][0].numpy().tolist() == [2, 0]
+    assert list(queue) == []
+
+
+def test_an_outfeed_of_the_last_value_has_one():
+    queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue(MODES.LAST)
+    for number in (1.0, 2.0):
+        queue.enqueue(tf.constant(number))
+    assert [float(one) for one in queue] == [2]
+
+
+def test_in_a_graph_the_values_are_not_known_yet():
+    with tf.Graph().as_default():
+        queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+        queue.enqueue(tf.constant(1.0))
+        with pytest.raises(RuntimeError, match=r"run dequeue\(\)"):
+            next(iter(queue))
+
+
+def test_a_tuple_of_a_single_dict_counts_as_the_dict():
+    data = tf.data.Dataset.from_tensors(({"x": tf.constant(2.0)},)).repeat(3)
+    queue = ipu.ipu_infeed_queue.IPUInfeedQueue(data)
+    total = ipu.loops.repeat(3, lambda total, x: total + x, [tf.constant(0.0)], queue)
+    assert float(total) == 6
