@@ -61,6 +61,7 @@ SURFACE = """
 --stall-warning ; seconds ; 60.0
 --stall-timeout ; seconds ; None
 --max-restarts ; index ; 0
+--min-instances ; instances ; None
 --grace-period ; seconds ; 5.0
 --forward-signals ; text ; USR1,USR2
 --host-timeout ; seconds ; 30.0
