@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copyreg
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -122,6 +123,24 @@ def link_of(module: nn.Module) -> HostLink | None:
     return None
 
 
+_finished: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+"""How often destroyed wrappers brought newer values to modules that still live: an inference model
+that was made before has to notice. Modules hold nothing of it, so that their copies are plain."""
+
+
+def times_brought(module: nn.Module) -> int:
+    """How often executors, live and destroyed ones, brought newer values to a module.
+
+    Args:
+        module: The module; where its values are older than an executor's, they are brought first.
+    """
+    link = link_of(module)
+    if link is not None:
+        link.refresh()
+    before = sum(_finished.get(part, 0) for part in module.modules()) if _finished else 0
+    return before + (0 if link is None else link.version)
+
+
 def require_unwrapped(module: nn.Module) -> None:
     """Checks that no part of a module is wrapped for training.
 
@@ -160,15 +179,19 @@ def follow(tensors: Iterable[torch.Tensor], link: HostLink) -> bool:
     return complete
 
 
-def unfollow(tensors: Iterable[torch.Tensor]) -> None:
+def unfollow(module: nn.Module, tensors: Iterable[torch.Tensor], link: HostLink) -> None:
     """Makes tensors plain again, with their newest values.
 
     Args:
-        tensors: Any; those that `follow` changed become plain.
+        module: The module that was wrapped.
+        tensors: Its tensors; those that `follow` changed become plain.
+        link: Their link.
     """
+    link.refresh()
+    for part in module.modules():
+        _finished[part] = _finished.get(part, 0) + link.version
     for tensor in tensors:
         if isinstance(tensor, _Followed):
-            tensor._popdist_link.refresh()  # noqa: SLF001
             del tensor._popdist_link  # noqa: SLF001
             tensor.__class__ = _PLAIN[type(tensor)]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from popdist_torch.errors import Error
 from popdist_torch.executor.executor import Executor
-from popdist_torch.executor.host_access import link_of
+from popdist_torch.executor.host_access import times_brought
 from popdist_torch.executor.step import infer
 from popdist_torch.options import Options, OutputMode
 
@@ -47,24 +47,17 @@ class InferenceExecutor(Executor):
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super()._compile(args, kwargs)
-        self._seen_version = self._host_version()
+        self._seen_version = times_brought(self._user_model)
 
     def _before_run(self) -> None:
         """Takes the newest weights of a module in training."""
-        if (version := self._host_version()) != self._seen_version:
+        if (version := times_brought(self._user_model)) != self._seen_version:
             self.copyWeightsToDevice()
             self._seen_version = version
 
     def _run(self, compiled: Replicas, arguments: Arguments, outputs: Outputs) -> None:
         with compiled.model.in_use():
             infer(arguments, self._batching, compiled, outputs)
-
-    def _host_version(self) -> int:
-        link = link_of(self._user_model)
-        if link is None:
-            return 0
-        link.refresh()
-        return link.version
 
 
 def inferenceModel(

@@ -15,6 +15,7 @@ from popdist_torch.executor.host_access import (
     HostLink,
     add_destroy,
     follow,
+    link_of,
     remove_destroy,
     require_unwrapped,
     unfollow,
@@ -183,18 +184,21 @@ class TrainingExecutor(Executor):
             self._device_optimizer.release()
             self._device_optimizer = None
         self._release_training()
-        self._link.refresh()
-        unfollow(self._tensors_of_the_program())
+        unfollow(self._user_model, self._tensors_of_the_program(), self._link)
+        self._link = HostLink()
         remove_destroy(self._user_model)
         if self._replicas is not None:
             self._replicas.model.give_back()
         super().destroy()
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if link_of(self._user_model) not in (None, self._link):
+            require_unwrapped(self._user_model)  # another executor has wrapped it meanwhile
         driven = self._driven()
         super()._compile(args, kwargs)
         self._device_optimizer = driven
         self._follow()  # parameters may have been added since the module was wrapped
+        add_destroy(self._user_model, self.destroy)
 
     def _before_run(self) -> None:
         """Takes over what the program has changed since the last call."""

@@ -293,3 +293,20 @@ def test_missing_and_unknown_arguments_are_named():
     assert "TreeSpec" not in str(caught.value)
     with pytest.raises(poptorch.Error, match=r"y: expected input 1: torch.Size"):
         inference(ONE, SIX[:1])
+
+
+def test_a_destroyed_wrapper_trains_again_unless_another_one_has_the_module():
+    model = Normed().double()
+    first = wrapped(model)
+    first(X)
+    first.destroy()
+    second = wrapped(model)
+    with pytest.raises(poptorch.Error, match="wrapped by trainingModel already"):
+        first(X)
+    second(X)
+    second.destroy()
+    before = reference.flat(model)
+    first(X)
+    assert (reference.flat(model) != before).any()
+    model.destroy()
+    assert not first.isCompiled()

@@ -92,3 +92,30 @@ def test_load_state_dict_reaches_the_device():
 def test_options_must_be_options():
     with pytest.raises(RuntimeError, match=r"must be a poptorch\.Options"):
         poptorch.inferenceModel(Net(), {"device_iterations": 2})
+
+
+def test_it_follows_training_that_has_ended():
+    """Also where its wrapper was made first, and called only before and after."""
+    model = Net()
+    inference = poptorch.inferenceModel(model, options())
+    seen = [inference(X)]
+    for _ in range(2):
+        training = poptorch.trainingModel(model, options(), torch.optim.SGD(model.parameters(), 1))
+        training(X, Y)
+        training.destroy()
+        seen.append(inference(X))
+        assert torch.equal(seen[-1], model(X).detach())
+    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])
+
+
+def test_a_part_of_a_model_in_training_is_followed():
+    model = Net()
+    inference = poptorch.inferenceModel(model.layer, options())
+    inference(X)
+    training = poptorch.trainingModel(model, options(), torch.optim.SGD(model.parameters(), 1))
+    training(X, Y)
+    assert torch.equal(inference(X), model.layer(X).detach())
+    training(X, Y)
+    training.destroy()
+    assert torch.equal(inference(X), model.layer(X).detach())
