@@ -1,4 +1,4 @@
-"""``poptorch.profiling``: names in profiles for parts of a program."""
+"""``poptorch.profiling``, questions about devices, and the adapter's logger."""
 
 from __future__ import annotations
 

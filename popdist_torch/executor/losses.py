@@ -1,4 +1,4 @@
-"""Finds the loss of a model by what it calls, not by where it returns it."""
+"""Finds the loss of a model by what it calls, and stops a job at one that is no number."""
 
 from __future__ import annotations
 

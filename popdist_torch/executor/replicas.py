@@ -1,4 +1,4 @@
-"""What every local replica has of its own: a random stream, and buffers."""
+"""What every local replica has of its own: a random stream, and buffers; also for checkpoints."""
 
 from __future__ import annotations
 

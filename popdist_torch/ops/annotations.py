@@ -1,4 +1,7 @@
-"""Annotations that lay a model out over IPUs; on a host they check what they are given."""
+"""Annotations that lay a model out over IPUs, and whether code runs inside a wrapped model.
+
+On a host annotations check what they are given and change nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PopTorch's optimizers take beyond torch's: loss scaling, clipping, accumulator types."""
+"""What PopTorch's optimizers share: loss scaling, clipping, accumulator types, own steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``Options``: what a PopTorch program sets before it builds loaders and models."""
+"""``Options``: what a PopTorch program sets before it builds loaders and models.
+
+The first half reads options from files and from JSON, the second is the class.
+"""
 
 from __future__ import annotations
 

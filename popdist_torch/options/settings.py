@@ -1,7 +1,8 @@
-"""Fluent methods of options as declarations: which key, which check, what it means.
+"""Fluent methods of options as declarations, and the checks of their values.
 
-Most methods of PopTorch's options check one value and store it under one key. Declared here as
-data, they share one implementation, and the tables of the documentation are made from them.
+Most methods of PopTorch's options check one value and store it under one key: which key, which
+check, what it means. Declared here as data, they share one implementation, and the tables of the
+documentation are made from them.
 """
 
 from __future__ import annotations
