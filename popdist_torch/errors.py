@@ -19,6 +19,7 @@ CODES = declare(
         "PD311": "the instances changed different things between two updates",
         "PD312": "a gradient hook cannot be right where gradients are summed over replicas",
         "PD320": "gradients were changed before all processes had exchanged them",
+        "PD323": "instances wait for each other at different places",
         "PD322": "Lightning asks for something that Horovod cannot do",
         "PD321": "a process would train alone, though it was started with others",
         "PD390": "a model cannot be wrapped",

@@ -117,6 +117,7 @@ class InstanceSum:
     ) -> None:
         self.waited = 0.0
         self.noted: list[int] = []
+        self._horovod = horovod
         self._notes = notes
         self._parameters = list(parameters)
         self._factor = factor
@@ -127,7 +128,7 @@ class InstanceSum:
             spelled = str(dtype).removeprefix("torch.")
             items.append(Item(name, values.numel(), spelled, dtype.itemsize))
         # Of the most common type, so that it usually travels in the last slice of the gradients.
-        said = len(items) + (0 if notes is None else len(notes()))
+        said = len(items) + 1 + (0 if notes is None else len(notes()))
         items.append(Item(_USED, said, "float32", 4))
         layout = plan(
             items,
@@ -166,13 +167,22 @@ class InstanceSum:
         """Takes what is left, and waits for the sums, which become the parameters' gradients.
 
         Raises:
+            AgreementError: Another instance waits for all in a checkpoint.
             BackendError: Another instance ended or failed meanwhile.
         """
         started = time.perf_counter()
         self._exchange.finish()
         self.waited += time.perf_counter() - started
+        present, *self.noted = map(int, self._used[len(self._parameters) :].tolist())
+        if present != self._horovod.size():
+            raise AgreementError(
+                "PD323",
+                "some instances did not take part in an exchange of gradients",
+                value=f"{self._horovod.size() - present} of {self._horovod.size()} instances",
+                hint="they wait in Checkpoint.save() or load(), which all instances must call "
+                "(no `if rank == 0`), or have called hvd.join()",
+            )
         used = self._used.tolist()
-        self.noted = [int(note) for note in used[len(self._parameters) :]]
         for index, parameter in enumerate(self._parameters):
             if not used[index]:
                 parameter.grad = None
@@ -196,7 +206,7 @@ class InstanceSum:
             self._moved[index] = 1
             if index == len(self._parameters):
                 said = [int(parameter.grad is not None) for parameter in self._parameters]
-                said += [] if self._notes is None else self._notes()
+                said += [1] if self._notes is None else [1, *self._notes()]
                 self._used.copy_(torch.tensor(said))
                 continue
             gradient, view = _gradient(self._parameters[index]), self._views[index]

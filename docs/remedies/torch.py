@@ -78,6 +78,16 @@ REMEDIES = {
             "([plain loops](torch.md#plain-loops))."
         ),
     ),
+    "PD323": (
+        (
+            "Some instances call `Checkpoint.save()` or `load()`, as under `if rank == 0`, or "
+            "`hvd.join()`, while others train."
+        ),
+        (
+            "Call `save()` and `load()` on all instances: instance 0 alone writes and reads the "
+            "file ([checkpoints](torch.md#checkpoints))."
+        ),
+    ),
     "PD322": (
         (
             "Lightning's `sync_batchnorm` needs torch.distributed, or a reduction was asked for "

@@ -59,6 +59,7 @@ class Checkpoint:
                 all instances, and the file is as it was.
         """
         job = Job.joined(self._processes)
+        job.meet("Checkpoint.save()")
         own = {name: parts.own(part) for name, part in self._parts.items()}
         mine = file.packed({"parts": own, "random": file.state()}, ", ".join(own) or "nothing")
         everyone = job.gathered(mine)
@@ -75,6 +76,7 @@ class Checkpoint:
                 instances. It is raised on all instances, and nothing has been changed.
         """
         job = Job.joined(self._processes)
+        job.meet("Checkpoint.load()")
         content = job.from_first(job.on_first(self._bytes) or b"")
         if not content:
             return None

@@ -168,6 +168,31 @@ class Job:
             return cls()
         return cls(int(horovod.rank()), int(horovod.size()), horovod)
 
+    def meet(self, call: str) -> None:
+        """Waits until all instances make a call that all have to make.
+
+        Horovod's ``join`` does not let one that trains on wait for ever: its exchange ends without
+        this instance, and it notices.
+
+        Args:
+            call: What they call, for the message.
+
+        Raises:
+            CheckpointError: Others did something else.
+        """
+        if self.horovod is None:
+            return
+        try:
+            self.horovod.join()
+        except RuntimeError as error:
+            raise CheckpointError(
+                "PD323",
+                f"{call} was called on this instance, and others did something else",
+                value=str(error).splitlines()[0] if str(error) else type(error).__name__,
+                hint="call it on all instances (no `if rank == 0`); instance 0 alone touches the "
+                "file",
+            ) from error
+
     def gathered(self, content: bytes) -> list[bytes]:
         """What every instance has; all must call it.
 

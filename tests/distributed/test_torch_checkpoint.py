@@ -138,6 +138,54 @@ def refuse(path):
     return seen
 
 
+def on_one_instance(path, way):
+    """The idiom of other tools: the first process alone saves or loads, the others train on."""
+    import popdist_torch.horovod as hvd
+
+    hvd.init()
+    torch.manual_seed(1)
+    model = nn.Linear(2, 2)
+    if way == "executor":
+        options = popdist.poptorch.Options()
+        training = poptorch.trainingModel(Marked(model), options)
+        step = lambda: training(torch.ones(1, 2))  # noqa: E731
+    else:
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+        def step():
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+
+    saved = poptorch.Checkpoint(path, model=model)
+    for _ in range(2):
+        step()
+        saved.save()  # by all, which is right
+    try:
+        if hvd.rank() == 0:
+            saved.load() if way == "load" else saved.save()
+        step()
+    except poptorch.Error as error:
+        return {"error": str(error)}
+    return {"error": "none"}
+
+
+class Marked(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return poptorch.identity_loss(self.model(x), reduction="sum")
+
+
+@pytest.mark.parametrize("way", ["executor", "loop", "load"])
+def test_saving_on_one_instance_is_an_error_at_once(tmp_path, way):
+    for answer in run_job(on_one_instance, path=str(tmp_path / "run.pt"), way=way):
+        assert "PD323" in answer["error"]
+        assert "if rank == 0" in answer["error"]
+
+
 def test_trouble_with_the_file_is_an_error_on_all_instances(tmp_path):
     first, second = run_job(refuse, path=str(tmp_path / "run.pt"))
     assert first["values"] == second["values"] == {"best": 0.5}
