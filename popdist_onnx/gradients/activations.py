@@ -1,4 +1,4 @@
-"""Activation functions."""
+"""Activation functions: as operators, inside of recurrent ones, and softmax over an axis."""
 
 from __future__ import annotations
 

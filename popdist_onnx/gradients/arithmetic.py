@@ -1,4 +1,7 @@
-"""Operators of several tensors, element by element, with numpy's broadcasting."""
+"""Operators of several tensors, element by element, with numpy's broadcasting; dropout.
+
+Where a tensor was repeated to fit another, its gradient is summed over the copies (`unbroadcast`).
+"""
 
 from __future__ import annotations
 

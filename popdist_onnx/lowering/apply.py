@@ -1,4 +1,7 @@
-"""The pass: each node of ``ai.graphcore`` gives way to nodes of ``ai.onnx``."""
+"""The pass: each node of ``ai.graphcore`` gives way to nodes of ``ai.onnx``.
+
+Called graphs are written out where they are called, and lowered there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers: several convolutions at once, LSTM, dropout with a mask of its own shape."""
+"""Layers, losses and group normalisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which function rewrites which operator of ``ai.graphcore``, and what that function is given."""
+"""Which function rewrites which operator of ``ai.graphcore``, and what that function is given.
+
+Operators that no host can run are listed with the reason, and with what to use instead.
+"""
 
 from __future__ import annotations
 

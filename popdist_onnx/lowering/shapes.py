@@ -1,4 +1,7 @@
-"""Elements in another order or number: reshape, reverse, subsample, and the like."""
+"""Elements in another order, number or place.
+
+Reshape, reverse and subsample; medians; slices whose place is known only at run time; scatters.
+"""
 
 from __future__ import annotations
 
