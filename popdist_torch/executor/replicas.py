@@ -253,6 +253,11 @@ class ReplicaBuffers:
                 buffers = _buffers(part)
                 if buffers or taken[position]:
                     left[position] = {n: _Held.of(value) for n, value in buffers.items()}
+                    if index == HOST:
+                        # What forward has registered exists for the program at once.
+                        for name in left[position].keys() - taken[position].keys():
+                            held = left[position][name]
+                            taken[position][name] = _copied(held, None, None, HOST)
                     self._place(position)
 
     def watch(self) -> None:

@@ -310,3 +310,25 @@ def test_a_destroyed_wrapper_trains_again_unless_another_one_has_the_module():
     assert (reference.flat(model) != before).any()
     model.destroy()
     assert not first.isCompiled()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_buffer_that_forward_registers_is_one(replicas):
+    class Cached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            if not hasattr(self, "seen"):
+                self.register_buffer("seen", torch.zeros(3, dtype=torch.float64))
+            self.seen += x.sum(0)
+            return poptorch.identity_loss(self.layer(x).square(), reduction="mean")
+
+    model = Cached().double()
+    training = wrapped(model, poptorch.Options().replicationFactor(replicas))
+    for call in (1, 2):
+        training(X)
+        expected = call * X[: 8 // replicas].sum(0)
+        torch.testing.assert_close(model.seen, expected)
+        torch.testing.assert_close(model.state_dict()["seen"], expected)
