@@ -33,7 +33,7 @@ from popdist.poprun.plan.mpirun import build_command
 from popdist.poprun.plan.placement import place
 from popdist.poprun.supervisor.outcome import Outcome
 
-EXAMPLES = int(os.environ.get("POPDIST_EXAMPLES", "8000"))
+EXAMPLES = int(os.environ.get("POPDIST_EXAMPLES", "20000"))
 """How many jobs are asked for; ``make test-all`` asks for more."""
 EACH = 4  # in one example of the generator, whose own work is most of the time
 NASTY = [
@@ -258,7 +258,7 @@ COMMANDS = [
 def test_closed_streams_lead_to_no_traceback(tmp_path):
     program = f"COMMANDS = {COMMANDS!r}\n{CLOSED}"
     done = subprocess.run(
-        [sys.executable, "-c", program, str(max(40, EXAMPLES // 200))],
+        [sys.executable, "-c", program, str(EXAMPLES // 400)],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
         cwd=tmp_path, env={**os.environ, "POPDIST_STATE_DIR": str(tmp_path / "state")}, timeout=250,
     )  # fmt: skip
