@@ -40,6 +40,8 @@ test: $(READY) lint
 
 # What a random example finds becomes an explicit one, so that `make test` has it from then on.
 test-all: export HYPOTHESIS_PROFILE = explore
+test-all: export POPDIST_EXHAUSTIVE = 1
+test-all: export POPDIST_LARGE_TESTS = 1
 test-all:
 	@echo "== random examples: make test-all SEED=$(SEED) repeats them"
 	$(MAKE) test PYTEST_ADDOPTS=--hypothesis-seed=$(SEED)

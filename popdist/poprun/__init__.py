@@ -1,12 +1,9 @@
-"""poprun: starts the instances of a job over the real mpirun and stays honest about how it ends.
+"""poprun: starts the instances of a job over the real mpirun, and reports how each of them ended.
 
-A pipeline of pure steps with one impure end, and a folder for each::
+A pipeline of pure steps with one impure end::
 
-    command (options, parser) -> plan (job, placement, mpirun's argument list) with facts from
-        machines and devices of partitions -> supervision (the only one that starts and kills)
-        -> seeing
+    options -> machines -> plan (job, placement, mpirun's argument list) -> launch -> supervisor
 
-Beside each program runs a small guard (`supervision.guard`), which relays its output, reports its
-end, and takes it down when the launcher disappears. `doctor` looks at everything that a job needs
-on a machine.
+`guard` runs beside each program, `protocol` holds what supervisor and guard must agree on, `output`
+is what people see, and `partitions` hands out devices. `doctor` checks a machine before a job.
 """

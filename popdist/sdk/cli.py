@@ -41,8 +41,6 @@ def run_program(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_RUN_HELP)  # noqa: T201 - asked for
         return 0
-    # FOLDED
-
     try:
         become(arguments)
     except PopdistError as error:
