@@ -130,7 +130,8 @@ def _find(name: str) -> str | None:
         path = os.path.join(folder, name)
         if os.access(path, os.X_OK) and os.path.isfile(path):
             with open(path, "rb") as file:
-                return None if b"\0" in file.read(128) else path
+                start = file.read(128)
+            return None if b"\0" in start or start.startswith(b"\x7fELF") else path
     return None
 
 
