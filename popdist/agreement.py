@@ -1,14 +1,13 @@
-"""Do all instances mean the same thing? Found out before they exchange anything.
+"""Checks that all instances agree on facts before an exchange.
 
-Without this, unequal models end in a hang or, worse, in sums of unrelated numbers. Each instance
-states facts (name and value, both text). One digest of them all travels first; only where digests
-differ do the facts themselves, to say which.
+Without this check, unequal models end in a hang or in sums of unrelated numbers. Each instance
+states facts (name and value, both text). A digest of all facts is compared first; only where
+digests differ, the facts themselves are exchanged, to name the difference.
 
-Every question has the same form, whatever it is about. So an instance that asks about one variable
-more than the others, while they ask about their next step, is answered: the digests differ, and all
-learn who is where, instead of waiting for each other.
+Every comparison has the same form. So where one instance compares another variable than the others,
+the digests differ, and all instances report the difference instead of a hang.
 
-Each adapter raises an error type of its own, with the code PD007.
+Each adapter raises its own error type, with the code PD007.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     """
 
 ABSENT = "(absent)"
-"""What an instance is reported to say about a fact that it did not state."""
+"""The reported value of a fact that an instance did not state."""
 
 _LISTED = 8
 _LONGEST = 200

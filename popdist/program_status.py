@@ -3,10 +3,10 @@
 The guard of an instance hands the program an anonymous file (a memfd) and names its descriptor in
 the environment. The first process that imports popdist there states its number in the file's
 header, registers the interpreter's own `faulthandler` for a signal that nothing else uses, and
-keeps the header up to date while it waits for other instances. Whatever goes wrong in here must
-not disturb the program, so a file that is not the guard's is left alone.
+keeps the header up to date while it waits for other instances. No error in this module may
+disturb the program, so a file that is not the guard's is not changed.
 
-Programs that poprun has not started pay for one look at the environment.
+Programs that poprun has not started only pay for a lookup in the environment.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Page:
         self.write("")
 
     def write(self, where: str) -> None:
-        """States what the process waits for; an empty text for nothing."""
+        """States what the process waits for; an empty text for no waiting."""
         if os.getpid() != self._pid:  # a forked worker; the header is its parent's
             return
         self._count += 1
@@ -56,13 +56,13 @@ class _Page:
         os.pwrite(self._fd, text.ljust(WAITING_SIZE, b"\0"), 0)
 
     def write_progress(self, text: str) -> None:
-        """States how far the program is."""
+        """States the progress of the program."""
         if os.getpid() == self._pid:
             size = HEADER_SIZE - WAITING_SIZE
             os.pwrite(self._fd, text.encode()[:size].ljust(size, b"\0"), WAITING_SIZE)
 
     def clear(self) -> None:
-        """States nothing any more."""
+        """Clears the statement."""
         if os.getpid() == self._pid:
             os.pwrite(self._fd, bytes(HEADER_SIZE), 0)
 
@@ -71,7 +71,7 @@ _page: _Page | None = None
 
 
 def register() -> None:
-    """Lets the guard see this process, where there is a guard and no other process was first."""
+    """Registers this process with its guard, if there is a guard and no earlier process."""
     global _page  # noqa: PLW0603 - one page per process
     text = os.environ.get(VARIABLE, "")
     if _page is not None or not text.isdecimal() or not _is_ours(int(text)):
@@ -83,7 +83,7 @@ def register() -> None:
     import signal
     from contextlib import suppress
 
-    # While Python ends, `faulthandler` puts back what was there before: by default, death.
+    # At exit, `faulthandler` restores the previous action, by default the process's end.
     with suppress(ValueError):  # popdist may be imported by a thread, where Python forbids that
         signal.signal(DUMP_SIGNAL, signal.SIG_IGN)
     faulthandler.register(DUMP_SIGNAL, file=fd, all_threads=True)
@@ -92,7 +92,7 @@ def register() -> None:
 
 
 def release() -> None:
-    """Makes room for the program that this process starts, or becomes: that one is to be seen."""
+    """Releases the guard's file for the program that this process starts or becomes."""
     global _page  # noqa: PLW0603 - one page per process
     if _page is not None:
         import faulthandler
@@ -127,7 +127,7 @@ def _is_ours(fd: int) -> bool:
 
 
 def _is_taken(fd: int) -> bool:
-    """Whether another process, which still runs, was first."""
+    """Whether another process, which still runs, registered first."""
     first = os.pread(fd, HEADER_SIZE, 0).split(b" ")[0]
     if not first.isdigit() or int(first) == os.getpid():
         return False

@@ -1,7 +1,7 @@
 """The gradient exchange that the torch and the ONNX adapter share.
 
-`buckets` decides, from sizes alone, how gradients lie in flat buffers and in which slices those
-travel, and allocates the buffers; `allreduce` moves the slices over the real Horovod.
+`buckets` plans, from sizes alone, the layout of gradients in flat buffers and the slices that are
+exchanged, and allocates the buffers. `allreduce` sums the slices with the real Horovod.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sums the arenas of a plan over all instances, in place, over the real Horovod.
 
-Slices are submitted one by one and asynchronously. Horovod would copy small ones together into its
-fusion buffer and back, which costs more than it saves inside one machine (measured: 100 MB of 4 MiB
+Slices are submitted one by one and asynchronously. Horovod would copy small slices into its fusion
+buffer and back, which costs more than it saves inside one machine (measured: 100 MB of 4 MiB
 slices over 2 ranks take 80 ms with Horovod's default fusion and 31 ms without). Each slice is
 therefore a group of its own, and poprun starts Horovod with ``HOROVOD_DISABLE_GROUP_FUSION=1`` on
 one machine unless told otherwise. A fusion threshold of 0 would do the same, but leaves no buffer
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from popdist.exchange.buckets import Plan
 
 _WIRE_TYPES = {torch.bfloat16: torch.float32}
-"""Element types that Horovod rejects, with those they travel as; sums are cast back."""
+"""Element types that Horovod rejects, with the types that are sent; sums are cast back."""
 
 
 def gather(horovod: Any) -> Callable[[bytes], list[bytes]]:
-    """The transport by which `popdist.agreement` compares.
+    """The transport for `popdist.agreement`.
 
     Args:
         horovod: The module ``horovod.torch``, initialised.
 
     Returns:
-        Gives every instance what all of them hand in, of equal length.
+        A function that returns the bytes of all instances, of equal length.
     """
 
     def gathered(content: bytes) -> list[bytes]:
@@ -57,14 +57,15 @@ class Exchange:
         plan: The layout.
         arenas: Its flat buffers, on the host or on a device.
         horovod: The module ``horovod.torch``, initialised (see `popdist.backend.connect`).
-        name: Prefix of the names under which slices travel; equal on all instances, and unequal
-            for exchanges whose rounds overlap in time.
+        name: Prefix of the slices' names; equal on all instances, and unequal for exchanges whose
+            rounds overlap in time.
         average: Whether sums are divided by the number of instances.
-        fill: Called with a slice's items before it leaves, to bring them into the arenas; one that
-            lies in several slices is named again. None where items are computed there.
+        fill: Called with a slice's items before the slice is sent, to copy the items into the
+            arenas; an item in several slices is passed for each. None where items are computed in
+            the arenas.
 
     Raises:
-        BackendError: The buffers are not those of the plan.
+        BackendError: The buffers do not match the plan.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Exchange:
         self._horovod = horovod
         self._op = horovod.Average if average else horovod.Sum
         self._names = [f"{name}.{i}" for i in range(len(plan.slices))]
-        # Lent arenas have no memory between rounds, but their wires may.
+        # Lent arenas have no memory between rounds, but their send buffers may.
         wires = [_wire(arena, of.elements) for arena, of in zip(arenas, plan.arenas, strict=True)]
         self._direct = [wires[s.arena] is None for s in plan.slices]
         self._local = [arenas[s.arena][s.start : s.stop] for s in plan.slices]
@@ -111,14 +112,14 @@ class Exchange:
         self._complete = bytearray(len(self._plan.items))
 
     def lend(self, item: int, memory: torch.Tensor) -> None:
-        """Gives an item that lies in a lent arena its memory, until the end of this round.
+        """Sets the memory of an item in a lent arena, until the end of this round.
 
         Args:
             item: Index of the item.
-            memory: A contiguous 1-D tensor of its size, type and device.
+            memory: A contiguous 1-D tensor of the item's size, type and device.
 
         Raises:
-            BackendError: It is not.
+            BackendError: The tensor has another size, type or device, or is not contiguous.
         """
         arena = self._plan.arenas[self._plan.slots[item].arena]
         expected = (arena.dtype, arena.elements, True)
@@ -132,13 +133,13 @@ class Exchange:
                 self._wire[index] = self._local[index]
 
     def ready(self, item: int) -> None:
-        """Says that an item is complete in its arena; slices that wait for no other leave.
+        """Marks an item as complete in its arena; slices whose items are all complete are sent.
 
         Args:
             item: Index of the item.
 
         Raises:
-            BackendError: The item was complete already, so its slices may have left without it.
+            BackendError: The item was complete already, so its slices may be sent already.
         """
         if self._complete[item]:
             raise BackendError(
@@ -155,7 +156,7 @@ class Exchange:
                 self._submit(index)
 
     def finish(self) -> None:
-        """Submits what has not left yet, and waits until all arenas hold their sums.
+        """Sends the remaining slices, and waits until all arenas hold their sums.
 
         Raises:
             BackendError: Another instance ended or failed meanwhile.
@@ -185,7 +186,7 @@ class Exchange:
             raise BackendError("PD020", "a slice was to leave before its memory was lent")
         if not self._direct[index]:
             wire.copy_(local)
-        if wire.is_complex():  # Horovod has no such type; sums of the parts are parts of the sum
+        if wire.is_complex():  # Horovod has no complex type; the parts are summed
             wire = torch.view_as_real(wire)
         with _explained(self._names[index]):
             self._handles[index] = self._horovod.grouped_allreduce_async_(
@@ -195,7 +196,7 @@ class Exchange:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turns Horovod's word that it was shut down, at submission or later, into ours."""
+    """Turns Horovod's shutdown error, at submission or later, into popdist's error."""
     try:
         yield
     except RuntimeError as error:  # HorovodInternalError is one
@@ -209,7 +210,7 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def _wire(arena: torch.Tensor, elements: int) -> torch.Tensor | None:
-    """The buffer that travels; None where Horovod can take the arena itself."""
+    """The buffer that is sent; None where Horovod can use the arena itself."""
     dtype = _WIRE_TYPES.get(arena.dtype, arena.dtype)
     if arena.device.type == "cpu" and arena.dtype == dtype:
         return None

@@ -1,16 +1,16 @@
-"""How gradients lie in flat buffers, and in which slices those travel: sizes in, plan out.
+"""The layout of gradients in flat buffers, and the slices that are exchanged: sizes in, plan out.
 
-One buffer (an arena) per element type holds all gradients of that type back to back, so that
-exchanging them needs no copy. An arena travels in slices of a few MiB, whatever the tensors'
-borders are: one large MPI_Allreduce costs several times as much as the same bytes in pieces,
-because Open MPI allocates a temporary buffer of the whole size for it. A slice can leave as soon as
-the last item that lies in it is complete; with items in the order in which the backward pass
-completes them, the first slices travel while later gradients are still being computed.
+One buffer (an arena) per element type holds all gradients of that type without gaps, so that
+exchanging them needs no copy. An arena is exchanged in slices of a few MiB, independent of the
+tensors' borders: one large MPI_Allreduce costs several times as much as the same bytes in pieces,
+because Open MPI allocates a temporary buffer of the whole size. A slice is sent when its last item
+is complete. With items in the order of the backward pass, the first slices are exchanged while
+later gradients are still being computed.
 
-A large tensor need not be copied into an arena: it can travel in the memory in which it was
-computed. It then has an arena of its own, which is lent anew for each round.
+A large tensor need not be copied into an arena: the tensor can be exchanged in the memory in which
+it was computed. The tensor then has an arena of its own, whose memory is set (lent) in each round.
 
-The plan depends on nothing but its arguments, so all instances of a job make the same one.
+The plan depends only on its arguments, so all instances of a job make the same plan.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SLICE_BYTES = 4 << 20
-"""Large enough that latency does not count, small enough to stay clear of the cliff (see above)."""
+"""Large enough to hide latency, small enough to avoid the cost of large calls (see above)."""
 
 DEFAULT_TAIL_BYTES = 512 << 10
-"""What may be left to exchange when the last item is complete: nothing is left to hide it behind.
-Less would not be faster, as latency counts from here on."""
+"""The largest last slice, whose exchange cannot overlap with computing. A smaller slice would not
+be faster, because latency dominates below this size."""
 
 DEFAULT_LENT_BYTES = 1 << 20
-"""From here on, copying a tensor takes longer than exchanging one slice more."""
+"""From this size on, copying a tensor takes longer than exchanging one more slice."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Item:
     """One tensor that takes part.
 
     Attributes:
-        name: Its name, for messages.
-        elements: Its number of elements.
-        dtype: Its element type, by name.
+        name: The tensor's name, for messages.
+        elements: The number of elements.
+        dtype: The element type, by name.
         itemsize: Bytes per element.
     """
 
@@ -58,9 +58,9 @@ class Arena:
     """One flat buffer.
 
     Attributes:
-        dtype: Its element type, by name.
-        elements: Its number of elements.
-        lent: Whether it holds one item only, in memory that each round lends anew.
+        dtype: The element type, by name.
+        elements: The number of elements.
+        lent: Whether the arena holds one item only, in memory that is set in each round.
     """
 
     dtype: str
@@ -70,11 +70,11 @@ class Arena:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where an item lies.
+    """The place of an item.
 
     Attributes:
-        arena: Index of its arena.
-        start: Its first element there.
+        arena: Index of the arena.
+        start: The first element in the arena.
         stop: One past its last element.
     """
 
@@ -85,14 +85,14 @@ class Slot:
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of an arena that travels on its own.
+    """A part of an arena that is exchanged in one call.
 
     Attributes:
         arena: Index of the arena.
-        start: Its first element there.
-        stop: One past its last element.
-        items: Indices of the items that lie in it, wholly or in part; all must be complete before
-            it may leave.
+        start: The first element in the arena.
+        stop: One past the last element.
+        items: Indices of the items that overlap the slice; all must be complete before the slice
+            is sent.
     """
 
     arena: int
@@ -106,11 +106,11 @@ class Plan:
     """The layout of an exchange.
 
     Attributes:
-        items: What takes part, in the order given.
-        arenas: The flat buffers: one of each type, in the order in which they first occur, then
-            the lent ones.
-        slots: Where each item lies.
-        slices: What travels on its own; the slices of an arena tile it.
+        items: The tensors, in the order given.
+        arenas: The flat buffers: one per type, in the order of first occurrence, then the lent
+            arenas.
+        slots: The place of each item.
+        slices: The slices, which cover each arena without overlap.
     """
 
     items: tuple[Item, ...]
@@ -129,11 +129,11 @@ def plan(
     """Lays out an exchange.
 
     Args:
-        items: What takes part, in the order in which it will be complete.
-        slice_bytes: Size of a slice; the last ones of an arena may be smaller.
+        items: The tensors, in the order in which they will be complete.
+        slice_bytes: Size of a slice; the last slices of an arena may be smaller.
         tail_bytes: Largest size of the last slice of an arena, for exchanges that run while items
-            are still being computed; None for that of all slices.
-        lent_bytes: Items of this size or larger stay where they are computed; None for none.
+            are still being computed; None for ``slice_bytes``.
+        lent_bytes: Items of this size or larger remain in their own memory; None for no such items.
 
     Raises:
         ValueError: A slice cannot hold one element.
@@ -157,7 +157,7 @@ def plan(
         step = slice_bytes // first.itemsize
         if step < 1:
             raise ValueError(f"a slice of {slice_bytes} bytes cannot hold one {first.dtype}")
-        # What lies alone is complete at once; a smaller last slice would leave no earlier.
+        # A single item is complete at once; a smaller last slice would be sent no earlier.
         whole = tail_bytes is None or arenas[-1].lent
         tail = step if whole else min(step, max(1, (tail_bytes or 0) // first.itemsize))
         borders = _borders(stops[-1], step, tail)
@@ -166,7 +166,7 @@ def plan(
 
 
 def _borders(elements: int, step: int, tail: int) -> list[int]:
-    """Where slices begin and end: every ``step`` elements, and ``tail`` before the end."""
+    """The borders of slices: every ``step`` elements, and ``tail`` before the end."""
     borders = [*range(0, elements, step), elements]
     if elements and elements - borders[-2] > tail:
         borders.insert(-1, elements - tail)
@@ -195,10 +195,10 @@ def allocate(plan: Plan, *, device: torch.device | str = "cpu") -> list[torch.Te
 
     Args:
         plan: The plan.
-        device: Where they live.
+        device: The device of the arenas.
 
     Returns:
-        One zero-filled 1-D tensor per arena; one without elements for those that are lent.
+        One zero-filled 1-D tensor per arena; a tensor without elements for a lent arena.
     """
     return [
         torch.zeros(
@@ -219,8 +219,8 @@ def views(
         shapes: The shape of each item.
 
     Returns:
-        One tensor per item, of the item's shape, that shares the arena's memory; one without
-        elements for those in lent arenas.
+        One tensor per item, of the item's shape, that shares the arena's memory; a tensor without
+        elements for an item in a lent arena.
     """
     return [
         arenas[slot.arena]

@@ -1,14 +1,14 @@
 """Builds the real Horovod for the frameworks and the MPI of this Python environment.
 
-Run it as ``python -m popdist.horovod_build``. The steps, each a module of its own::
+The command is ``python -m popdist.horovod_build``. The steps, each a module of its own::
 
     options -> facts, frameworks (looked up)
             -> requirements, plan (pure)
             -> cache -> source + patches -> compilation (with diagnose)
             -> check (two ranks run `ranks`)
 
-`session` puts them in this order and talks to the user.
+`session` runs the steps in this order and prints the messages.
 
-Nothing outside the standard library is imported, and no framework: their versions are read from the
-metadata of the installed distributions.
+Only the standard library is imported. Versions of frameworks are read from the metadata of the
+installed distributions.
 """

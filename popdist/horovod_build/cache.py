@@ -1,7 +1,7 @@
 """The cache: wheels by key, the source, logs, and marks of environments that were checked.
 
-Several builds may run at once, in containers that share a home folder too: a wheel appears by an
-atomic rename, and a file lock keeps two processes from building the same one.
+Several builds may run at once, also in containers that share a home folder. A wheel appears by an
+atomic rename, and a file lock prevents two builds of the same wheel.
 """
 
 from __future__ import annotations
@@ -46,31 +46,16 @@ class Cache:
         return self._folder("source")
 
     def wheel(self, key: str) -> Path | None:
-        """The wheel that was built for a key.
-
-        Args:
-            key: The plan's key.
-
-        Returns:
-            Its path, or None.
-        """
+        """The path of the wheel that was built for a key, or None."""
         return next(iter(sorted((self.home / "wheels" / key).glob("*.whl"))), None)
 
     def store(self, plan: Plan, built: Path) -> Path:
-        """Takes a folder with a finished wheel in; the caller holds the lock.
-
-        Args:
-            plan: What was built.
-            built: A folder inside the cache that holds the wheel.
-
-        Returns:
-            The wheel's path in the cache.
-        """
+        """Moves a folder with a finished wheel into the cache; the caller holds the lock."""
         record = json.dumps(dict(plan.components), indent=2)
         (built / "components.json").write_text(record + "\n", encoding="utf-8")
         home = self._folder("wheels") / plan.key
         if home.exists():
-            # A rename cannot replace a folder that is not empty; the old one steps aside first.
+            # A rename cannot replace a folder that is not empty; the old folder is renamed first.
             aside = self.scratch("replaced")
             home.rename(aside / plan.key)
             built.rename(home)
@@ -82,17 +67,10 @@ class Cache:
         return wheel
 
     def scratch(self, label: str) -> Path:
-        """A new empty folder on the same file system as the wheels.
-
-        Args:
-            label: Part of its name.
-
-        Returns:
-            The folder; the caller removes it.
-        """
+        """A new empty folder on the file system of the wheels; the caller removes the folder."""
         home = self._folder("scratch")
         for left in home.iterdir():
-            # What a killed build left; no build takes this long. One that ends now removes its own.
+            # The folder of a killed build; no build takes this long.
             with suppress(FileNotFoundError):
                 if left.stat().st_mtime < time.time() - _ABANDONED_S:
                     shutil.rmtree(left, ignore_errors=True)
@@ -101,14 +79,7 @@ class Cache:
         return folder
 
     def new_log(self, key: str) -> Path:
-        """A path for a log; the oldest logs are removed.
-
-        Args:
-            key: The plan's key.
-
-        Returns:
-            The path of a file that does not exist yet.
-        """
+        """The path of a new log; the oldest logs are removed."""
         folder = self._folder("logs")
         for old in sorted(folder.glob("*.log"))[: -_KEPT_LOGS + 1]:
             old.unlink(missing_ok=True)
@@ -116,16 +87,9 @@ class Cache:
 
     @contextmanager
     def lock(self, key: str, on_wait: Callable[[], None]) -> Iterator[None]:
-        """Keeps other processes from building the same wheel.
+        """Locks the build of one wheel; ``on_wait`` is called once if another process has the lock.
 
-        The kernel releases the lock when its holder ends, however it ends.
-
-        Args:
-            key: The plan's key.
-            on_wait: Called once if another process holds the lock.
-
-        Yields:
-            While the lock is held.
+        The kernel releases the lock when the holder ends for any reason.
         """
         with (self._folder("locks") / f"{key}.lock").open("w") as file:
             try:
@@ -136,19 +100,11 @@ class Cache:
             yield
 
     def mark_checked(self, identity: str) -> None:
-        """Remembers that an installation passed its check.
-
-        Args:
-            identity: Tells this installation from any other and from itself after a change.
-        """
+        """Records that an installation, by its `identity`, passed the check."""
         self._mark(identity).touch()
 
     def was_checked(self, identity: str) -> bool:
-        """Whether an installation passed its check.
-
-        Args:
-            identity: As given to `mark_checked`.
-        """
+        """Whether an installation, by its `identity`, passed the check."""
         return self._mark(identity).exists()
 
     def _mark(self, identity: str) -> Path:

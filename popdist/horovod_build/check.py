@@ -1,4 +1,4 @@
-"""Proves that an installed Horovod works: a real allreduce between two ranks, per framework."""
+"""Checks that an installed Horovod works: a real allreduce between two ranks, per framework."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 RANKS = 2
 _PATIENCE_S = 240
 # A launcher's variables would make mpirun believe that it runs inside that launcher's job. Settings
-# of Open MPI's own (OMPI_MCA_*) stay, unless they come from an mpirun around us.
+# of Open MPI's own (OMPI_MCA_*) stay, unless an enclosing mpirun has set them.
 _FOREIGN = ("PMIX_", "PRTE_", "PMI_", "HYDRA_", "SLURM_", "POPDIST_")
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check has found.
+    """The result of a check.
 
     Attributes:
         framework: The binding, by its module's name in Horovod.
-        version: The framework's version, as it says itself.
-        device: Where the data was, ``"cpu"`` or ``"cuda"``.
-        abilities: What the binding was built with, such as ``("MPI", "Gloo")``.
+        version: The version that the framework reports.
+        device: The device of the data, ``"cpu"`` or ``"cuda"``.
+        abilities: The features of the build, such as ``("MPI", "Gloo")``.
     """
 
     framework: str
@@ -47,16 +47,10 @@ class Checked:
 
 
 def check(framework: str, mpi: Mpi, environ: Mapping[str, str], *, nccl: bool = False) -> Checked:
-    """Lets two ranks reduce different data, and compares with the known sums.
-
-    Args:
-        framework: ``"torch"`` or ``"tensorflow"``.
-        mpi: The MPI whose launcher is used.
-        environ: The user's environment.
-        nccl: Whether NCCL must be among the abilities.
+    """Runs two ranks that reduce different data, and compares the results with the known sums.
 
     Raises:
-        BuildError: The ranks failed, did not end, met no one, or got wrong sums.
+        BuildError: The ranks failed, timed out, did not connect, or got wrong sums.
     """
     with tempfile.TemporaryDirectory(prefix="popdist-check-") as folder:
         code, output = _run(command(framework, mpi, Path(folder)), environment(environ))
@@ -65,28 +59,12 @@ def check(framework: str, mpi: Mpi, environ: Mapping[str, str], *, nccl: bool = 
 
 
 def read_answers(folder: Path) -> list[dict[str, Any] | None]:
-    """What the ranks have answered.
-
-    Args:
-        folder: Where they write.
-
-    Returns:
-        The answer of each rank; None for one that gave none.
-    """
+    """The answer of each rank in ``folder``; None for a missing answer."""
     return [_answer(folder / str(rank)) for rank in range(RANKS)]
 
 
 def command(framework: str, mpi: Mpi, folder: Path) -> list[str]:
-    """The command that starts the ranks.
-
-    Args:
-        framework: The binding to check.
-        mpi: The MPI whose launcher is used.
-        folder: Where the ranks write their answers.
-
-    Returns:
-        Program and arguments; valid for Open MPI 4.1 and 5.
-    """
+    """The command that starts the ranks, valid for Open MPI 4.1 and 5."""
     return [
         *(str(mpi.mpirun), "-np", str(RANKS), "--host", f"localhost:{RANKS}", "--bind-to", "none"),
         *(sys.executable, str(Path(ranks.__file__)), framework, str(folder)),
@@ -96,12 +74,8 @@ def command(framework: str, mpi: Mpi, folder: Path) -> list[str]:
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of the check.
 
-    Args:
-        environ: The user's environment.
-
-    Returns:
-        It, without other launchers' variables, and set so that both versions of Open MPI start
-        two ranks on any machine, as root too.
+    Other launchers' variables are removed. The rest allows both versions of Open MPI to start two
+    ranks on any machine, as root too.
     """
     nested = launch(environ).by in {"poprun", "mpirun"}
     dropped = (*_FOREIGN, "OMPI_") if nested else _FOREIGN
@@ -112,8 +86,8 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        # Containers often forbid ranks to read each other's memory; Open MPI then fills the output
-        # with complaints before it copies through shared memory.
+        # Containers often forbid ranks to read each other's memory; Open MPI then prints many
+        # warnings before it copies through shared memory.
         "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
         "OMP_NUM_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -128,14 +102,7 @@ def judge(
     *,
     nccl: bool = False,
 ) -> Checked:
-    """Decides from exit code, output and answers. Pure.
-
-    Args:
-        framework: The binding that was checked.
-        code: mpirun's exit code; None where it did not end in time.
-        output: What mpirun and the ranks printed.
-        answers: What each rank wrote, None for a rank that wrote nothing.
-        nccl: Whether NCCL must be among the abilities.
+    """Decides from exit code (None after the time limit), output and answers. Pure.
 
     Raises:
         BuildError: The check failed.

@@ -1,8 +1,8 @@
 """Compiles and installs Horovod: the one step that takes minutes.
 
-The build runs in a session of its own, so that ending it ends every compiler process too. All its
-output goes to a log; the terminal sees how far it is. The time that is left is not forecast: the
-steps that take longest come last, and a number that keeps growing is worse than none.
+The build runs in its own session, so that ending the session ends every compiler process too. All
+output goes to a log; the terminal shows the progress. The remaining time is not estimated, because
+the slowest steps are the last and an estimate would keep growing.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Progress:
     """A state of the build.
 
     Attributes:
-        phase: What is going on, in words.
+        phase: The current phase, in words.
         done: Share of the compilation, from 0 to 1; None before it starts.
         steps: Finished steps and all steps, where known, such as ``"31/146"``.
-        doing: The file that was reached, where known.
+        doing: The current file, where known.
     """
 
     phase: str = "preparing"
@@ -54,12 +54,7 @@ class Progress:
 
 
 def advance(state: Progress, line: str) -> Progress:
-    """The state after one more line of output.
-
-    Args:
-        state: The state before.
-        line: A line of CMake's, Ninja's, make's or setuptools' output.
-    """
+    """The state after one more line of CMake's, Ninja's, make's or setuptools' output."""
     if match := _NINJA.match(line):
         step, steps = int(match.group(1)), int(match.group(2))
         share = step / max(1, steps)
@@ -74,24 +69,12 @@ def advance(state: Progress, line: str) -> Progress:
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds.
-
-    Args:
-        seconds: A duration.
-
-    Returns:
-        Such as ``"1:05"``.
-    """
+    """Seconds as minutes and seconds, such as ``"1:05"``."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def describe(state: Progress, elapsed: float) -> str:
-    """One line that says how far the build is.
-
-    Args:
-        state: The state.
-        elapsed: Seconds since the start.
-    """
+    """The progress as one line; ``elapsed`` is in seconds since the start."""
     parts = [state.phase]
     if state.done is not None:
         parts.append(f"{state.done:4.0%}" + (f" ({state.steps})" if state.steps else ""))
@@ -102,10 +85,10 @@ def describe(state: Progress, elapsed: float) -> str:
 
 
 class Display:
-    """Shows the progress: one live line on a terminal, a plain line now and then elsewhere.
+    """Shows the progress: one live line on a terminal, else a plain line every 15 seconds.
 
     Args:
-        stream: Where to.
+        stream: The stream for the lines.
         live: Whether the stream is a terminal.
     """
 
@@ -115,12 +98,7 @@ class Display:
         self._next = 0.0 if live else _PLAIN_EVERY_S
 
     def update(self, state: Progress, elapsed: float) -> None:
-        """Shows the state, unless it was shown just before.
-
-        Args:
-            state: The state.
-            elapsed: Seconds since the start.
-        """
+        """Shows the state, unless the last line is recent; ``elapsed`` is in seconds."""
         if elapsed < self._next:
             return
         self._next = elapsed + (_LIVE_EVERY_S if self._live else _PLAIN_EVERY_S)
@@ -153,18 +131,10 @@ _LOG_READ = 8 << 20
 def build(
     plan: Plan, root: Path, out: Path, log: Path, environ: Mapping[str, str], *, verbose: bool
 ) -> Path:
-    """Builds the wheel.
-
-    Args:
-        plan: The build.
-        root: The patched source.
-        out: An empty folder for the wheel.
-        log: Where all output goes.
-        environ: The user's environment.
-        verbose: Whether the output goes to the terminal too.
+    """Builds the wheel in the empty folder ``out``, from the patched source at ``root``.
 
     Raises:
-        BuildError: The compilation failed; the text says why, as far as the log tells.
+        BuildError: The compilation failed; the message has the reason where the log shows one.
     """
     command = [part.replace("{out}", str(out)) for part in plan.command]
     code = run(command, root, plan.environment(environ, root), log, verbose=verbose)
@@ -189,15 +159,7 @@ def run(
     *,
     verbose: bool,
 ) -> int:
-    """Runs a long command with its output in a log and its progress on the terminal.
-
-    Args:
-        command: The command.
-        folder: Where it runs.
-        environment: Its whole environment.
-        log: Where its output goes.
-        verbose: Whether its output goes to the terminal too.
-    """
+    """Runs a long command with its output in a log and its progress on the terminal."""
     display = Display(sys.stderr, live=sys.stderr.isatty() and not verbose)
     with log.open("ab") as record:
         record.write(("$ " + " ".join(command) + "\n").encode())
@@ -220,7 +182,7 @@ def run(
 
 
 def _follow(pipe: IO[bytes], record: IO[bytes], display: Display, *, verbose: bool) -> None:
-    """Copies the output to the log until it ends, and shows how far it is at every tick."""
+    """Copies the output to the log until its end, and shows the progress at every tick."""
     state, rest, start = Progress(), b"", time.monotonic()
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
@@ -241,7 +203,7 @@ def _follow(pipe: IO[bytes], record: IO[bytes], display: Display, *, verbose: bo
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends what is left of the build's session, and waits until it is gone."""
+    """Ends the remaining processes of the build's session, and waits for their end."""
     left = _signal(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_S
     while left and time.monotonic() < deadline:
@@ -252,7 +214,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Whether there was someone to signal."""
+    """Whether the process group still existed."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -261,7 +223,7 @@ def _signal(group: int, number: int) -> bool:
 
 
 def _ends(log: Path) -> str:
-    """A log's beginning and end; what lies between never held the reason."""
+    """The beginning and the end of a log; the middle of a long log is skipped."""
     size = log.stat().st_size
     with log.open("rb") as file:
         text = file.read(_LOG_READ)
@@ -275,10 +237,9 @@ _NAME = "horovod"
 
 
 def installed() -> str | None:
-    """The version of the installed Horovod; its local part is the key of our build.
+    """The version of the installed Horovod, such as ``"0.28.1+popdist.0123456789abcdef"``, or None.
 
-    Returns:
-        Such as ``"0.28.1+popdist.0123456789abcdef"``, or None.
+    The local part is the key of popdist's build.
     """
     try:
         return distribution(_NAME).version
@@ -287,11 +248,7 @@ def installed() -> str | None:
 
 
 def identity() -> str:
-    """Tells the installation from any other, and from itself after a reinstallation.
-
-    Returns:
-        Its place, version and time; empty where there is none.
-    """
+    """The installation's place, version and time, or an empty text; a reinstallation differs."""
     try:
         found = distribution(_NAME)
     except PackageNotFoundError:
@@ -303,9 +260,6 @@ def identity() -> str:
 
 def install(wheel: Path) -> None:
     """Installs a wheel into the running interpreter's environment, in place of any other.
-
-    Args:
-        wheel: The file.
 
     Raises:
         BuildError: pip refuses.

@@ -1,6 +1,6 @@
-"""From the text of a failure to its reason and its fix. Pure.
+"""Finds the reason and the fix of a failure in the text of a log. Pure.
 
-Tests feed it with logs of builds that were really broken.
+Tests use logs of builds that really failed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# The order of known reasons matters: one that makes others appear stands before them.
+# The order matters: a reason that causes others is listed before them.
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,9 @@ class Rule:
     """One known reason.
 
     Attributes:
-        pattern: Found in the log where this is the reason; searched line by line.
+        pattern: A regular expression that one line of the log matches.
         what: What was wrong, in words.
-        accepted: What would have worked; None where that says nothing new.
+        accepted: What would have worked; None where there is nothing to add.
         hint: The fix.
     """
 
@@ -149,7 +149,7 @@ BUILD = (
         "--without-tensorflow; and report it",
     ),
 )
-"""Of a compilation."""
+"""Reasons why a compilation fails."""
 
 DOWNLOAD = (
     Rule(
@@ -193,7 +193,7 @@ DOWNLOAD = (
         "pip install 'popdist[horovod]'",
     ),
 )
-"""Of a download with pip."""
+"""Reasons why a download with pip fails."""
 
 CHECK = (
     Rule(
@@ -240,7 +240,7 @@ CHECK = (
         "import the framework by hand to see why",
     ),
 )
-"""Of the check with two ranks."""
+"""Reasons why the check with two ranks fails."""
 
 
 _SEEN_LENGTH = 300
@@ -248,11 +248,11 @@ _SEEN_LENGTH = 300
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why something failed, and what to do.
+    """The reason for a failure, and the fix.
 
     Attributes:
         what: What was wrong, in words.
-        seen: The telling line.
+        seen: The line of the log that shows the reason.
         accepted: What would have worked.
         hint: The fix.
     """
@@ -264,14 +264,7 @@ class Diagnosis:
 
 
 def explain_build(log: str) -> Diagnosis:
-    """Why a compilation failed.
-
-    Args:
-        log: Its output.
-
-    Returns:
-        The reason; where none is known, the last lines that look like one.
-    """
+    """Why a compilation failed, from its output; with no known reason, the last line."""
     return _explain(
         log,
         BUILD,
@@ -285,11 +278,7 @@ def explain_build(log: str) -> Diagnosis:
 
 
 def explain_download(output: str) -> Diagnosis:
-    """Why pip could not download.
-
-    Args:
-        output: What pip printed.
-    """
+    """Why pip could not download, from pip's output."""
     return _explain(
         output,
         DOWNLOAD,
@@ -298,11 +287,7 @@ def explain_download(output: str) -> Diagnosis:
 
 
 def explain_check(output: str) -> Diagnosis:
-    """Why the two-rank check failed.
-
-    Args:
-        output: What mpirun and the ranks printed.
-    """
+    """Why the two-rank check failed, from the output of mpirun and the ranks."""
     return _explain(
         output,
         CHECK,

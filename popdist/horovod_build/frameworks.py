@@ -1,4 +1,4 @@
-"""Reads the frameworks' and the tools' versions from what pip recorded, without importing them."""
+"""Reads versions of frameworks and tools from pip's metadata, without importing the packages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOOLS = (
     *("pip", "setuptools", "wheel", "ninja"),
     *("packaging", "cffi", "cloudpickle", "psutil", "pyyaml"),
 )
-"""Distributions that our commands, Horovod's own setup.py, or its import need."""
+"""Distributions that the build commands, Horovod's setup.py, or Horovod's import need."""
 
 
 def torch() -> Framework | None:
@@ -32,47 +32,29 @@ def torch() -> Framework | None:
 
 
 def tensorflow() -> Framework | None:
-    """The installed TensorFlow, under whichever name it was published."""
+    """The installed TensorFlow, under any of its distribution names."""
     for name in _TENSORFLOW:
         installed = installed_version(name)
-        # The plain name may be a shell that only requires the real one (as on some platforms).
+        # The plain name may be an empty distribution that requires the real one.
         if installed is not None and find_spec("tensorflow") is not None:
             return Framework(name, installed)
     return None
 
 
 def tools() -> tuple[tuple[str, str | None], ...]:
-    """The tools of the build.
-
-    Returns:
-        Pairs of distribution and version, None for a missing one.
-    """
+    """Pairs of build tool and version; None for a missing tool."""
     return tuple((name, installed_version(name)) for name in TOOLS)
 
 
 def cmake(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """The cmake that is going to run.
-
-    Args:
-        environ: The environment, with the interpreter's programs first in ``PATH``.
-
-    Returns:
-        Path and version, or None twice.
-    """
+    """Path and version of the cmake on ``PATH``, or None twice."""
     path = shutil.which("cmake", path=environ.get("PATH"))
     match = re.search(r"version\s*([\d.]+)", answer([path, "--version"], environ)) if path else None
     return (path, match.group(1)) if path and match else (None, None)
 
 
 def cuda(environ: Mapping[str, str]) -> Cuda:
-    """The CUDA toolkit and NCCL, for a build with GPU operations.
-
-    Args:
-        environ: The environment; ``CUDA_HOME`` and ``HOROVOD_NCCL_HOME`` name places.
-
-    Returns:
-        Their record; what is missing is None there.
-    """
+    """The CUDA toolkit and NCCL; ``CUDA_HOME`` and ``HOROVOD_NCCL_HOME`` name their places."""
     given = environ.get("CUDA_HOME")
     nvcc = f"{given}/bin/nvcc" if given else shutil.which("nvcc", path=environ.get("PATH"))
     said = re.search(r"release ([\d.]+)", answer([nvcc, "--version"], environ)) if nvcc else None
@@ -87,14 +69,7 @@ def cuda(environ: Mapping[str, str]) -> Cuda:
 
 
 def installed_version(name: str) -> str | None:
-    """A distribution's version.
-
-    Args:
-        name: Its name.
-
-    Returns:
-        The version, or None where it is not installed.
-    """
+    """A distribution's version, or None where the distribution is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

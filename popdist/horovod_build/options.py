@@ -12,14 +12,7 @@ if TYPE_CHECKING:
 
 
 def default_folder(environ: Mapping[str, str]) -> Path:
-    """The cache of all of popdist, unless the user chooses another.
-
-    Args:
-        environ: The environment.
-
-    Returns:
-        The folder, which need not exist.
-    """
+    """The default folder of popdist's cache, which need not exist."""
     if environ.get("POPDIST_CACHE_DIR"):
         return Path(environ["POPDIST_CACHE_DIR"])
     if environ.get("XDG_CACHE_HOME"):
@@ -29,7 +22,7 @@ def default_folder(environ: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for.
+    """The options of the command line.
 
     Attributes:
         check: Only check the installed Horovod.
@@ -57,15 +50,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> Options:
-    """Reads the command line.
-
-    Args:
-        arguments: Without the program's name.
-        environ: The environment, for the default place of the cache.
-
-    Returns:
-        The options. A mistake ends the program with exit code 2, as argparse does.
-    """
+    """Reads the command line; a mistake ends the program with exit code 2, as in argparse."""
     given = _parser(default_folder(environ)).parse_args(arguments)
     return Options(
         cache=given.cache_dir.expanduser().absolute(),

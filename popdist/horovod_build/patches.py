@@ -1,11 +1,11 @@
 """Our changes to the Horovod 0.28.1 source, declared as data.
 
-Each patch names its reason and the versions it is for; which of them a build takes follows from
-what is built (`select`). An edit replaces a text that must occur exactly once in its file, so a
-source that differs from the published one is noticed rather than half patched.
+Each patch has a reason and the versions to which it applies; `select` chooses the patches of a
+build. An edit replaces a text that must occur exactly once in the file, so an unexpected source is
+an error and is never patched in part.
 
-What is *not* patched, because it was measured not to need it: the generated flatbuffers headers,
-and TensorFlow's ``mpi_ops.cc`` up to TensorFlow 2.21.
+Measurements showed that the generated flatbuffers headers, and TensorFlow's ``mpi_ops.cc`` up to
+TensorFlow 2.21, need no patch.
 """
 
 from __future__ import annotations
@@ -19,16 +19,11 @@ _RELEASE = re.compile(r"\d+(?:\.\d+)*")
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The numbers a version starts with, without trailing zeros.
+    """The numbers at the start of a version, without trailing zeros.
 
-    Local parts (``+cpu``) and pre-release marks do not order anything here. The `packaging`
-    distribution would take more, but it may be what is missing: this package has to say so.
-
-    Args:
-        version: Such as ``"2.13.0+cpu"``.
-
-    Returns:
-        Such as ``(2, 13)``; empty where the text starts with no number.
+    For ``"2.13.0+cpu"`` the numbers are ``(2, 13)``. Local parts (``+cpu``) and pre-release marks
+    are ignored. The `packaging` distribution is not used, because it may be missing, and this
+    package must then report so.
     """
     match = _RELEASE.match(version)
     numbers = [int(number) for number in match.group().split(".")] if match else []
@@ -74,7 +69,7 @@ class Edit:
     Attributes:
         path: The file, relative to the source's root.
         old: Text that occurs exactly once in it.
-        new: What takes its place.
+        new: The replacement.
     """
 
     path: str
@@ -84,7 +79,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Target:
-    """What is built, as far as patches depend on it.
+    """The properties of a build that patches depend on.
 
     Attributes:
         python: Version of the interpreter.
@@ -126,11 +121,7 @@ class Patch:
     open_mpi: VersionRange | None = None
 
     def applies(self, target: Target) -> bool:
-        """Whether a build takes this patch.
-
-        Args:
-            target: What is built.
-        """
+        """Whether a build takes this patch."""
         return (
             target.python in self.python
             and _covers(self.torch, target.torch)
@@ -162,8 +153,8 @@ def _covers(versions: VersionRange | None, built: str | None) -> bool:
 
 
 def _torch_standard(standard: int) -> tuple[Edit, ...]:
-    # The top one is for gloo: in C++17 its constants are inline, and a library that is half C++14
-    # and half C++17 defines them twice.
+    # The top file is for gloo: gloo's constants are inline in C++17, and a library of mixed C++14
+    # and C++17 parts defines the constants twice.
     return tuple(
         Edit(path, "set(CMAKE_CXX_STANDARD 14)", f"set(CMAKE_CXX_STANDARD {standard})")
         for path in ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
@@ -319,23 +310,11 @@ PATCHES: tuple[Patch, ...] = (
 
 
 def select(target: Target, patches: tuple[Patch, ...] = PATCHES) -> tuple[Patch, ...]:
-    """The patches that a build takes.
-
-    Args:
-        target: What is built.
-        patches: Those to choose from.
-    """
+    """The patches that a build takes."""
     return tuple(patch for patch in patches if patch.applies(target))
 
 
 def digest(patches: tuple[Patch, ...]) -> str:
-    """A fingerprint of what patches change; reasons and names are not part of it.
-
-    Args:
-        patches: The patches of a build.
-
-    Returns:
-        Sixteen hexadecimal digits.
-    """
+    """A fingerprint (16 hexadecimal digits) of the edits; reasons and names are not part of it."""
     edits = [asdict(edit) for patch in patches for edit in patch.edits]
     return hashlib.sha256(json.dumps(edits, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What is going to be built, how, and under which key it is kept. Pure: facts in, plan out."""
+"""The build: its components, patches, command and cache key. Pure: facts in, plan out."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from popdist.horovod_build.options import Options
 
 
-# How many compiler processes fit: by processors, by memory, or as asked for.
+# The number of compiler processes: by processors, by memory, or as asked for.
 
 
 BYTES_PER_JOB = 2_400_000_000
 """Room for one compiler process: measured 1.9 GB with GCC 12, and 2.4 GB with debug information."""
 
 DISK_NEEDED = 500_000_000
-"""Source, objects and wheel together, with room to spare."""
+"""Bytes for source, objects and wheel together, with a margin."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ class Jobs:
 
     Attributes:
         count: How many.
-        note: Why not as many as there are processors, or a warning; None where there is nothing
-            to say.
+        note: Why the number is below the number of processors, or a warning; None without either.
     """
 
     count: int
@@ -43,17 +42,10 @@ class Jobs:
 
 
 def choose_jobs(machine: Machine, requested: int | None) -> Jobs:
-    """Caps the compiler processes by the memory that is free now.
+    """Limits the compiler processes by the memory that is free now.
 
-    A number that the user asked for is taken, with a warning where it does not fit: the memory may
-    be about to become free, and only the user knows.
-
-    Args:
-        machine: Processors and memory.
-        requested: What the user asked for, if anything.
-
-    Returns:
-        The number and what to tell the user about it.
+    A number that the user asked for is kept, with a warning where memory is short, because the
+    memory may become free soon.
     """
     fitting = machine.available_memory // BYTES_PER_JOB
     memory = f"{machine.available_memory / 1e9:.1f} GB of memory is free"
@@ -121,15 +113,7 @@ class Plan:
         return f"{HOROVOD}+popdist.{self.key}"
 
     def environment(self, environ: Mapping[str, str], source: Path) -> dict[str, str]:
-        """The environment of the command.
-
-        Args:
-            environ: The user's environment.
-            source: Root of the unpacked source.
-
-        Returns:
-            It, without what belongs to other builds, and with this one's variables.
-        """
+        """The command's environment, without variables of other builds of Horovod."""
         kept = {
             name: value
             for name, value in environ.items()
@@ -141,13 +125,7 @@ class Plan:
 
 
 def make_plan(facts: Facts, options: Options) -> Plan:
-    """Decides the build.
-
-    Args:
-        facts: What was found; `popdist.horovod_build.requirements` has no complaint about its
-            frameworks and its MPI.
-        options: What the user asked for.
-    """
+    """Decides the build; frameworks and MPI in ``facts`` have passed the requirements."""
     assert facts.mpi is not None  # noqa: S101 - checked by requirements
     target = Target(
         python=facts.python.version,
@@ -180,21 +158,13 @@ def make_plan(facts: Facts, options: Options) -> Plan:
 
 
 def library_path(python: Python, mpi: Mpi, *, nccl: Path | None) -> str:
-    """Where the built libraries look for MPI (and NCCL) at run time.
+    """Where the built libraries look for MPI (and NCCL) at run time, as a CMake list.
 
-    Inside one environment the way from Horovod's libraries to MPI's is always the same, so it is
-    written relative to them; an MPI elsewhere is named by its absolute folder. The frameworks'
-    libraries are loaded by the frameworks before Horovod's; their folders are a second line.
-
-    Args:
-        python: The environment.
-        mpi: The MPI that is linked.
-        nccl: Root of the NCCL that is linked, if any.
-
-    Returns:
-        Folders, separated by semicolons (a CMake list).
+    Inside one environment the path from Horovod's libraries to MPI's libraries is fixed, so the
+    path is relative. An MPI outside of the environment has an absolute path. The frameworks load
+    their own libraries before Horovod's; the frameworks' folders are listed as a fallback.
     """
-    # horovod/torch and horovod/tensorflow lie equally deep.
+    # horovod/torch and horovod/tensorflow are equally deep.
     home = python.packages / "horovod" / "torch"
     wanted = [folder for folder in (mpi.library, nccl and nccl / "lib") if folder is not None]
     wanted += [python.packages / "torch" / "lib", python.packages / "tensorflow"]
@@ -232,7 +202,7 @@ def _components(
 
 
 def _switches(facts: Facts, *, nccl: bool) -> dict[str, str]:
-    """What is switched on and off; part of the key, and free of paths for that reason."""
+    """The options that are switched on or off; the key includes them, so they contain no paths."""
     gpu = {"GPU_OPERATIONS": "NCCL", "NCCL_LINK": "SHARED"} if nccl else {"WITHOUT_NVTX": "1"}
     switches = {
         "WITH_PYTORCH" if facts.torch is not None else "WITHOUT_PYTORCH": "1",
@@ -249,7 +219,7 @@ def _switches(facts: Facts, *, nccl: bool) -> dict[str, str]:
 
 
 def _search(facts: Facts) -> tuple[str, ...]:
-    """MPI's wrapper must be the first that CMake finds, and the environment's tools come next."""
+    """The folders for ``PATH``: MPI's wrapper first, then the environment's tools."""
     assert facts.mpi is not None  # noqa: S101 - checked by requirements
     mpi = [str(facts.mpi.mpicxx.parent)] if facts.mpi.mpicxx is not None else []
     return tuple(dict.fromkeys([*mpi, str(facts.python.scripts)]))
@@ -264,11 +234,11 @@ def _variables(facts: Facts, plan: Plan, rpath: str) -> dict[str, str]:
         "HOROVOD_BUILD_RPATH": rpath,
         "CMAKE_GENERATOR": "Ninja",
         "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
-        # Without it Horovod's setup.py asks for eight processes, whatever the level above says.
+        # Without this variable Horovod's setup.py starts eight processes.
         "MAKEFLAGS": f"-j{jobs}",
         # The bundled gloo declares CMake 2.8.12, which CMake 4 refuses unless told otherwise.
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
-        # The reasons for a failure are looked for in English.
+        # The patterns of failures are in English.
         "LC_ALL": "C.UTF-8",
         # CMake asks TensorFlow for its flags by importing it, several times.
         "TF_CPP_MIN_LOG_LEVEL": "3",

@@ -1,6 +1,6 @@
-"""What each rank of the check runs: ``ranks.py FRAMEWORK FOLDER``, started by mpirun.
+"""The program of each rank of the check: ``ranks.py FRAMEWORK FOLDER``, started by mpirun.
 
-It runs as a plain file, so it needs nothing of popdist in its path.
+The file runs without popdist on the module path.
 """
 
 from __future__ import annotations
@@ -15,26 +15,18 @@ _LENGTH = 5
 
 
 def contribution(rank: int) -> list[float]:
-    """What a rank adds: different in every rank and every element.
-
-    Args:
-        rank: Its number.
-    """
+    """The numbers that a rank adds: different in every rank and every element."""
     return [float(rank + 1 + index * (rank + 2)) for index in range(_LENGTH)]
 
 
 def expected(ranks: int) -> list[float]:
-    """The sums that every rank must get.
-
-    Args:
-        ranks: How many there are.
-    """
+    """The sums that each of ``ranks`` ranks must get."""
     return [sum(column) for column in zip(*map(contribution, range(ranks)), strict=True)]
 
 
 def _torch(horovod: Any, values: list[float]) -> tuple[list[float], str, str]:
     torch = import_module("torch")
-    # NCCL wants a GPU for every rank; with fewer, only the host's part can be checked.
+    # NCCL needs a GPU for every rank; with fewer GPUs, only the CPU path can be checked.
     gpus = horovod.nccl_built() and torch.cuda.device_count() >= horovod.size()
     device = f"cuda:{horovod.local_rank()}" if gpus else "cpu"
     tensor = torch.tensor(values, device=device)
@@ -49,15 +41,7 @@ def _tensorflow(horovod: Any, values: list[float]) -> tuple[list[float], str, st
 
 
 def answer(framework: str, horovod: Any) -> dict[str, Any]:
-    """Reduces this rank's numbers with those of the others.
-
-    Args:
-        framework: The binding.
-        horovod: Its module, initialised.
-
-    Returns:
-        What `popdist.horovod_build.check.judge` reads.
-    """
+    """Reduces this rank's numbers with the other ranks' and returns the input of `check.judge`."""
     reduce = {"torch": _torch, "tensorflow": _tensorflow}[framework]
     sums, version, device = reduce(horovod, contribution(horovod.rank()))
     built = {

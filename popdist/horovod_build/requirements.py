@@ -1,6 +1,6 @@
-"""What must be there before a build can start, and how to get it. Pure: facts in, errors out.
+"""The requirements of a build, and how to meet each. Pure: facts in, errors out.
 
-All complaints are returned together, so that a fresh machine is put right in one go.
+All unmet requirements are returned together, so that a fresh machine is repaired in one step.
 """
 
 from __future__ import annotations
@@ -24,24 +24,12 @@ _OLDEST_CMAKE = (3, 13)
 
 
 def problems_with_environment(facts: Facts, options: Options) -> list[BuildError]:
-    """What stands in the way of using Horovod here at all, cached or not.
-
-    Args:
-        facts: What was found.
-        options: What the user asked for.
-
-    Returns:
-        Errors to show, the most basic one first.
-    """
+    """Errors that prevent any use of Horovod here, cached or not; the most basic error is first."""
     return [*_frameworks(facts, options), *_mpi(facts.mpi), *_nccl(facts, options)]
 
 
 def problems_with_build(facts: Facts) -> list[BuildError]:
-    """What stands in the way of compiling here.
-
-    Args:
-        facts: What was found.
-    """
+    """Errors that prevent a compilation here."""
     return [*_compiler(facts), *_headers(facts), *_tools(facts), *_disk(facts)]
 
 
@@ -107,7 +95,7 @@ def _mpi(mpi: Mpi | None) -> Iterator[BuildError]:
 
 
 def _implementation(mpi: Mpi) -> str:
-    """MPICH's wrapper does not say whose it is; its launcher does."""
+    """MPICH's wrapper does not report the implementation; MPICH's launcher does."""
     known = mpi.implementation != "unknown"
     return mpi.implementation if known else mpi.launcher_implementation
 

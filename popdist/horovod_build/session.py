@@ -1,4 +1,4 @@
-"""The order of the steps, and what the user hears of them. Every step lives in its own module."""
+"""The order of the build's steps, and the messages to the user."""
 
 from __future__ import annotations
 
@@ -28,18 +28,14 @@ if TYPE_CHECKING:
     from popdist.horovod_build.check import Checked
 
 
-# What the user reads on the way; pure, so that tests can read it as well.
+# The texts for the user. Pure.
 
 
 _NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
 def headline(plan: Plan) -> str:
-    """What the plan is for, in one line.
-
-    Args:
-        plan: The plan.
-    """
+    """What the plan builds, in one line."""
     parts = dict(plan.components)
     bindings = " and ".join(parts[framework] for framework in plan.frameworks)
     extra = "" if parts["nccl"] == "off" else f", {parts['nccl']}"
@@ -47,14 +43,7 @@ def headline(plan: Plan) -> str:
 
 
 def explain_plan(facts: Facts, plan: Plan, wheel: Path | None, installed: str | None) -> str:
-    """Everything that is decided, for ``--print-plan``.
-
-    Args:
-        facts: What was found.
-        plan: What follows from it.
-        wheel: The cached wheel, if there is one.
-        installed: The installed version of Horovod, if any.
-    """
+    """All decisions, for ``--print-plan``; ``wheel`` is the cached wheel, if any."""
     assert facts.mpi is not None  # noqa: S101 - checked by requirements
     lines = [headline(plan), "", "What the wheel depends on:"]
     width = max(len(name) for name, _ in plan.components)
@@ -74,14 +63,7 @@ def explain_plan(facts: Facts, plan: Plan, wheel: Path | None, installed: str | 
 
 
 def verdict(results: Sequence[Checked]) -> str:
-    """What the check has shown.
-
-    Args:
-        results: One result per binding.
-
-    Returns:
-        A line per binding.
-    """
+    """The results of the check, a line per binding."""
     return "\n".join(
         f"  horovod.{result.framework}: two ranks reduced correctly with "
         f"{_NAMES[result.framework]} {result.version} on {result.device} "
@@ -96,7 +78,7 @@ _INTERRUPTED = 130
 
 
 class NotReadyError(Exception):
-    """There are reasons not to start; each is an error of its own."""
+    """The build cannot start; each reason is an error of its own."""
 
     def __init__(self, problems: Sequence[BuildError]) -> None:
         super().__init__(*problems)
@@ -104,14 +86,10 @@ class NotReadyError(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The whole program.
+    """Runs the program and returns the exit code.
 
-    Args:
-        arguments: The command line, without the program's name.
-
-    Returns:
-        The exit code: 0, 1 for what is wrong with machine or build, 130 after Ctrl-C. A mistake in
-        the command line ends the program with 2.
+    The code is 0 on success, 1 for a problem with the machine or the build, and 130 after Ctrl-C. A
+    mistake on the command line ends the program with 2.
     """
     options = parse(arguments, os.environ)
     before = signal.signal(signal.SIGTERM, _as_interrupt)
@@ -136,14 +114,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def gather(options: Options, environ: Mapping[str, str]) -> Facts:
-    """Looks everything up that the plan depends on.
-
-    Args:
-        options: What the user asked for.
-        environ: The environment.
-    """
+    """Looks up all facts that the plan depends on."""
     interpreter = python()
-    # What pip installed beside the interpreter is used even if the environment is not activated.
+    # Programs beside the interpreter are used even if the environment is not activated.
     search = os.pathsep.join([str(interpreter.scripts), environ.get("PATH", os.defpath)])
     inside = {**environ, "PATH": search}
     cmake, cmake_version = frameworks.cmake(inside)

@@ -1,4 +1,4 @@
-"""Gets the official source from PyPI, verifies it, unpacks it, and applies patches."""
+"""Downloads the official source from PyPI, verifies and unpacks the source, and applies patches."""
 
 from __future__ import annotations
 
@@ -19,22 +19,20 @@ if TYPE_CHECKING:
     from popdist.horovod_build.patches import Patch
 
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-"""Of the file that PyPI has served for Horovod 0.28.1 since its release."""
+"""The digest of PyPI's file of Horovod 0.28.1, unchanged since its release."""
 
 _ARCHIVE = f"horovod-{HOROVOD}.tar.gz"
 _CHUNK = 1 << 20
 
 
 def fetch(cache: Cache) -> Path:
-    """The verified source archive, downloaded by pip unless it is in the cache already.
+    """The verified source archive, from the cache or downloaded by pip.
 
-    pip is asked rather than the network, so that the user's mirror, proxy and certificates count.
-
-    Args:
-        cache: Where it is kept; a file put there by hand is taken as well.
+    The download uses pip, so that the user's mirror, proxy and certificates apply. A file that the
+    user put in the cache is used too.
 
     Raises:
-        BuildError: It cannot be downloaded, or is not the published file.
+        BuildError: The download failed, or the file is not the published source.
     """
     kept = cache.sources / _ARCHIVE
     if not kept.exists():
@@ -51,13 +49,10 @@ def fetch(cache: Cache) -> Path:
 
 
 def verify(archive: Path) -> None:
-    """Makes sure that a file is the published source.
-
-    Args:
-        archive: The file.
+    """Checks that a file is the published source.
 
     Raises:
-        BuildError: It is another one.
+        BuildError: The file differs.
     """
     seen = hashlib.sha256()
     with archive.open("rb") as file:
@@ -75,12 +70,7 @@ def verify(archive: Path) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpacks the source.
-
-    Args:
-        archive: The verified archive.
-        folder: An empty folder.
-    """
+    """Unpacks the verified source into an empty folder, and returns the source's root."""
     with tarfile.open(archive) as tar:
         # The filter came with security releases of every supported Python; the file is verified
         # either way.
@@ -92,11 +82,7 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 
 def apply(patches: tuple[Patch, ...], root: Path) -> None:
-    """Changes the source.
-
-    Args:
-        patches: What to change.
-        root: The root of the source.
+    """Applies patches to the source.
 
     Raises:
         BuildError: A text to be replaced does not occur exactly once.
@@ -117,13 +103,9 @@ def apply(patches: tuple[Patch, ...], root: Path) -> None:
 
 
 def link_nccl(home: Path, links: Path) -> None:
-    """Lays out NCCL as Horovod looks for it.
+    """Links NCCL into ``links`` in the layout that Horovod expects.
 
-    NCCL's wheel carries only ``libnccl.so.2``, which the linker finds under that name alone.
-
-    Args:
-        home: Root of NCCL.
-        links: The folder to make.
+    NCCL's wheel has only ``libnccl.so.2``, a name that the linker does not search for.
     """
     (links / "lib").mkdir(parents=True)
     (links / "include").symlink_to(home / "include")

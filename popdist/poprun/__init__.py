@@ -4,6 +4,6 @@ A pipeline of pure steps with one impure end::
 
     options -> machines -> plan (job, placement, mpirun's argument list) -> launch -> supervisor
 
-`guard` runs beside each program, `protocol` holds what supervisor and guard must agree on, `output`
-is what people see, and `partitions` hands out devices. `doctor` checks a machine before a job.
+`guard` runs beside each program, `protocol` is shared by supervisor and guard, `output` writes
+tables and reports, and `partitions` reserves devices. `doctor` checks a machine before a job.
 """

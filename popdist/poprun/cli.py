@@ -27,14 +27,14 @@ SUBCOMMANDS = {
     "doctor": "popdist.poprun.doctor.session",
     "partitions": "popdist.poprun.partitions.listing",
 }
-"""What a first word means instead of a program; ``poprun -- doctor`` starts the program."""
+"""Subcommands by first word; ``poprun -- doctor`` starts a program of that name."""
 _ANSWERED = {"help", "version", "completion"}
 
 
 def run() -> NoReturn:
-    """The command: runs the launcher, and ends with its exit code.
+    """The command: runs the launcher, and exits with its exit code.
 
-    Taking the interpreter down in order would cost milliseconds, and nothing is left to be done.
+    The process skips the interpreter's regular exit, which costs milliseconds.
     """
     code = main()
     try:
@@ -45,14 +45,10 @@ def run() -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the launcher.
+    """Runs the launcher; None means this process's command line.
 
-    Args:
-        arguments: The command line without the command's name; None for this process's.
-
-    Returns:
-        0, the exit code of the first instance that failed (128 + the number of a signal),
-        130 or 143 after an interrupt, or 2 for a mistake on the command line.
+    The exit code is 0, the first failed instance's exit code (128 + the number of a signal), 130 or
+    143 after an interrupt, or 2 for a mistake on the command line.
     """
     open_standard_streams()
     try:
@@ -62,18 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         say(f"poprun: {hide(str(error))}")
         return USAGE_EXIT_CODE
-    except KeyboardInterrupt:  # while a job is planned; later on, supervision answers for it
+    except KeyboardInterrupt:  # while a job is planned; later the supervisor handles signals
         return INTERRUPTED_EXIT_CODE
 
 
 def launch(arguments: Sequence[str]) -> int:
-    """Runs the launcher, and leaves it to the caller to say what is wrong.
-
-    Args:
-        arguments: The command line without the command's name.
-
-    Returns:
-        The exit code.
+    """Runs the launcher and returns the exit code; the caller prints the errors.
 
     Raises:
         PopdistError: The command line is wrong, or the job cannot be started.

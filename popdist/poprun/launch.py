@@ -1,4 +1,4 @@
-"""Starts a planned job, again where it failed and may be, and writes what is kept of it."""
+"""Starts a planned job, restarts a failed job where allowed, and writes results and logs."""
 
 from __future__ import annotations
 
@@ -25,22 +25,17 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 
 PAUSE_SECONDS = 1.0
-"""Between the end of a job and its next start, so that a hopeless one does not spin."""
+"""Seconds between the end of a job and its next start."""
 
 
 def rehearse(job: Job, build: Callable[[Run], Command]) -> Command:
-    """Does all that a launch does before it starts something, and leaves no trace.
+    """Performs the checks of a launch for a dry run, without leaving files.
 
-    Args:
-        job: The job.
-        build: Makes its command.
-
-    Returns:
-        The command, with a name in place of the job's private folder.
+    The command has a placeholder for the job's private folder.
 
     Raises:
         UsageError: As `Launch` raises it.
-        LaunchError: As `Launch` raises it, or the kernel or mpirun could not take the command.
+        LaunchError: As `Launch` raises it, or the kernel or mpirun cannot take the command.
     """
     signals = _signals(job)
     _kept_files(job)
@@ -57,7 +52,7 @@ def rehearse(job: Job, build: Callable[[Run], Command]) -> Command:
 
 
 def _as_started(command: Command, contexts: str, room: int) -> tuple[Command, str]:
-    """The command in the form that the kernel takes, and the text of its file, if it has one."""
+    """The command as the kernel takes it, and the text of its file, if any."""
     text = ""
     if needs_file(command, room):
         command, text = into_file(command, contexts)
@@ -73,10 +68,10 @@ class Launch:
         instances: Its placed instances.
         build: Makes the command for one start of a job with its instances.
         log: For the launcher's messages.
-        hosts_left: Finds out which hosts can take part in a restart.
+        hosts_left: Returns the hosts that can take part in a restart.
 
     Raises:
-        UsageError: ``--forward-signals`` names what cannot be passed on.
+        UsageError: ``--forward-signals`` names a signal that cannot be passed on.
         LaunchError: A place for logs or results cannot be written.
     """
 
@@ -103,11 +98,7 @@ class Launch:
         self._mpirun = ""
 
     def run(self) -> int:
-        """Runs the job to its end.
-
-        Returns:
-            The exit code.
-        """
+        """Runs the job to its end, and returns the exit code."""
         timelines: str | None = None
         try:
             while True:
@@ -130,7 +121,7 @@ class Launch:
         return outcome.exit_code
 
     def _attempt(self, folder: JobFolder, timelines: str | None) -> Outcome:
-        # A dry run comes by this module too, and needs none of these.
+        # A dry run loads this module too, and needs none of these.
         from popdist.poprun.output.status_line import Status, wants_color
         from popdist.poprun.supervisor.supervisor import Supervisor
 
@@ -187,7 +178,7 @@ class Launch:
         return self._job.limits.min_instances is None or self._fits_hosts()
 
     def _fits_hosts(self) -> bool:
-        """Makes the job what the hosts that answer can take; False where that is too little."""
+        """Adapts the job to the hosts that answer; False where too few instances remain."""
         from popdist.poprun.plan.fewer_hosts import on_hosts
 
         job, instances = self._whole
@@ -232,7 +223,7 @@ class Launch:
             return None
         if self._job.is_local:
             return folder.path
-        place = f"{self._files['timeline']}.parts"  # where other hosts see it too
+        place = f"{self._files['timeline']}.parts"  # visible to other hosts too
         os.makedirs(place, exist_ok=True)
         return place
 

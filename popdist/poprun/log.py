@@ -20,7 +20,7 @@ class Log:
         verbosity: 0 for warnings only, 1 for what is done, 2 for everything.
 
     Attributes:
-        before: Called before each message, to clear what must not mix with it.
+        before: Called before each message, to clear the status line.
     """
 
     def __init__(self, verbosity: int = 0) -> None:
@@ -50,10 +50,10 @@ class Log:
 
 
 def open_standard_streams() -> None:
-    """Opens those of the three standard streams that are closed, on nothing.
+    """Opens closed standard streams on the null device.
 
-    Otherwise the next file or pipe would get such a number and pass for the stream, and Python has
-    None in its place.
+    Otherwise the next opened file would get the number of a standard stream, and Python has None in
+    the stream's place.
     """
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -64,17 +64,17 @@ def open_standard_streams() -> None:
 
 
 def show(text: str) -> None:
-    """Writes an answer to standard output, whatever its encoding; a reader may have gone away.
+    """Writes an answer to standard output, in any encoding; a closed reader is no error.
 
     Raises:
-        LaunchError: It cannot be written, as to a disk that is full.
+        LaunchError: The write failed, as on a full disk.
     """
     encoding = sys.stdout.encoding or "utf-8"
     try:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is left in the buffer would be written, and fail again, when Python ends.
+        # Python would write the buffer's rest at exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -82,7 +82,7 @@ def show(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Writes a message to standard error; a reader that has gone away is no reason to fail."""
+    """Writes a message to standard error; a closed reader is no error."""
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Makes machines ready for a job: looks at other hosts, reserves devices, and gives both back."""
+"""Prepares machines for a job: checks other hosts, reserves devices, and releases the devices."""
 
 from __future__ import annotations
 
@@ -48,14 +48,7 @@ class Ready:
         self._reserve(job, environ, log)
 
     def shown(self, job: Job) -> tuple[Instance, ...]:
-        """The instances as the topology table shows them, with their NUMA nodes.
-
-        Args:
-            job: The job.
-
-        Returns:
-            The instances.
-        """
+        """The instances with their NUMA nodes, for the topology table."""
         from popdist.poprun.machines.cpus import usable_cpus, usable_nodes
         from popdist.poprun.plan.placement import label_numa
 
@@ -66,7 +59,7 @@ class Ready:
         )
 
     def hosts_left(self) -> set[str]:
-        """The hosts of the job that can take part in a restart: this one, and those that answer."""
+        """The hosts that can take part in a restart: this host, and the hosts that answer."""
         from popdist.poprun.machines.preflight import ask_hosts
         from popdist.poprun.machines.ssh import ssh_words
 
@@ -79,7 +72,7 @@ class Ready:
         return {name for name in names if name not in others or name in answered}
 
     def release(self) -> None:
-        """Gives back what was reserved."""
+        """Releases the reserved devices."""
         if self._reservation is not None:
             self._reservation.release()
 

@@ -1,7 +1,7 @@
 """Frozen records for the launcher's pipeline.
 
-They look like dataclasses to readers and type checkers (PEP 681). The launcher cannot use the real
-ones: ``dataclasses`` imports ``inspect``, which takes a third of the time a launch may cost.
+Readers and type checkers can treat a record as a dataclass (PEP 681). The launcher does not use the
+real ones: ``dataclasses`` imports ``inspect``, which takes a third of a launch's time budget.
 """
 
 from __future__ import annotations

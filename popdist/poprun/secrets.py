@@ -1,7 +1,7 @@
-"""Keeps what looks like a secret out of everything the launcher shows or writes.
+"""Hides values that look like secrets in everything that the launcher shows or writes.
 
-Values are judged by the name they stand under (``API_TOKEN=...``, ``--password ...``) and, where
-they stand alone, by the forms that well-known services give their keys.
+A value is judged by its name (``API_TOKEN=...``, ``--password ...``), or, without a name, by the
+key formats of well-known services.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = re.compile(
     r"|(?:api|access|account|auth|private|secret|signing|encryption|license|wandb)[_.-]?key)"
     r"(?:$|[_.-]|(?<=[a-z])(?=[A-Z]))"
 )
-# Names in which such a word means something else.
+# Names in which such a word has another meaning.
 _PLAIN = re.compile(
     r"(?:num|max|min|len|length|count|size|special|pad|bos|eos|unk|mask|sep|cls)[_.-]?\w*tokens?"
     r"|tokens?[_.-]?(?:per|count|length|limit|type|budget)|tokenizer|_?PWD|OLDPWD",
@@ -31,7 +31,7 @@ _VALUE = re.compile(
     r"|sk-[A-Za-z0-9_-]{16,}|xox[abprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
     r"|(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
-# A look behind keeps patterns from starting anew at each letter of a long word.
+# A lookbehind prevents a new match attempt at each letter of a long word.
 _NAMED = re.compile(r"(?<![\w.-])([\w.-]+)=(?=\S)")
 _NAMED_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s'\"]+|\S+")
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@")
@@ -39,28 +39,13 @@ _LONGEST_NAME = 200
 
 
 def is_secret(name: str) -> bool:
-    """Whether values under a name are to be hidden.
-
-    Args:
-        name: A variable's or an option's name.
-
-    Returns:
-        True where the name speaks of a token, a password, a key or the like.
-    """
+    """Whether a variable's or option's name means a token, a password, a key or the like."""
     bare = name.lstrip("-")[-_LONGEST_NAME:]
     return bool(_NAME.search(bare)) and not _PLAIN.search(bare)
 
 
 def hide(text: str) -> str:
-    """Hides keys and passwords inside a text.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The text without the values of assignments to names that say so, without keys of well-known
-        forms, and without passwords in URLs.
-    """
+    """Hides values of assignments to secret names, keys of known formats, and passwords in URLs."""
     kept, end = [], 0
     for match in _NAMED.finditer(text):
         if match.start() >= end and is_secret(match[1]):
@@ -72,14 +57,7 @@ def hide(text: str) -> str:
 
 
 def hide_assignment(text: str) -> str:
-    """Hides the value in ``NAME=VALUE`` where the name says so.
-
-    Args:
-        text: An assignment, or any other text.
-
-    Returns:
-        The text, safe to show.
-    """
+    """Hides the value in ``NAME=VALUE`` where the name means a secret."""
     words = text.split("=", 2)
     # In --env=NAME=VALUE the name stands behind an option's.
     for count in range(1, len(words)):
@@ -92,14 +70,7 @@ def hide_assignment(text: str) -> str:
 
 
 def hide_words(words: Iterable[str]) -> list[str]:
-    """Hides secrets in a command line.
-
-    Args:
-        words: Its words; an option's value is attached with ``=`` or is the next word.
-
-    Returns:
-        As many words, safe to show.
-    """
+    """Hides secrets in a command line; an option's value follows ``=`` or is the next word."""
     shown: list[str] = []
     next_is_secret = False
     for word in words:

@@ -1,6 +1,6 @@
 """One page about a run: ``python -m popdist.report RUN_FOLDER [-o FILE]``.
 
-`reading` takes in what poprun and the instances have left, however little; `figures` works out what
-a page shows; `drawing` makes pictures (SVG) of it and `page` puts all of it into one HTML file that
-needs nothing from anywhere else.
+`run_reader` reads the files of poprun and the instances; every file may be missing. `figures`
+computes the page's values. `drawing` makes SVG pictures, and `page` builds one HTML file that loads
+no other file.
 """

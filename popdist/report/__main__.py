@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program.
-
-    Args:
-        arguments: The command line; None for that of this process.
-
-    Returns:
-        The exit code: 2 where the folder or the place for the page is of no use.
-    """
+    """Runs the program; the exit code is 2 where the folder or the page's place is unusable."""
     parser = argparse.ArgumentParser(
         prog="python -m popdist.report",
         description="Turns the folder of a run (poprun --log-dir) into one HTML page.",

@@ -1,4 +1,4 @@
-"""Pictures as SVG: lines over an axis, and bars. Pure; nothing but text comes out."""
+"""Pictures as SVG text: lines over an axis, and bars. Pure."""
 
 from __future__ import annotations
 
@@ -22,24 +22,14 @@ _BAR = 22
 
 
 def color(place: int) -> str:
-    """The colour of a series.
-
-    Args:
-        place: Its place among the series.
-
-    Returns:
-        A colour; they repeat.
-    """
+    """The colour of a series by its place; colours repeat."""
     return COLORS[place % len(COLORS)]
 
 
 def lines(series: Mapping[int, Points], *, x: str, y: str) -> str:
-    """Lines over a common axis.
+    """Lines over a common axis, per instance; values that are not finite are gaps.
 
-    Args:
-        series: The points of each instance; values that are no finite numbers are gaps.
-        x: What the horizontal axis is.
-        y: What the vertical axis is; it starts at 0 or below.
+    ``x`` and ``y`` are the titles of the axes. The vertical axis starts at 0 or below.
     """
     finite = [(a, b) for points in series.values() for a, b in points if _drawn(a, b)]
     if not finite:
@@ -58,12 +48,7 @@ def lines(series: Mapping[int, Points], *, x: str, y: str) -> str:
 
 
 def stretches(work: Sequence[Work], most: float) -> str:
-    """Computing and waiting of one instance, one above the other.
-
-    Args:
-        work: Its stretches.
-        most: The longest round of any instance, in seconds, for a common scale.
-    """
+    """Computing and waiting of one instance, stacked; ``most`` is the scale's end in seconds."""
     height = 150
     across = _Axis(work[0].round, work[-1].round, _LEFT, _WIDTH - _RIGHT)
     up = _Axis(0.0, most * 1e3, height - _BOTTOM, _TOP)
@@ -78,12 +63,7 @@ def stretches(work: Sequence[Work], most: float) -> str:
 
 
 def bars(values: Mapping[int, Sequence[tuple[str, float]]], unit: str) -> str:
-    """A bar for each instance, of one or more parts.
-
-    Args:
-        values: For each instance, the CSS class and the length of each part.
-        unit: What the lengths are.
-    """
+    """A bar for each instance; each part has a CSS class and a length in ``unit``."""
     most = max(sum(length for _, length in parts) for parts in values.values()) or 1.0
     room = _WIDTH - 2 * _LEFT - _RIGHT
     drawn = []
@@ -126,7 +106,7 @@ class _Axis:
         return self._start + (here - low) / (high - low) * (self._end - self._start)
 
     def ticks(self) -> list[float]:
-        """Two to nine round values; decimals, as a step may be smaller than any float."""
+        """Two to nine round values, as decimals, as a step may be smaller than any float."""
         low, high = Decimal(self.low), Decimal(self.high)
         rough = (high - low) / 5
         power = Decimal(1).scaleb(rough.adjusted())

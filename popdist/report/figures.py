@@ -1,4 +1,4 @@
-"""What a page shows, worked out from what was read. Pure."""
+"""The values that a page shows, computed from the files of a run. Pure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MOST_SHOWN = 12
 
 @dataclass(frozen=True)
 class Work:
-    """What an instance did with its time, in one stretch or altogether.
+    """The time of an instance, in one stretch or in total.
 
     Attributes:
-        round: Up to which round of the exchange, from 1.
-        rounds: How many rounds these are.
-        computed: Seconds of a round in which it did anything but wait, on average.
-        waited: Seconds of a round in which it waited for the exchange.
+        round: The last round of the exchange, from 1.
+        rounds: The number of rounds.
+        computed: Mean seconds of a round in which the instance did not wait.
+        waited: Mean seconds of a round in which the instance waited for the exchange.
     """
 
     round: int
@@ -35,20 +35,13 @@ class Work:
 
     @property
     def share(self) -> float:
-        """The part of the time that went into waiting."""
+        """The fraction of the time that the instance waited."""
         whole = self.computed + self.waited
         return self.waited / whole if whole else 0.0
 
 
 def losses(lines: Iterable[Line]) -> Points:
-    """The loss over steps.
-
-    Args:
-        lines: The lines of one instance.
-
-    Returns:
-        Steps so far, and the mean loss of those of the line.
-    """
+    """The steps so far, and the mean loss of the steps of each line."""
     steps, points = 0, []
     for line in lines:
         steps += int(line["count"])
@@ -58,15 +51,9 @@ def losses(lines: Iterable[Line]) -> Points:
 
 
 def throughput(lines: Sequence[Line], began: float) -> Points:
-    """Samples of a second over time.
+    """Seconds since ``began`` (seconds since 1970), and samples per second between two lines.
 
-    Args:
-        lines: The lines of one instance.
-        began: What counts as the start, in seconds since 1970.
-
-    Returns:
-        Seconds since the start, and samples of a second between two points. The first line has no
-        line before it from which to count, and is left out.
+    The first line has no line before it, and is left out.
     """
     parts = [line for line in lines[1:] if "samples" in line]
     size = max(1, math.ceil(len(parts) / _MOST_POINTS))
@@ -81,14 +68,9 @@ def throughput(lines: Sequence[Line], began: float) -> Points:
 
 
 def work(lines: Sequence[Line]) -> list[Work]:
-    """Computing and waiting, over the rounds of the exchange.
+    """Computing and waiting, in stretches of one or more rounds of the exchange.
 
-    Args:
-        lines: The lines of one instance; the first is left out, because building the model and
-            starting up belong to it.
-
-    Returns:
-        Stretches of one or more rounds.
+    The first line is left out, because it includes building the model and starting up.
     """
     rounds = int(lines[0]["count"]) if lines else 0
     size = max(1, math.ceil((len(lines) - 1) / _MOST_POINTS))
@@ -104,14 +86,7 @@ def work(lines: Sequence[Line]) -> list[Work]:
 
 
 def altogether(stretches: Sequence[Work]) -> Work | None:
-    """All stretches as one.
-
-    Args:
-        stretches: Those of one instance.
-
-    Returns:
-        The averages; None where there are none.
-    """
+    """The averages over all stretches of one instance; None without stretches."""
     rounds = sum(one.rounds for one in stretches)
     if not rounds:
         return None
@@ -121,28 +96,14 @@ def altogether(stretches: Sequence[Work]) -> Work | None:
 
 
 def slowest(totals: dict[int, Work]) -> int | None:
-    """The instance for which the others wait: the one that computes longest.
-
-    Args:
-        totals: The work of each instance.
-
-    Returns:
-        Its index; None where fewer than two are known.
-    """
+    """The instance that computes longest, for which the others wait; None with fewer than two."""
     if len(totals) < 2:  # noqa: PLR2004 - one alone is neither slow nor fast
         return None
     return max(totals, key=lambda index: totals[index].computed)
 
 
 def memory(run: Run) -> dict[int, float]:
-    """The most memory that each instance had.
-
-    Args:
-        run: The run.
-
-    Returns:
-        Bytes by instance: the launcher's word at the end, or else what the instance noted last.
-    """
+    """Peak memory in bytes by instance: the launcher's value, or the instance's last note."""
     found: dict[int, float] = {}
     for lines in (run.steps, run.exchanges):
         for index, known in lines.items():
@@ -156,14 +117,7 @@ def memory(run: Run) -> dict[int, float]:
 
 
 def waits(trace: Iterable[Line]) -> dict[int, float]:
-    """How long each instance waited for others in collectives, by Horovod's trace.
-
-    Args:
-        trace: The merged events.
-
-    Returns:
-        Seconds by instance, of those for which there are any.
-    """
+    """Seconds that each instance waited for others in collectives, by Horovod's trace."""
     found: dict[int, float] = {}
     for event in trace:
         index, length = event.get("pid"), event.get("dur", 0)
@@ -174,13 +128,9 @@ def waits(trace: Iterable[Line]) -> dict[int, float]:
 
 
 def phases(trace: Iterable[Line]) -> dict[str, tuple[int, float]]:
-    """What the recording instance's collectives spent their time on.
+    """For each phase of the recording instance's collectives, the count and the seconds.
 
-    Args:
-        trace: The merged events.
-
-    Returns:
-        For each phase how often it came and its seconds, the longest first.
+    The longest phase is the first.
     """
     open_: dict[tuple[Any, Any], list[tuple[str, float]]] = {}
     found: dict[str, tuple[int, float]] = {}
@@ -198,15 +148,7 @@ def phases(trace: Iterable[Line]) -> dict[str, tuple[int, float]]:
 
 
 def shown(instances: Sequence[int], wanted: Iterable[int | None] = ()) -> list[int]:
-    """The instances that a picture shows, where all would be too many.
-
-    Args:
-        instances: All of them.
-        wanted: Those that must be among them, such as the slowest.
-
-    Returns:
-        At most twelve and the wanted ones, evenly spread.
-    """
+    """At most twelve evenly spread instances for a picture, and the wanted instances."""
     if len(instances) <= _MOST_SHOWN:
         return list(instances)
     step = (len(instances) - 1) / (_MOST_SHOWN - 1)
@@ -215,14 +157,7 @@ def shown(instances: Sequence[int], wanted: Iterable[int | None] = ()) -> list[i
 
 
 def thinned(points: Points) -> Points:
-    """Fewer points, each the mean of its neighbours.
-
-    Args:
-        points: All of them.
-
-    Returns:
-        At most four hundred. One that is no finite number stays so, for a picture to show the gap.
-    """
+    """At most four hundred points, each the mean of neighbours; NaN and infinity remain."""
     size = math.ceil(len(points) / _MOST_POINTS)
     if size <= 1:
         return points

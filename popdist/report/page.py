@@ -1,4 +1,4 @@
-"""Puts what is known of a run into one HTML page that loads nothing from anywhere."""
+"""One HTML page about a run, which loads no other file."""
 
 from __future__ import annotations
 
@@ -75,11 +75,7 @@ _MOST_HOSTS = 256
 
 
 def topology(run: Run) -> str:
-    """Draws who ran where: hosts, their instances, and the replicas of each.
-
-    Args:
-        run: What is known.
-    """
+    """Draws hosts, their instances, and the replicas of each instance."""
     known = {one["index"]: one for one in run.result.get("instances", [])}
     if not known:
         listed = ", ".join(map(str, run.instances))
@@ -146,11 +142,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def page(run: Run) -> str:
-    """Writes the page.
-
-    Args:
-        run: What is known.
-    """
+    """The page as HTML."""
     work = {index: figures.work(lines) for index, lines in sorted(run.exchanges.items())}
     totals = {index: whole for index, parts in work.items() if (whole := figures.altogether(parts))}
     slowest = figures.slowest(totals)
@@ -354,7 +346,7 @@ def _trace(run: Run) -> str:
 
 
 def _endings(run: Run) -> str:
-    """The attempts where there were several, and the last words of instances that failed."""
+    """The attempts where there were several, and the last lines of instances that failed."""
     parts = []
     attempts = run.result.get("attempts", [])
     if len(attempts) > 1:

@@ -1,6 +1,6 @@
-"""Takes in a run's folder: the result, what instances noted, the trace, and the ends of logs.
+"""Reads a run's folder: the result, the instances' metrics, the trace, and the ends of logs.
 
-Everything may be missing or cut off, because runs are looked at when they went wrong.
+Every file may be missing or cut off, because reports are made of failed runs too.
 """
 
 from __future__ import annotations
@@ -57,14 +57,10 @@ class Run:
 
 
 def read_run(folder: Path, timeline: Path | None = None) -> Run:
-    """Reads a run's folder.
-
-    Args:
-        folder: The folder that poprun made in the one of ``--log-dir``.
-        timeline: The trace, where it is not where the result says.
+    """Reads a run's folder; ``timeline`` is the trace where the result names another path.
 
     Raises:
-        LaunchError: There is no such folder, or nothing of a run in it.
+        LaunchError: The folder does not exist, or has no files of a run.
     """
     _require_run(folder)
     run = Run(folder)
@@ -121,7 +117,7 @@ def _looks_like_run(folder: Path) -> bool:
 
 
 def _newest_attempt(folder: Path) -> Path:
-    """The folder of the last start of the job: restarts have folders of their own."""
+    """The folder of the last start of the job; restarts have their own folders."""
     found = [
         path
         for path in folder.glob("restart.*")
@@ -146,7 +142,7 @@ def _result(folder: Path, gaps: list[str]) -> dict[str, Any]:
 
 
 def _sound(result: dict[str, Any], gaps: list[str]) -> dict[str, Any]:
-    """What has the types that its fields have by `popdist.poprun.output.result_json.FIELDS`."""
+    """The fields with the types of `popdist.poprun.output.result_json.FIELDS`."""
     bad = [name for name, types in _TYPES.items() if not isinstance(result.get(name), types)]
     sound = {name: value for name, value in result.items() if name not in bad}
     sound["instances"] = [one for one in result["instances"] if _is_instance(one)]
@@ -180,7 +176,7 @@ def _metrics(folder: Path, run: Run) -> int:
 
 
 def _line(text: str) -> Line | None:
-    """One whole line of metrics; None where it is cut off or something else."""
+    """One complete line of metrics; None for other lines."""
     try:
         line = json.loads(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """Starts a job from Python: `popdist.run` calls a function on every instance of a new job.
 
-Three places take part, each with a file of its own: the process that calls (`caller`), the launcher
-that it starts (`launcher`, which is poprun with a thread to its caller), and each instance
-(`instance`). Function and answers travel as pickles (`pickles`) over a connection that nobody else
-can use (`messages`).
+Three processes take part, each with its own file: the calling process (`caller`), the launcher that
+it starts (`launcher`, poprun with a thread for its caller), and each instance (`instance`). The
+function and the answers are pickles (`pickles`), sent over an authenticated connection
+(`messages`).
 """

@@ -41,7 +41,7 @@ _ABOUT_THE_COMMAND = {
     "emit-image",
     "emit-name",
 }
-"""Options that ask the command for a text, and start no job."""
+"""Options that only print a text, and start no job."""
 
 
 class JobError(PopdistError, RuntimeError):
@@ -137,20 +137,10 @@ def call(
     streams: Streams | None = None,
     limit: float | None = None,
 ) -> list[T]:
-    """Does what `run` does, with options in the form of a command line.
+    """Does the work of `run`, with options as command line words.
 
-    Args:
-        function: What every instance calls.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        words: Options of poprun.
-        environ: The launcher's environment; None for this process's.
-        cwd: The job's working directory; None for this process's.
-        streams: Where the job's output goes; None for this process's own.
-        limit: Seconds after which the job is ended from outside, whatever poprun does.
-
-    Returns:
-        The answers in the order of the instances.
+    ``limit`` is the number of seconds after which the job is ended in any case; None in
+    ``environ``, ``cwd`` or ``streams`` means this process's own.
 
     Raises:
         TimeoutError: The job did not end within the limit.
@@ -160,7 +150,7 @@ def call(
     environ = dict(os.environ if environ is None else environ)
     program = [sys.executable, "-c", _INSTANCE, _ROOT]
     line = parse([*words, "--", *program], environ)
-    job = make_job(line, environ)  # what is wrong with the options is said before anything starts
+    job = make_job(line, environ)  # mistakes in the options are reported before the start
     others = [host.name for host in job.hosts if not host.is_local]
     payload = pack(function, args, kwargs)
     folder = new_folder(with_pipes=False)
@@ -186,16 +176,10 @@ def call(
 
 
 def to_words(options: Mapping[str, Any]) -> list[str]:
-    """Writes keywords as options of a command line.
-
-    Args:
-        options: Values by the options' names, with underscores.
-
-    Returns:
-        The words.
+    """Command line words for keyword options.
 
     Raises:
-        UsageError: There is no such option, or it does not take such a value.
+        UsageError: The option is unknown, or does not take such a value.
     """
     words: list[str] = []
     for keyword, value in options.items():

@@ -1,4 +1,4 @@
-"""What an instance of a job runs that `popdist.run` has started: fetch, call, answer."""
+"""The program of an instance of `popdist.run`: fetches the call, runs it, and sends the answer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ if TYPE_CHECKING:
 
 
 def main(index: int | None = None) -> None:
-    """Calls the caller's function and gives it the answer, or what was raised.
+    """Runs the caller's function and sends the answer or the exception.
 
-    Args:
-        index: Which instance this is; None for what the launcher has said.
+    ``index`` is the instance's index; None for the launcher's value.
     """
     contact = os.environ.pop(CONTACT)
     if index is None:
         # Not `getInstanceIndex`, which needs as many replicas in every instance.
         index = topology().instance_index or 0
     packed = load(fetch(contact, index))
-    # As the caller sees it: modules are found in the same places, before all others.
+    # The caller's module path comes before this process's.
     sys.path[:0], sys.argv = packed["path"], packed["argv"]
     try:
         function, args, kwargs = load(packed["call"])
@@ -46,7 +45,7 @@ def main(index: int | None = None) -> None:
 
 
 def _fail(contact: str, index: int, error: Exception, unsent: str = "") -> NoReturn:
-    """Tells the caller what was raised, and ends as Python does."""
+    """Sends the exception to the caller, and exits as Python does."""
     # Without the frame of this file, which says nothing to a user; nothing else is left of an
     # answer that cannot be sent.
     if unsent:

@@ -22,11 +22,10 @@ _SIGTERM = 15
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Runs a job, and ends with its exit code.
+    """Runs a job, and exits with its exit code.
 
-    Args:
-        arguments: The caller's process number, its private folder, the descriptor for the report,
-            the file that gets the job's result, and poprun's command line.
+    The arguments are the caller's process number, its private folder, the descriptor for the
+    report, the file for the job's result, and poprun's command line.
     """
     caller, folder, report, path, *words = arguments
     _end_with(int(caller))
@@ -57,7 +56,7 @@ def _run(words: Sequence[str], path: str) -> tuple[int, dict[str, object]]:
 
 
 def _end_with(caller: int) -> None:
-    """Asks the kernel for a signal when the calling thread ends, at which the job is ended."""
+    """Requests a signal from the kernel when the calling thread ends; the signal ends the job."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGTERM, 0, 0, 0)

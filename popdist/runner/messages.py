@@ -1,9 +1,9 @@
-"""Carries the function to the instances and their answers back, over a socket.
+"""Sends the function to the instances and the answers back, over a socket.
 
-The instances of a local job use a socket in the caller's private folder. Those on other hosts
-connect over TCP to one of the caller's addresses. Every message is authenticated
-with a key that only the job's own processes have (in their environment): answers are pickles, and
-a pickle from anybody else could run code.
+The instances of a local job use a socket in the caller's private folder. Instances on other hosts
+connect over TCP to one of the caller's addresses. Every message is authenticated with a key that
+only the job's own processes have (in their environment): answers are pickles, and a pickle from
+another process could run code.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _PATIENCE_SECONDS = 20.0
 
 
 class Server:
-    """Gives the call to instances that ask for it, and takes their answers.
+    """Sends the call to instances that ask for it, and receives their answers.
 
     Args:
-        call: What instances get.
+        call: The bytes that instances get.
         folder: A private folder for the socket.
-        hosts: Other hosts that instances may run on; none for a local job.
+        hosts: Other hosts of the job; none for a local job.
 
     Attributes:
         contact: The value of `CONTACT`.
@@ -62,7 +62,7 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Takes no more connections."""
+        """Closes the socket for new connections."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._socket.close()
@@ -86,19 +86,12 @@ class Server:
                     index = int(request.removeprefix(_ANSWER))
                     self.answers[index] = _receive(connection, self._key)
                     _send(connection, self._key, b"taken")
-            except (OSError, ValueError):  # a stranger, or an instance that has died
+            except (OSError, ValueError):  # an unknown process, or an instance that has died
                 return
 
 
 def fetch(contact: str, index: int) -> bytes:
-    """Asks the caller what to do.
-
-    Args:
-        contact: The value of `CONTACT`.
-        index: The instance that asks.
-
-    Returns:
-        The call.
+    """Fetches the call from the caller.
 
     Raises:
         OSError: The caller cannot be reached.
@@ -110,12 +103,7 @@ def fetch(contact: str, index: int) -> bytes:
 
 
 def give(contact: str, index: int, answer: bytes) -> None:
-    """Gives an answer to the caller, and waits until it is taken.
-
-    Args:
-        contact: The value of `CONTACT`.
-        index: The instance that answers.
-        answer: What it answers.
+    """Sends an answer to the caller, and waits until the caller has received it.
 
     Raises:
         OSError: The caller cannot be reached.
@@ -149,7 +137,7 @@ def _connect(contact: str) -> tuple[bytes, socket.socket]:
 
 @contextmanager
 def _socket_in(folder: str) -> Iterator[str]:
-    """The path of the socket, by a descriptor: a path of its own may have 107 bytes only."""
+    """The path of the socket through a descriptor, as socket paths are limited to 107 bytes."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{fd}/socket"
@@ -158,7 +146,7 @@ def _socket_in(folder: str) -> Iterator[str]:
 
 
 def _addresses(hosts: Sequence[str]) -> list[str]:
-    """This machine's addresses as the hosts see them, by the routes towards them, and its name."""
+    """This machine's addresses on the routes to the hosts, and its name."""
     found: dict[str, None] = {}
     for host in hosts:
         # Connecting a datagram socket sends nothing: it only chooses the route. A host's name may

@@ -1,8 +1,8 @@
-"""Functions and values as bytes, wherever the functions are from.
+"""Functions and values as bytes, also functions of scripts and notebooks.
 
-With cloudpickle, what a script or a notebook defines travels whole; so no module is imported again
-in the instances, and no ``if __name__ == "__main__"`` is needed. What an importable module defines
-travels by its name, for which pickle is enough.
+cloudpickle includes the code that a script or a notebook defines, so instances import no such
+module again, and no ``if __name__ == "__main__"`` is needed. Functions of importable modules are
+pickled by name.
 """
 
 from __future__ import annotations
@@ -23,17 +23,10 @@ if TYPE_CHECKING:
 
 
 def dump(value: object, function: object = None) -> bytes:
-    """Pickles a value.
-
-    Args:
-        value: The value.
-        function: The function that it belongs to, whose module may have to travel with it.
-
-    Returns:
-        Its pickle.
+    """Pickles a value; the module of ``function`` is included where instances cannot import it.
 
     Raises:
-        ArgumentError: Something in it cannot be pickled.
+        ArgumentError: A part of the value cannot be pickled.
     """
     try:
         try:
@@ -56,18 +49,12 @@ def dump(value: object, function: object = None) -> bytes:
 
 
 def pack(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Packs a call for the instances, with the places where they look for modules.
+    """Packs a call for the instances, with the caller's module path.
 
-    Args:
-        function: The function.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-
-    Returns:
-        A pickle that needs no module of the caller to be read, and holds another that may.
+    The outer pickle needs no module of the caller; the inner pickle may.
 
     Raises:
-        ArgumentError: Something in it cannot be pickled.
+        ArgumentError: A part of the call cannot be pickled.
     """
     call = dump((function, tuple(args), dict(kwargs)), function)
     return pickle.dumps({"call": call, "path": list(sys.path), "argv": list(sys.argv)})
@@ -79,7 +66,7 @@ def load(data: bytes) -> Any:
 
 
 class _ByNames(pickle.Pickler):
-    """Refuses what has no name that can be imported: what the calling program itself defines."""
+    """Refuses values without an importable name, such as the calling program's own functions."""
 
     def reducer_override(self, value: Any) -> Any:
         if getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
@@ -101,7 +88,7 @@ def _dump_by_names(value: object) -> bytes:
 
 @contextmanager
 def _whole_module(function: object, cloudpickle: Any) -> Iterator[None]:
-    """Lets a module travel whole where the instances could not import it, as one made by `exec`."""
+    """Includes a module's code in the pickle where instances could not import the module."""
     name = getattr(function, "__module__", None) or ""
     module = sys.modules.get(name)
     if module is None or name == "__main__" or _can_be_imported(module):

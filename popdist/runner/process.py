@@ -1,4 +1,4 @@
-"""Runs a process that starts a job: shows what it says, passes interrupts on, leaves nothing."""
+"""Runs a process that starts a job: shows its output, forwards interrupts, and ends the process."""
 
 from __future__ import annotations
 
@@ -49,20 +49,13 @@ def run_process(
     streams: Streams,
     limit: float | None = None,
 ) -> tuple[int, bytes]:
-    """Runs a process to its end.
+    """Runs a process to its end; returns the exit code and the bytes of its report.
 
-    Args:
-        words: Makes the program and its arguments from a descriptor to which it may report.
-        environ: Its environment.
-        cwd: Its working directory; None for this process's.
-        streams: Where its output goes.
-        limit: Seconds after which it is ended; None for never.
-
-    Returns:
-        Its exit code, and what it has reported.
+    ``words`` makes the command from a descriptor for the report. After ``limit`` seconds the
+    process is ended.
 
     Raises:
-        TimeoutError: It did not end in time.
+        TimeoutError: The process did not end in time.
         KeyboardInterrupt: This process was interrupted; the job has ended.
     """
     report = bytearray()
@@ -100,7 +93,7 @@ def run_process(
 def _read_all(
     process: subprocess.Popen[bytes], shows: dict[int, Show], until: float | None
 ) -> None:
-    """Shows what comes until the process has ended."""
+    """Shows the output until the process has ended."""
     try:
         _read(shows, until)
         process.wait()
@@ -118,7 +111,7 @@ def _read_all(
 
 
 def _read(shows: dict[int, Show], until: float | None) -> None:
-    """Shows what comes until all streams have ended."""
+    """Shows the output until all streams have ended."""
     with selectors.DefaultSelector() as selector:
         for fd in shows:
             selector.register(fd, selectors.EVENT_READ)

@@ -1,7 +1,7 @@
 """Programs written for the IPU SDK run without changing a line.
 
-`finder` says which module of ours stands for which of the SDK's and serves them to ``import``;
-`cli` (``popdist-sdk``, and ``python -m popdist.sdk`` for one program), `permanent` and `startup`
-are the ways in; `surface` lists what each module publishes and how it fares on a host; `check`
-looks programs up in the lists.
+`finder` maps the SDK's module names to popdist's modules and serves them to ``import``. `cli`
+(``popdist-sdk``, and ``python -m popdist.sdk`` for one program), `permanent` and `startup` enable
+the names. `surface` lists the published names of each module and their support on a host. `check`
+looks the names of programs up in these lists.
 """

@@ -30,14 +30,7 @@ See also: popdist-sdk --help"""
 
 
 def run_program(arguments: Sequence[str]) -> int:
-    """Runs ``python -m popdist.sdk``.
-
-    Args:
-        arguments: Its command line.
-
-    Returns:
-        The exit code where no program was started.
-    """
+    """Runs ``python -m popdist.sdk``; returns an exit code where no program was started."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_RUN_HELP)  # noqa: T201 - asked for
         return 0
@@ -48,14 +41,10 @@ def run_program(arguments: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs ``popdist-sdk``.
+    """Runs ``popdist-sdk``; None means this process's command line.
 
-    Args:
-        arguments: The command line without the command's name; None for this process's.
-
-    Returns:
-        0; 1 where the names are not enabled, or a checked program uses what is refused or unknown;
-        2 for a mistake.
+    The exit code is 0; 1 where the names are not enabled, or a checked program uses a refused or
+    unknown name; 2 for a mistake.
     """
     parser = _parser()
     asked = parser.parse_args(arguments)
@@ -114,23 +103,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _DEAF = {"I": "isolated", "E": "ignore_environment", "S": "no_site"}
-"""Options with which Python starts without the names, and their names in `sys.flags`."""
+"""Options that start Python without the names, with their names in `sys.flags`."""
 
 _WITH_VALUE = "WXcm"
 
 
 def become(arguments: Sequence[str]) -> NoReturn:
-    """Replaces this process by a Python that knows the SDK's names.
+    """Replaces this process by a Python that has the SDK's names.
 
-    What a program sees of itself (`sys.argv`, ``sys.path[0]``, ``__main__``, exit codes,
-    tracebacks, the workers it spawns) is as under a plain ``python``, because it is one.
-
-    Args:
-        arguments: Python's own: options, then a program, ``-m module``, ``-c code`` or ``-``, and
-            the program's arguments.
+    The program's own view (`sys.argv`, ``sys.path[0]``, ``__main__``, exit codes, tracebacks,
+    worker processes) is the same as under a plain ``python``. The arguments are Python's: options,
+    then a program, ``-m module``, ``-c code`` or ``-``, and the program's arguments.
 
     Raises:
-        UsageError: Python is told to start without the names.
+        UsageError: An option would start Python without the names.
     """
     words = [*_own_options(), *arguments]
     refused = [letter for letter in _letters(words) if letter in _DEAF]
@@ -151,9 +137,9 @@ def become(arguments: Sequence[str]) -> NoReturn:
 
 
 def _own_options() -> list[str]:
-    """The words of this interpreter's command line in front of ``-m popdist.sdk``.
+    """The words of this interpreter's command line before ``-m popdist.sdk``.
 
-    They are its options, or a tool that was told to run this module, such as a profiler.
+    The words are Python's options, or a tool that runs this module, such as a profiler.
     """
     words = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
     module = words.pop()
@@ -162,7 +148,7 @@ def _own_options() -> list[str]:
 
 
 def _letters(words: Sequence[str]) -> list[str]:
-    """The one-letter options in front of the program."""
+    """The one-letter options before the program."""
     letters: list[str] = []
     pending = iter(words)
     for word in pending:

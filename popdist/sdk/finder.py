@@ -1,11 +1,11 @@
-"""Serves the SDK's module names to ``import``, from modules of ours.
+"""Serves the SDK's module names to ``import``, from popdist's modules.
 
-Interpreters start with this file where the names are enabled, so at first it imports nothing but
-`sys`, not even `__future__`. It is loaded by its place then, without `popdist` around it: importing
-`popdist` tells the launcher that a process is the instance's program.
+Where the names are enabled, interpreters load this file at startup by its path. So the file imports
+only `sys` at first, not even `__future__`, and does not import `popdist`: importing `popdist` tells
+the launcher that a process is the instance's program.
 
-A module of ours is served as it is: ``poptorch is popdist_torch``, and a class is the same by
-whichever name it was imported.
+A popdist module is served unchanged: ``poptorch is popdist_torch``, and a class is the same under
+both names.
 """
 
 import sys
@@ -22,24 +22,17 @@ ALIASES: dict[str, str] = {
     "poptorch": "popdist_torch",
     "tensorflow.python.ipu": "popdist_tf.ipu",
 }
-"""The SDK's modules and ours: the one declaration of it. Sub-modules follow."""
+"""The SDK's modules and popdist's; submodules map accordingly."""
 
 # By name, as what is served is: the lists of the SDK's names stand on this module, not below it.
 _REFUSALS = "popdist.sdk.surface"
 
-_ABSENT = ("popxl",)  # modules of the SDK for which there is nothing, refused with a word
+_ABSENT = ("popxl",)  # modules of the SDK without a counterpart, refused with a message
 _TOPS = {name.partition(".")[0] for name in (*ALIASES, *_ABSENT)}
 
 
 def ours(name: str) -> str | None:
-    """The module of ours that a module name of the SDK stands for.
-
-    Args:
-        name: Any absolute module name.
-
-    Returns:
-        Our module's name, or None where the name is none of the SDK's.
-    """
+    """The popdist module for a module name of the SDK; None for other names."""
     for sdk, mine in ALIASES.items():
         if name == sdk or name.startswith(f"{sdk}."):
             return mine + name[len(sdk) :]
@@ -47,21 +40,12 @@ def ours(name: str) -> str | None:
 
 
 class Finder:
-    """Finds the SDK's modules and what is below them, where no finder behind it has real ones."""
+    """Finds the SDK's modules and submodules, unless a later finder has the real modules."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Finds a module, as the import system asks for it.
-
-        Args:
-            name: Its absolute name.
-            path: Where its package looks for modules.
-            target: The module that is reloaded.
-
-        Returns:
-            How to load it, or None for a module that is not ours to serve.
-        """
+        """The spec of a module for the import system, or None for a module of others."""
         top = name.partition(".")[0]
         mine = ours(name) if top in _TOPS else None
         if mine is None and top not in _ABSENT:
@@ -78,7 +62,7 @@ class Finder:
     def _is_served_behind(
         self, name: str, path: "Sequence[str] | None", target: "ModuleType | None"
     ) -> bool:
-        """Whether a finder behind it, as that of `sys.path`, has the real module."""
+        """Whether a later finder, such as the finder of `sys.path`, has the real module."""
         finders = sys.meta_path
         behind = finders[finders.index(self) + 1 :] if self in finders else []
         return any(
@@ -89,10 +73,10 @@ class Finder:
 
 
 class _Inside:
-    """Finds what is below a package of ours that is known by the SDK's name; stands first.
+    """Finds submodules of popdist's packages under the SDK's names; the first finder.
 
-    The import system would look for ``poptorch.optim`` in the folder of `popdist_torch`, and load
-    what it finds there a second time under another name.
+    The import system would find ``poptorch.optim`` in the folder of `popdist_torch`, and load it a
+    second time under another name.
     """
 
     def find_spec(
@@ -108,7 +92,7 @@ class _Inside:
 
 
 class _Loader:
-    """Hands out a module of ours, imported under its own name."""
+    """Returns a popdist module, imported under its own name."""
 
     def __init__(self, mine: str, spec: "ModuleSpec") -> None:
         self._mine = mine
@@ -124,8 +108,8 @@ class _Loader:
         return module
 
     def exec_module(self, module: "ModuleType") -> None:
-        # The import system has just put the other name's spec there. Its own is what reloading,
-        # relative imports and pickling go by.
+        # The import system has just set the other name's spec. Reloading, relative imports and
+        # pickling need the module's own spec.
         module.__spec__ = self._own
         if self._mine == "popdist_tf.ipu":
             from popdist.sdk.tensorflow1 import serve
@@ -158,7 +142,7 @@ def _spec_of_ours(name: str, mine: str) -> "ModuleSpec | None":
         own = find_spec(mine)
     except ModuleNotFoundError as error:
         if error.name is None or not mine.startswith(error.name):
-            raise  # a framework is missing, which is worth knowing
+            raise  # a framework is missing; the user needs this error
         return None
     if own is None:
         return None
@@ -168,7 +152,7 @@ def _spec_of_ours(name: str, mine: str) -> "ModuleSpec | None":
 
 
 def _is_importing() -> bool:
-    """Whether a module is imported, and not looked for as by `importlib.util.find_spec`."""
+    """Whether a module is imported, and not just searched for by `importlib.util.find_spec`."""
     frame = sys._getframe(1)  # noqa: SLF001 - the only way to tell
     for _ in range(5):
         if frame.f_code.co_name == "_find_and_load_unlocked":
@@ -180,8 +164,8 @@ def _is_importing() -> bool:
 
 
 def install() -> None:
-    """Makes the SDK's names importable in this process; each is resolved when it is asked for."""
+    """Makes the SDK's names importable in this process; each name is resolved on first import."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        # The last finder stays the last one. absl puts its own before that to learn of reloads, and
-        # learns of none where the finder of `sys.path` is asked earlier.
+        # The last finder remains the last. absl inserts its finder before the last to detect
+        # reloads, and detects none where the finder of `sys.path` comes earlier.
         sys.meta_path.insert(-1, Finder())

@@ -1,6 +1,6 @@
-"""Makes the SDK's names permanent in a virtual environment, by one file that can be removed again.
+"""Enables the SDK's names permanently in a virtual environment, by one removable file.
 
-Python runs the lines of ``.pth`` files beside the installed packages whenever it starts.
+Python runs the lines of ``.pth`` files in the package folder at every start.
 """
 
 from __future__ import annotations
@@ -21,17 +21,13 @@ if TYPE_CHECKING:
 
 
 def real_modules() -> dict[str, str]:
-    """The modules of the SDK that are really installed.
-
-    Returns:
-        Where each is, by its name; empty on an ordinary machine.
-    """
+    """The installed modules of the real SDK, with their places; empty on an ordinary machine."""
     found = {name: _place(name) for name in ALIASES}
     return {name: place for name, place in found.items() if place is not None}
 
 
 def _place(name: str) -> str | None:
-    """Where a module is; nothing is imported on the way, as TensorFlow takes seconds."""
+    """The place of a module, without importing it, as TensorFlow takes seconds."""
     search: Sequence[str] | None = None
     spec = None
     so_far = ""
@@ -56,7 +52,7 @@ def _real_spec(name: str, search: Sequence[str] | None) -> ModuleSpec | None:
 
 
 FILE = "zz-popdist-sdk.pth"
-"""Python reads such files in the order of their names, and real packages are to come first."""
+"""Python reads such files in name order; real packages must come first."""
 
 _TEXT = """\
 # Written by `popdist-sdk enable` and removed by `popdist-sdk disable`: programs may import
@@ -72,21 +68,21 @@ class NamesError(PopdistError, RuntimeError):
 
 
 def place() -> Path:
-    """Where the file is, or would be, in this Python's environment."""
+    """The path of the file in this Python's environment, whether the file exists or not."""
     return Path(sysconfig.get_path("purelib")) / FILE
 
 
 def is_environment() -> bool:
-    """Whether this Python belongs to a virtual environment, or to one of conda."""
+    """Whether this Python belongs to a virtual environment or a conda environment."""
     return sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").is_dir()
 
 
 def enable() -> str:
-    """Writes the file, and makes sure that it works.
+    """Writes the file, and checks that the names work.
 
     Raises:
-        NamesError: This is no environment of its own, it cannot be written to, the SDK itself is
-            installed, or popdist is not.
+        NamesError: This is no separate environment, the environment is read-only, the SDK itself is
+            installed, or popdist is not installed.
     """
     if not is_environment():
         raise NamesError(
@@ -120,7 +116,7 @@ def enable() -> str:
 
 
 def _try_out(file: Path, before: str | None) -> None:
-    """Starts a Python of this environment, and takes everything back where it fails."""
+    """Starts a Python of this environment, and reverts the change on failure."""
     tried = subprocess.run(
         [sys.executable, "-I", "-c", "import popart; assert popart.__name__ == 'popdist_onnx'"],
         capture_output=True,
@@ -145,7 +141,7 @@ def disable() -> str:
     """Removes the file.
 
     Raises:
-        NamesError: It cannot be removed.
+        NamesError: The file cannot be removed.
     """
     file = place()
     try:
@@ -167,7 +163,7 @@ def _unchangeable(file: Path, error: OSError) -> NamesError:
 
 
 def status() -> tuple[str, bool]:
-    """How things are in this environment."""
+    """A text about this environment, and whether the names are enabled."""
     file = place()
     enabled = file.exists()
     real = real_modules()

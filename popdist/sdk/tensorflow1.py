@@ -1,9 +1,9 @@
 """Names of TensorFlow 1, for programs that were written for the SDK's TensorFlow 1.15.
 
-Such programs say ``tf.ConfigProto`` of ``import tensorflow as tf``. TensorFlow 2 has these under
-``tf.compat.v1``. Where a program has imported ``tensorflow.python.ipu`` by that name, those that
-TensorFlow 2 itself has no use for are found from there; what it has, it keeps. A program that runs
-sessions of its own has to turn eager execution off, as before: TensorFlow says so.
+Such programs use ``tf.ConfigProto`` with ``import tensorflow as tf``; TensorFlow 2 has these names
+under ``tf.compat.v1``. Where a program has imported ``tensorflow.python.ipu`` by that name, names
+that TensorFlow 2 lacks are found there. Names that TensorFlow 2 has are unchanged. A program with
+its own sessions must still turn eager execution off.
 """
 
 from __future__ import annotations
@@ -15,15 +15,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 BELOW = ("data", "graph_util", "image", "nn", "saved_model", "train")
-"""Modules of both. ``losses`` and ``metrics`` are Keras' own in TensorFlow 2."""
+"""Modules of both versions. ``losses`` and ``metrics`` are Keras' modules in TensorFlow 2."""
 
 
 def serve(tensorflow: ModuleType) -> None:
-    """Lets TensorFlow answer for names of TensorFlow 1; safe to call again.
-
-    Args:
-        tensorflow: The module ``tensorflow``.
-    """
+    """Lets the module ``tensorflow`` resolve names of TensorFlow 1; safe to call again."""
     version1 = tensorflow.compat.v1
     below = [(getattr(tensorflow, name), getattr(version1, name)) for name in BELOW]
     for new, old in [(tensorflow, version1), *below]:

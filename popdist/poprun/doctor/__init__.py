@@ -1,5 +1,5 @@
-"""``poprun doctor``: looks at everything a job needs on this machine, and says what to repair.
+"""``poprun doctor``: checks everything that a job needs on this machine, and lists repairs.
 
-Each module looks at one subject and answers with findings (`findings`); `session` puts them in
-order, `report` writes them down. What takes long, a real job of two ranks, comes last.
+Each module checks one subject and returns findings (`findings`); `session` orders the checks and
+writes the report. The slowest check, a real job of two ranks, is the last.
 """

@@ -1,4 +1,4 @@
-"""What the doctor has found: plain records that the report is made from."""
+"""The findings of the doctor: plain records, and the report on them for people and programs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Status = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        topic: What was looked at.
+        topic: The subject of the check.
         status: ``ok``, ``note`` for what may cost speed or matter elsewhere, or ``problem`` for
-            what keeps jobs from working.
-        text: What was found, one line.
-        fix: What to do about it; None where nothing is to be done.
-        facts: The same for programs: JSON values by name.
+            what stops jobs from working.
+        text: The result, one line.
+        fix: The repair; None where no repair is needed.
+        facts: The result for programs: JSON values by name.
     """
 
     topic: str
@@ -36,15 +36,7 @@ class Finding:
 
 
 def problem_from(topic: str, error: PopdistError) -> Finding:
-    """A finding from an error of popdist.
-
-    Args:
-        topic: What was looked at.
-        error: The error.
-
-    Returns:
-        A problem with the error's hint as its fix.
-    """
+    """A problem from an error of popdist, with the error's hint as the fix."""
     seen = "" if error.value is None else f" ({error.value})"
     return Finding(
         topic,
@@ -55,33 +47,19 @@ def problem_from(topic: str, error: PopdistError) -> Finding:
     )
 
 
-# Writes the findings down, for people and for programs. Pure.
+# The report. Pure.
 
 
 _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
 
 def line(finding: Finding) -> str:
-    """One finding.
-
-    Args:
-        finding: The finding.
-
-    Returns:
-        One line.
-    """
+    """One finding as one line."""
     return f"{_MARKS[finding.status]:>7}  {finding.topic}: {finding.text}"
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """How it ends: OK, or what is to be done, numbered, the necessary first.
-
-    Args:
-        findings: All findings.
-
-    Returns:
-        Several lines.
-    """
+    """The last lines: OK, or a numbered list of repairs, the necessary repairs first."""
     problems = [one for one in findings if one.status == "problem"]
     notes = [one for one in findings if one.status == "note" and one.fix]
     lines = []
@@ -97,14 +75,10 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """All of it for programs.
+    """All findings as a JSON object.
 
-    Args:
-        findings: All findings.
-
-    Returns:
-        A JSON object: ``ok`` (no finding is a problem), ``findings`` (a list of objects with
-        ``topic``, ``status``, ``text``, ``fix`` and ``facts``) and ``fixes`` (the numbered list).
+    The fields are ``ok`` (no finding is a problem), ``findings`` (a list of objects with the fields
+    of `Finding`) and ``fixes`` (the numbered list of repairs).
     """
     fixes = [
         {"topic": one.topic, "fix": one.fix or one.text, "necessary": one.status == "problem"}

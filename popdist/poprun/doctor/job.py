@@ -1,4 +1,4 @@
-"""A real job of two ranks: that Horovod works, and how fast an allreduce is here."""
+"""A real job of two ranks, which checks that Horovod works and times an allreduce."""
 
 from __future__ import annotations
 
@@ -25,23 +25,17 @@ _PATIENCE_S = 180
 _SLOW = 20.0
 _TIMED_OUT = 124
 _ROOT = Path(__file__).resolve().parents[3]
-# Of launchers around us, whose settings are not meant for this job.
+# Settings of an enclosing launcher, which are not for this job.
 _FOREIGN = ("POPRUN_", "POPDIST_", "SLURM_", "PMIX_", "PRTE_", "PMI_", "HYDRA_")
 
 
 def try_binding(
     framework: str, mpirun: Mpirun, environ: Mapping[str, str], *, measures: bool
 ) -> Iterator[Finding]:
-    """Starts two instances through poprun itself, which reduce known numbers.
+    """Starts two instances through poprun; the instances reduce known numbers.
 
-    Args:
-        framework: The binding, ``torch`` or ``tensorflow``.
-        mpirun: The mpirun to use.
-        environ: The user's environment.
-        measures: Whether they also time an allreduce against a plain copy.
-
-    Yields:
-        Whether it works, with what the binding was built with; then what was measured.
+    The first finding is whether the binding works and what the binding was built with. With
+    ``measures``, a second finding compares an allreduce with a plain copy.
     """
     what = ranks.MEASURE if measures else ranks.CHECK
     code, output, answers = _run(framework, mpirun, environ, what)
@@ -62,18 +56,11 @@ def try_binding(
 
 
 def judge_times(seconds: Sequence[Mapping[str, Mapping[str, float]]]) -> Finding:
-    """Compares an allreduce with a plain copy of as many bytes. Pure.
-
-    Args:
-        seconds: What each rank has measured, by size.
-
-    Returns:
-        The finding.
-    """
+    """Compares an allreduce with a copy of as many bytes; times are in seconds, by size. Pure."""
     topic = "allreduce of two instances"
     rows, parts = [], []
     for size in ranks.SIZES:
-        # An exchange is over when the last rank has it.
+        # An exchange ends when the last rank has the result.
         copy, reduced = (
             max(measured[str(size)][kind] for measured in seconds) for kind in ("copy", "allreduce")
         )
@@ -93,14 +80,7 @@ def judge_times(seconds: Sequence[Mapping[str, Mapping[str, float]]]) -> Finding
 
 
 def look_at_settings(environ: Mapping[str, str]) -> Finding:
-    """What poprun sets for two instances on this machine.
-
-    Args:
-        environ: The user's environment, whose settings win.
-
-    Returns:
-        The finding.
-    """
+    """Lists the variables that poprun sets for two instances here; the user's values win."""
     place = place_of({"neighbours": "2", "local": "0", "numa": "1"})
     chosen = {**ONE_HOST, **EVERYWHERE, "OMP_NUM_THREADS": str(place.threads)}
     facts = {name: environ.get(name, value) for name, value in chosen.items()}
@@ -118,7 +98,7 @@ def _size(size: int) -> str:
 def _run(
     framework: str, mpirun: Mpirun, environ: Mapping[str, str], what: str
 ) -> tuple[int | None, str, list[dict[str, Any] | None]]:
-    """Exit code (None after the time limit), output, and what each rank answered."""
+    """Exit code (None after the time limit), output, and the answer of each rank."""
     kept = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN)}
     path = os.pathsep.join([str(_ROOT), *filter(None, [environ.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory(prefix="popdist-doctor-") as folder:

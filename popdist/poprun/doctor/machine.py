@@ -1,4 +1,4 @@
-"""Processors, NUMA nodes, memory, limits, Slurm, and the way to other hosts."""
+"""Checks of the machine: processors, memory, limits, Slurm, ssh and shared memory."""
 
 from __future__ import annotations
 
@@ -42,11 +42,7 @@ _LIMITS = {
 
 
 def look_at_processors() -> Finding:
-    """What this process may use.
-
-    Returns:
-        The finding.
-    """
+    """Checks the processors that this process may use, and the control group's quota."""
     cpus = usable_cpus()
     nodes, cores, quota = usable_nodes(cpus), count_cores(cpus), cpu_quota()
     text = f"{len(cpus)} CPUs ({format_list(cpus)}), {cores} cores, {len(nodes)} NUMA node(s)"
@@ -70,11 +66,7 @@ def look_at_processors() -> Finding:
 
 
 def look_at_devices() -> Finding:
-    """The devices that partitions are made of.
-
-    Returns:
-        The finding.
-    """
+    """Lists the devices for partitions."""
     cluster = find_cluster(None)
     text = f"{len(cluster.devices)} {cluster.kind}"
     if cluster.kind == "cores":
@@ -85,11 +77,7 @@ def look_at_devices() -> Finding:
 
 
 def look_at_memory() -> Finding:
-    """Memory that jobs can get now.
-
-    Returns:
-        The finding.
-    """
+    """Checks the memory that jobs can allocate now."""
     free = machine(Path.cwd()).available_memory
     text, facts = f"{free / 1e9:.1f} GB of memory free", {"available_bytes": free}
     if free < _LITTLE_MEMORY:
@@ -99,11 +87,7 @@ def look_at_memory() -> Finding:
 
 
 def look_at_limits() -> Finding:
-    """The limits that a shell gives its programs.
-
-    Returns:
-        The finding.
-    """
+    """Checks the shell's resource limits."""
     soft = {name: resource.getrlimit(number)[0] for name, (number, _) in _LIMITS.items()}
     shown = {
         name: "unlimited" if value == resource.RLIM_INFINITY else value
@@ -124,14 +108,7 @@ def look_at_limits() -> Finding:
 
 
 def look_at_slurm(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """The allocation that poprun would use.
-
-    Args:
-        environ: The user's environment.
-
-    Yields:
-        A finding inside an allocation, nothing outside of one.
-    """
+    """Checks the Slurm allocation; outside of an allocation there is no finding."""
     from popdist.poprun.machines.slurm import read_allocation
 
     try:
@@ -147,16 +124,7 @@ def look_at_slurm(environ: Mapping[str, str]) -> Iterator[Finding]:
 def look_at_ssh(
     hosts: Sequence[str], mpirun: Mpirun | None, environ: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """The ssh client, and the hosts that the user named.
-
-    Args:
-        hosts: Their names.
-        mpirun: The mpirun that jobs would use.
-        environ: The user's environment.
-
-    Yields:
-        One finding for the client, one per host.
-    """
+    """Checks the ssh client and the named hosts: one finding for the client, one per host."""
     if shutil.which("ssh", path=environ.get("PATH")) is None:
         yield Finding(
             "ssh",
@@ -182,8 +150,7 @@ def look_at_ssh(
             yield Finding(f"host {host}", "ok", f"same Python, popdist and Open MPI; {there}")
 
 
-# Whether ranks can copy straight from each other's memory, and have room for shared segments.
-
+# Shared memory between ranks.
 
 _SEGMENTS = Path("/dev/shm")  # noqa: S108 - where the kernel keeps shared memory, not a scratch file
 _ROOM = 256 << 20
@@ -191,15 +158,7 @@ _WORD = b"popdist!"
 
 
 def look_at_shared_memory(mpirun: Mpirun | None, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Tries a single copy between two processes, and measures the room for segments.
-
-    Args:
-        mpirun: The mpirun, whose components are asked for.
-        environ: The user's environment.
-
-    Yields:
-        The findings.
-    """
+    """Tries a single copy between two processes, and checks the free space for shared segments."""
     error = try_single_copy()
     supported = mpirun is None or _supports_cma(mpirun, environ)
     scope = _scope()
@@ -212,7 +171,7 @@ def look_at_shared_memory(mpirun: Mpirun | None, environ: Mapping[str, str]) -> 
             topic, "note", "this Open MPI was built without CMA, and copies twice", facts=facts
         )
     elif scope:
-        # Open MPI asks the kernel for an exception, which this probe does not.
+        # Open MPI requests an exception from the kernel; this probe does not.
         yield Finding(
             topic,
             "note",
@@ -234,11 +193,7 @@ def look_at_shared_memory(mpirun: Mpirun | None, environ: Mapping[str, str]) -> 
 
 
 def try_single_copy() -> int:
-    """Lets one process read the memory of its sibling, as ranks of one machine are to each other.
-
-    Returns:
-        0, or the number of the error.
-    """
+    """Reads a sibling process's memory, as ranks of one machine do; returns 0 or the errno."""
     source = ctypes.create_string_buffer(_WORD, len(_WORD))
     address = ctypes.addressof(source)
     library = ctypes.CDLL(None, use_errno=True)
@@ -246,7 +201,7 @@ def try_single_copy() -> int:
     other = os.fork()
     if other == 0:
         os.close(writer)
-        os.read(reader, 1)  # stays until the reader of its memory is done
+        os.read(reader, 1)  # waits until the other process has read the memory
         os._exit(0)
     probe = os.fork()
     if probe == 0:
@@ -280,7 +235,7 @@ def _read(library: ctypes.CDLL, pid: int, address: int) -> int:
 def _supports_cma(mpirun: Mpirun, environ: Mapping[str, str]) -> bool:
     info = Path(mpirun.path).with_name("ompi_info")
     if not info.is_file() or platform.system() != "Linux":
-        return True  # it cannot be asked; the measurement tells in the end
+        return True  # unknown here; the measurement decides
     words = ["--parsable", "--param", "btl", "vader", "--level", "9"]
     return "cma" in answer([str(info), *words], environ) or "smsc: cma" in answer(
         [str(info)], environ

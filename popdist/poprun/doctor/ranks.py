@@ -1,8 +1,8 @@
-"""What each rank of the doctor's job runs: ``ranks.py FRAMEWORK FOLDER measure|check``.
+"""The program of each rank in the doctor's job: ``ranks.py FRAMEWORK FOLDER measure|check``.
 
-Reduces numbers whose sums are known. If asked to, it also times an allreduce of several sizes
-against a plain copy of as many bytes, which both ranks make at the same time: they share one
-memory, so that is what an allreduce can hope for at best.
+Each rank reduces numbers whose sums are known. With ``measure``, each rank also times an allreduce
+of several sizes against a plain copy of as many bytes, which both ranks make at the same time. Both
+ranks share one memory, so the copy is the lower bound of an allreduce.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SIZES = {4 << 10: 60, 1 << 20: 40, 16 << 20: 12}
-"""Bytes, and how often each is timed."""
+"""Sizes in bytes, with the number of timed calls."""
 
 MEASURE = "measure"
 CHECK = "check"
@@ -30,7 +30,7 @@ _FLOAT_BYTES = 4
 
 
 def _reducer(framework: str, horovod: Any) -> Callable[[int, str], Callable[[], object]]:
-    """Makes an allreduce of so many floats, and of that name, that can be called repeatedly."""
+    """Makes the factory of allreduces, each for a number of floats and a name."""
     if framework == "torch":
         torch = import_module("torch")
 

@@ -1,4 +1,4 @@
-"""The order in which the doctor looks, and what the user hears of it."""
+"""The order of the doctor's checks, and the command line of ``poprun doctor``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the subcommand.
+    """Runs the subcommand and returns 0 where jobs can run, 1 where a repair is needed.
 
-    Args:
-        arguments: The command line after ``doctor``.
-
-    Returns:
-        0 where jobs can run, 1 where something must be repaired first. A mistake on the command
-        line ends the program with 2.
+    A mistake on the command line ends the program with 2.
 
     Raises:
         UsageError: The host list is malformed.
@@ -42,16 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def look(hosts: Sequence[str], environ: Mapping[str, str], *, runs_jobs: bool) -> Iterator[Finding]:
-    """Looks at everything, the quick things first.
-
-    Args:
-        hosts: Other hosts to look at.
-        environ: The user's environment.
-        runs_jobs: Whether real jobs are started too.
-
-    Yields:
-        The findings, as they come.
-    """
+    """Runs all checks, the quick checks first; ``runs_jobs`` adds real jobs."""
     yield from software.look_at_versions()
     mpirun, finding = software.look_at_mpirun(environ)
     yield finding

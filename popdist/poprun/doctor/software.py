@@ -1,4 +1,4 @@
-"""Versions: popdist, Python, the frameworks, Horovod and mpirun."""
+"""Checks of software: popdist, Python, the frameworks, mpirun and Horovod's extensions."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ _DISTRIBUTIONS = ("horovod", "onnx", "onnxruntime", "numpy")
 
 
 def look_at_versions() -> Iterator[Finding]:
-    """Looks up what is installed, without importing it.
-
-    Yields:
-        One finding for popdist and Python, one for the frameworks.
-    """
+    """Reads the installed versions without importing the packages."""
     python = platform.python_version()
     yield Finding(
         "popdist",
@@ -57,14 +53,7 @@ def look_at_versions() -> Iterator[Finding]:
 
 
 def look_at_mpirun(environ: Mapping[str, str]) -> tuple[Mpirun | None, Finding]:
-    """Finds the mpirun that poprun would use, and asks who it is.
-
-    Args:
-        environ: The user's environment.
-
-    Returns:
-        The mpirun, or None, and the finding.
-    """
+    """Finds the mpirun that poprun would use, and checks its implementation."""
     try:
         mpirun = locate_mpirun(environ, environ.get("POPRUN_MPIRUN"))
     except PopdistError as error:
@@ -82,7 +71,7 @@ def look_at_mpirun(environ: Mapping[str, str]) -> tuple[Mpirun | None, Finding]:
     return mpirun, Finding("mpirun", "ok", f"Open MPI {version} at {mpirun.path}", facts=facts)
 
 
-# Horovod's extensions: which there are, and whether they use the library of the right MPI.
+# Horovod's extensions, and the MPI library that each extension uses.
 
 
 _LIBRARY = re.compile(r"^\s*(lib\S+) => (\S+)", re.MULTILINE)
@@ -92,15 +81,7 @@ _BUILD = "python -m popdist.horovod_build"
 def look_at_bindings(
     mpirun: Mpirun | None, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, Finding]]:
-    """Looks at the extension of every installed framework.
-
-    Args:
-        mpirun: The mpirun that starts ranks.
-        environ: The user's environment, which decides where libraries are found.
-
-    Yields:
-        The framework and the finding.
-    """
+    """Checks the extension for every installed framework; yields framework and finding."""
     spec = find_spec("horovod")
     folders = (spec.submodule_search_locations if spec else None) or []
     root = Path(folders[0]) if folders else None
@@ -122,17 +103,7 @@ def look_at_bindings(
 def judge_library(
     topic: str, extension: Path, mpirun: Mpirun | None, environ: Mapping[str, str]
 ) -> Finding:
-    """Compares the MPI library of an extension with the mpirun that starts its ranks.
-
-    Args:
-        topic: The binding.
-        extension: Its shared library.
-        mpirun: The mpirun.
-        environ: The user's environment.
-
-    Returns:
-        The finding.
-    """
+    """Compares the MPI library of an extension with the mpirun that starts its ranks."""
     used = _libraries(extension, environ)
     facts = {"extension": str(extension), "libmpi": used.get("libmpi")}
     if used.get("libmpi") is None:
@@ -147,7 +118,7 @@ def judge_library(
         return Finding(topic, "ok", f"uses {used['libmpi']}", facts=facts)
     program = Path(os.path.realpath(mpirun.path))
     library = Path(os.path.realpath(used["libmpi"]))
-    # Of one installation are those with one prefix, or those that lie beside mpirun's libraries.
+    # One installation has one prefix, or keeps its libraries in the folder of mpirun's libraries.
     beside = {Path(os.path.realpath(path)).parent for path in _libraries(program, environ).values()}
     if library.is_relative_to(program.parents[1]) or library.parent in beside:
         return Finding(topic, "ok", f"uses {library}, as {mpirun.path} does", facts=facts)
@@ -162,7 +133,7 @@ def judge_library(
 
 
 def _libraries(file: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Libraries of MPI that a file is linked to, by their plain names."""
+    """The MPI libraries that a file is linked to, by plain name."""
     linked = _LIBRARY.findall(answer(["ldd", str(file)], environ))
     wanted = ("libmpi", "libopen-rte", "libopen-pal", "libprrte", "libpmix")
     return {

@@ -1,1 +1,1 @@
-"""What runs beside each program of a job: starts it, forwards signals and output, ends it."""
+"""The guard, a process beside each program of a job: starts the program, relays, and ends it."""

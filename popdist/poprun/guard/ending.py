@@ -1,4 +1,4 @@
-"""The end of a guard: the launcher has heard everything, and nothing of the job is left."""
+"""The end of a guard: the launcher has every report, and no process or file of the job remains."""
 
 from __future__ import annotations
 
@@ -21,16 +21,11 @@ _SESSION = "PMIX_SERVER_TMPDIR"
 
 
 def drain(wake: int, above: list[int | None], grace: float, may_leave: Callable[[], bool]) -> None:
-    """Stays until the launcher says that it has heard, or those above are gone, or time is up.
+    """Waits until the launcher has every report, a process above has ended, or time is over.
 
-    An mpirun whose last program has ended drops what is still on its way, and one of whose programs
-    has failed ends the others with no more than a second's grace.
-
-    Args:
-        wake: A descriptor that can be read after each signal.
-        above: Descriptors that can be read when mpirun or what it started has ended.
-        grace: Seconds that programs get to end.
-        may_leave: Whether the launcher has heard everything.
+    mpirun discards unsent output when its last program has ended, and grants the other programs at
+    most a second after a failure. ``above`` are descriptors that are readable when mpirun or its
+    starter has ended.
     """
     poll = select.poll()
     for fd in (wake, *above):
@@ -46,12 +41,7 @@ def drain(wake: int, above: list[int | None], grace: float, may_leave: Callable[
 
 
 def remove_after(mpirun: int, folder: str) -> None:
-    """Starts a process that sees mpirun out and then removes the folder of a killed launcher.
-
-    Args:
-        mpirun: mpirun, which keeps files of its own in there while it runs.
-        folder: The job's folder.
-    """
+    """Starts a process that waits for mpirun's end and removes a killed launcher's folder."""
     if os.fork():
         return
     try:
@@ -69,13 +59,7 @@ def remove_after(mpirun: int, folder: str) -> None:
 
 
 def see_daemon_out(daemon: int, environ: Mapping[str, str], *, cut_off: bool) -> None:
-    """Removes what mpirun's daemon of another host has left of itself.
-
-    Args:
-        daemon: The daemon, or mpirun itself, which poprun looks after.
-        environ: The guard's environment, in which the daemon names its folder.
-        cut_off: Whether this host was cut off, where the daemon waits for a long time.
-    """
+    """Removes the files of mpirun's daemon on another host; ``cut_off`` if the network is lost."""
     if cut_off and _command(daemon) in _DAEMONS:
         send(daemon, _SIGKILL)
         ended = watchable(daemon)
@@ -88,7 +72,7 @@ def see_daemon_out(daemon: int, environ: Mapping[str, str], *, cut_off: bool) ->
         shutil.rmtree(folder, ignore_errors=True)
         try:
             os.rmdir(os.path.dirname(folder))
-        except OSError:  # another job of this user is there
+        except OSError:  # another job of this user uses the folder
             pass
 
 

@@ -5,11 +5,11 @@ in a process group of its own and
 
 - sends output in whole lines and reports start and end to the launcher,
 - passes signals on, and kills the group when its patience is over,
-- kills the group at once when the launcher or mpirun has disappeared, or cannot be reached,
-- adopts whatever the program has detached, and kills it at the end,
-- says when the program waits for other instances for too long.
+- kills the group at once when the launcher or mpirun has ended, or cannot be reached,
+- adopts the program's detached processes, and kills them at the end,
+- reports when the program waits for other instances for too long.
 
-It imports little, because every launch waits for it.
+The guard imports little, because every launch waits for the imports.
 """
 
 from __future__ import annotations
@@ -99,14 +99,10 @@ class Guard:
             self._heartbeat = Heartbeat(float(settings["heartbeat"]), mpirun)
 
     def run(self, announce: int) -> int:
-        """Starts the program and stays until it has ended.
+        """Runs the program to its end and returns the exit code for mpirun.
 
-        Args:
-            announce: A descriptor that gets the number of the program's process group.
-
-        Returns:
-            Its exit code; 128 + the number of the signal that killed it; 0 where the launcher is
-            gone.
+        The code is 128 + the signal's number for a killed program, and 0 where the launcher is
+        gone. The descriptor ``announce`` gets the number of the program's process group.
         """
         self._report = Reporter(self._channel)
         hear_of_parents_end(WAKE)
@@ -159,7 +155,7 @@ class Guard:
         signal.signal(END_AT_ONCE, self._on_end_at_once)
 
     def _watch(self, streams: list[Stream]) -> int:
-        """Relays until the program has ended and its output is drained."""
+        """Relays until the program has ended and its output is read."""
         poll = select.poll()
         actions = self._register(poll, streams)
         status: int | None = None
@@ -186,7 +182,7 @@ class Guard:
         return status
 
     def _register(self, poll: select.poll, streams: list[Stream]) -> dict[int, Callable[[], bool]]:
-        """What to do when a descriptor has news; an action answers whether there can be more."""
+        """The action per descriptor; an action returns whether more data can follow."""
         actions: dict[int, Callable[[], bool]] = {
             stream.fd: stream.pumping(self._channel) for stream in streams
         }
@@ -213,7 +209,7 @@ class Guard:
         return actions
 
     def _check(self) -> None:
-        """What descriptors do not tell, and patience that is over."""
+        """Runs the periodic checks and enforces time limits."""
         if any(not process_start(pid) for pid in self._unwatched if pid != self._pid):
             self._on_mpirun_end()
         if self._kill_at is not None and monotonic() >= self._kill_at:
@@ -225,7 +221,7 @@ class Guard:
         text, self._stacks = self._stacks, ""
         self._report.stacks(text)
         now = monotonic()
-        if now >= self._look_at:  # each piece of output comes by here
+        if now >= self._look_at:  # this code runs for each piece of output
             self._look_at = now + (self._stall.interval or 0.0)
             self._report.notes(self._stall.look())
         self._report.notes(self._progress.look())
@@ -236,7 +232,7 @@ class Guard:
                 self._abandon("the other hosts could not be reached")
 
     def _patience(self, streams: list[Stream], drain_until: float) -> float | None:
-        """Milliseconds to wait for the next event; None for as long as it takes."""
+        """Milliseconds to wait for the next event; None without a limit."""
         now = monotonic()
         waits = [moment - now for moment in (self._kill_at, drain_until or None) if moment]
         waits += [one for one in (self._stall.interval, self._progress.interval) if one]
@@ -261,7 +257,7 @@ class Guard:
         return True
 
     def _reap_orphans(self) -> None:
-        """Forgets adopted processes that have ended; the program itself is waited for elsewhere."""
+        """Reaps adopted processes that have ended; the program itself is reaped elsewhere."""
         how = os.WEXITED | os.WNOHANG | os.WNOWAIT
         try:
             while (ended := os.waitid(os.P_ALL, 0, how)) and ended.si_pid != self._pid:
@@ -287,7 +283,7 @@ class Guard:
         self._wants_stacks = self._stall.interval is not None
 
     def _drain(self) -> None:
-        # The way through mpirun is the only one on which what was said can still be lost.
+        # Only reports that pass through mpirun can still be lost.
         if self._channel.liveness is None and not self._orphaned:
             from popdist.poprun.guard.ending import drain
 
@@ -316,11 +312,11 @@ class Guard:
         return False
 
     def _kill_group(self) -> None:
-        send(self._pid, signal.SIGKILL)  # it may have left its own group
+        send(self._pid, signal.SIGKILL)  # the program may have left its own group
         send_group(self._pid, signal.SIGKILL)
 
     def _kill_all(self) -> None:
-        """Ends what the program has left, however it has detached it."""
+        """Kills all remaining processes of the program, also detached processes."""
         send_group(self._pid, signal.SIGKILL)
         if self._adopts:
             kill_descendants(LAST_WORD_SECONDS)
@@ -335,7 +331,7 @@ class Guard:
 
 
 def _report_killed(channel: PipeChannel | StreamChannel) -> None:
-    """Reports an instance's end for its guard; mpirun needs a while to carry that."""
+    """Reports an instance's end for a killed guard, and waits while mpirun delivers the report."""
     report = Reporter(channel)
     report.ended(0, -signal.SIGKILL, 0, b"", lost=GUARD_KILLED, asked=False, speaks=False)
     if channel.liveness is None:
@@ -343,14 +339,7 @@ def _report_killed(channel: PipeChannel | StreamChannel) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs a guard.
-
-    Args:
-        arguments: What `popdist.poprun.protocol.guard_argv` makes of settings and program.
-
-    Returns:
-        The exit code for mpirun.
-    """
+    """Runs a guard with `guard_argv`'s words, and returns the exit code for mpirun."""
     settings, program = read_words(arguments, os.environ)
     try:
         channel = open_channel(settings)

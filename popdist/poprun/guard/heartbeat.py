@@ -1,8 +1,8 @@
-"""The guard's sign of life where instances run on several hosts, and whether it can get out.
+"""The guard's heartbeat in a job on several hosts, and the check for a lost connection.
 
-Where a cable is cut no end of a connection is told, and a daemon that has something to say waits
-for a quarter of an hour. The kernel knows better: it counts how often it has repeated the same
-bytes without an answer. Guards speak every few seconds, so there always is something to repeat.
+Where a cable is cut, no connection reports an end, and a daemon with unsent data waits for a
+quarter of an hour. The kernel counts how often it has sent the same bytes without an answer. Guards
+send a heartbeat every few seconds, so there is always data to resend.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _RETRANSMITS, _INODE = 6, 9
 
 
 class Heartbeat:
-    """Says when the next sign of life is due, and whether it can still get out.
+    """Decides when the next heartbeat is due, and whether heartbeats still get through.
 
     Args:
-        seconds: After how much silence a host is given up.
+        seconds: The silence after which a host counts as lost.
         mpirun: mpirun or its daemon on this host.
     """
 
@@ -30,11 +30,11 @@ class Heartbeat:
         self._uplink = Uplink(mpirun, seconds)
 
     def wait(self, now: float) -> float:
-        """Seconds from now until the next one."""
+        """Seconds from now until the next heartbeat."""
         return max(0.001, self._next - now)
 
     def is_due(self) -> bool:
-        """Whether it is time; the next one is then an interval away."""
+        """Whether a heartbeat is due; the next one is then an interval later."""
         now = monotonic()
         if now < self._next:
             return False
@@ -60,11 +60,7 @@ class Uplink:
         self._unanswered: dict[str, float] = {}
 
     def is_lost(self) -> bool:
-        """Looks at the connections.
-
-        Returns:
-            Whether one of them has been without an answer for too long.
-        """
+        """Whether a connection has been without an answer for too long."""
         now = monotonic()
         ours = _sockets(self._pid)
         self._unanswered = {
@@ -91,7 +87,7 @@ def _sockets(pid: int) -> set[str]:
 
 
 def _repeating() -> list[str]:
-    """The sockets of this host's network whose kernel is repeating itself."""
+    """The sockets of this host that resend unanswered bytes."""
     found = []
     for table in _TABLES:
         try:

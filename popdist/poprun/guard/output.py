@@ -1,4 +1,4 @@
-"""One output stream of a program on its way from the guard to the launcher."""
+"""One output stream of a program, sent by the guard to the launcher in whole lines."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Stream:
         return self._recent[-_TAIL_SIZE:]
 
     def pumping(self, channel: Channel) -> Callable[[], bool]:
-        """`pump` for a channel, to be called when there is something to read."""
+        """`pump` for a channel, as a callback for readable data."""
         return lambda: self.pump(channel)
 
     def pump(self, channel: Channel) -> bool:
-        """Passes on what can be read now; False at the end of the stream."""
+        """Sends the available output; False at the end of the stream."""
         try:
             data = os.read(self.fd, _READ_SIZE)
         except OSError:  # a terminal without writers answers EIO
@@ -65,16 +65,16 @@ class Stream:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a line that has not ended, such as a prompt, should be shown before long."""
+        """Whether an unfinished line, such as a prompt, should be shown soon."""
         return self._eager and self.shown and self._cutter.pending
 
     def idle(self, channel: Channel) -> None:
-        """Shows such a line; no other instance is there whose lines it could break."""
+        """Shows an unfinished line; no other instance has output that the line could break."""
         if self.is_waiting:
             channel.text(self._cutter.flush(), is_error=self.is_error)
 
     def close(self, channel: Channel) -> None:
-        """Passes on the rest."""
+        """Sends the rest."""
         if self.shown:
             channel.text(self._cutter.flush(), is_error=self.is_error)
         self._complain(channel)
@@ -104,7 +104,7 @@ class Stream:
 
 
 def _write_all(file: BinaryIO, data: bytes) -> str:
-    """Writes all of it; returns what went wrong."""
+    """Writes all bytes; returns an error text, empty on success."""
     try:
         while data:
             data = data[file.write(data) :]
@@ -114,7 +114,7 @@ def _write_all(file: BinaryIO, data: bytes) -> str:
 
 
 def _tag(name: str, settings: Mapping[str, str]) -> bytes:
-    """What stands before each line, as Open MPI 4 writes it."""
+    """The tag before each line, in Open MPI 4's format."""
     if settings.get("tag") != "1":
         return b""
     text = f"[1,{settings['index']}]<{name}>:"
@@ -148,14 +148,7 @@ class LineCutter:
         self._after_return = False
 
     def feed(self, data: bytes) -> bytes:
-        """Takes what was read.
-
-        Args:
-            data: The next bytes.
-
-        Returns:
-            All units that are complete now, tagged.
-        """
+        """Takes the next bytes, and returns all complete units with tags."""
         if not self._tag:
             return self._feed_untagged(data)
         units = (self._pending + data).splitlines(keepends=True)
@@ -164,7 +157,7 @@ class LineCutter:
         return b"".join([self._tagged(unit) for unit in units])
 
     def _feed_untagged(self, data: bytes) -> bytes:
-        """The same without looking at each unit, which costs a program with much output."""
+        """`feed` without splitting into units, which is faster for large output."""
         buffer = self._pending + data if self._pending else data
         end = max(buffer.rfind(b"\n"), buffer.rfind(b"\r")) + 1
         if not end and len(buffer) > LONGEST:
@@ -173,11 +166,7 @@ class LineCutter:
         return buffer[:end]
 
     def flush(self) -> bytes:
-        """Gives out what is left, although its line has no end.
-
-        Returns:
-            The rest, tagged; a line feed is added to a tagged rest, as another tag will follow it.
-        """
+        """Returns the unfinished rest; a tagged rest gets a line feed, as another tag follows."""
         rest, self._pending = self._pending, b""
         if not rest:
             return b""
@@ -185,7 +174,7 @@ class LineCutter:
 
     @property
     def pending(self) -> bool:
-        """Whether a unit has begun and not ended."""
+        """Whether a unit is unfinished."""
         return bool(self._pending)
 
     def _tagged(self, unit: bytes) -> bytes:

@@ -1,8 +1,9 @@
 """The process that mpirun sees in place of a guard.
 
-mpirun ends a job by killing the process groups that it has started, and it grants them a second.
-So that a guard can keep its own patience, and can always take its program down, it runs in a group
-of its own behind this proxy, which passes signals on and answers for it.
+mpirun ends a job by killing the process groups that it has started, after a grace period of one
+second. The guard runs in its own process group behind this proxy, so that the guard can apply its
+own grace period and always end its program. The proxy forwards signals and returns the guard's exit
+code.
 """
 
 from __future__ import annotations
@@ -25,22 +26,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LAST_WORD_SECONDS = 1.0
-"""How long what a program has started may take to vanish after SIGKILL."""
+"""Seconds that descendants of a program may take to end after SIGKILL."""
 
 
 def run_behind_proxy(
     run: Callable[[int, int], int], *, on_killed: Callable[[], None], adopts: bool
 ) -> int:
-    """Runs a guard in a process of its own and waits for it.
+    """Runs a guard in a child process, and returns its exit code (128 + signal if killed).
 
-    Args:
-        run: The guard; gets mpirun's process number and a descriptor, to which it writes the
-            number of its program's process group.
-        on_killed: Reports that the guard was killed.
-        adopts: Whether what the program has started must not outlive a guard that is killed.
-
-    Returns:
-        The guard's exit code; 128 + the number of the signal that killed it.
+    ``run`` gets mpirun's process number, and a descriptor for the number of the program's process
+    group. ``on_killed`` reports a killed guard. With ``adopts``, descendants of the program are
+    killed if the guard is killed.
     """
     mpirun = os.getppid()
     reader, writer = os.pipe()

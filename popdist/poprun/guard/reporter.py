@@ -1,9 +1,9 @@
-"""What a guard tells the launcher about its program, as records, and the ways there.
+"""The guard's reports to the launcher about its program, and the channels for them.
 
-On one machine that is a pipe of its own (a FIFO in the job's private folder). It carries whole
-frames, so lines of different instances never mix, and it tells the guard at once when the launcher
-is gone. Where instances run on other hosts, frames travel as lines of a fixed length on standard
-error, marked by a secret of the job.
+On one machine the channel is a pipe (a FIFO in the job's private folder). The pipe carries whole
+frames, so lines of different instances never mix, and the guard detects the launcher's end at once.
+Where instances run on other hosts, frames are sent as lines of a fixed length on standard error,
+marked by a secret of the job.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LARGEST_LOG = 1 << 20
 
 
 class Reporter:
-    """Speaks for a guard; made before the program starts.
+    """Sends the reports of a guard; made before the program starts.
 
     Args:
-        channel: The way to the launcher.
+        channel: The channel to the launcher.
     """
 
     def __init__(self, channel: PipeChannel | StreamChannel) -> None:
@@ -36,29 +36,17 @@ class Reporter:
         self._began = monotonic()
 
     def started(self, pid: int) -> None:
-        """The program has started.
-
-        Args:
-            pid: Its process.
-        """
+        """Reports that the program has started."""
         fields = {"pid": pid, "guard": os.getpid(), "began": process_start(pid)}
         self._channel.record(frames.STARTED, frames.encode_fields(**fields))
 
     def notes(self, notes: Iterable[Mapping[str, str]]) -> None:
-        """Something was noticed.
-
-        Args:
-            notes: Fields of each note; ``what`` says what kind it is.
-        """
+        """Reports notes; the field ``what`` is the kind of a note."""
         for note in notes:
             self._channel.record(frames.NOTE, frames.encode_fields(**note))
 
     def stacks(self, text: str) -> None:
-        """The program's Python stacks.
-
-        Args:
-            text: What the interpreter wrote; nothing is said where it is empty.
-        """
+        """Reports the program's Python stacks; an empty text is not sent."""
         if text:
             self._channel.record(frames.STACKS, text.encode())
 
@@ -73,16 +61,11 @@ class Reporter:
         asked: bool,
         speaks: bool,
     ) -> None:
-        """The program has ended, and all of its output was sent.
+        """Reports the program's end, after all output was sent.
 
-        Args:
-            pid: Its process.
-            status: Its exit code; negative for the signal that ended it.
-            memory: The most memory it had, in bytes.
-            tail: The end of its standard error.
-            lost: Why the guard ended it, where the launcher or mpirun had gone.
-            asked: Whether it had been asked to end.
-            speaks: Whether it imports popdist.
+        ``status`` is the exit code, or the negative signal number; ``memory`` is the peak in bytes;
+        ``lost`` is why the guard ended the program without the launcher or mpirun; ``speaks`` is
+        whether the program imports popdist.
         """
         fields = {
             "code": max(status, 0),
@@ -126,11 +109,10 @@ class PipeChannel:
             pass
 
     def remove(self) -> str:
-        """Removes the pipe, which the launcher no longer can; other guards may be quicker.
+        """Removes the pipe in place of a launcher that is gone.
 
-        Returns:
-            The job's folder where this guard was the first, which then has to remove it, as soon
-            as mpirun does not use it any more; else an empty text.
+        The first guard to do so gets the job's folder, and has to remove the folder after mpirun's
+        end; other guards get an empty text.
         """
         try:
             os.unlink(self._path)
@@ -172,13 +154,7 @@ class StreamChannel:
 
 
 def open_channel(settings: Mapping[str, str]) -> PipeChannel | StreamChannel:
-    """Opens the channel that a guard's settings name.
-
-    Args:
-        settings: ``index`` and either ``pipe`` (a path) or ``token``.
-
-    Returns:
-        The channel.
+    """Opens the channel in a guard's settings: ``index``, and ``pipe`` (a path) or ``token``.
 
     Raises:
         OSError: The launcher no longer reads the pipe.
@@ -190,10 +166,10 @@ def open_channel(settings: Mapping[str, str]) -> PipeChannel | StreamChannel:
 
 
 class OomEvidence:
-    """Whether the kernel killed a program for want of memory, by its counters before and after.
+    """Whether the kernel killed a program that ran out of memory, by counters before and after.
 
-    The control group of the calling process counts what was killed in it: ``memory.events`` of
-    version 2, ``memory.oom_control`` of version 1. Where the kernel's log may be read, it names the
+    The control group of the calling process counts killed processes: ``memory.events`` of version
+    2, ``memory.oom_control`` of version 1. Where the kernel's log is readable, the log names the
     process.
     """
 
@@ -202,14 +178,7 @@ class OomEvidence:
         self._before = [_count(path) for path in self._files]
 
     def about(self, pid: int) -> str:
-        """What speaks for it.
-
-        Args:
-            pid: The process, which SIGKILL has ended.
-
-        Returns:
-            The evidence in words; empty where there is none.
-        """
+        """The evidence for a process that SIGKILL has ended; empty without evidence."""
         for path, before in zip(self._files, self._before, strict=True):
             if _count(path) > before:
                 limit = _limit(path)
@@ -243,7 +212,7 @@ def _counters() -> list[str]:
 
 
 def _count(path: str) -> int:
-    """How many processes were killed, by a file whose lines are a name and a number."""
+    """The number of killed processes in a file whose lines are a name and a number."""
     try:
         with open(path, encoding="ascii") as file:
             counts = dict(line.split() for line in file)
@@ -264,10 +233,10 @@ def _limit(counter: str) -> int:
 
 
 def _is_named_in_log(pid: int) -> bool:
-    """Whether the kernel's log says that it killed this process for want of memory."""
+    """Whether the kernel's log names this process as killed for lack of memory."""
     try:
         fd = os.open(_LOG, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:  # usually root's alone
+    except OSError:  # usually readable by root only
         return False
     words = f"Killed process {pid} ".encode()
     read = 0

@@ -1,8 +1,7 @@
-"""Notices, beside a program, that it has waited for other instances for too long.
+"""Detects, beside a program, that the program waits for other instances for too long.
 
-Three things are looked at, none of which needs a guess: what popdist in the program states about
-its own waiting (`popdist.program_status`), what Horovod's stall inspector says on standard error,
-and whether the process was stopped.
+The checks use three facts: the program's own statement about waiting (`popdist.program_status`),
+the messages of Horovod's stall inspector on standard error, and whether the process was stopped.
 """
 
 from __future__ import annotations
@@ -48,15 +47,14 @@ class StallWatch:
 
     @property
     def interval(self) -> float | None:
-        """Seconds between two looks; None for no looks."""
+        """Seconds between two checks; None for no checks."""
         return min(max(_MOST_OFTEN, self._seconds / 12), self._seconds / 4) or None
 
     def look(self) -> Iterator[dict[str, str]]:
-        """Looks at the program.
+        """Checks the program and yields changes.
 
-        Yields:
-            What has become different: that it ``waits`` or is ``stopped`` for too long, and
-            afterwards that it ``moves`` again; once, that it has said nothing and is ``mute``.
+        The changes are ``waits`` or ``stopped`` for too long, later ``moves``, and once ``mute``
+        for a program without a statement.
         """
         if not self._seconds:
             return
@@ -81,13 +79,10 @@ class StallWatch:
         return monotonic() - self._since
 
     def hear(self, tail: bytes) -> Iterator[dict[str, str]]:
-        """Listens to the program's standard error for Horovod's stall inspector.
+        """Searches standard error for messages of Horovod's stall inspector.
 
-        Args:
-            tail: The last that was said, which may begin in the middle of anything.
-
-        Yields:
-            The ranks that it misses, and in which tensors, once for each time it says so.
+        Each new message yields the missing ranks and their tensors. ``tail`` may begin inside a
+        line.
         """
         if not self._seconds:
             return
@@ -119,14 +114,7 @@ class ProgressWatch:
         self._next = monotonic() + seconds
 
     def look(self, *, at_end: bool = False) -> Iterator[dict[str, str]]:
-        """Looks at what the program states, when it is time.
-
-        Args:
-            at_end: Whether the program has ended.
-
-        Yields:
-            What it says that is new.
-        """
+        """Yields the program's new progress when a report is due, or at the program's end."""
         if not at_end and (self.interval is None or monotonic() < self._next):
             return
         self._next = monotonic() + (self.interval or 0.0)
@@ -137,10 +125,10 @@ class ProgressWatch:
 
 
 class ProgramStatus:
-    """The file in which a program states what it does.
+    """The file in which a program states its activity.
 
     Attributes:
-        fd: Its descriptor, for the program to inherit.
+        fd: The descriptor, which the program inherits.
     """
 
     def __init__(self) -> None:
@@ -152,11 +140,9 @@ class ProgramStatus:
             pass
 
     def position(self) -> tuple[int, str, str]:
-        """Where the program is.
+        """The stating process, a text that changes with every statement, and what it waits for.
 
-        Returns:
-            The process that states it (0 where none imports popdist), a text that changes with
-            every statement, and what it waits for; the latter empty where it does not wait.
+        The process is 0 where no process imports popdist; the last text is empty without waiting.
         """
         if self.fd is None:
             return 0, "", ""
@@ -168,7 +154,7 @@ class ProgramStatus:
         return (int(pid), count, where) if pid.isdecimal() else (0, "", "")
 
     def progress(self) -> dict[str, str]:
-        """How far the program is, by its own words; empty where it says nothing."""
+        """The program's reported progress; empty without a report."""
         if self.fd is None:
             return {}
         size = program_status.HEADER_SIZE - program_status.WAITING_SIZE
@@ -177,11 +163,7 @@ class ProgramStatus:
         return {name: value for name, equals, value in parts if equals}
 
     def dump(self) -> str:
-        """Asks for the Python stacks of all threads.
-
-        Returns:
-            What the interpreter wrote, or why there is nothing, in parentheses.
-        """
+        """Requests the Python stacks of all threads; returns them, or a reason in parentheses."""
         pid = self.position()[0]
         if self.fd is None or not pid:
             return "(no Python stacks: the program has not imported popdist)"
@@ -201,7 +183,7 @@ class ProgramStatus:
         return text.strip() or "(no Python stacks: the process did not answer)"
 
     def _await_quiet(self) -> None:
-        """Waits until the program has written and stopped writing, or for long enough."""
+        """Waits until the program has finished writing, or until the time limit."""
         assert self.fd is not None  # noqa: S101 - checked by the caller
         until = monotonic() + _LONGEST_DUMP
         seen = program_status.HEADER_SIZE

@@ -1,6 +1,6 @@
-"""What mpirun starts for every instance: finds popdist by its own place, and becomes a guard.
+"""The file that mpirun starts for every instance: finds popdist by path, and runs a guard.
 
-mpirun runs this file with ``python -I -S``, which knows no path but the standard library's.
+mpirun runs this file with ``python -I -S``, whose module path is only the standard library.
 """
 
 import os
@@ -12,5 +12,5 @@ sys.path.insert(0, os.path.normpath(_ROOT))
 from popdist.poprun.guard.guard import main  # noqa: E402 - found by the path above
 
 if __name__ == "__main__":
-    # Taking an interpreter down in order costs milliseconds, and a guard has nothing left to do.
+    # A regular exit of the interpreter costs milliseconds, and a guard has no work left.
     os._exit(main(sys.argv[1:]))

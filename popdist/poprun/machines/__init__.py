@@ -1,1 +1,1 @@
-"""Facts about the machines that instances run on."""
+"""Machines that run instances: their processors, their host lists, and how to reach them."""

@@ -1,7 +1,7 @@
 """The processors of this machine that a process may use, and their NUMA nodes, from ``/sys``.
 
-Every guard reads this on its own host before its program starts, so it reads little: a few small
-files, and one more per processor only where hyper-threads are on.
+Every guard reads these files on its own host before its program starts, so few files are read: one
+more file per processor is read only where hyper-threads are on.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Node(Record):
     """A NUMA node.
 
     Attributes:
-        index: Its number.
-        cpus: Those of its processors that this process may use.
-        has_memory: Whether it has memory of its own.
+        index: The node's number.
+        cpus: The node's processors that this process may use.
+        has_memory: Whether the node has memory of its own.
     """
 
     index: int
@@ -33,31 +33,14 @@ class Node(Record):
 
 
 def usable_cpus(root: str = "/") -> frozenset[int]:
-    """The processors that this process may use.
-
-    Args:
-        root: Where ``sys`` is mounted.
-
-    Returns:
-        Their numbers: those of the process's affinity, which the kernel keeps within the cpuset of
-        the control group, without any that have gone offline.
-    """
+    """Numbers of the processors in the process's affinity mask, without offline processors."""
     allowed = frozenset(os.sched_getaffinity(0))
     online = frozenset(parse_list(_read(root, f"{_CPU}/online")))
     return allowed & online or allowed
 
 
 def usable_nodes(cpus: frozenset[int], root: str = "/") -> tuple[Node, ...]:
-    """The online NUMA nodes on which some of these processors are.
-
-    Args:
-        cpus: The processors that may be used.
-        root: Where ``sys`` is mounted.
-
-    Returns:
-        The nodes in the order of their numbers, each with its usable processors; one node with all
-        of them where the kernel tells of none.
-    """
+    """The online NUMA nodes that have some of ``cpus``; one node where ``/sys`` lists none."""
     with_memory = _read(root, f"{_NODE}/has_memory")
     memory = set(parse_list(with_memory))
     found = []
@@ -69,28 +52,12 @@ def usable_nodes(cpus: frozenset[int], root: str = "/") -> tuple[Node, ...]:
 
 
 def count_cores(cpus: Iterable[int], root: str = "/") -> int:
-    """How many cores these processors are, hyper-threads of one core counted once.
-
-    Args:
-        cpus: Processors.
-        root: Where ``sys`` is mounted.
-
-    Returns:
-        The number.
-    """
+    """How many cores ``cpus`` belong to; hyper-threads of one core count once."""
     return len(group_cores(cpus, root))
 
 
 def group_cores(cpus: Iterable[int], root: str = "/") -> list[tuple[int, ...]]:
-    """The cores that these processors belong to.
-
-    Args:
-        cpus: Processors.
-        root: Where ``sys`` is mounted.
-
-    Returns:
-        The processors of each core, in the order of their lowest numbers.
-    """
+    """The processors of each core, in the order of the lowest processor numbers."""
     numbers = sorted(cpus)
     if _read(root, f"{_CPU}/smt/active") == "0":
         return [(cpu,) for cpu in numbers]
@@ -102,14 +69,7 @@ def group_cores(cpus: Iterable[int], root: str = "/") -> list[tuple[int, ...]]:
 
 
 def cpu_quota(root: str = "/") -> int | None:
-    """How many processors' time the control groups of this process grant.
-
-    Args:
-        root: Where ``proc`` and ``sys`` are mounted.
-
-    Returns:
-        The whole number, at least 1; None without a limit.
-    """
+    """How many processors' time the control groups grant, at least 1; None without a limit."""
     grants = []
     for line in _read(root, "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -140,14 +100,7 @@ def _quota_1(root: str, folder: str) -> int | None:
 
 
 def parse_list(text: str) -> list[int]:
-    """Reads a list of the kernel's.
-
-    Args:
-        text: Such as ``0-3,8``.
-
-    Returns:
-        The numbers; none for an empty text.
-    """
+    """The numbers of a list in the kernel's format, such as ``0-3,8``; none for an empty text."""
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -157,14 +110,7 @@ def parse_list(text: str) -> list[int]:
 
 
 def format_list(numbers: Iterable[int]) -> str:
-    """Writes numbers as the kernel does.
-
-    Args:
-        numbers: The numbers.
-
-    Returns:
-        A text that `parse_list` reads back, such as ``0-3,8``.
-    """
+    """Numbers in the kernel's list format, such as ``0-3,8``, which `parse_list` reads back."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:

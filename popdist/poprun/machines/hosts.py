@@ -1,4 +1,4 @@
-"""A machine that runs instances."""
+"""The record of a machine that runs instances, and the names of this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Host(Record):
     """A machine that runs instances.
 
     Attributes:
-        name: Its name or IPv4 address.
-        slots: How many instances it takes; None where the list does not say.
-        cpus: How many of its processors a batch system grants; None for all.
+        name: The host name or IPv4 address.
+        slots: How many instances the host takes; None where the list gives no number.
+        cpus: How many processors of the host a batch system grants; None for all.
     """
 
     name: str
@@ -24,6 +24,6 @@ class Host(Record):
 
     @property
     def is_local(self) -> bool:
-        """Whether the name is that of this machine."""
+        """Whether the name belongs to this machine."""
         here = os.uname().nodename
         return self.name in LOCAL_NAMES or self.name in (here, here.partition(".")[0])

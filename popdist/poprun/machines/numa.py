@@ -1,4 +1,4 @@
-"""What one instance gets of its host: NUMA nodes, processors, threads.
+"""The NUMA nodes, processors and threads of one instance on its host.
 
 `divide` is pure. `bind_cpus` and `bind_memory` act on the calling process, which is the guard's
 child on the instance's own host.
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from popdist.poprun.machines.cpus import Node
 
 
-# set_mempolicy has no wrapper in the C library; its number depends on the processor.
+# set_mempolicy has no wrapper in the C library; the call's number depends on the processor.
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "s390x": 270, "riscv64": 237}
 _BIND_MEMORY = 2
 _WORD = 64
 
 
 class Share(Record):
-    """What one instance gets of its host.
+    """The NUMA nodes and processors of one instance.
 
     Attributes:
-        nodes: Numbers of its NUMA nodes.
-        cpus: Its processors.
-        memory: Numbers of those of its nodes that have memory.
-        sharers: How many instances use these processors, itself included.
+        nodes: Numbers of the NUMA nodes.
+        cpus: Numbers of the processors.
+        memory: Numbers of the nodes that have memory.
+        sharers: How many instances use these processors, this instance included.
     """
 
     nodes: tuple[int, ...]
@@ -52,18 +52,10 @@ class Share(Record):
 
 
 def divide(nodes: Sequence[Node], local_index: int, instances: int) -> Share:
-    """The share of one instance among those on its host.
+    """The share of instance ``local_index`` among the ``instances`` on one host.
 
-    With fewer instances than nodes, the nodes are divided among the instances in consecutive runs;
-    otherwise instances take the nodes in turn.
-
-    Args:
-        nodes: The usable nodes of the host.
-        local_index: The instance's number on its host.
-        instances: How many instances are on that host.
-
-    Returns:
-        Its share.
+    With fewer instances than nodes, each instance gets consecutive nodes. Otherwise instances take
+    the nodes in turn.
     """
     count = len(nodes)
     if instances <= count:
@@ -74,30 +66,14 @@ def divide(nodes: Sequence[Node], local_index: int, instances: int) -> Share:
 
 
 def share_of(nodes: Sequence[Node], sharers: int = 1) -> Share:
-    """The share that whole nodes are.
-
-    Args:
-        nodes: The nodes.
-        sharers: How many instances use them.
-
-    Returns:
-        The share.
-    """
+    """The share that consists of whole nodes, used by ``sharers`` instances."""
     cpus = frozenset(cpu for node in nodes for cpu in node.cpus)
     memory = tuple(node.index for node in nodes if node.has_memory)
     return Share(tuple(node.index for node in nodes), cpus, memory, sharers)
 
 
 def share_of_cpus(nodes: Sequence[Node], cpus: frozenset[int]) -> Share:
-    """The share that reserved processors are.
-
-    Args:
-        nodes: The usable nodes of the host.
-        cpus: The processors that were reserved.
-
-    Returns:
-        The share, with the nodes on which they are.
-    """
+    """The share that consists of reserved processors, with their nodes."""
     on = [node for node in nodes if node.cpus & cpus]
     return Share(
         tuple(node.index for node in on),
@@ -108,16 +84,9 @@ def share_of_cpus(nodes: Sequence[Node], cpus: frozenset[int]) -> Share:
 
 
 def threads_of(share: Share, instances: int, granted: int | None, root: str = "/") -> int:
-    """How many threads an instance should compute with: one per core that is its own.
+    """How many threads an instance computes with, at least 1: one per core of its share.
 
-    Args:
-        share: Its share.
-        instances: How many instances are on its host.
-        granted: Processors that a control group or a batch system grants on the host, if limited.
-        root: Where ``sys`` is mounted.
-
-    Returns:
-        The number, at least 1.
+    ``granted`` is the number of processors that a control group or batch system grants on the host.
     """
     threads = count_cores(share.cpus, root) // share.sharers
     if granted is not None:
@@ -126,14 +95,7 @@ def threads_of(share: Share, instances: int, granted: int | None, root: str = "/
 
 
 def bind_cpus(cpus: frozenset[int]) -> str:
-    """Binds the calling process to processors.
-
-    Args:
-        cpus: What it may use.
-
-    Returns:
-        Why that could not be done; empty where it was.
-    """
+    """Binds the calling process to processors, and returns an error text, empty on success."""
     try:
         os.sched_setaffinity(0, cpus)
     except OSError as error:  # a processor may have gone offline meanwhile
@@ -142,14 +104,10 @@ def bind_cpus(cpus: frozenset[int]) -> str:
 
 
 def bind_memory(nodes: Sequence[int]) -> bool:
-    """Makes the memory of the calling process come from some NUMA nodes only.
+    """Allocates the calling process's memory on some NUMA nodes only.
 
-    Args:
-        nodes: Their numbers.
-
-    Returns:
-        Whether that was done. Containers may forbid it; memory then still comes from where the
-        processors are as long as there is some, which is the kernel's own rule.
+    Returns False where the system forbids this, as containers may. The kernel then prefers memory
+    near the processors.
     """
     import ctypes
 
@@ -160,25 +118,24 @@ def bind_memory(nodes: Sequence[int]) -> bool:
     mask = (ctypes.c_uint64 * words)()
     for node in nodes:
         mask[node // _WORD] |= 1 << node % _WORD
-    # The kernel takes one bit less than it is told.
+    # The kernel reads one bit less than this number.
     bits = ctypes.c_ulong(words * _WORD + 1)
     return bool(ctypes.CDLL(None).syscall(number, _BIND_MEMORY, mask, bits) == 0)
 
 
-# Puts one instance in its place on its host, just before its program starts there.
-
+# The place of an instance, entered just before the instance's program starts.
 
 _THREADS = "OMP_NUM_THREADS"
 
 
 class Place(Record):
-    """What an instance gets of its host.
+    """The share of an instance, and what of it is enforced.
 
     Attributes:
-        share: Its nodes and processors.
-        binds: Whether it is bound to them.
-        memory: Whether its memory is bound to them too.
-        threads: How many threads it should compute with; None to leave that to its libraries.
+        share: The nodes and processors.
+        binds: Whether the instance is bound to the processors.
+        memory: Whether the instance's memory is bound to the nodes.
+        threads: The number of compute threads; None for the libraries' own default.
     """
 
     share: Share
@@ -191,13 +148,9 @@ class Place(Record):
         return where if self.threads is None else f"{where}, {self.threads} threads"
 
     def enter(self, environ: MutableMapping[str, str]) -> str:
-        """Binds the calling process and sets its thread count, unless the user has set one.
+        """Binds the calling process and sets its thread count, unless the user has set a count.
 
-        Args:
-            environ: The environment that its program is going to get.
-
-        Returns:
-            Why it could not be bound to its processors; empty where all is well.
+        Returns why binding to processors failed; empty on success.
         """
         if self.threads is not None:
             environ.setdefault(_THREADS, str(self.threads))
@@ -212,20 +165,17 @@ def place_of(settings: Mapping[str, str], root: str = "/") -> Place:
     """The place of an instance on this host.
 
     Args:
-        settings: ``neighbours`` (instances on this host), ``local`` (this one's number among them),
-            ``numa`` (1 to bind to NUMA nodes), ``granted`` (processors that a batch system grants
-            on this host) and ``cpus`` (processors that are reserved for this instance); all
+        settings: ``neighbours`` (instances on this host), ``local`` (this instance's number among
+            them), ``numa`` (1 to bind to NUMA nodes), ``granted`` (processors that a batch system
+            grants on this host) and ``cpus`` (processors reserved for this instance). All are
             optional.
         root: Where ``proc`` and ``sys`` are mounted.
-
-    Returns:
-        The place.
     """
     instances = int(settings.get("neighbours", "1"))
     cpus = usable_cpus(root)
     nodes = usable_nodes(cpus, root)
-    # Where a batch system grants a part of the processors without saying which, binding could only
-    # crowd those of another job.
+    # Where a batch system grants a number of processors without their indices, binding could choose
+    # processors of another job.
     limits = [cpu_quota(root), int(settings["granted"]) if "granted" in settings else None]
     granted = min((limit for limit in limits if limit is not None), default=None)
     reserved = cpus.intersection(parse_list(settings.get("cpus", "")))
@@ -239,7 +189,7 @@ def place_of(settings: Mapping[str, str], root: str = "/") -> Place:
     limited = instances > 1 or (granted is not None and granted < len(share.cpus))
     return Place(
         share=share,
-        # Binding to all that there is would only take away what may be granted later.
+        # Binding to all processors would exclude processors that are granted later.
         binds=share.cpus != cpus,
         memory=len(nodes) > 1,
         threads=threads if limited else None,

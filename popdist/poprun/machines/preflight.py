@@ -1,4 +1,7 @@
-"""Looks at the other hosts of a job over ssh, all at the same time, before anything is started."""
+"""Checks the other hosts of a job over ssh, in parallel, before the job starts.
+
+Where the user allows it, a host gets the user's key or a copy of this Python environment.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,14 @@ if TYPE_CHECKING:
     from popdist.poprun.options.requests import Reach
 
 
-# What a host says of itself when the launcher looks at it: run there, over ssh, before a job.
-
+# The part that runs on the other host.
 
 MARK = "POPDIST-HOST "
-"""Starts the answer; what a login shell prints before it is not looked at."""
+"""Starts the line of the answer; other lines, such as a login shell's, are ignored."""
 
 
 def main(mpirun: str) -> None:
-    """Prints the answer, one line.
-
-    Args:
-        mpirun: The path of the mpirun that is going to start its part from here.
-    """
+    """Prints the answer, one line, on the host that is checked."""
     answer = {
         "version": __version__,
         "time": time.time(),
@@ -55,7 +53,7 @@ _PATIENCE_S = 2.0 * CONNECT_SECONDS
 _AT_ONCE = 64
 _MOST_OUTPUT = 1 << 20
 _ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
-# One line, and no character that a login shell of whatever kind would touch inside quotes.
+# One line, and no character that any login shell would change inside quotes.
 _PROBE = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from popdist.poprun.machines.preflight import main; main(sys.argv[2])"
@@ -65,16 +63,7 @@ _PROBE = (
 def ask_hosts(
     hosts: Sequence[str], ssh: Sequence[str], mpirun: str
 ) -> tuple[dict[str, Nodes], dict[str, Reason]]:
-    """Asks every host whether it can take part.
-
-    Args:
-        hosts: Their names, without this machine's.
-        ssh: The words that start a command on a host, up to its name.
-        mpirun: The path of mpirun, which must be the same there.
-
-    Returns:
-        The nodes of the hosts that can take part, and the reasons of the others, both by host.
-    """
+    """Checks ``hosts`` in parallel; returns nodes of usable hosts and reasons of the others."""
     nodes: dict[str, Nodes] = {}
     reasons: dict[str, Reason] = {}
     waiting, asked = list(reversed(hosts)), dict[int, _Question]()
@@ -103,14 +92,7 @@ def ask_hosts(
 
 
 def is_here(host: str) -> bool:
-    """Whether a name or an address belongs to this machine, which mpirun then does not ask for.
-
-    Args:
-        host: The name or address.
-
-    Returns:
-        Whether a socket can be bound to it.
-    """
+    """Whether a name or address belongs to this machine, which mpirun reaches without ssh."""
     import socket
 
     try:
@@ -131,7 +113,7 @@ def _read(asked: Mapping[int, _Question]) -> None:
 
 
 class _Question:
-    """One host that is being asked."""
+    """One host whose answer is pending."""
 
     def __init__(self, host: str, ssh: Sequence[str], mpirun: str) -> None:
         import shlex
@@ -142,7 +124,7 @@ class _Question:
         self._ended = False
         self._asked_at = time.time()
         self._answered_at = 0.0
-        # ssh hands its words to the login shell over there, which splits them again.
+        # ssh passes the words to the host's login shell, which splits the words again.
         there = shlex.join([sys.executable, "-I", "-S", "-c", _PROBE, _ROOT, mpirun])
         self.fd, writer = os.pipe()
         try:
@@ -162,18 +144,18 @@ class _Question:
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer is complete, or will not be waited for."""
+        """Whether the answer is complete, or the time limit is over."""
         return self._ended or time.monotonic() >= self.until
 
     def read(self) -> None:
-        """Takes what there is of the answer."""
+        """Reads the available part of the answer."""
         data = os.read(self.fd, 1 << 16)
         self._answered_at = time.time()
         self._ended = not data or len(self._output) > _MOST_OUTPUT
         self._output += data
 
     def close(self, mpirun: str) -> Nodes | Reason:
-        """Ends the question and says what came out."""
+        """Ends ssh and returns the host's nodes, or the reason why the host cannot take part."""
         os.close(self.fd)
         code = self._end()
         text = self._output.decode(errors="replace")
@@ -200,7 +182,7 @@ class _Question:
     def _judge(self, text: str, mpirun: str) -> Nodes | Reason:
         try:
             answer = json.loads(text)
-            # The clock over there was read at some moment between question and answer.
+            # The host's clock was read at some moment between question and answer.
             behind = min(0.0, answer["time"] - self._asked_at)
             skew = behind or max(0.0, answer["time"] - self._answered_at)
             reason = explain_answer(answer, __version__, mpirun, skew)
@@ -213,16 +195,11 @@ class _Question:
         return nodes if reason is None else reason
 
 
-# Gives other hosts what they lack, where the user allows it: the user's key, this environment.
+# Repairs that the user may allow.
 
 
 def copy_key(hosts: Sequence[str], ssh: Sequence[str], log: Log) -> None:
-    """Runs ssh-copy-id, which may ask for passwords: it is there for people.
-
-    Args:
-        hosts: The hosts that deny access.
-        ssh: The words that start a command on a host, up to its name.
-        log: For the launcher's messages.
+    """Runs ssh-copy-id, which may prompt for passwords, for hosts that deny access.
 
     Raises:
         LaunchError: There is no ssh-copy-id.
@@ -243,11 +220,6 @@ def copy_key(hosts: Sequence[str], ssh: Sequence[str], log: Log) -> None:
 
 def copy_environment(hosts: Sequence[str], ssh: Sequence[str], log: Log) -> None:
     """Copies this Python's virtual environment to the same path on other hosts.
-
-    Args:
-        hosts: The hosts that have none, or another one.
-        ssh: The words that start a command on a host, up to its name.
-        log: For the launcher's messages.
 
     Raises:
         LaunchError: This Python is in no virtual environment, or the copy failed.
@@ -285,8 +257,7 @@ def copy_environment(hosts: Sequence[str], ssh: Sequence[str], log: Log) -> None
             )
 
 
-# Makes sure that the other hosts of a job can take part, with what the user allows to be done.
-
+# The check with the repairs.
 
 _DENIED = {"denied"}
 _UNLIKE = {"no python", "no popdist", "version", "no mpirun"}
@@ -295,20 +266,10 @@ _UNLIKE = {"no python", "no popdist", "version", "no mpirun"}
 def reach_hosts(
     hosts: Sequence[str], ssh: Sequence[str], mpirun: str, reach: Reach, log: Log
 ) -> dict[str, tuple[Node, ...]]:
-    """Looks at the hosts, and repairs what the user has allowed to.
-
-    Args:
-        hosts: Their names, without this machine's.
-        ssh: The words that start a command on a host, up to its name.
-        mpirun: The path of mpirun, which must be the same there.
-        reach: What the user allows.
-        log: For the launcher's messages.
-
-    Returns:
-        The usable NUMA nodes of each host.
+    """Checks the hosts, repairs what ``reach`` allows, and returns each host's usable NUMA nodes.
 
     Raises:
-        LaunchError: Some cannot take part; it says which and why.
+        LaunchError: Some hosts cannot take part; the message lists each host with its reason.
     """
     log.info(f"Looking at {len(hosts)} other hosts over ssh")
     nodes, reasons = ask_hosts(hosts, ssh, mpirun)

@@ -1,4 +1,4 @@
-"""Why a host cannot take part in a job, and what to do about it. Pure."""
+"""Why a host cannot take part in a job, and the remedy for each cause. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 CLOCK_SECONDS = 5.0
-"""By how much clocks may differ; builds, caches and logs that are shared compare times."""
+"""The largest allowed clock difference; shared builds, caches and logs compare times."""
 
 _SSH_FAILED = 255
 _NOT_FOUND = (126, 127)
@@ -80,20 +80,11 @@ _BY_TEXT: tuple[tuple[tuple[str, ...], Reason], ...] = (
         ),
     ),
 )  # fmt: skip
-"""Causes by what ssh writes."""
+"""Causes by the texts that ssh prints."""
 
 
 def explain_ssh(code: int | None, errors: str, python: str) -> Reason:
-    """The reason why a host gave no answer.
-
-    Args:
-        code: The exit code of ssh; None where it did not end in time.
-        errors: What it wrote on standard error.
-        python: The interpreter that was to run there.
-
-    Returns:
-        The reason.
-    """
+    """The reason why a host gave no answer; ``code`` is None where ssh did not end in time."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     last = lines[-1] if lines else f"exit code {code}"
     for marks, reason in _BY_TEXT if code in (_SSH_FAILED, None) else ():
@@ -123,17 +114,7 @@ def explain_ssh(code: int | None, errors: str, python: str) -> Reason:
 def explain_answer(
     answer: Mapping[str, object], version: str, mpirun: str, skew: float
 ) -> Reason | None:
-    """The reason why a host that answered cannot take part.
-
-    Args:
-        answer: What it said.
-        version: The launcher's version of popdist.
-        mpirun: The launcher's mpirun.
-        skew: Seconds by which its clock is ahead.
-
-    Returns:
-        The reason; None where all is well.
-    """
+    """The reason why a host that answered cannot take part, or None; ``skew`` is in seconds."""
     if answer["version"] != version:
         return Reason(
             "version",
@@ -156,15 +137,7 @@ def explain_answer(
 
 
 def unfit_hosts(reasons: Mapping[str, Reason], total: int) -> LaunchError:
-    """One error for all hosts that cannot take part.
-
-    Args:
-        reasons: The reason of each, by host.
-        total: How many hosts the job has.
-
-    Returns:
-        The error.
-    """
+    """One error for all hosts that cannot take part in a job of ``total`` hosts."""
     lines = [f"{len(reasons)} of {total} hosts cannot take part in the job"]
     lines += [f"  {host}: {reason}" for host, reason in list(reasons.items())[:_LISTED]]
     if len(reasons) > _LISTED:

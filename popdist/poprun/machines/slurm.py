@@ -1,7 +1,7 @@
-"""The allocation that Slurm has granted: hosts, and how many instances each has room for. Pure.
+"""The allocation that Slurm has granted: hosts, and how many instances each host has slots for.
 
-Slurm describes it in variables of the environment of ``sbatch`` scripts, ``salloc`` shells and
-``srun`` steps.
+Slurm describes the allocation in environment variables of ``sbatch`` scripts, ``salloc`` shells and
+``srun`` steps. Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Allocation(Record):
     Attributes:
         job: Slurm's number of the job.
         hosts: The hosts with their slots and processors.
-        tasks: The number of tasks that the user asked Slurm for; None where not asked.
+        tasks: The number of tasks that the user asked Slurm for; None without such a request.
         overcommits: Whether Slurm was told that processors may be shared.
     """
 
@@ -38,21 +38,15 @@ class Allocation(Record):
 
     @property
     def slots(self) -> int:
-        """How many instances it has room for."""
+        """How many instances the allocation has room for."""
         return sum(host.slots or 1 for host in self.hosts)
 
 
 def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
-    """Reads the allocation that this process runs in.
+    """Reads the allocation that this process runs in; None outside of an allocation.
 
-    Where the user asked for tasks, a task is a slot. Otherwise there are as many slots as the
-    granted processors make, at ``--cpus-per-task`` each.
-
-    Args:
-        environ: The launcher's environment.
-
-    Returns:
-        The allocation; None outside of one.
+    Where the user asked for tasks, a task is a slot. Otherwise the granted processors are divided
+    into slots of ``--cpus-per-task`` processors.
 
     Raises:
         LaunchError: The variables are not understood, ``srun`` has started several launchers, or
@@ -103,15 +97,10 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def default_instances(allocation: Allocation, num_replicas: int | None) -> int:
-    """How many instances a job has that says nothing about it.
+    """How many instances a job has without ``--num-instances``.
 
-    Args:
-        allocation: The allocation.
-        num_replicas: The replicas, where the user gave their number.
-
-    Returns:
-        One per task where the user asked Slurm for tasks, but not more than replicas; otherwise one
-        per host, or a single one where only replicas were given.
+    One per task where the user asked Slurm for tasks, but not more than replicas. Otherwise one per
+    host, or one where only the number of replicas was given.
     """
     if allocation.tasks is not None:
         return min(allocation.tasks, num_replicas or allocation.tasks)
@@ -119,18 +108,10 @@ def default_instances(allocation: Allocation, num_replicas: int | None) -> int:
 
 
 def take_hosts(allocation: Allocation, wanted: Sequence[Host], instances: int) -> tuple[Host, ...]:
-    """The hosts that a job gets, with as many slots as each has instances.
+    """The hosts that get instances, in order, with one slot per instance.
 
-    Instances are divided evenly over the hosts where those have the slots for it; otherwise hosts
-    are filled in order.
-
-    Args:
-        allocation: The allocation.
-        wanted: The hosts that the user named; none for all of the allocation.
-        instances: The number of instances.
-
-    Returns:
-        The hosts that get instances, in the order of their indices.
+    Instances are divided evenly over the hosts where the hosts have the slots. Otherwise hosts are
+    filled in order. No ``wanted`` hosts mean the whole allocation.
 
     Raises:
         LaunchError: A host is not in the allocation, or the allocation is too small.
@@ -155,15 +136,7 @@ def take_hosts(allocation: Allocation, wanted: Sequence[Host], instances: int) -
 
 
 def unused_tasks(allocation: Allocation, instances: int) -> str:
-    """What to tell about tasks that the job leaves idle.
-
-    Args:
-        allocation: The allocation.
-        instances: The number of instances.
-
-    Returns:
-        One line, or an empty text.
-    """
+    """One line about tasks that the job does not use, or an empty text."""
     if allocation.tasks is None or instances >= allocation.tasks:
         return ""
     idle = allocation.tasks - instances
@@ -177,7 +150,7 @@ def _granted(granted: Mapping[str, Host], host: Host, allocation: Allocation) ->
     for name in (host.name, host.name.partition(".")[0]):
         if name in granted:
             return granted[name]
-    if host.is_local:  # localhost is one of them too
+    if host.is_local:  # localhost is one of the hosts too
         for other in allocation.hosts:
             if other.is_local:
                 return other
@@ -210,7 +183,7 @@ def _even(room: Sequence[int], instances: int) -> list[int]:
 
 
 def _spread(hosts: int, instances: int) -> list[int]:
-    """As `popdist.poprun.plan.placement` does without slots: instance i on host i * H // I."""
+    """Instance i is on host i * H // I, as `popdist.poprun.plan.placement` does without slots."""
     counts = [0] * hosts
     for index in range(instances):
         counts[index * hosts // instances] += 1
@@ -235,7 +208,7 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def _per_node(environ: Mapping[str, str], name: str, nodes: int) -> list[int] | None:
-    """Reads ``2(x3),1``: a number for every node."""
+    """Reads one number for every node, such as ``2(x3),1``."""
     text = environ.get(name)
     if not text:
         return None

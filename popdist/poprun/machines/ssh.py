@@ -1,4 +1,4 @@
-"""How mpirun reaches other hosts, so that the launcher reaches them in the same way. Pure."""
+"""The ssh command that mpirun uses to reach other hosts, for the launcher to use too. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10
 
-# Never a question that nobody would answer, and never a host whose key is not known.
+# ssh never prompts, and never connects to a host whose key is unknown.
 QUIET = ("-o", "BatchMode=yes")
 STRICT = ("-o", "StrictHostKeyChecking=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}")
 
@@ -25,13 +25,7 @@ _PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 def ssh_words(global_args: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """The words that start a command on a host, up to the host's name.
 
-    Args:
-        global_args: The user's options for mpirun, which may set ``plm_rsh_agent`` and
-            ``plm_rsh_args`` (``plm_ssh_*`` in Open MPI 5).
-        environ: The launcher's environment, which may set them too.
-
-    Returns:
-        Program and options. What the user set wins, except that nothing is ever asked.
+    The user's settings win, in ``global_args`` first and then in ``environ``; ssh never prompts.
 
     Raises:
         UsageError: A setting has quotes that do not match.
@@ -40,21 +34,13 @@ def ssh_words(global_args: Sequence[str], environ: Mapping[str, str]) -> list[st
     agent = _split((_setting(_AGENT, global_args, environ) or "ssh").partition(":")[0].strip())
     more = _split(_setting(_ARGS, global_args, environ) or "")
     if os.path.basename(agent[0] if agent else "") != "ssh":
-        return [*agent, *more]  # its options are not ours to know
+        return [*agent, *more]  # options of another agent are unknown
     # ssh takes the first of contradicting options.
     return [agent[0], *QUIET, *agent[1:], *more, *STRICT]
 
 
 def is_ssh_set(global_args: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether the user has set how mpirun calls ssh.
-
-    Args:
-        global_args: The user's options for mpirun.
-        environ: The launcher's environment.
-
-    Returns:
-        The answer.
-    """
+    """Whether the user has set mpirun's ssh program or the options for ssh."""
     return _setting((*_ARGS, *_AGENT), global_args, environ) is not None
 
 

@@ -1,1 +1,1 @@
-"""The options of poprun: one table, and what is made from it."""
+"""The options of poprun: one table, and the parser, help, files and records made from it."""

@@ -1,6 +1,6 @@
 """Completion scripts for shells, made from the table of options.
 
-The scripts hold all they need: no key press starts the launcher again.
+The scripts are self-contained: no key press starts the launcher.
 """
 
 from __future__ import annotations
@@ -90,14 +90,7 @@ _ZSH_ACTIONS = {"file": "_files", "directory": "_files -/", "host": "_hosts"}
 
 
 def completion_script(shell: str) -> str:
-    """The completion script.
-
-    Args:
-        shell: "bash" or "zsh".
-
-    Returns:
-        What the shell is to evaluate.
-    """
+    """The completion script for "bash" or "zsh"."""
     return _bash() if shell == "bash" else _zsh()
 
 

@@ -32,16 +32,10 @@ _LARGEST_BYTES = 1 << 20
 
 
 def read_config(path: str) -> tuple[Source, tuple[str, ...]]:
-    """Reads a configuration file.
-
-    Args:
-        path: Its path.
-
-    Returns:
-        The values, and the program with its arguments; empty where the file names none.
+    """The values, and the program with its arguments, of a configuration file.
 
     Raises:
-        UsageError: The file cannot be read, or does not say what it should.
+        UsageError: The file cannot be read, or its content is not accepted.
     """
     given: Given = {}
     program: tuple[str, ...] = ()
@@ -99,7 +93,7 @@ def _option(key: str, path: str) -> Option:
 
 
 def _texts(option: Option, value: Any, path: str) -> list[str]:
-    """A value as the texts that would be typed for it."""
+    """A value as the texts that a user would type for it."""
     if option.name == "env" and isinstance(value, dict):
         named = [(f"{name}=", one) for name, one in value.items() if one is not True]
         texts = [name for name, one in value.items() if one is True]

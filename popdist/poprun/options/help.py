@@ -30,14 +30,7 @@ _PACKAGES = (
 
 
 def answer(line: CommandLine) -> str | None:
-    """Answers ``--help``, ``--version`` and ``--completion``.
-
-    Args:
-        line: The command line.
-
-    Returns:
-        The text to print; None where a job was asked for.
-    """
+    """The text for ``--help``, ``--version`` or ``--completion``; None for a job."""
     if line.values["help"]:
         return help_text()
     if line.values["version"]:
@@ -50,11 +43,7 @@ def answer(line: CommandLine) -> str | None:
 
 
 def help_text() -> str:
-    """What ``--help`` prints.
-
-    Returns:
-        The options in groups, with their defaults.
-    """
+    """The text of ``--help``: the options in groups, with their defaults."""
     lines = [f"Usage: {USAGE}", "", "Starts the instances of a job over mpirun."]
     for group, options in _groups().items():
         lines += ["", f"{group}:"]
@@ -80,11 +69,7 @@ def help_text() -> str:
 
 
 def options_table() -> str:
-    """The options as a Markdown table.
-
-    Returns:
-        One row per option, grouped.
-    """
+    """The options as Markdown, one row per option, grouped."""
     rows = ["| Option | Values | Default | What it does | Since |", "|---|---|---|---|---|"]
     for group, options in _groups().items():
         rows.append(f"| **{group}** | | | | |")
@@ -97,14 +82,7 @@ def options_table() -> str:
 
 
 def version_text(form: str) -> str:
-    """The version.
-
-    Args:
-        form: "text", "full-text" or "full-json".
-
-    Returns:
-        One line; in the full forms what popdist depends on too, as far as it is installed.
-    """
+    """The version as "text", "full-text" or "full-json"; the full forms list dependencies."""
     if form == "text":
         return f"poprun {__version__}"
     found = _dependencies()
@@ -116,7 +94,7 @@ def version_text(form: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text of which Markdown takes no ``<part>`` for HTML, which a page would not show."""
+    """Escapes a text so that Markdown does not read ``<part>`` as HTML."""
     return text.replace("<", "&lt;")
 
 

@@ -1,6 +1,6 @@
-"""From all that may set an option to one value for each: defaults < file < environment < words.
+"""Merges all sources of options to one value each: defaults < file < environment < words.
 
-The words are read by `words`, the file by `config_file`, and the environment here:
+`words` reads the words, `config_file` the file, and this module the environment:
 ``POPRUN_NUM_REPLICAS=4`` is ``--num-replicas 4``.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _ANSWERS = ("help", "version", "completion")
 LOG_LEVEL = "POPRUN_LOG_LEVEL"
-"""The original launcher's variable for what it says; its levels stand for -v and -vv."""
+"""The original launcher's variable for its messages; the levels correspond to -v and -vv."""
 LEVELS = {"TRACE": 2, "DEBUG": 2, "INFO": 1, "WARN": 0, "ERR": 0, "CRITICAL": 0, "OFF": 0}
 _BY_VARIABLE = {option.variable: option for option in OPTIONS if option.variable}
 _TYPED_ONLY = {f"{PREFIX}{o.name.upper().replace('-', '_')}" for o in OPTIONS if o.typed_only}
@@ -46,14 +46,7 @@ class CommandLine(Record):
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> CommandLine:
-    """Reads a command line, and with it the environment and a configuration file.
-
-    Args:
-        arguments: The words without the launcher's own name.
-        environ: The environment; None for an empty one.
-
-    Returns:
-        The values and the program.
+    """Reads a command line, the environment (None for an empty one) and a configuration file.
 
     Raises:
         UsageError: An option is unknown, ambiguous, repeated, without its value, or malformed;
@@ -62,7 +55,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] | None = None) ->
     typed, program = read_words(arguments)
     sources = [Source("the command line", typed)]
     notes: tuple[str, ...] = ()
-    if not any(name in typed for name in _ANSWERS):  # an answer needs no other source
+    if not any(name in typed for name in _ANSWERS):  # help and version need no other source
         if any(name.startswith(PREFIX) for name in environ or ()):
             variables, notes = read_variables(environ or {})
             sources.append(variables)
@@ -91,7 +84,7 @@ def _merge(sources: list[Source], program: tuple[str, ...], notes: tuple[str, ..
 
 
 def _is_excluded(option: Option, sources: list[Source]) -> bool:
-    """Whether an option that it cannot stand beside comes from a source that wins over its own."""
+    """Whether an option that excludes this one comes from a source of higher priority."""
     for source in sources:
         both = [name for name in (option.name, option.excludes) if name in source.given]
         if len(both) > 1:
@@ -131,13 +124,9 @@ def _value(option: Option, source: Source) -> object:
 
 
 def read_variables(environ: Mapping[str, str]) -> tuple[Source, tuple[str, ...]]:
-    """Reads the variables that set options.
+    """The values of variables that set options, and remarks about similar variable names.
 
-    Args:
-        environ: The environment. A variable of a repeatable option has one value a line.
-
-    Returns:
-        The values, and remarks about variables that look like an option's but are none.
+    A variable of a repeatable option has one value per line.
 
     Raises:
         UsageError: A value is not accepted.

@@ -1,4 +1,4 @@
-"""What the user asked of one part of the launcher, as typed records of option values.
+"""The user's requests to each part of the launcher, as typed records of option values.
 
 A field has the name of its option with underscores, and its value unchanged.
 """
@@ -19,18 +19,11 @@ if TYPE_CHECKING:
 
 
 class Request(Record):
-    """Base of the records: knows how to pick its options."""
+    """Base of the records; selects the options of a record."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Picks the options of this record.
-
-        Args:
-            values: The value of every option, by name.
-
-        Returns:
-            The record.
-        """
+        """The record from the values of all options, by name."""
         return cls(**{field: values[field.replace("_", "-")] for field in cls._fields})
 
 
@@ -50,10 +43,10 @@ class Binding(Request):
     process_placement: str | None = None
 
     def check(self) -> None:
-        """Checks that the two options, of which one is the newer form of the other, agree.
+        """Checks that the two options, one a newer form of the other, agree.
 
         Raises:
-            UsageError: They contradict each other.
+            UsageError: The options contradict each other.
         """
         newer = {None: None, "disabled": False}.get(self.process_placement, True)
         if None not in (newer, self.numa_aware) and newer != self.numa_aware:
@@ -69,11 +62,7 @@ class Binding(Request):
     def applies(self, neighbours: int) -> bool:
         """Whether instances are bound to NUMA nodes.
 
-        Args:
-            neighbours: How many instances a host has.
-
-        Returns:
-            What the user asked for; without a wish, whether the host has several instances.
+        The user's choice applies; without a choice, instances are bound where a host has several.
         """
         if self.process_placement is not None:
             return self.process_placement != "disabled"
@@ -113,7 +102,7 @@ class Limits(Request):
 
     @property
     def longest_wait(self) -> float:
-        """After how long waiting for other instances is worth a word; 0 for never."""
+        """Seconds of waiting for other instances before a message; 0 for never."""
         return min((wait for wait in (self.stall_warning, self.stall_timeout) if wait), default=0.0)
 
 
@@ -128,7 +117,7 @@ class Display(Request):
 
     @property
     def shows_status(self) -> bool:
-        """Whether there is a status line: on a terminal that can move back, or always."""
+        """Whether there is a status line: on a terminal that can move the cursor, or always."""
         if self.status != "auto":
             return self.status == "always"
         return os.isatty(2) and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""Options back to text: a file for ``--config``, the words of a command line, and their origins."""
+"""Writes options as text: a file for ``--config``, words of a command line, and their origins."""
 
 from __future__ import annotations
 
@@ -21,15 +21,10 @@ _DELETE = 0x7F
 
 
 def export_config(line: CommandLine, path: str, *, overwrite: bool) -> None:
-    """Writes a configuration file.
-
-    Args:
-        line: The command line; what has its default is left out.
-        path: Where to write it.
-        overwrite: Whether a file there may be replaced.
+    """Writes a configuration file without the options that have their defaults.
 
     Raises:
-        UsageError: The file exists or cannot be written, or a value cannot stand in it.
+        UsageError: The file exists or cannot be written, or a value has no form in the file.
     """
     text = config_text(line)
     target = path if not overwrite else f"{path}.{os.getpid()}.new"
@@ -52,16 +47,10 @@ def export_config(line: CommandLine, path: str, *, overwrite: bool) -> None:
 
 
 def config_text(line: CommandLine) -> str:
-    """The configuration file of a command line.
-
-    Args:
-        line: The command line.
-
-    Returns:
-        TOML.
+    """The configuration file of a command line, as TOML.
 
     Raises:
-        UsageError: A value cannot stand in such a file.
+        UsageError: A value has no form in the file.
     """
     lines = [
         f"{option.name} = {_toml(option, line.values[option.name])}"
@@ -76,7 +65,7 @@ def config_text(line: CommandLine) -> str:
 
 
 def _left_out(line: CommandLine) -> list[str]:
-    """Says which values a reader of the file has to provide."""
+    """The lines about values that a reader of the file has to provide."""
     texts = line.values["env"]
     return [
         f"# The value of {text.partition('=')[0]} looks like a secret: export it before using this."
@@ -128,15 +117,7 @@ def _quoted(text: str) -> str:
 
 
 def respell(line: CommandLine, without: Collection[str]) -> list[str]:
-    """Writes the options that were set, wherever that was, as words.
-
-    Args:
-        line: The command line.
-        without: Names of options to leave out.
-
-    Returns:
-        ``--name=value`` each, without the program.
-    """
+    """The options that were set, from any source, as ``--name=value`` words."""
     return [
         word
         for option in OPTIONS
@@ -153,28 +134,14 @@ def _words(name: str, is_flag: bool, value: object) -> list[str]:
 
 
 def spelled(value: object) -> str:
-    """How a value is typed.
-
-    Args:
-        value: The value of an option.
-
-    Returns:
-        A text that the option's kind accepts.
-    """
+    """The text of a value that the option's kind accepts."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def provenance(line: CommandLine) -> str:
-    """Lists the options that were set, and what set them.
-
-    Args:
-        line: The command line.
-
-    Returns:
-        One comment line per value, with what looks like a secret hidden.
-    """
+    """One comment line per option that was set, with its source; secrets are hidden."""
     rows = [
         (f"--{option.name}{_shown(option, value)}", line.origins[option.name])
         for option in OPTIONS

@@ -1,4 +1,4 @@
-"""What an option is, how its text becomes a value, and what is accepted, in words."""
+"""The types of options: how a text becomes a value, and which texts are accepted."""
 
 from __future__ import annotations
 
@@ -79,16 +79,10 @@ class Option(Record):
 
 
 def boolean(text: str) -> bool:
-    """Reads a truth value.
-
-    Args:
-        text: One of the published words, in any case.
-
-    Returns:
-        The value.
+    """Reads one of the published truth words, in any case.
 
     Raises:
-        ValueError: It is another word.
+        ValueError: The text is another word.
     """
     lowered = text.lower()
     if lowered in TRUE:
@@ -99,14 +93,7 @@ def boolean(text: str) -> bool:
 
 
 def one_of(*choices: str) -> Kind:
-    """A kind that accepts a few words.
-
-    Args:
-        *choices: The words.
-
-    Returns:
-        The kind.
-    """
+    """A kind that accepts a few words."""
 
     def convert(text: str) -> str:
         if text not in choices:
@@ -151,11 +138,7 @@ def _name(text: str) -> str:
 def is_name(text: str) -> bool:
     """Whether a text can name a partition, a cluster or the like.
 
-    Args:
-        text: The text.
-
-    Returns:
-        True for letters, digits, ``_``, ``.`` and ``-``, beginning with a letter or a digit.
+    A name has letters, digits, ``_``, ``.`` and ``-``, and begins with a letter or a digit.
     """
     plain = text.replace("_", "a").replace(".", "a").replace("-", "a")
     return len(text) < 129 and plain.isascii() and plain.isalnum() and text[0].isalnum()  # noqa: PLR2004

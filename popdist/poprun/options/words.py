@@ -66,21 +66,15 @@ class Source(Record):
     names: Mapping[str, str] = {}
 
     def origin(self, option: str) -> str:
-        """What a value of an option comes from, in words."""
+        """The source of an option's value, in words."""
         return self.names.get(option, self.name)
 
 
 def read_words(arguments: Sequence[str]) -> tuple[Given, tuple[str, ...]]:
-    """Reads the words of a command line.
+    """The typed values, and the program with its arguments.
 
-    Options end at the first word that is neither an option nor an option's value, or after ``--``;
-    all that follows belongs to the program.
-
-    Args:
-        arguments: The words without the launcher's own name.
-
-    Returns:
-        The values that were typed, and the program with its arguments.
+    Options end at the first word that is neither an option nor an option's value, or after ``--``.
+    The following words belong to the program.
 
     Raises:
         UsageError: An option is unknown, ambiguous, without its value, or malformed.
@@ -157,7 +151,7 @@ def _split(word: str) -> tuple[Option, str | None]:
     if name in BY_ALIAS:
         return BY_ALIAS[name], attached
     if not word.startswith("--"):
-        # -Hhost0,host1: a short option with its value attached, as getopt has it.
+        # -Hhost0,host1: a short option with its value attached, as in getopt.
         option = BY_ALIAS.get(word[:2])
         if option is None or option.kind is FLAG:
             raise _unknown(name)
@@ -217,12 +211,5 @@ def _malformed(option: Option, text: str, hint: str | None = None) -> UsageError
 
 
 def instead_of(name: str) -> str | None:
-    """What to write for an option of mpirun, horovodrun or torchrun.
-
-    Args:
-        name: The option, as it was written.
-
-    Returns:
-        A hint, or None where no launcher is known to have the option.
-    """
+    """A hint about an option of mpirun, horovodrun or torchrun; None for an unknown option."""
     return _INSTEAD.get(name.lstrip("-").replace("_", "-"))

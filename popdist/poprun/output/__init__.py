@@ -1,1 +1,1 @@
-"""What people and programs see of a job: tables, reports, result files, timelines."""
+"""The output of a job for people and programs: tables, reports, result files, timelines."""

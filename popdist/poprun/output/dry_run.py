@@ -1,4 +1,4 @@
-"""What a dry run shows: where values come from, and what would be executed."""
+"""The text of a dry run: the origin of each value, and the command."""
 
 from __future__ import annotations
 
@@ -22,17 +22,10 @@ _CONTEXTS = "<folder>/contexts"
 def dry_run_text(
     line: CommandLine, command: Command, environ: Mapping[str, str], *, room: int
 ) -> str:
-    """Describes a job that is not going to be started.
+    """Describes a job that is not started; secrets are hidden.
 
-    Args:
-        line: Its command line.
-        command: What would be executed.
-        environ: The launcher's environment.
-        room: Bytes that the kernel grants for arguments and environment together.
-
-    Returns:
-        Comment lines with the origin of each value, the variables that would be set, and the
-        command; what looks like a secret is hidden.
+    ``room`` is the number of bytes that the kernel grants for arguments and environment together.
+    The text has comment lines with the origin of each value, the variables, and the command.
     """
     lines = [provenance(line)]
     for name, value in sorted(command.environment.items() - environ.items()):
@@ -56,7 +49,7 @@ def _quoted(words: Sequence[str]) -> str:
 
 
 def _quote(word: str) -> str:
-    """A word as a shell takes it; bytes that are not UTF-8 in the form that bash reads."""
+    """Quotes a word for a shell; bytes that are not UTF-8 are in bash's ``$'...'`` form."""
     if word.isascii() or word.isprintable():
         return shlex.quote(word)
     characters = (chr(byte) for byte in os.fsencode(word))

@@ -1,4 +1,4 @@
-"""Says in words how a job failed: which instance, where, how, and its last lines."""
+"""The report on a failed job: which instance failed, on which host, how, and its last lines."""
 
 from __future__ import annotations
 
@@ -28,16 +28,7 @@ _MEMORY_WORDS = (
 
 
 def failure_report(outcome: Outcome, instances: Sequence[Instance], logs: str | None = None) -> str:
-    """The summary of a job that did not end well.
-
-    Args:
-        outcome: How it ended.
-        instances: Its placed instances.
-        logs: The folder with the instances' logs, if they are kept.
-
-    Returns:
-        The lines, or an empty text where all is well.
-    """
+    """The summary of a failed job, or an empty text; ``logs`` is the folder of kept logs."""
     lines = []
     if outcome.unwritten:
         lines.append(
@@ -51,27 +42,12 @@ def failure_report(outcome: Outcome, instances: Sequence[Instance], logs: str | 
 
 
 def headline(outcome: Outcome, instances: Sequence[Instance]) -> str:
-    """The summary's first line.
-
-    Args:
-        outcome: How the job ended, not well.
-        instances: Its placed instances.
-
-    Returns:
-        What happened, in one line.
-    """
+    """The first line of the summary of a failed job."""
     return _failure(outcome, instances, None)[0]
 
 
 def out_of_memory(one: InstanceRecord) -> str:
-    """Why an instance is held to have failed for want of memory.
-
-    Args:
-        one: The instance.
-
-    Returns:
-        The evidence: the kernel's, or a line of the program; empty where there is none.
-    """
+    """The evidence that an instance ran out of memory; empty without evidence."""
     if one.oom:
         return one.oom
     for line in reversed(_tail(one)[-_SEARCHED_LINES:]):
@@ -136,7 +112,7 @@ def _describe(
         lines.append(_who_left(outcome))
     if _lacks_sdk(one):
         lines.append("hint: poprun --sdk-names gives popdist's modules the names of the SDK's")
-    if len(instances) > 1:  # else all that was said stands right above
+    if len(instances) > 1:  # else the output is right above
         lines += _last_words(one)
     if logs:
         lines.append(f"its log: {logs}/instance.{one.index}.err")
@@ -146,7 +122,7 @@ def _describe(
 
 
 def _last_words(one: InstanceRecord) -> list[str]:
-    """The error with the user's own line; the whole of it was shown when it was written."""
+    """The error with the user's own line; the full traceback was printed before."""
     error, place = error_of("\n".join(_tail(one)))
     if error:
         return [f"  {line}" for line in error.splitlines()] + ([f"  at {place}"] if place else [])
@@ -161,7 +137,7 @@ def _who_left(outcome: Outcome) -> str:
 
 
 def _lacks_sdk(one: InstanceRecord) -> bool:
-    """Whether a program failed because it imports a module of the SDK, which is not installed."""
+    """Whether a program failed on the import of a module of the SDK."""
     from popdist.sdk.finder import ALIASES
 
     return any(f"No module named '{name}'".encode() in one.tail for name in ALIASES)
@@ -202,7 +178,7 @@ def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[st
 
 
 def _silent_hosts(outcome: Outcome, instances: Sequence[Instance]) -> list[str]:
-    """Other hosts whose instances all started, and none of which has reported its end."""
+    """Other hosts whose instances all started, with no reported end of any instance."""
     members: dict[str, list[int]] = {}
     for one in instances:
         if not one.host.is_local:

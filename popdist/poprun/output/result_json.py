@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from popdist.poprun.supervisor.outcome import InstanceRecord, Outcome
 
 VERSION = 1
-"""The version of the form; it grows when a field changes its meaning or goes."""
+"""The version of the form; it increases when a field changes its meaning or is removed."""
 
 
 class Field(Record):
     """A field of the result.
 
     Attributes:
-        path: Its place, with dots between names and ``[]`` after the name of a list.
-        kind: What it holds.
-        meaning: What it says, one line.
+        path: The field's place, with dots between names and ``[]`` after the name of a list.
+        kind: The JSON type.
+        meaning: The meaning, one line.
     """
 
     path: str
@@ -100,17 +100,7 @@ def write_result(
     timeline: str | None,
     placed: Sequence[Sequence[Instance]] = (),
 ) -> None:
-    """Writes the result, at once and whole.
-
-    Args:
-        path: The file.
-        job: The job.
-        instances: Its placed instances.
-        attempts: How each start of it ended; at least one.
-        mpirun: The path of mpirun.
-        logs: The folder with this run's logs, or None.
-        timeline: The merged timeline, or None.
-        placed: The instances of each start, where hosts were lost between them.
+    """Writes the result atomically; ``placed`` has the instances of each start if hosts were lost.
 
     Raises:
         OSError: The file cannot be written.

@@ -1,4 +1,4 @@
-"""Where a run keeps its files: whole ones, and its logs in ``<dir>/<date>-<time>-<program>/``."""
+"""The folder of a run's logs, ``<dir>/<date>-<time>-<program>/``, and files written atomically."""
 
 from __future__ import annotations
 
@@ -13,17 +13,10 @@ _MOST_TRIES = 1000
 
 
 def make_run_folder(parent: str, program: str) -> str:
-    """Makes a folder for a run, and points the link ``latest`` to it.
-
-    Args:
-        parent: The value of ``--log-dir``.
-        program: The program's path.
-
-    Returns:
-        The new folder's path.
+    """Makes a folder for a run, and sets the link ``latest`` to the folder.
 
     Raises:
-        LaunchError: It cannot be made.
+        LaunchError: The folder cannot be made.
     """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.path.basename(program) or 'program'}"
     base = os.path.join(os.path.abspath(parent), name)
@@ -37,14 +30,10 @@ def make_run_folder(parent: str, program: str) -> str:
 
 
 def check_folder(option: str, path: str) -> None:
-    """Finds out whether a folder could be made, or new files in it, without making any.
-
-    Args:
-        option: The option that names it.
-        path: The folder.
+    """Checks whether a folder, or new files in the folder, could be made, without making any.
 
     Raises:
-        LaunchError: It could not.
+        LaunchError: The folder cannot be used; the message has the name of ``option``.
     """
     there = os.path.abspath(path)
     while not os.path.lexists(there):
@@ -59,17 +48,10 @@ def check_folder(option: str, path: str) -> None:
 
 
 def check_writable(option: str, path: str) -> str:
-    """Finds out before the job starts whether a file can be written at its end.
-
-    Args:
-        option: The option that names it.
-        path: The file.
-
-    Returns:
-        Its absolute path.
+    """Checks before the job starts that a file can be written; returns its absolute path.
 
     Raises:
-        LaunchError: It cannot.
+        LaunchError: The file cannot be written.
     """
     absolute = os.path.abspath(path)
     existed = os.path.exists(absolute)
@@ -84,16 +66,7 @@ def check_writable(option: str, path: str) -> str:
 
 
 def unwritable(option: str, path: str, error: OSError) -> LaunchError:
-    """The error for a place that cannot be written.
-
-    Args:
-        option: The option that names it.
-        path: The place.
-        error: What went wrong.
-
-    Returns:
-        The error.
-    """
+    """The error for a place that cannot be written."""
     return LaunchError(
         "PD110",
         f"the place that {option} names cannot be written: {error.strerror or error}",
@@ -103,18 +76,14 @@ def unwritable(option: str, path: str, error: OSError) -> LaunchError:
 
 
 def write_whole(path: str, text: str) -> None:
-    """Writes a file so that nobody ever sees a part of it.
-
-    Args:
-        path: The file.
-        text: Its content.
+    """Writes a file atomically.
 
     Raises:
-        OSError: It cannot be written; an older file is then still there.
+        OSError: The file cannot be written; an older file is unchanged.
     """
     fresh = f"{path}.{os.getpid()}"
     try:
-        # A word that is not UTF-8 is written as JSON escapes it.
+        # A word that is not UTF-8 is escaped as in JSON.
         with open(fresh, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         os.replace(fresh, path)
@@ -136,7 +105,7 @@ def _make_new(base: str) -> str:
 
 
 def _point(link: str, target: str) -> None:
-    """Replaces the link at once, so that it is never missing; anything else is left alone."""
+    """Replaces the link atomically; a path that is no link is left unchanged."""
     if os.path.lexists(link) and not os.path.islink(link):
         return
     fresh = f"{link}.{os.getpid()}"

@@ -1,6 +1,6 @@
-"""The line that says what a job is doing while nothing else is said.
+"""The status line of a job, shown on standard error while there is no output, and the colours.
 
-It stands on standard error, is never part of a line of output, and is gone before one is shown.
+The line is never part of a line of output, and is cleared before output is shown.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Status:
     """The status line of a job.
 
     Args:
-        choice: The value of ``--status``: "auto" shows it on a terminal, "always" elsewhere too, as
-            a line of its own now and then.
+        choice: The value of ``--status``: "auto" shows the line on a terminal only, "always" also
+            elsewhere, as a separate line once a minute.
         num_instances: Instances of the job.
-        num_hosts: Hosts that they run on.
+        num_hosts: Hosts of the instances.
         restart: How often the job was started before.
     """
 
@@ -47,7 +47,7 @@ class Status:
         self._is_shown = False
 
     def clear(self) -> None:
-        """Makes room for output."""
+        """Clears the line before output."""
         if not self._is_on:
             return
         self._last_output = monotonic()
@@ -58,16 +58,11 @@ class Status:
             _write(_CLEAR)
 
     def wait(self, now: float) -> float | None:
-        """Seconds until the line is due; None where there is none."""
+        """Seconds until the line is due; None where the line is off."""
         return max(0.001, self._next - now) if self._is_on else None
 
     def show(self, outcome: Outcome, now: float) -> None:
-        """Shows the line when it is due.
-
-        Args:
-            outcome: What is known of the job.
-            now: The present moment.
-        """
+        """Shows the line when it is due; ``now`` is in seconds of the monotonic clock."""
         if not self._is_on or now < self._next:
             return
         self._next = now + self._every
@@ -80,15 +75,7 @@ class Status:
             _write(f"{text}\n")
 
     def text(self, outcome: Outcome, now: float) -> str:
-        """What the line says.
-
-        Args:
-            outcome: What is known of the job.
-            now: The present moment.
-
-        Returns:
-            The line.
-        """
+        """The text of the line."""
         running = len(outcome.running())
         ended = sum(one.ended for one in outcome.instances.values())
         started = running + ended
@@ -104,7 +91,7 @@ class Status:
 
 
 def _progress(outcome: Outcome) -> list[str]:
-    """How far the running instances are, by their own words: the slowest one's step counts."""
+    """The reported progress of the running instances; the slowest instance's step counts."""
     running = [one for one in outcome.running() if one.progress.phase]
     if not running:
         return []
@@ -142,23 +129,16 @@ def _write(text: str) -> None:
         pass
 
 
-# Whether to colour, and how.
-
+# Colours.
 
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
 
 def wants_color(choice: str, environ: Mapping[str, str], fd: int) -> bool:
-    """Decides about colours for a stream.
+    """Whether to colour the output on descriptor ``fd``, for a value of ``--color``.
 
-    Args:
-        choice: The value of ``--color``: "auto", "always" or "never".
-        environ: The environment; a ``NO_COLOR`` that is not empty turns "auto" off
-            (https://no-color.org), as does ``TERM=dumb``.
-        fd: The stream's descriptor.
-
-    Returns:
-        Whether to colour.
+    With "auto", a ``NO_COLOR`` that is not empty turns colours off (https://no-color.org), and so
+    does ``TERM=dumb``.
     """
     if choice != "auto":
         return choice == "always"
@@ -166,14 +146,5 @@ def wants_color(choice: str, environ: Mapping[str, str], fd: int) -> bool:
 
 
 def painted(text: str, color: str, *, wanted: bool) -> str:
-    """A text in a colour, or as it is.
-
-    Args:
-        text: The text.
-        color: One of this module's colours.
-        wanted: Whether to colour.
-
-    Returns:
-        The text.
-    """
+    """The text in a colour, or unchanged."""
     return f"{color}{text}{PLAIN}" if wanted else text

@@ -1,10 +1,10 @@
 """One trace of a whole job for Perfetto (or chrome://tracing), from Horovod's timelines.
 
-Horovod 0.28 records on rank 0 alone, and gives every tensor a process. Here every instance is a
-process and every tensor a row in it. What rank 0 recorded about the others is theirs: the moment
-when an instance submitted a tensor becomes a slice in that instance, until all had submitted it.
-Files of other instances are taken as they are, where a Horovod writes them. The slice "program" is
-what the launcher saw. The format is the Trace Event Format of Chromium's tracing.
+Horovod 0.28 records on rank 0 only, with a process per tensor. In the merged trace every instance
+is a process, and every tensor a row of the instance. From rank 0's record, the time from an
+instance's submission of a tensor until all instances have submitted it becomes a slice of that
+instance. Timelines of other instances are copied unchanged where Horovod writes them. The slice
+"program" is the launcher's record. The format is Chromium's Trace Event Format.
 """
 
 from __future__ import annotations
@@ -32,16 +32,7 @@ _EPOCH = "start_time_since_epoch_in_micros"
 def merge_timelines(
     folder: str, instances: Sequence[Instance], outcome: Outcome
 ) -> tuple[list[Event], bool]:
-    """Merges the timelines of a job.
-
-    Args:
-        folder: The folder for timelines.
-        instances: The placed instances.
-        outcome: How the job ended.
-
-    Returns:
-        The events of the merged trace, and whether Horovod has recorded anything.
-    """
+    """The events of the merged trace, and whether Horovod has recorded any event."""
     merged: list[Event] = []
     for one in instances:
         name = f"instance {one.index} on {one.host.name}"
@@ -73,14 +64,7 @@ def merge_timelines(
 
 
 def read_events(text: str) -> list[Event]:
-    """Reads a timeline, also one whose writer was killed in the middle of it.
-
-    Args:
-        text: The file: a JSON list, perhaps without its end.
-
-    Returns:
-        The events that are whole.
-    """
+    """The complete events of a timeline, whose end may be missing after a killed writer."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -101,10 +85,10 @@ def _whole_events(text: str) -> Iterator[Event]:
 
 
 class _Instance:
-    """Moves one instance's events to its process and to the time since the epoch.
+    """Moves one instance's events to the instance's process and to time since the epoch.
 
     Args:
-        index: The instance that recorded them.
+        index: The instance that recorded the events.
         known: Every instance of the job.
     """
 
@@ -118,7 +102,7 @@ class _Instance:
         self._rows: set[tuple[int, Any]] = set()
 
     def moved(self, events: Iterable[Event]) -> Iterator[Event]:
-        """The events of this instance, and what they tell of others."""
+        """The events of this instance, and the derived events of other instances."""
         for event in events:
             yield from self._named(event) if event.get("ph") == "M" else self._timed(event)
 
@@ -143,7 +127,7 @@ class _Instance:
         yield {**event, "pid": self._index, "tid": row, "ts": now}
 
     def _waits(self, row: Any, now: float) -> Iterator[Event]:
-        """The others' time between submitting a tensor and all having done so."""
+        """The other instances' time between submitting a tensor and the last submission."""
         what = self._negotiated.pop(row)
         for rank, since in self._submitted.pop(row):
             if rank not in self._others:
@@ -166,11 +150,7 @@ def _row(index: int, row: Any, name: str) -> Iterator[Event]:
 
 
 def write_timeline(path: str, events: Sequence[Event]) -> None:
-    """Writes a trace.
-
-    Args:
-        path: The file.
-        events: Its events.
+    """Writes a trace atomically.
 
     Raises:
         OSError: The file cannot be written.

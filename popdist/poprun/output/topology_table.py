@@ -1,7 +1,8 @@
-"""The topology table, in the published form of the original launcher.
+"""The topology table, in the original launcher's published form, or a list for large jobs.
 
-The rules (widths, centring, cutting) were worked out from tables in public logs; host names that do
-not fit stand below the table, and so do labels of the rows that are ours (NUMA nodes, devices).
+The layout rules (widths, centring, cutting) were derived from tables in public logs. Host names
+that do not fit are listed below the table, and so are long labels of popdist's own rows (NUMA
+nodes, devices).
 """
 
 from __future__ import annotations
@@ -16,19 +17,11 @@ if TYPE_CHECKING:
 _LABEL_WIDTH = 11
 _TITLE = "poprun topology"
 _MOST_REPLICAS = 256
-"""Beyond this the table is some thousand columns wide, and a list says the same."""
+"""Above this number the table is thousands of columns wide, and a list is printed instead."""
 
 
 def topology_table(instances: Sequence[Instance], num_ilds: int = 1) -> str:
-    """Draws the table.
-
-    Args:
-        instances: The placed instances.
-        num_ilds: Link domains, over which instances are divided evenly.
-
-    Returns:
-        The lines of the table, and below it the host names that did not fit.
-    """
+    """The table's lines, and below the table the host names that did not fit."""
     replicas = [one.num_local_replicas for one in instances]
     total = sum(replicas)
     domains = [one.index * num_ilds // len(instances) for one in instances]
@@ -110,19 +103,11 @@ def _centred(text: str, width: int) -> str:
     return " " * left + text + " " * (width - len(text) - left)
 
 
-# The topology of a job that is too wide for the table: one line per host and link domain.
+# The list for large jobs.
 
 
 def topology_list(instances: Sequence[Instance], domains: Sequence[int]) -> str:
-    """Lists the topology.
-
-    Args:
-        instances: The placed instances.
-        domains: The link domain of each.
-
-    Returns:
-        A summary and the lines.
-    """
+    """The list for a job that is too wide for the table: one line per host and link domain."""
     runs: list[tuple[str, int, list[Instance]]] = []
     for one, domain in zip(instances, domains, strict=True):
         if runs and runs[-1][:2] == (one.host.name, domain):

@@ -5,7 +5,7 @@
     request (what the job wants) -> clusters (which devices there are)
         -> pool (partitions as files, one lock) -> holds (one lock per device) -> reservation
 
-A device is in use as long as any process has its file locked: the launcher, the guard and the
-program itself all do. The kernel takes locks back from processes that are killed, so nothing that
-is in use is ever given away, and nothing that is free stays taken.
+A device is in use while any process holds a lock on the device's file: the launcher, the guard and
+the program all hold one. The kernel releases the locks of processes that are killed, so a device in
+use is never assigned twice, and a free device is never blocked.
 """

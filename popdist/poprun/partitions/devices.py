@@ -1,7 +1,7 @@
-"""The devices of this machine: its GPUs, or sets of its cores that stand for devices.
+"""The devices of this machine: GPUs, or sets of cores that stand for devices.
 
-A cluster is named by what it is made of: ``gpus``, ``cores`` (a device per core), or ``cores-<n>``
-(the cores divided into n devices; with more devices than cores, several share one).
+Names of clusters are ``gpus``, ``cores`` (a device per core), and ``cores-<n>`` (the cores divided
+into n devices; with more devices than cores, several devices share a core).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Device(Record):
     """A device.
 
     Attributes:
-        name: Its name on this machine, such as ``core3``.
-        number: Its number in its cluster.
-        cpus: The processors that it is, as a list of the kernel's; empty for a GPU.
-        uuid: The name by which CUDA knows it; empty for cores.
+        name: The name on this machine, such as ``core3``.
+        number: The number in the cluster.
+        cpus: The device's processors in the kernel's list format; empty for a GPU.
+        uuid: CUDA's UUID of the GPU; empty for cores.
     """
 
     name: str
@@ -41,9 +41,9 @@ class Cluster(Record):
     """All devices of one kind.
 
     Attributes:
-        name: Its full name, such as ``cores-4``.
-        kind: What its devices are: ``gpus`` or ``cores``.
-        devices: The devices, by their numbers.
+        name: The full name, such as ``cores-4``.
+        kind: The kind of the devices: ``gpus`` or ``cores``.
+        devices: The devices in the order of their numbers.
     """
 
     name: str
@@ -52,17 +52,10 @@ class Cluster(Record):
 
 
 def find_cluster(name: str | None, root: str = "/") -> Cluster:
-    """Looks up a cluster.
-
-    Args:
-        name: Its name; None for the GPUs, or for the cores where there are none.
-        root: Where ``proc``, ``sys`` and ``dev`` are.
-
-    Returns:
-        The cluster.
+    """Finds a cluster; None is the GPUs, or the cores on a machine without GPUs.
 
     Raises:
-        LaunchError: There is none of this name.
+        LaunchError: No cluster has this name.
     """
     kind, dash, count = (name or "").partition("-")
     number = natural(count) if dash else None
@@ -91,15 +84,9 @@ def find_cluster(name: str | None, root: str = "/") -> Cluster:
 
 
 def allowed_devices(cluster: Cluster, visible: str | None) -> tuple[Device, ...]:
-    """The devices that this process may use: cores within its cpuset, GPUs that it sees.
+    """The devices that this process may use: cores within its cpuset, GPUs in ``visible``.
 
-    Args:
-        cluster: The cluster.
-        visible: What ``CUDA_VISIBLE_DEVICES`` says, as a batch system sets it: numbers or UUIDs;
-            None where it is not set.
-
-    Returns:
-        The devices.
+    ``visible`` has the format of ``CUDA_VISIBLE_DEVICES``: numbers or UUIDs, None for all.
     """
     mine = usable_cpus()
     return tuple(
@@ -118,7 +105,7 @@ def _is_visible(device: Device, visible: str | None) -> bool:
 
 
 def _cores(root: str, number: int | None) -> Cluster:
-    # All that are online, not only this process's: every launch must number them alike.
+    # All online processors, not only this process's: every launch must number devices alike.
     online = parse_list(_read(os.path.join(root, "sys/devices/system/cpu/online")))
     cores = group_cores(online or sorted(usable_cpus()), root)
     count = len(cores) if number is None else number
@@ -144,7 +131,7 @@ def _cpus_of(cores: Sequence[tuple[int, ...]], index: int, count: int) -> list[i
 
 
 def _gpus(root: str) -> tuple[Device, ...]:
-    """NVIDIA's, as its driver lists them; a container may see more of them than it may use."""
+    """NVIDIA GPUs that the driver lists and this process can open; a container may list more."""
     found: list[tuple[int, str]] = []
     try:
         folders = sorted(os.listdir(os.path.join(root, _GPUS)))
@@ -164,7 +151,7 @@ def _gpus(root: str) -> tuple[Device, ...]:
 
 
 def _can_open(path: str) -> bool:
-    """A control group may forbid devices that are there to see."""
+    """Whether the device file opens; a control group may forbid a device that is listed."""
     try:
         os.close(os.open(path, os.O_RDWR))
     except OSError:

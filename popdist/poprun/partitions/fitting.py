@@ -1,4 +1,4 @@
-"""Makes and changes partitions to what a job needs, and checks what has become of them.
+"""The partition that a job wants: derived from the options, created or changed, and verified.
 
 The caller holds the pool's lock.
 """
@@ -24,26 +24,17 @@ if TYPE_CHECKING:
 
 
 class BusyError(Exception):
-    """Devices are in use; the text says by whom. Time may help."""
+    """Devices are in use, which may end; the text names the users."""
 
 
 def create_partition(
     pool: Pool, name: str, wish: Wish, partitions: Mapping[str, Partition]
 ) -> tuple[Partition, Cluster]:
-    """Makes a partition of as many free devices as a job needs.
-
-    Args:
-        pool: The pool.
-        name: The partition's name.
-        wish: What the job wants.
-        partitions: All that there are.
-
-    Returns:
-        The partition and its cluster.
+    """Makes a partition of as many free devices as the job needs.
 
     Raises:
         BusyError: The devices are in other partitions.
-        LaunchError: There are not so many devices.
+        LaunchError: The cluster has fewer devices.
     """
     cluster = _cluster(wish, partitions)
     free = _unassigned(cluster, wish, partitions)
@@ -71,7 +62,10 @@ def create_partition(
 
 
 def _cluster(wish: Wish, partitions: Mapping[str, Partition]) -> Cluster:
-    """The cluster for a new partition; the cores as many devices where a V-IPU server was named."""
+    """The cluster for a new partition.
+
+    For a V-IPU server's name, the cores are divided into as many devices as the job needs.
+    """
     divided = _division(partitions)
     if wish.cluster is not None or divided is not None or not wish.stands_in:
         return find_cluster(wish.cluster or divided)
@@ -87,21 +81,11 @@ def fit_partition(
     wish: Wish,
     partitions: Mapping[str, Partition],
 ) -> Partition:
-    """The existing partition as the job needs it, changed where the user allows it.
-
-    Args:
-        pool: The pool.
-        known: The partition.
-        cluster: Its cluster.
-        wish: What the job wants.
-        partitions: All that there are.
-
-    Returns:
-        The partition.
+    """The existing partition, changed to what the job needs where the user allows changes.
 
     Raises:
-        BusyError: It could be changed if devices were free.
-        LaunchError: It is not what the job needs.
+        BusyError: The change needs devices that are in use.
+        LaunchError: The partition is not what the job needs.
     """
     wrong = []
     if wish.cluster is not None and find_cluster(wish.cluster).name != cluster.name:
@@ -131,18 +115,10 @@ def fit_partition(
 
 
 def verify_partition(stored: Partition, cluster: Cluster, wish: Wish) -> list[Device]:
-    """Looks at the final state: what is stored is what was wanted, and its devices are there.
-
-    Args:
-        stored: The partition as it is stored.
-        cluster: Its cluster.
-        wish: What the job wants.
-
-    Returns:
-        The partition's devices.
+    """Checks that the stored partition is as wanted, and returns its devices.
 
     Raises:
-        LaunchError: It is something else.
+        LaunchError: The partition differs, or a device is missing.
     """
     there = {device.name: device for device in cluster.devices}
     lost = [name for name in stored.devices if name not in there]
@@ -160,21 +136,13 @@ def verify_partition(stored: Partition, cluster: Cluster, wish: Wish) -> list[De
 
 
 def users_of(pool: Pool, names: Sequence[str]) -> str:
-    """Says who has devices.
-
-    Args:
-        pool: The pool.
-        names: The devices.
-
-    Returns:
-        A part of a sentence.
-    """
+    """A part of a sentence that names the users of devices."""
     notes = sorted({note_of(pool.device_file(name)) for name in names} - {""})
     return f"{', '.join(names)} are in use by {'; '.join(notes) or 'another launch'}"
 
 
 def _division(partitions: Mapping[str, Partition]) -> str | None:
-    """The cluster to choose for a user who names none: the cores as they are divided already."""
+    """The default cluster: the cores with the division of an existing partition."""
     default = find_cluster(None)
     same = [p.cluster for p in partitions.values() if p.cluster.partition("-")[0] == default.kind]
     return same[0] if same else None
@@ -204,11 +172,10 @@ def _unlike(name: str, wrong: Sequence[str], hint: str | None) -> LaunchError:
 
 # What a job wants of a partition. Pure.
 
-
 PARTITION_OPTIONS = {
     *("vipu-partition", "vipu-allocation", "vipu-cluster", "update-partition", "reset-partition"),
 }
-"""Options that make a job one with a partition; the others say how."""
+"""Options that request a partition; the other partition options only refine the request."""
 
 _SERVERS = LOCAL_NAMES | {"::1"}
 
@@ -217,18 +184,17 @@ class Wish(Record):
     """What a job wants of a partition.
 
     Attributes:
-        name: The partition; None for the only one there is.
-        cluster: The cluster to create it in; None for the machine's own choice.
+        name: The partition; None for the only existing one.
+        cluster: The cluster for a new partition; None for the default.
         devices: How many devices the job needs.
-        attributes: Properties that the partition must have, by the names of their options.
+        attributes: Required properties of the partition, by option name.
         timeout: Seconds to wait for devices.
-        attempts: How often a partition that turns out wrong is tried.
+        attempts: How often a partition that fails verification is tried.
         updates: Whether an existing partition may be changed to fit.
-        resets: Whether it is taken only as a whole, and freed of leftovers.
-        removes: Whether a partition that this job creates ends with it.
-        stands_in: Whether devices of this machine stand in for those of a V-IPU server.
-        visible: The GPUs that this process sees, as ``CUDA_VISIBLE_DEVICES`` has them; None for
-            all.
+        resets: Whether all devices of the partition must be free.
+        removes: Whether a partition that this job creates ends with the job.
+        stands_in: Whether devices of this machine stand in for devices of a V-IPU server.
+        visible: The GPUs that this process sees, as in ``CUDA_VISIBLE_DEVICES``; None for all.
     """
 
     name: str | None
@@ -245,26 +211,12 @@ class Wish(Record):
 
 
 def names_a_server(job: Job) -> bool:
-    """Whether a job names a V-IPU server on the network, which hosts do not have.
-
-    Args:
-        job: The job.
-
-    Returns:
-        True for another name or address than this machine's.
-    """
+    """Whether a job names a V-IPU server on another host, which does not exist here."""
     return job.partition.vipu_server_host not in _SERVERS | {os.uname().nodename}
 
 
 def stand_in(job: Job) -> str | None:
-    """What a user should know who names a V-IPU server.
-
-    Args:
-        job: The job.
-
-    Returns:
-        A remark; None where no other server is named, or devices are left alone.
-    """
+    """A note for users who name a V-IPU server; None where no note is needed."""
     if job.offline or not names_a_server(job):
         return None
     server = f"the V-IPU server {job.partition.vipu_server_host} is not asked, as hosts have none"
@@ -277,24 +229,17 @@ def stand_in(job: Job) -> str | None:
 
 
 def read_wish(job: Job, environ: Mapping[str, str]) -> Wish | None:
-    """What a job wants of a partition.
-
-    Args:
-        job: The job.
-        environ: The launcher's environment.
-
-    Returns:
-        The wish; None where it wants none, or leaves devices alone.
+    """What a job wants of a partition; None for no partition.
 
     Raises:
-        UsageError: It wants a partition for instances on other hosts.
+        UsageError: The job wants a partition for instances on other hosts.
     """
     if job.offline or not job.given & PARTITION_OPTIONS:
         return None
     asked = job.partition
     elsewhere = names_a_server(job)
     if not job.is_local:
-        if elsewhere:  # its partition would have had devices for all hosts
+        if elsewhere:  # a server's partition would have devices for all hosts
             return None
         raise UsageError(
             "PD101",
@@ -311,7 +256,7 @@ def read_wish(job: Job, environ: Mapping[str, str]) -> Wish | None:
     }
     cluster = asked.vipu_allocation or asked.vipu_cluster
     if elsewhere and cluster and cluster.partition("-")[0] not in ("gpus", "cores"):
-        cluster = None  # it is one of the server's
+        cluster = None  # a cluster of the server
     return Wish(
         name=asked.vipu_partition,
         cluster=cluster,

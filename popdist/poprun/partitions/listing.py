@@ -1,4 +1,4 @@
-"""``poprun partitions``: shows the partitions of this machine, and removes those that stay."""
+"""``poprun partitions``: lists the partitions of this machine, and removes permanent ones."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ _PATIENCE_S = 10.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the subcommand.
-
-    Args:
-        arguments: Nothing, or ``remove`` and the names of partitions.
-
-    Returns:
-        The exit code, 0.
+    """Runs the subcommand with no arguments, or ``remove`` and names; returns the exit code 0.
 
     Raises:
         UsageError: The arguments are not understood.

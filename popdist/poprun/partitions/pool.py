@@ -1,4 +1,4 @@
-"""The partitions of this machine: files in a private folder, and the one lock that guards them."""
+"""The partitions of this machine: files in a private folder, guarded by one lock."""
 
 from __future__ import annotations
 
@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# Who made a partition, and whether that process still lives.
-
-
 class Owner(Record):
-    """A process, told apart from later ones with its number.
+    """A process, identified so that a later process with the same PID differs.
 
     Attributes:
-        pid: Its number.
-        start: When it began, in ticks since the machine was booted.
-        boot: Which boot of the machine that was.
+        pid: The process ID.
+        start: The start time, in clock ticks since boot.
+        boot: The kernel's ID of the boot.
     """
 
     pid: int
@@ -38,16 +35,12 @@ class Owner(Record):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the process still runs."""
         return self.boot == _boot() and process_start(self.pid) == self.start
 
 
 def this_process() -> Owner:
-    """The calling process.
-
-    Returns:
-        Its record.
-    """
+    """The calling process."""
     return Owner(os.getpid(), process_start(os.getpid()), _boot())
 
 
@@ -68,11 +61,11 @@ class Partition(Record):
     """A partition.
 
     Attributes:
-        name: Its name.
-        cluster: The cluster that its devices are of.
-        devices: Their names.
-        owner: The launcher that made it for itself; None for one that stays.
-        attributes: What V-IPU calls its routing and synchronisation types, and its link domains.
+        name: The partition's name.
+        cluster: The cluster of the devices.
+        devices: Names of the devices.
+        owner: The launcher that made the partition for its own job; None for a permanent partition.
+        attributes: V-IPU's routing and synchronisation types, and link domains.
     """
 
     name: str
@@ -85,15 +78,15 @@ class Partition(Record):
 class Pool:
     """All partitions of this user on this machine.
 
-    As a context it holds the pool's lock; partitions and devices are only looked at and changed
-    inside. Devices are locked one by one (`popdist.poprun.protocol.device_locks`).
+    As a context, the pool holds its lock; partitions and devices are only read and changed inside.
+    Devices are locked one by one (`popdist.poprun.protocol.device_locks`).
 
     Args:
         environ: The launcher's environment.
         patience: Seconds to wait for the lock.
 
     Attributes:
-        devices: The folder of the devices' files.
+        devices: The folder of the device files.
     """
 
     def __init__(self, environ: Mapping[str, str], patience: float) -> None:
@@ -136,24 +129,14 @@ class Pool:
         os.close(self._lock)
 
     def device_file(self, name: str) -> str:
-        """The file by which a device is locked.
-
-        Args:
-            name: The device.
-
-        Returns:
-            Its path.
-        """
+        """The path of the file whose lock is the device's lock."""
         return os.path.join(self.devices, name)
 
     def partitions(self) -> dict[str, Partition]:
-        """All partitions.
-
-        Returns:
-            They, by name.
+        """All partitions by name.
 
         Raises:
-            LaunchError: A file is not one that this module has written.
+            LaunchError: A file was not written by this module.
         """
         names = sorted(
             name.removesuffix(_SUFFIX)
@@ -163,13 +146,10 @@ class Pool:
         return {name: self._load(name) for name in names}
 
     def store(self, partition: Partition) -> None:
-        """Writes a partition; a reader finds the old state or the new one, never a part.
-
-        Args:
-            partition: The partition.
+        """Writes a partition atomically: a reader finds the old state or the new state.
 
         Raises:
-            LaunchError: It cannot be written.
+            LaunchError: The file cannot be written.
         """
         path = self._path(partition.name)
         record = {**vars(partition), "owner": partition.owner and vars(partition.owner)}
@@ -188,33 +168,18 @@ class Pool:
             ) from None
 
     def remove(self, name: str) -> None:
-        """Removes a partition.
-
-        Args:
-            name: Its name.
-        """
+        """Removes a partition; a missing partition is no error."""
         try:
             os.unlink(self._path(name))
         except FileNotFoundError:
             pass
 
     def in_use(self, partition: Partition) -> list[str]:
-        """The devices of a partition that somebody has.
-
-        Args:
-            partition: The partition.
-
-        Returns:
-            Their names.
-        """
+        """Names of the partition's devices that a process holds."""
         return [name for name in partition.devices if is_taken(self.device_file(name))]
 
     def evict(self) -> list[str]:
-        """Removes the partitions whose launchers have ended without doing so.
-
-        Returns:
-            Their names.
-        """
+        """Removes unused partitions whose launchers have ended; returns the names."""
         gone = [
             partition.name
             for partition in self.partitions().values()
@@ -253,23 +218,23 @@ class Pool:
 
 
 class Preview(Pool):
-    """A pool in which changes are seen and not written."""
+    """A pool that keeps changes in memory and writes nothing."""
 
     def __init__(self, environ: Mapping[str, str], patience: float) -> None:
         super().__init__(environ, patience)
         self._changed: dict[str, Partition | None] = {}
 
     def partitions(self) -> dict[str, Partition]:
-        """All partitions, as they would be."""
+        """All partitions by name, with the changes in memory."""
         found = {**super().partitions(), **self._changed}
         return {name: one for name, one in sorted(found.items()) if one is not None}
 
     def store(self, partition: Partition) -> None:
-        """Notes a partition."""
+        """Keeps a partition in memory."""
         self._changed[partition.name] = partition
 
     def remove(self, name: str) -> None:
-        """Notes that a partition would go."""
+        """Marks a partition as removed."""
         self._changed[name] = None
 
 

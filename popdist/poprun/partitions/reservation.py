@@ -1,4 +1,4 @@
-"""Reserves devices for a job: finds or makes the partition, and takes what it needs of it."""
+"""Reserves devices for a job in a partition, and assigns the devices to instances."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _NOTED = 200
 
 
 class Reservation:
-    """Devices that a job has until it ends.
+    """Devices that a job holds until the job ends.
 
     Args:
         pool: The pool, locked by the caller.
         partition: The partition's name.
         devices: Devices that are free.
-        token: What the job's guards are going to show.
+        token: The token that the job's guards present.
 
     Attributes:
         partition: The partition's name.
         devices: The devices.
-        folder: The folder of their files.
-        token: What the job's guards show.
+        folder: The folder of the device files.
+        token: The token that the job's guards present.
     """
 
     def __init__(self, pool: Pool, partition: str, devices: Sequence[Device], token: str) -> None:
@@ -63,7 +63,7 @@ class Reservation:
         self.token = token
 
     def release(self) -> None:
-        """Gives the devices back, and removes the partition if it was made for this job."""
+        """Releases the devices, and removes the partition if it was made for this job."""
         for fd in self._fds:
             os.close(fd)
         with self._pool as pool:
@@ -74,15 +74,7 @@ class Reservation:
 
 
 def reserve(wish: Wish, environ: Mapping[str, str], log: Log) -> Reservation:
-    """Reserves devices.
-
-    Args:
-        wish: What the job wants.
-        environ: The launcher's environment.
-        log: For the launcher's messages.
-
-    Returns:
-        The reservation.
+    """Reserves devices, and waits for devices in use for up to the job's timeout.
 
     Raises:
         LaunchError: There are no such devices, the partition is not what the job needs, or its
@@ -92,15 +84,7 @@ def reserve(wish: Wish, environ: Mapping[str, str], log: Log) -> Reservation:
 
 
 def preview(wish: Wish, environ: Mapping[str, str], log: Log) -> Reservation:
-    """What `reserve` would do, for a dry run: partitions stay as they are.
-
-    Args:
-        wish: What the job wants.
-        environ: The launcher's environment.
-        log: For the launcher's messages.
-
-    Returns:
-        The reservation; its devices are free for others again when it is released.
+    """As `reserve`, for a dry run: partitions stay as they are.
 
     Raises:
         LaunchError: As `reserve` raises it.
@@ -189,7 +173,7 @@ def _take(pool: Pool, partition: Partition, devices: Sequence[Device], wish: Wis
 
 
 def _neighbours(free: Sequence[Device], count: int) -> Sequence[Device]:
-    """Devices side by side where there are as many, else the first that are free."""
+    """Devices with consecutive numbers where possible, else the first free devices."""
     for start in range(len(free) - count + 1):
         run = free[start : start + count]
         if run[-1].number - run[0].number == count - 1:
@@ -208,21 +192,15 @@ def _in_use(wish: Wish, why: str) -> LaunchError:
     )
 
 
-# Tells every instance which of the reserved devices are its own. Pure.
+# The assignment of devices to instances. Pure.
 
 
 def assign(
     instances: Sequence[Instance], reservation: Reservation, timeout: float
 ) -> tuple[Instance, ...]:
-    """Deals the devices out in consecutive runs, as replicas are.
+    """Assigns devices to instances in consecutive runs, in the order of the replicas.
 
-    Args:
-        instances: The placed instances.
-        reservation: The devices, as many as all replicas need.
-        timeout: Seconds that requests about the partition may take.
-
-    Returns:
-        The instances, with their devices.
+    ``timeout`` is in seconds and is passed to the programs.
     """
     common = {
         "IPUOF_VIPU_API_PARTITION_ID": reservation.partition,
@@ -250,6 +228,6 @@ def assign(
 
 
 def _visible(devices: Sequence[Device]) -> dict[str, str]:
-    """CUDA shows a program these GPUs only, and numbers them from 0 on."""
+    """The variable that limits CUDA to these GPUs; CUDA numbers them from 0."""
     names = [device.uuid or str(device.number) for device in devices if not device.cpus]
     return {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}

@@ -1,4 +1,4 @@
-"""mpirun's command, on a command line or in a file for large jobs, with its guards' settings."""
+"""mpirun's command, on a command line or in a file for large jobs, with the guards' settings."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.placement import Instance
 
-# What may stand in a file of contexts, whatever Open MPI reads it; words are cut at blanks.
+# The characters that every Open MPI reads from a file of contexts; words are split at blanks.
 _HARMLESS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+@%-^")
 _LONGEST_LINE = 1020
-"""Open MPI 5 ends without a word at a line of 1 KiB, and Open MPI 4 cuts one of 16 KiB into two."""
+"""Open MPI 5 exits without a message at a 1 KiB line; Open MPI 4 splits a 16 KiB line in two."""
 _POINTER = 8
 _LONGEST_WORD = 1 << 17
-"""Linux starts nothing with a longer word (32 pages), however much room there is for all."""
+"""Linux starts no program with a longer word (32 pages), whatever the total limit is."""
 _PROGRESS_SECONDS = 1
-"""How often guards tell of progress while a status line is shown."""
+"""Seconds between the guards' progress reports while a status line is shown."""
 _COLORS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-"""Colours of a terminal that stay readable on dark and on light ground; red is for failures."""
+"""Terminal colours that are readable on dark and light backgrounds; red is for failures."""
 
 
 class Run(Record):
     """One start of a job.
 
     Attributes:
-        channel: How guards reach the launcher, as ``pipe=<path>`` or ``token=<secret>``.
-        session: A folder for mpirun's own files. In their usual place, those that a killed mpirun
-            has left stop a later one that gets the same process number (seen with Open MPI 5).
-        keyboard: The pipe that passes on the launcher's standard input; None to leave it to mpirun.
+        channel: The guards' connection to the launcher, ``pipe=<path>`` or ``token=<secret>``.
+        session: A folder for mpirun's own files. In the default folder, files of a killed mpirun
+            stop a later mpirun with the same process number (seen with Open MPI 5).
+        keyboard: The pipe with the launcher's standard input; None where mpirun passes it on.
         logs: A folder for the output of each instance, or None.
         timeline: A folder for Horovod's timelines, or None.
         colored: Whether tags are coloured.
@@ -58,8 +58,8 @@ class Context(Record):
 
     Attributes:
         options: Options for mpirun.
-        start: What starts the guard.
-        settings: How the guard is to behave.
+        start: The command that starts the guard.
+        settings: The guard's settings, ``name=value`` each.
     """
 
     options: tuple[str, ...]
@@ -68,11 +68,11 @@ class Context(Record):
 
 
 class Command(Record):
-    """What is executed.
+    """The command that is executed.
 
     Attributes:
-        head: mpirun's path and its global options.
-        contexts: One for each instance; none where they stand in a file.
+        head: The path of mpirun and its global options.
+        contexts: One context per instance; none where a file has the contexts.
         program: The program and its arguments.
         environment: The whole environment of mpirun.
     """
@@ -84,7 +84,7 @@ class Command(Record):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The path of mpirun and all of its arguments."""
+        """The path of mpirun and all arguments."""
         words = list(self.head)
         for index, context in enumerate(self.contexts):
             if index:
@@ -105,24 +105,12 @@ class Command(Record):
 
 
 def needs_file(command: Command, room: int) -> bool:
-    """Whether a command is too long for a command line.
-
-    Args:
-        command: The command.
-        room: Bytes that the kernel grants for arguments and environment together.
-
-    Returns:
-        True where it would take more than a quarter of the room.
-    """
+    """Whether the command takes more than a quarter of ``room`` (bytes)."""
     return command.size > room // 4
 
 
 def check_lengths(command: Command, room: int) -> None:
-    """Checks that the kernel can start the command.
-
-    Args:
-        command: The command.
-        room: Bytes that the kernel grants for arguments and environment together.
+    """Checks that the kernel can start the command with ``room`` bytes.
 
     Raises:
         LaunchError: A word, a variable, or all of them together are too long.
@@ -150,17 +138,10 @@ def check_lengths(command: Command, room: int) -> None:
 
 
 def into_file(command: Command, path: str) -> tuple[Command, str]:
-    """Moves the contexts of a command to a file.
-
-    Args:
-        command: The command.
-        path: Where the file is going to be.
-
-    Returns:
-        The command that names the file, and the file's content.
+    """Moves the contexts to a file at ``path``; returns the new command and the file's content.
 
     Raises:
-        LaunchError: A word cannot stand in such a file.
+        LaunchError: A word is not possible in such a file.
     """
     settled = [_settle(context) for context in command.contexts]
     shared = set(settled[0][1]).intersection(*(settings for _, settings in settled[1:]))
@@ -182,7 +163,7 @@ def into_file(command: Command, path: str) -> tuple[Command, str]:
 
 
 def _settle(context: Context) -> tuple[list[str], list[str]]:
-    """Makes settings of the variables that have a value, which a file could not hold or not all."""
+    """Moves variables with a value from options to settings, as a file cannot hold every value."""
     options: list[str] = []
     settings = list(context.settings)
     for word in context.options:
@@ -210,17 +191,7 @@ def _refused(words: tuple[str, ...]) -> LaunchError:
 
 
 def guard_settings(job: Job, one: Instance, run: Run, neighbours: int) -> list[str]:
-    """The words by which a guard is told how to behave.
-
-    Args:
-        job: The job.
-        one: The guard's instance.
-        run: This start of the job.
-        neighbours: How many instances its host has.
-
-    Returns:
-        ``name=value`` words.
-    """
+    """The ``name=value`` words for a guard; ``neighbours`` counts the host's instances."""
     only = job.only_output_from
     shown = only is None or only == one.index
     settings = [f"index={one.index}", f"world={job.num_instances}"]
@@ -265,7 +236,7 @@ def _limit_settings(job: Job) -> list[str]:
 
 
 def _place_settings(job: Job, one: Instance, neighbours: int) -> list[str]:
-    """What `popdist.poprun.machines.numa.place_of` needs to know on the instance's host."""
+    """The settings for `popdist.poprun.machines.numa.place_of` on the instance's host."""
     numa = int(job.binding.applies(neighbours))
     local = one.fields["local_instance_index"]
     settings = [f"neighbours={neighbours}", f"local={local}", f"numa={numa}"]
@@ -277,13 +248,5 @@ def _place_settings(job: Job, one: Instance, neighbours: int) -> list[str]:
 
 
 def timeline_file(folder: str, index: int) -> str:
-    """Where an instance's Horovod is told to write its timeline.
-
-    Args:
-        folder: The folder for timelines.
-        index: The instance.
-
-    Returns:
-        The path.
-    """
+    """The path of an instance's Horovod timeline."""
     return f"{folder}/timeline.{index}.json"

@@ -1,4 +1,4 @@
-"""The same job on the hosts that are left: all replicas, dealt out to fewer instances. Pure."""
+"""The same job on fewer hosts: all replicas, divided over the remaining instances. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ if TYPE_CHECKING:
 
 
 def check_min_instances(job: Job) -> None:
-    """Checks that the job may shrink as asked.
-
-    Args:
-        job: The job.
+    """Checks ``--min-instances`` against the job's other options.
 
     Raises:
-        UsageError: ``--min-instances`` makes no sense for it.
+        UsageError: ``--min-instances`` contradicts another option.
     """
     least = job.limits.min_instances
     if least is None:
@@ -43,18 +40,10 @@ def check_min_instances(job: Job) -> None:
 
 
 def on_hosts(job: Job, placed: Sequence[Instance], left: Collection[str]) -> Job | None:
-    """The job as it goes on.
+    """The job on the hosts in ``left``; None where fewer instances than allowed remain.
 
-    Each host that is left has as many instances as in the whole job; the replicas of the others are
-    dealt out again over all instances, so that the batch, and with it the mathematics, stays.
-
-    Args:
-        job: The whole job.
-        placed: Its instances as they were placed with all hosts.
-        left: The names of the hosts that can take part.
-
-    Returns:
-        The job; None where fewer instances are left than it may have.
+    Each remaining host keeps its number of instances. All replicas are divided over the remaining
+    instances, so the global batch does not change.
     """
     counts: dict[str, int] = {}
     granted: dict[str, int | None] = {}

@@ -1,4 +1,4 @@
-"""The job that a command line asks for: frozen, complete, and checked before anything starts."""
+"""The job that a command line describes: frozen, complete, and checked before the start."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from popdist.poprun.options.parser import CommandLine
 
 HOSTFILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
-"""Where mpirun is told of a host file for every job; Kubeflow's operator does so in its pods."""
+"""The variables that name mpirun's default host file; Kubeflow's operator sets one in its pods."""
 _LONGEST_HOSTFILE = 1 << 24
 
 
 class Job(Record):
-    """What is to be started.
+    """The program to start, with all settings.
 
     Attributes:
-        program: The program, as a path that can be executed, and its arguments.
-        num_instances: Processes.
+        program: The program as an executable path, and its arguments.
+        num_instances: The number of processes.
         num_replicas: Replicas over all instances.
         num_ilds: Link domains.
         ipus_per_replica: Devices of one replica.
-        hosts: Where instances may run; empty for this machine alone.
-        allocation: What Slurm has granted; None outside of an allocation.
-        offline: Whether devices are left alone.
+        hosts: The hosts of the instances; empty for this machine alone.
+        allocation: Slurm's allocation; None outside of an allocation.
+        offline: Whether no devices are reserved.
         executable_cache_path: Folder for compiled programs.
         variables: The variables that the user sets for instances.
         mpirun: The mpirun that the user named, or None.
@@ -57,12 +57,12 @@ class Job(Record):
         terminal_size: Size of the launcher's terminal, as <columns>x<rows>; empty without one.
         dry_run: Whether nothing is started.
         verbosity: 0, 1 (-v) or 2 (-vv).
-        given: The options that the user set, by name; the rest have their defaults.
+        given: Names of the options that the user set; other options have their defaults.
         reach: How other hosts are reached.
         binding: How instances are bound on a host.
-        partition: Which partition of devices is wanted.
+        partition: The wanted partition of devices.
         limits: How the job may end.
-        display: What is shown and kept.
+        display: Settings of output and logs.
         tf_config: Whether instances get TF_CONFIG.
         sdk_names: Whether the names of the SDK's modules can be imported.
         allow_run_as_root: Whether root may run it.
@@ -106,14 +106,7 @@ class Job(Record):
 
 
 def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
-    """Checks a command line and completes it.
-
-    Args:
-        line: The parsed command line.
-        environ: The launcher's environment.
-
-    Returns:
-        The job.
+    """Checks a command line and completes it with defaults.
 
     Raises:
         UsageError: Options contradict each other or are malformed.
@@ -153,7 +146,7 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         program=find_program(
             line.program,
             environ,
-            # On other machines, and in an image, it is there to be found.
+            # On other machines and in an image, the program is found there.
             local=all(host.is_local for host in hosts) and values["emit"] is None,
         ),
         num_instances=instances,
@@ -191,12 +184,8 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
 def check_domains(num_ilds: int, num_instances: int) -> None:
     """Checks that instances can be divided over the link domains.
 
-    Args:
-        num_ilds: The link domains.
-        num_instances: The instances.
-
     Raises:
-        UsageError: They cannot: an instance lies within one domain, and domains are alike.
+        UsageError: The division is not even; every domain has the same number of instances.
     """
     if num_instances % num_ilds:
         raise UsageError(
@@ -211,19 +200,13 @@ def check_domains(num_ilds: int, num_instances: int) -> None:
 def find_program(
     words: tuple[str, ...], environ: Mapping[str, str], *, local: bool
 ) -> tuple[str, ...]:
-    """Finds the program as mpirun would: on PATH, in the working directory, or by its path.
+    """Finds the program as mpirun would: on PATH, in the working directory, or by path.
 
-    Args:
-        words: The program and its arguments.
-        environ: The launcher's environment.
-        local: Whether it runs on this machine; on others it is theirs to find.
-
-    Returns:
-        The program as a path that can be executed, and its arguments.
+    With ``local`` False the words are unchanged, and each host finds the program.
 
     Raises:
         UsageError: No program was named.
-        LaunchError: It was not found, or may not be executed.
+        LaunchError: The program was not found, or is not executable.
     """
     if not words or not words[0]:
         raise UsageError(
@@ -233,7 +216,7 @@ def find_program(
             hint="poprun --num-instances 2 python3 train.py",
         )
     name = words[0]
-    if not local:  # it is the hosts' business; their guards report a program that is missing
+    if not local:  # a guard reports a missing program on its host
         return words
     # A program in the working directory needs no ./ in front, as with mpirun.
     folders = [""] if "/" in name else [*environ.get("PATH", os.defpath).split(os.pathsep), "."]
@@ -284,7 +267,7 @@ def _hosts(line: CommandLine, environ: Mapping[str, str]) -> tuple[Host, ...]:
 def _variables(
     values: Mapping[str, Any], instances: int, environ: Mapping[str, str]
 ) -> tuple[Variables, tuple[str, ...], dict[int, tuple[str, ...]]]:
-    """The user's variables from all options that can set some, and what is left of those."""
+    """The user's variables from all options that can set variables, and the remaining words."""
     option = "--mpi-local-args"
     local, common = take_variables(option, split_words(option, values["mpi-local-args"]))
     option = "--instance-mpi-local-args"
@@ -307,13 +290,10 @@ def _terminal_size() -> str:
 
 
 def check_alone(environ: Mapping[str, str]) -> None:
-    """Checks that the launcher is not itself a program of a job, which mpirun does not take.
-
-    Args:
-        environ: The launcher's environment.
+    """Checks that the launcher is not itself a program of a job, which mpirun refuses.
 
     Raises:
-        LaunchError: It is one.
+        LaunchError: The launcher is a program of a job.
     """
     index = environ.get("OMPI_COMM_WORLD_RANK")
     if index is not None:
@@ -327,14 +307,10 @@ def check_alone(environ: Mapping[str, str]) -> None:
 
 
 def check_user(job: Job, user: int) -> None:
-    """Checks that a user may run the job.
-
-    Args:
-        job: The job.
-        user: The user's number; 0 for root.
+    """Checks that a user may run the job; user 0 is root.
 
     Raises:
-        LaunchError: It is root, who was told not to.
+        LaunchError: The user is root, and ``--allow-run-as-root=no`` was given.
     """
     if user == 0 and not job.allow_run_as_root:
         raise LaunchError(
@@ -347,15 +323,7 @@ def check_user(job: Job, user: int) -> None:
 
 
 def remarks(job: Job, user: int) -> list[str]:
-    """What ``-v`` says about a job.
-
-    Args:
-        job: The job.
-        user: The user's number.
-
-    Returns:
-        One line each.
-    """
+    """The lines that ``-v`` prints about a job."""
     found = ["running as root, and so are the instances"] if user == 0 else []
     found += [
         f"--{option.name} is noted, and has no effect on hosts, which have no IPUs and no V-IPU"

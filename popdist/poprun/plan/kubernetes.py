@@ -1,7 +1,7 @@
-"""A job as a Kubeflow MPIJob: the same poprun, with pods for hosts. Pure.
+"""A job as a Kubeflow MPIJob: the same poprun command, with pods as hosts. Pure.
 
-The operator starts a worker pod for each host, each with an ssh server, and tells the launcher pod
-about them in a host file that Open MPI is pointed at; poprun in that pod takes its hosts from there
+The operator starts a worker pod with an ssh server for each host, and lists the pods in a host file
+that Open MPI's settings name. In the launcher pod, poprun reads its hosts from that file
 (`popdist.poprun.plan.job`).
 
 Fields: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/mpi/ (v2beta1).
@@ -26,21 +26,13 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.placement import Instance
 
-# Hosts are pods there, and the settings of this machine are not theirs.
+# Options about this machine's hosts and settings, which do not apply to pods.
 _LEFT_OUT = {"host", "hostfile", "config", "emit-image", "emit-name", "dry-run", "num-instances"}
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,51}[a-z0-9])?")
 
 
 def manifest(line: CommandLine, job: Job, instances: tuple[Instance, ...]) -> str:
-    """Writes the manifest.
-
-    Args:
-        line: The command line.
-        job: The job that it asks for.
-        instances: Its placed instances; each host becomes a worker.
-
-    Returns:
-        YAML.
+    """The manifest as YAML; each host of the instances becomes a worker.
 
     Raises:
         UsageError: The image or a usable name is missing, hosts have different numbers of
@@ -64,7 +56,7 @@ def manifest(line: CommandLine, job: Job, instances: tuple[Instance, ...]) -> st
             hint="a multiple of the number of hosts as --num-instances",
         )
     command = ["poprun", f"--num-instances={job.num_instances}", *respell(line, _LEFT_OUT)]
-    # -m stands for this Python, and the image has its own.
+    # -m means this Python; the image has another Python.
     python = ["python3"] if line.program[:1] == (sys.executable,) else [*line.program[:1]]
     command += ["--", *python, *line.program[1:]]
     for word in (*command, str(image)):
@@ -80,7 +72,7 @@ def manifest(line: CommandLine, job: Job, instances: tuple[Instance, ...]) -> st
         )
     policy = {"cleanPodPolicy": "Running", "backoffLimit": 0}
     if job.limits.timeout:
-        # poprun itself ends the job in time and says so; this is for a pod that never gets there.
+        # poprun itself enforces the timeout; this deadline is for a pod that never starts.
         policy["activeDeadlineSeconds"] = round(2 * job.limits.timeout) + 600
     return "\n".join(
         _yaml(
@@ -109,7 +101,7 @@ def manifest(line: CommandLine, job: Job, instances: tuple[Instance, ...]) -> st
 def _is_unicode(word: str) -> bool:
     try:
         word.encode()
-    except UnicodeEncodeError:  # bytes that were no text, as the kernel has passed them on
+    except UnicodeEncodeError:  # bytes of the command line that are not UTF-8
         return False
     return True
 
@@ -140,7 +132,7 @@ def _job_name(line: CommandLine) -> str:
 
 
 def _yaml(value: dict[str, Any], indent: str) -> Iterator[str]:
-    """Writes nested mappings and lists in block form, every text in quotes as JSON has it."""
+    """Writes nested mappings and lists in block form, with every text in JSON quotes."""
     for key, one in value.items():
         if isinstance(one, dict):
             yield f"{indent}{key}:"

@@ -1,9 +1,9 @@
-"""What the user tells mpirun and instances: options for mpirun, and variables.
+"""The user's options for mpirun, and the user's variables for instances.
 
-Values of variables never stand on a command line, where every user of the machine could read them:
-they travel in mpirun's environment under names of their own, are forwarded by those names, and get
-their real names beside the program (`popdist.poprun.guard.program`). So they reach neither mpirun
-nor the guards, which ``-x LD_PRELOAD=...`` could break.
+A variable's value is never on a command line, where every user of the machine could read it. Values
+are in mpirun's environment under private names, are forwarded by those names, and get their real
+names beside the program (`popdist.poprun.guard.program`). So a value such as ``LD_PRELOAD`` affects
+neither mpirun nor the guards.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Variables(Record):
     """Variables for instances.
 
     Attributes:
-        forwarded: Names of those that are passed on with the launcher's own value.
-        common: Those with a value for all instances.
-        single: Those with a value for one instance, by its index.
+        forwarded: Names of the variables that keep the launcher's own value.
+        common: Variables with one value for all instances.
+        single: Variables with a value for one instance, by instance index.
     """
 
     forwarded: tuple[str, ...] = ()
@@ -37,21 +37,14 @@ class Variables(Record):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What mpirun's environment carries for them."""
+        """The variables for mpirun's environment, under private names."""
         carried = {private_name(name): value for name, value in self.common.items()}
         for index, variables in self.single.items():
             carried |= {private_name(name, index): value for name, value in variables.items()}
         return carried
 
     def names(self, index: int) -> list[str]:
-        """The variables that one instance is to be given by name.
-
-        Args:
-            index: The instance.
-
-        Returns:
-            Names in mpirun's environment.
-        """
+        """The names in mpirun's environment that are forwarded to one instance."""
         return [
             *self.forwarded,
             *map(private_name, self.common),
@@ -59,35 +52,20 @@ class Variables(Record):
         ]
 
     def sets(self, index: int) -> set[str]:
-        """The real names of what the user gives an instance, one way or another."""
+        """The real names of all variables that the user sets for an instance."""
         return {*self.forwarded, *self.common, *self.single.get(index, ())}
 
 
 def private_name(name: str, index: int | None = None) -> str:
-    """Under which name a value travels.
-
-    Args:
-        name: The variable's real name.
-        index: The instance that alone is to get it; None for all.
-
-    Returns:
-        A name that no other variable has.
-    """
+    """The private name of a variable for one instance, or for all with None."""
     return f"{PRIVATE}{name}" if index is None else f"{PRIVATE}{index}_{name}"
 
 
 def read_variables(texts: Sequence[str], environ: Mapping[str, str]) -> Variables:
-    """Reads the values of ``-x``.
-
-    Args:
-        texts: ``NAME`` or ``NAME=VALUE`` each; a later one wins.
-        environ: The launcher's environment.
-
-    Returns:
-        The variables.
+    """Reads the values of ``-x``, each ``NAME`` or ``NAME=VALUE``; a later value wins.
 
     Raises:
-        UsageError: A name cannot be a variable's, or its variable is not set.
+        UsageError: A name is no valid variable name, or the variable is not set.
     """
     forwarded: dict[str, None] = {}
     common: dict[str, str] = {}
@@ -111,17 +89,10 @@ def read_variables(texts: Sequence[str], environ: Mapping[str, str]) -> Variable
 
 
 def take_variables(option: str, words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Takes ``-x NAME=VALUE`` out of options for mpirun; ``-x NAME`` stays.
-
-    Args:
-        option: The launcher's option, for messages.
-        words: The options for mpirun.
-
-    Returns:
-        The other words, and the variables with their values.
+    """Splits ``-x NAME=VALUE`` from options for mpirun; ``-x NAME`` remains an option.
 
     Raises:
-        UsageError: A name cannot be a variable's.
+        UsageError: A name is no valid variable name.
     """
     rest: list[str] = []
     found: dict[str, str] = {}
@@ -152,14 +123,7 @@ def _split(what: str, text: str) -> tuple[str, str, str]:
 
 
 def split_words(option: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """Splits options for mpirun into words, as a shell would, without running one.
-
-    Args:
-        option: The launcher's option, for messages.
-        texts: Its values, which are merged.
-
-    Returns:
-        The words.
+    """Splits options for mpirun into words with shell quoting rules, without a shell.
 
     Raises:
         UsageError: Quotes do not match, or mpirun would take a word for a program.
@@ -172,7 +136,7 @@ def split_words(option: str, texts: Sequence[str]) -> tuple[str, ...]:
     for text in texts:
         try:
             split = shlex.split(text)
-            # Callers that build the command in a program leave quotes inside: '"-x A=B -x C=D"'.
+            # Programs that build the command may leave quotes inside: '"-x A=B -x C=D"'.
             if len(split) == 1 and split[0].startswith("-") and " " in split[0]:
                 split = shlex.split(split[0])
         except ValueError as error:
@@ -202,14 +166,7 @@ def split_words(option: str, texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def split_instance_args(texts: Sequence[str], instances: int) -> dict[int, tuple[str, ...]]:
-    """Splits ``<index>:<options>`` into words by instance.
-
-    Args:
-        texts: The values of the option, which are merged.
-        instances: How many instances there are.
-
-    Returns:
-        Words by instance.
+    """Splits ``<index>:<options>`` into words by instance; repeated values are merged.
 
     Raises:
         UsageError: A value is malformed, or names an instance that does not exist.
@@ -235,11 +192,6 @@ def split_instance_args(texts: Sequence[str], instances: int) -> dict[int, tuple
 def check_instance(option: str, index: int, instances: int) -> None:
     """Checks that an option names an instance of the job.
 
-    Args:
-        option: The option, for the message.
-        index: The instance.
-        instances: How many there are.
-
     Raises:
         UsageError: There is no such instance.
     """
@@ -253,13 +205,9 @@ def check_instance(option: str, index: int, instances: int) -> None:
 
 
 def take_output_options(words: tuple[str, ...]) -> tuple[tuple[str, ...], bool, str | None]:
-    """Takes out the options of mpirun about output, which the guards carry out.
+    """Splits off mpirun's options about output, which the guards carry out.
 
-    Args:
-        words: Options for mpirun.
-
-    Returns:
-        The other options, whether output is to be tagged, and the folder for it, if any.
+    The result is the other options, whether output is tagged, and the folder for output.
 
     Raises:
         UsageError: The folder is missing.

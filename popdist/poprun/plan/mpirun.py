@@ -1,7 +1,7 @@
 """The mpirun command of a job: arguments and environment. Pure.
 
-The environment tells mpirun its way between hosts (networks, ssh, Slurm), Horovod what suits one
-machine, and programs the links between devices.
+The environment configures mpirun between hosts (networks, ssh, Slurm), Horovod on one machine, and
+the links between devices for programs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.placement import Instance
 
 TARGET_OPTIONS = "POPLAR_TARGET_OPTIONS"
-"""The published variable that tells programs about links; all of its values are texts."""
+"""The published variable that describes links to programs; all values are texts."""
 _SAYS_SOMETHING = {"num-ilds", "ipu-link-routing-type", "gw-link-routing-type", "sync-type"}
 _BETWEEN_INSTANCES = "OMPI_MCA_btl_tcp_if_include"
 _OCTETS = 4
@@ -34,14 +34,13 @@ _LONGEST_INTERFACE = 15  # Linux has no longer names
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables that every instance gets by name, as the original launcher forwards them."""
 ONE_HOST = {"HOROVOD_DISABLE_GROUP_FUSION": "1", "HOROVOD_CYCLE_TIME": "0.1"}
-"""Horovod's settings for a job on one machine, where the user has set none. Its own defaults suit a
+"""Horovod's settings for a job on one machine, where the user has set none. The defaults suit a
 network: inside one machine, copying tensors together costs more than it saves, and waiting a
-millisecond for more of them dominates small exchanges (`python -m benchmarks --only exchange`)."""
+millisecond for more tensors dominates small exchanges (`python -m benchmarks --only exchange`)."""
 EVERYWHERE = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-"""Open MPI's settings for all jobs, where the user has set none. A Horovod thread waits inside MPI
-beside each program, and waiting is polling: without this it keeps the processor that computes (with
-two instances on two cores, computing took twice as long). It costs exchanges nothing that was
-measured."""
+"""Open MPI's settings for all jobs, where the user has set none. A Horovod thread polls inside MPI
+beside each program. Without this setting the thread occupies the processor that computes (with two
+instances on two cores, computing took twice as long). No cost for exchanges was measured."""
 _HOROVODS_PATIENCE = 60.0
 _START = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "guard", "start.py"))
 
@@ -58,17 +57,8 @@ def build_command(
 ) -> Command:
     """Builds the command: one application context per instance.
 
-    Args:
-        job: The job.
-        instances: Its placed instances.
-        mpirun: Which mpirun runs it.
-        environ: The launcher's environment.
-        run: This start of the job.
-        meeting: The variables by which instances meet (`popdist.poprun.plan.rendezvous`).
-        as_root: Whether the launcher runs as root, which mpirun must be told.
-
-    Returns:
-        The command.
+    ``meeting`` has the variables of `popdist.poprun.plan.rendezvous`. With ``as_root``, mpirun is
+    allowed to run as root.
     """
     here = {**EVERYWHERE, **network_variables(job, mpirun.dialect, environ)}
     if job.is_local:
@@ -113,7 +103,7 @@ def _head(job: Job, mpirun: Mpirun, *, as_root: bool) -> tuple[str, ...]:
     """The path of mpirun and its global options."""
     head = [mpirun.path, *job.global_args]
     if not any(word.lstrip("-").startswith("bind-to") for word in job.global_args):
-        head += ["--bind-to", "none"]  # guards bind, each by its own host's nodes
+        head += ["--bind-to", "none"]  # each guard binds by its own host's nodes
     head += mpirun.dialect.oversubscribe
     if as_root:
         head.append("--allow-run-as-root")
@@ -121,7 +111,7 @@ def _head(job: Job, mpirun: Mpirun, *, as_root: bool) -> tuple[str, ...]:
 
 
 def _horovod(job: Job, one: Instance, run: Run, environ: Mapping[str, str]) -> dict[str, str]:
-    """What Horovod is told for the sake of ``--stall-...`` and ``--timeline``."""
+    """Horovod's variables for ``--stall-...`` and ``--timeline``."""
     found = {}
     wait = job.limits.stall_timeout or job.limits.stall_warning
     if job.limits.stall_timeout or wait not in (0.0, _HOROVODS_PATIENCE):
@@ -129,22 +119,13 @@ def _horovod(job: Job, one: Instance, run: Run, environ: Mapping[str, str]) -> d
     if run.timeline:
         found["HOROVOD_TIMELINE"] = timeline_file(run.timeline, one.index)
         if "HOROVOD_CACHE_CAPACITY" not in environ:
-            # With its cache of answers, Horovod records only once who submitted a tensor when.
+            # With its response cache, Horovod records the submissions of a tensor only once.
             found["HOROVOD_CACHE_CAPACITY"] = "0"
     return found
 
 
 def target_options(job: Job, environ: Mapping[str, str]) -> str | None:
-    """What programs are told about links.
-
-    Args:
-        job: The job.
-        environ: The launcher's environment.
-
-    Returns:
-        The value of `TARGET_OPTIONS`; None where the user has set it, or has said nothing about
-        links.
-    """
+    """The value of `TARGET_OPTIONS`; None where the user set it, or set no option about links."""
     if TARGET_OPTIONS in environ or not _SAYS_SOMETHING & job.given:
         return None
     devices = job.num_replicas * job.ipus_per_replica
@@ -159,15 +140,9 @@ def target_options(job: Job, environ: Mapping[str, str]) -> str | None:
 
 
 def network_variables(job: Job, dialect: Dialect, environ: Mapping[str, str]) -> dict[str, str]:
-    """What mpirun is told, where the user has not told it already.
+    """The variables for mpirun's networks, ssh and Slurm.
 
-    Args:
-        job: The job.
-        dialect: What the mpirun understands.
-        environ: The launcher's environment, whose variables win over these.
-
-    Returns:
-        Variables for mpirun's environment; its options on the command line win over them.
+    Variables of ``environ`` and mpirun's command line options win over these variables.
 
     Raises:
         UsageError: ``--host-subnet`` is no list of networks.

@@ -1,4 +1,4 @@
-"""Placement: which instance runs where, with which replicas, and on which NUMA nodes. Pure."""
+"""Placement: the host, the replicas and the NUMA nodes of each instance. Pure."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Instance(Record):
     """One process of the job.
 
     Attributes:
-        index: Its index in the job.
-        host: Where it runs.
-        fields: What its environment says, by field of `popdist.popdist_core.Topology`.
-        numa: The NUMA nodes that it is bound to, for people; empty where it is not, or where its
-            host has not been asked.
-        devices: The devices that are reserved for it, for people; empty without a partition.
-        cpus: The processors that are reserved for it, as a list of the kernel's.
-        variables: More variables of its environment, which make its devices known to it.
-        holds: Settings by which its guard keeps its devices.
+        index: The index in the job.
+        host: The instance's host.
+        fields: The values of its environment, by field of `popdist.popdist_core.Topology`.
+        numa: The NUMA nodes to which the instance is bound, for display; empty without binding,
+            or where the host's nodes are unknown.
+        devices: The reserved devices, for display; empty without a partition.
+        cpus: The reserved processors, in the kernel's list format.
+        variables: More environment variables, which name the devices.
+        holds: Settings with which the guard locks the devices.
     """
 
     index: int
@@ -46,34 +46,21 @@ class Instance(Record):
 
     @property
     def num_local_replicas(self) -> int:
-        """Its replicas."""
+        """The number of replicas of the instance."""
         return int(self.fields["num_local_replicas"])
 
     def having(self, **changes: Any) -> Instance:
-        """The same instance with other values.
-
-        Args:
-            **changes: Values by attribute.
-
-        Returns:
-            A new record.
-        """
+        """A copy of the record with other values."""
         return Instance(**{**vars(self), **changes})
 
 
 def place(job: Job) -> tuple[Instance, ...]:
-    """Places the instances of a job.
+    """Places the instances of a job, in the order of their indices.
 
     Without slots, consecutive instances are divided evenly over the hosts (instance ``i`` of ``I``
-    on host ``i * H // I``). With slots, hosts are filled in order, and a host without a number has
-    one slot, as mpirun has it. Replicas are dealt out in consecutive runs; where they do not divide
+    on host ``i * H // I``). With slots, hosts are filled in order; a host without a number has one
+    slot, as in mpirun. Replicas are divided into consecutive runs. Where replicas do not divide
     evenly, the first instances have one more.
-
-    Args:
-        job: The job.
-
-    Returns:
-        The instances in the order of their indices.
 
     Raises:
         LaunchError: The hosts have fewer slots than there are instances.
@@ -131,15 +118,10 @@ def _hosts_of_instances(hosts: Sequence[Host], num_instances: int) -> list[Host]
 def label_numa(
     job: Job, instances: Sequence[Instance], nodes_of: Callable[[str], Sequence[Node]]
 ) -> tuple[Instance, ...]:
-    """Fills in what the topology table shows. Pure, but for what it asks of hosts.
+    """Adds the NUMA labels for the topology table.
 
-    Args:
-        job: The job.
-        instances: Its placed instances.
-        nodes_of: The usable nodes of a host, by name; none where they are not known.
-
-    Returns:
-        The instances. Those that are not bound, as on a host with one node, have no label.
+    ``nodes_of`` returns the usable nodes of a host by name, or none where they are unknown. Unbound
+    instances, as on a host with one node, have no label.
     """
     counts: dict[str, int] = {}
     for one in instances:

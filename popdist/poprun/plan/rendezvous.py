@@ -1,4 +1,4 @@
-"""What all instances of a job must agree on to meet: an address, and ports that are free."""
+"""The address and the free ports with which instances of a job connect."""
 
 from __future__ import annotations
 
@@ -20,22 +20,15 @@ _HIGHEST = 32767
 _ATTEMPTS = 200
 ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
 _LONGEST = 128 * 1024 - 4096
-"""The kernel's limit for one variable, less room for what stands around the list of workers."""
+"""The kernel's limit for one variable, less room for the text around the list of workers."""
 
 
 def rendezvous(
     job: Job, instances: Sequence[Instance], environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Chooses the variables by which instances meet.
+    """Chooses the variables that every instance gets with the same value.
 
-    Args:
-        job: The job.
-        instances: Its placed instances.
-        environ: The launcher's environment. An address and a port that it names are kept, unless
-            they are those of a job around this one.
-
-    Returns:
-        Variables that every instance is to get with the same value.
+    An address and a port in ``environ`` are kept, unless they belong to an enclosing job.
 
     Raises:
         LaunchError: This machine has no free ports.
@@ -50,7 +43,7 @@ def rendezvous(
 
 
 def _address(name: str, job: Job) -> str:
-    """How other instances reach a host."""
+    """The address at which other instances reach a host."""
     if job.is_local:
         return "127.0.0.1"
     return os.uname().nodename if name in ("localhost", "127.0.0.1") else name
@@ -87,17 +80,10 @@ def _workers(job: Job, instances: Sequence[Instance]) -> str:
 
 
 def find_ports(count: int, is_free: Callable[[int], bool] | None = None) -> int | None:
-    """Finds consecutive free ports.
+    """Finds consecutive free ports; returns the first port, or None.
 
-    They lie below those that the kernel hands out by itself, so that no connection can be given
-    one of them between this look and the program's start.
-
-    Args:
-        count: How many.
-        is_free: Tells whether a port of this machine is free; None to ask the kernel.
-
-    Returns:
-        The first of them; None where none were found.
+    The ports are below the kernel's ephemeral range, so no connection can get one of the ports
+    between this check and the program's start. ``is_free`` replaces the test of a port.
     """
     is_free = is_free or port_is_free
     lowest, highest = _range()
@@ -117,19 +103,12 @@ def _range() -> tuple[int, int]:
             first = int(file.read().split()[0])
     except (OSError, ValueError, IndexError):
         first = _HIGHEST + 1
-    # A machine whose kernel hands out low ports too has no range that is safe; this one is tried.
+    # Where the ephemeral range includes low ports no range is safe; this range is tried.
     return _LOWEST, _HIGHEST if first <= _LOWEST + 1000 else min(_HIGHEST, first - 1)
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a program could take a port of this machine.
-
-    Args:
-        port: The port.
-
-    Returns:
-        True where it could be bound; it is released again at once.
-    """
+    """Whether a program could bind a port of this machine; the port is released at once."""
     import _socket  # `socket` adds enums and selectors, for 5 ms
 
     for family, address in ((_socket.AF_INET6, "::"), (_socket.AF_INET, "0.0.0.0")):  # noqa: S104

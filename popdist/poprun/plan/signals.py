@@ -1,4 +1,4 @@
-"""Which signals poprun passes on to programs, by name."""
+"""The signals that poprun passes on to programs, by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from popdist.poprun.protocol.signals import END_AT_ONCE, END_SOFTLY
 from popdist.program_status import DUMP_SIGNAL
 
 EVERYWHERE = (signal.SIGUSR1, signal.SIGUSR2)
-"""What mpirun passes on to other hosts."""
+"""The signals that mpirun passes on to other hosts."""
 
 _OURS = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
@@ -20,17 +20,10 @@ _OURS = (
 
 
 def parse_signals(text: str, *, local: bool) -> tuple[int, ...]:
-    """Reads the value of ``--forward-signals``.
-
-    Args:
-        text: Names with or without SIG, or numbers, separated by commas; "none" for no signals.
-        local: Whether all instances are on this machine.
-
-    Returns:
-        Their numbers.
+    """The signal numbers of ``--forward-signals``; ``local`` is for jobs on this machine only.
 
     Raises:
-        UsageError: One is unknown, or cannot be passed on.
+        UsageError: A signal is unknown, or cannot be passed on.
     """
     if text.strip().lower() == "none":
         return ()

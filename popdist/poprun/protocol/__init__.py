@@ -1,1 +1,1 @@
-"""What poprun and its guards must agree on: frames, argument lists, heartbeats, locks."""
+"""The protocol between poprun and its guards: frames, argument lists, signals, locks."""

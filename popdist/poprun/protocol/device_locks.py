@@ -1,8 +1,8 @@
-"""One lock per device. Whoever uses a device has its file locked, shared with its own job only.
+"""One lock per device: a device in use has its file locked, shared only within its own job.
 
-A launch takes a device while nobody has it locked, and writes its token into the file. Its guards
-lock the same file beside it and look for the token; the programs inherit the guards' lock. A device
-is free again when the last of them has ended, however it ended: the kernel sees to it.
+A launch takes a device that is not locked, and writes its token into the file. The launch's guards
+lock the same file and check the token; the programs inherit the guards' lock. The kernel frees the
+device when the last of these processes has ended, for any reason.
 """
 
 from __future__ import annotations
@@ -20,15 +20,9 @@ _LARGEST = 4096
 
 
 def take(path: str, token: str, note: str) -> int | None:
-    """Takes a device, where nobody has it. The caller must hold the pool's lock.
+    """Takes a free device under the pool's lock; ``note`` names the user in one line.
 
-    Args:
-        path: The device's file.
-        token: What its job's guards will look for.
-        note: Who takes it, for people, one line.
-
-    Returns:
-        A descriptor, which keeps the device until it is closed; None where somebody has it.
+    The returned descriptor holds the device until closed; None means that the device is in use.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     if not _lock_now(fd, fcntl.LOCK_EX):
@@ -42,14 +36,7 @@ def take(path: str, token: str, note: str) -> int | None:
 
 
 def is_taken(path: str) -> bool:
-    """Whether somebody has a device. The caller must hold the pool's lock.
-
-    Args:
-        path: The device's file.
-
-    Returns:
-        The answer.
-    """
+    """Whether a device is in use; the caller must hold the pool's lock."""
     try:
         fd = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -60,14 +47,7 @@ def is_taken(path: str) -> bool:
 
 
 def note_of(path: str) -> str:
-    """Who took a device last.
-
-    Args:
-        path: The device's file.
-
-    Returns:
-        The note; empty where there is none.
-    """
+    """The note of the last user of a device; empty without one."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(_LARGEST).partition("\n")[2].strip()
@@ -76,15 +56,11 @@ def note_of(path: str) -> str:
 
 
 def keep(settings: Mapping[str, str]) -> str:
-    """Keeps the devices of a guard's instance, for the guard and for the program it starts.
+    """Locks the devices of a guard's instance; returns an error text, empty on success.
 
-    Args:
-        settings: ``pool`` (the folder of the devices' files), ``devices`` (their names, with
-            commas) and ``hold`` (the job's token).
-
-    Returns:
-        Why they could not be kept; empty where they are, for as long as this process or one that
-        inherits its descriptors lives.
+    The settings are ``pool`` (the folder of the device files), ``devices`` (names, with commas) and
+    ``hold`` (the job's token). The lock lasts while this process, or a process that inherits its
+    descriptors, lives.
     """
     for name in settings["devices"].split(","):
         path = os.path.join(settings["pool"], name)
@@ -92,7 +68,7 @@ def keep(settings: Mapping[str, str]) -> str:
             fd = os.open(path, os.O_RDONLY)
         except OSError as error:
             return f"device {name}: {error.strerror}"
-        # Another launch may just be trying whether it is free.
+        # Another launch may be testing the lock at this moment.
         locked = lock_within(fd, fcntl.LOCK_SH, _PATIENCE_S)
         if not locked or os.pread(fd, _LARGEST, 0).split(b"\n")[0] != settings["hold"].encode():
             os.close(fd)
@@ -102,16 +78,7 @@ def keep(settings: Mapping[str, str]) -> str:
 
 
 def lock_within(fd: int, how: int, seconds: float) -> bool:
-    """Locks a file, with patience that ends.
-
-    Args:
-        fd: The file.
-        how: ``fcntl.LOCK_SH`` or ``fcntl.LOCK_EX``.
-        seconds: How long to wait for others.
-
-    Returns:
-        Whether it was locked.
-    """
+    """Locks a file (``LOCK_SH`` or ``LOCK_EX``) within ``seconds``, and returns the success."""
     until = monotonic() + seconds
     while not _lock_now(fd, how):
         if monotonic() > until:

@@ -25,7 +25,7 @@ STARTED, ENDED, OUT, ERR, NOTE, STACKS = range(1, 7)
 """Kinds of records."""
 
 MORE = 0x80
-"""Added to a kind where the record goes on in the next frame of its instance and kind."""
+"""Added to a kind where the record continues in the next frame of its instance and kind."""
 
 GUARD_KILLED = "its guard was killed"
 """What the proxy of a guard reports as the end of an instance, in the guard's place."""
@@ -41,29 +41,13 @@ _MARK = b"\x1e"
 
 
 def line_room(token: bytes) -> int:
-    """Bytes of a payload in a line.
-
-    Args:
-        token: The secret that marks lines.
-
-    Returns:
-        How many there are room for.
-    """
+    """Bytes of a payload in a line that is marked by ``token``."""
     letters = LINE_SIZE - len(_MARK) - len(token) - 1
     return letters // 4 * 3 - _HEADER_SIZE
 
 
 def encode(index: int, kind: int, payload: bytes) -> bytes:
-    """One frame.
-
-    Args:
-        index: The instance that speaks.
-        kind: One of this module's kinds.
-        payload: At most `LARGEST_PAYLOAD` bytes.
-
-    Returns:
-        The frame.
-    """
+    """One frame; the payload has at most `LARGEST_PAYLOAD` bytes."""
     header = index.to_bytes(4, _ORDER), kind.to_bytes(1, _ORDER), len(payload).to_bytes(2, _ORDER)
     return b"".join((*header, payload))
 
@@ -71,17 +55,7 @@ def encode(index: int, kind: int, payload: bytes) -> bytes:
 def encode_all(
     index: int, kind: int, payload: bytes, largest: int = LARGEST_PAYLOAD
 ) -> Iterator[bytes]:
-    """Frames for a record of any length.
-
-    Args:
-        index: The instance that speaks.
-        kind: One of this module's kinds.
-        payload: The bytes.
-        largest: Bytes of a payload.
-
-    Yields:
-        The frames in order.
-    """
+    """Frames for a record of any length, with ``largest`` bytes of payload each."""
     while len(payload) > largest:
         yield encode(index, kind | MORE, payload[:largest])
         payload = payload[largest:]
@@ -89,18 +63,11 @@ def encode_all(
 
 
 def encode_line(frame: bytes, token: bytes) -> bytes:
-    """A frame as a line of `LINE_SIZE` bytes.
+    """A frame as a line of `LINE_SIZE` bytes, marked by ``token``.
 
-    mpirun passes on what its programs write in portions of at most 4096 bytes, which it takes from
-    wherever a line happens to be, and puts the portions of different programs side by side. Where
-    all that is written has a length that divides 4096, no portion can end inside a line.
-
-    Args:
-        frame: The frame.
-        token: The secret that marks the line.
-
-    Returns:
-        The line.
+    mpirun relays output in portions of at most 4096 bytes, cut anywhere in a line, and mixes the
+    portions of different programs. With writes of a length that divides 4096, no portion ends
+    inside a line.
     """
     import binascii  # for other hosts only
 
@@ -109,15 +76,7 @@ def encode_line(frame: bytes, token: bytes) -> bytes:
 
 
 def decode_line(line: bytes, token: bytes) -> tuple[bytes, bytes]:
-    """Separates a line into what is no frame and what is.
-
-    Args:
-        line: A line of mpirun's standard error.
-        token: The secret that marks frames.
-
-    Returns:
-        The text before the frame, and the frame; all of the line and nothing where there is none.
-    """
+    """Splits a line of mpirun's standard error into text and frame; the frame may be empty."""
     text, mark, letters = line.partition(_MARK + token)
     if not mark:
         return line, b""
@@ -125,7 +84,7 @@ def decode_line(line: bytes, token: bytes) -> tuple[bytes, bytes]:
 
     try:
         return text, binascii.a2b_base64(letters)
-    except binascii.Error:  # not ours after all
+    except binascii.Error:  # not a frame
         return line, b""
 
 
@@ -136,14 +95,7 @@ class Decoder:
         self._pending = b""
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """Takes what was read.
-
-        Args:
-            data: The next bytes of the stream.
-
-        Yields:
-            Index, kind and payload of every frame that is complete.
-        """
+        """Takes the next bytes, and yields index, kind and payload of every complete frame."""
         buffer = self._pending + data
         position = 0
         while len(buffer) - position >= _HEADER_SIZE:
@@ -165,16 +117,7 @@ class Assembler:
         self._held: dict[tuple[int, int], bytes] = {}
 
     def add(self, index: int, kind: int, payload: bytes) -> bytes | None:
-        """Takes a frame.
-
-        Args:
-            index: The instance that speaks.
-            kind: The frame's kind.
-            payload: Its payload.
-
-        Returns:
-            The whole record's payload; None where it goes on.
-        """
+        """Takes a frame; returns the payload of a complete record, else None."""
         if kind & MORE:
             key = (index, kind & ~MORE)
             self._held[key] = self._held.get(key, b"") + payload
@@ -182,7 +125,7 @@ class Assembler:
         return self._held.pop((index, kind), b"") + payload
 
     def rest(self, kind: int) -> list[bytes]:
-        """What is left of a kind of records that never ended."""
+        """The incomplete records of a kind."""
         return [payload for (_, held), payload in self._held.items() if held == kind]
 
 

@@ -1,8 +1,8 @@
-"""What a guard is started with, words and variables: written by the launcher, read by the guard.
+"""The words and variables that a guard is started with: written by the launcher, read by the guard.
 
-On mpirun's command line the words stand as they are. A file of application contexts knows neither
-blanks nor quotes, and long lines break it; there, what differs between instances stands in one
-packed word, and what is the same for all, the program too, travels in the environment.
+On mpirun's command line the words are unchanged. A file of application contexts allows neither
+blanks nor quotes nor long lines. There, one packed word has the settings of an instance, and the
+environment has the common settings and the program.
 """
 
 from __future__ import annotations
@@ -36,14 +36,7 @@ _CHUNK = 100_000  # the kernel takes 128 KiB for one variable
 
 
 def stand_in(program: Sequence[str]) -> str:
-    """A word for a lone colon, which mpirun would take for the start of another program.
-
-    Args:
-        program: The program and its arguments.
-
-    Returns:
-        A word that is not among them.
-    """
+    """A word that is not in ``program``, in place of a lone colon, which mpirun would interpret."""
     word = "<colon>"
     while word in program:
         word = f"<{word}>"
@@ -51,15 +44,7 @@ def stand_in(program: Sequence[str]) -> str:
 
 
 def plain_words(settings: Iterable[str], program: Sequence[str]) -> list[str]:
-    """The words for a command line.
-
-    Args:
-        settings: ``name=value`` each.
-        program: The program and its arguments.
-
-    Returns:
-        The words.
-    """
+    """The words for a command line; settings are ``name=value`` each."""
     if ":" not in program:
         return [*settings, "--", *program]
     colon = stand_in(program)
@@ -68,27 +53,12 @@ def plain_words(settings: Iterable[str], program: Sequence[str]) -> list[str]:
 
 
 def packed_word(settings: Iterable[str]) -> str:
-    """The settings as one word of harmless characters.
-
-    Args:
-        settings: ``name=value`` each.
-
-    Returns:
-        The word.
-    """
+    """The settings as one word of harmless characters."""
     return _PACKED + _pack(settings)
 
 
 def packed_variables(shared: Sequence[str], program: Sequence[str]) -> dict[str, str]:
-    """What is the same for all instances, as variables of the environment.
-
-    Args:
-        shared: Settings, ``name=value`` each.
-        program: The program and its arguments.
-
-    Returns:
-        Names, in order, with values of harmless characters.
-    """
+    """Environment variables with the settings that all instances share, and the program."""
     return {
         f"{prefix}{at // _CHUNK}": text[at : at + _CHUNK]
         for prefix, text in ((_SHARED, _pack(shared)), (_PROGRAM, _pack(program)))
@@ -99,15 +69,7 @@ def packed_variables(shared: Sequence[str], program: Sequence[str]) -> dict[str,
 def read_words(
     arguments: Sequence[str], environ: MutableMapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Reads what a guard was started with.
-
-    Args:
-        arguments: Its command line.
-        environ: Its environment, from which what was packed is taken out.
-
-    Returns:
-        The settings, and the program with its arguments.
-    """
+    """The settings and the program of a guard; packed variables are removed from ``environ``."""
     if arguments[0].startswith(_PACKED):
         settings = [*_take(_SHARED, environ), *_unpack(arguments[0][len(_PACKED) :])]
         return dict(word.split("=", 1) for word in settings), _take(_PROGRAM, environ)
@@ -125,7 +87,7 @@ def _take(prefix: str, environ: MutableMapping[str, str]) -> list[str]:
 
 
 def _pack(words: Iterable[str]) -> str:
-    """Ends each word with a null byte, and writes what is not harmless as %xx."""
+    """Ends each word with a null byte, and writes special characters as %xx."""
     data = b"".join(os.fsencode(word) + b"\0" for word in words)
     return "".join(chr(byte) if byte in _HARMLESS else f"%{byte:02x}" for byte in data)
 

@@ -1,4 +1,4 @@
-"""Processes as the kernel sees them: who lives, who descends from whom, who is told of an end."""
+"""Processes as the kernel reports them: state, descendants, and notice of an end."""
 
 from __future__ import annotations
 

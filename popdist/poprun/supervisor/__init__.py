@@ -1,1 +1,1 @@
-"""What runs in poprun while the job lives: relays output, detects failures, ends the job."""
+"""The part of poprun that runs during the job: relays output, detects failures, ends the job."""

@@ -1,4 +1,4 @@
-"""The private folder of a running job, and what launchers that were killed have left of theirs."""
+"""The private folder of a running job, and the removal of folders of killed launchers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ _YOUNG_SECONDS = 30.0
 
 
 def new_folder(*, with_pipes: bool) -> JobFolder:
-    """Makes a private folder where this process keeps temporary files.
+    """Makes a private folder for temporary files; ``with_pipes`` if guards are on this machine.
 
-    Args:
-        with_pipes: Whether guards are on this machine and can reach pipes.
-
-    Returns:
-        The folder, with an absolute path: mpirun and programs may have other working directories.
+    The path is absolute, because mpirun and programs may have other working directories.
 
     Raises:
-        LaunchError: It cannot be made.
+        LaunchError: The folder cannot be made.
     """
     parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - a private one in it
     try:
@@ -69,7 +65,7 @@ class JobFolder:
                 os.mkfifo(pipe, 0o600)
 
     def remove(self) -> None:
-        """Removes the folder and all that is in it."""
+        """Removes the folder and its content."""
         try:
             for pipe in (self.pipe, self.keyboard):
                 if pipe is not None:
@@ -83,7 +79,7 @@ class JobFolder:
 
 
 def _remove_abandoned(parent: str) -> None:
-    """Removes folders of this user's launchers that ended without a chance to do so."""
+    """Removes folders of this user's launchers that were killed."""
     try:
         with os.scandir(parent) as entries:
             names = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
@@ -97,7 +93,7 @@ def _remove_abandoned(parent: str) -> None:
 def _is_abandoned(path: str) -> bool:
     try:
         facts = os.lstat(path)
-        # A young one may not be locked yet.
+        # A new folder may not be locked yet.
         if facts.st_uid != os.geteuid() or time.time() - facts.st_mtime < _YOUNG_SECONDS:
             return False
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -1,8 +1,8 @@
-"""Keeps mpirun of a job on several hosts, and ends all that it has started here.
+"""Runs mpirun of a job on several hosts, and ends every process that mpirun has started here.
 
-poprun runs this file in a process of its own between itself and mpirun. Guards on other hosts
-cannot hear of poprun's end, and mpirun's ssh to a host that has died would wait for a quarter of an
-hour. On one machine the job's pipe and poprun itself do the same.
+poprun runs this file as a process between itself and mpirun. Guards on other hosts cannot detect
+poprun's end, and mpirun's ssh to a dead host would wait for a quarter of an hour. On one machine
+the job's pipe and poprun itself do this work.
 """
 
 from __future__ import annotations
@@ -27,17 +27,13 @@ from popdist.poprun.protocol.signals import (
 )
 
 _LAST_WORD_SECONDS = 2.0
-_ORPHANED = signal.SIGTRAP  # nobody else sends it
+_ORPHANED = signal.SIGTRAP  # no other process sends this signal
 
 
 def main(arguments: list[str]) -> int:
-    """Runs mpirun to its end.
+    """Runs mpirun and returns its exit code; a signal that ends mpirun ends this process too.
 
-    Args:
-        arguments: poprun's process number, the job's folder, mpirun and its arguments.
-
-    Returns:
-        mpirun's exit code; where a signal has ended mpirun, it ends this process too.
+    The arguments are poprun's process number, the job's folder, and mpirun's command.
     """
     parent, folder, *words = arguments
     adopt_orphans()
@@ -61,7 +57,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, lambda number, _: send(mpirun, number))
     signal.signal(_ORPHANED, on_orphaned)
     hear_of_parents_end(_ORPHANED)
-    if os.getppid() != int(parent):  # it has ended before the kernel knew
+    if os.getppid() != int(parent):  # poprun ended before the request to the kernel
         on_orphaned(0, None)
     _, status = os.waitpid(mpirun, 0)
     kill_descendants(_LAST_WORD_SECONDS)

@@ -1,4 +1,4 @@
-"""How a job went: what guards reported, whose failure came first, and whether to try again."""
+"""The outcome of a job: the guards' reports, the first failure, and whether to restart."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Progress:
         self.samples_per_second: float | None = None
 
     def take(self, fields: Mapping[str, str]) -> None:
-        """Takes the program's words; what is no number is left out."""
+        """Stores the program's reported values; a value that is no number is ignored."""
         self.phase = fields.get("phase", "")
         step, total = _number(fields.get("step")), _number(fields.get("total"))
         self.step = None if step is None else int(step)
@@ -61,7 +61,7 @@ def _number(text: str | None) -> float | None:
         number = float(text or "")
     except ValueError:
         return None
-    return number if abs(number) < float("inf") else None  # which NaN is not either
+    return number if abs(number) < float("inf") else None  # NaN is excluded too
 
 
 class InstanceRecord:
@@ -110,7 +110,7 @@ class InstanceRecord:
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended, and not well."""
+        """Whether the instance has ended with a failure."""
         return self.ended and bool(self.code or self.signal)
 
 
@@ -165,21 +165,21 @@ class Outcome:
         self.seconds = 0.0
 
     def running(self) -> list[InstanceRecord]:
-        """The instances that have started and not reported their end."""
+        """The instances that have started and not reported an end."""
         return [one for one in self.instances.values() if one.guard and not one.ended]
 
     def record(self, index: int) -> InstanceRecord:
-        """The record of an instance, made on its first mention."""
+        """The record of an instance, made on first use."""
         return self.instances.setdefault(index, InstanceRecord(index))
 
     @property
     def is_over(self) -> bool:
-        """Whether the job is known to end, for whatever reason."""
+        """Whether the job is known to end, for any reason."""
         return bool(self.interrupted or self.ending or self.first_failure or self.first_lost)
 
     @property
     def exit_code(self) -> int:
-        """The truth in one number: the interrupt, else the first failure, else mpirun's own."""
+        """The job's exit code: the interrupt's, else the first failure's, else mpirun's."""
         if self.interrupted:
             return 128 + self.interrupted
         if self.ending is not None:
@@ -191,7 +191,7 @@ class Outcome:
         if code == 0 and (self.running() or self.first_lost):
             return 1  # Open MPI 5 ends well although it has lost a daemon with its programs
         if code > 0 and self.guard_died:
-            return _KILLED  # mpirun's own code depends on whom it hears of first
+            return _KILLED  # mpirun's own code depends on the first report
         return 128 - code if code < 0 else code
 
 
@@ -202,29 +202,16 @@ def name_instances(indices: Collection[int]) -> str:
 
 
 def follows(one: InstanceRecord) -> bool:
-    """Whether an instance failed because another had gone, by its last words.
-
-    Args:
-        one: The instance.
-
-    Returns:
-        True if it says so.
-    """
+    """Whether an instance reports that it failed because another instance had ended."""
     return any(words in one.tail for words in _FOLLOWING)
 
 
 def root_cause(outcome: Outcome) -> InstanceRecord | None:
-    """The instance whose failure came first.
+    """The instance whose failure came first; None without a failure.
 
-    Usually that is the first to end. But a program that fails in Python tells the others before it
-    has ended itself, and they may be quicker: where the first to end says that another had gone,
-    an instance that failed for reasons of its own is to blame.
-
-    Args:
-        outcome: How the job ended.
-
-    Returns:
-        The instance; None where none failed.
+    Usually the first instance to end is the cause. But a program that fails in Python tells the
+    other instances before it ends, and the others may end earlier. Where the first to end reports
+    that another instance had ended, an instance with a failure of its own is the cause.
     """
     first = outcome.first_failure
     if first is None or not follows(first):
@@ -235,14 +222,10 @@ def root_cause(outcome: Outcome) -> InstanceRecord | None:
 
 
 def may_restart(outcome: Outcome) -> bool:
-    """Whether the same job could end better next time.
+    """Whether a restart could succeed.
 
-    Args:
-        outcome: How it ended.
-
-    Returns:
-        False where it ended well, was interrupted or timed out, was not started by mpirun at all,
-        or made a mistake that it would make again.
+    The result is False where the job succeeded, was interrupted or timed out, was not started by
+    mpirun, or made a mistake that a restart would repeat.
     """
     if outcome.exit_code == 0 or outcome.interrupted:
         return False

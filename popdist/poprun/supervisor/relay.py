@@ -1,4 +1,4 @@
-"""Carries what guards say: text to the launcher's streams, facts to the outcome; and input back."""
+"""Relays the guards' output and reports, and passes the launcher's input on to instance 0."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Relay:
         self._show(1, data)
 
     def on_stderr(self, data: bytes) -> None:
-        """Takes bytes of mpirun's standard error; none at its end."""
+        """Takes bytes of mpirun's standard error; empty at its end."""
         if self._token is None:
             # Once a failure is known, mpirun's long abort text says less than our summary.
             if not self._outcome.is_over or self._log.verbosity:
@@ -89,14 +89,14 @@ class Relay:
 
     @property
     def has_work(self) -> bool:
-        """Whether something was taken that has not been looked at."""
+        """Whether there is unprocessed input."""
         return bool(self._backlog)
 
     def work(self) -> None:
-        """Looks at some of what was taken.
+        """Processes a part of the input.
 
-        Reading comes first: an mpirun of generation 5 that has ended its programs ends as well, and
-        drops what nobody has read yet.
+        Reading has priority: mpirun of Open MPI 5 exits after its programs, and discards output
+        that was not read.
         """
         data = self._backlog.pop(0)
         self._backlog_size -= len(data)
@@ -106,7 +106,7 @@ class Relay:
             self._on_line(line)
 
     def finish(self) -> None:
-        """Shows the rest."""
+        """Processes the remaining input."""
         while self._backlog:
             self.work()
         self._on_line(self._pending)
@@ -179,7 +179,7 @@ class Relay:
             self._outcome.first_failure = self._outcome.first_failure or one
 
     def _take_text(self, fd: int, payload: bytes) -> None:
-        """Keeps text until the next of another stream; single frames would cost a call each."""
+        """Buffers text until text of another stream arrives, to save a call per frame."""
         if fd != self._text_fd:
             self._show_text()
             self._text_fd = fd
@@ -198,7 +198,7 @@ class Relay:
                 data = data[os.write(fd, data) :]
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-                # A full disk costs output, not the job, and may have room again later.
+                # A full disk loses output but does not end the job, and may have room again later.
                 self._outcome.unwritten += len(data)
             else:  # the supervisor ends the job, as a closed pipe ends a program
                 self.closed = True
@@ -214,12 +214,12 @@ class Keyboard:
     """
 
     def __init__(self, path: str) -> None:
-        # Open for reading too, so that there is no end before there is a beginning.
+        # Open for reading too, so that the pipe has no end of file before the first write.
         self._fd: int | None = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         self._pending = b""
 
     def may_read(self) -> bool:
-        """Whether there is room, and the terminal, if it is one, belongs to this process."""
+        """Whether there is room, and a terminal, if any, belongs to this process."""
         if self._fd is None or self._pending:
             return False
         try:
@@ -229,11 +229,11 @@ class Keyboard:
 
     @property
     def waits_for(self) -> int | None:
-        """The descriptor that has to become writable before more is read; None for none."""
+        """The descriptor that must become writable before the next read; None for none."""
         return self._fd if self._pending else None
 
     def read(self) -> None:
-        """Takes what can be read now."""
+        """Reads the available input."""
         try:
             data = os.read(_STDIN, _READ_SIZE)
         except BlockingIOError:
@@ -247,7 +247,7 @@ class Keyboard:
             self.close()
 
     def write(self) -> None:
-        """Passes on what is pending, as far as there is room."""
+        """Writes pending input, as far as there is room."""
         if self._fd is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Runs a command under supervision: starts it, hears it out, and leaves nothing of it behind."""
+"""Runs a command under supervision: starts it, relays its reports, and ends its processes."""
 
 from __future__ import annotations
 
@@ -85,15 +85,10 @@ class Supervisor:
         self._termination = Termination(job, self._outcome, self._watchdog)
 
     def run(self, command: Command, folder: JobFolder, token: str) -> Outcome:
-        """Starts mpirun and stays until nothing of the job is left.
+        """Starts mpirun, waits for the end of all processes of the job, and returns the outcome.
 
-        Args:
-            command: What to execute.
-            folder: The job's folder; it has pipes where guards are on this machine.
-            token: The secret that marks guards' records elsewhere.
-
-        Returns:
-            How the job ended.
+        ``folder`` has pipes where guards are on this machine; ``token`` marks guards' records on
+        other hosts.
         """
         self._relay = Relay(
             self._outcome,
@@ -122,7 +117,7 @@ class Supervisor:
         try:
             if folder.pipe is not None and folder.keyboard is not None:
                 reader = os.open(folder.pipe, os.O_RDONLY | os.O_NONBLOCK)
-                # A writer of our own keeps the pipe from ending between two guards.
+                # A writer in this process prevents an end of file between two guards.
                 opened += [reader, os.open(folder.pipe, os.O_WRONLY)]
                 handlers[reader] = self._relay.on_pipe
                 self._keyboard = Keyboard(folder.keyboard)
@@ -215,7 +210,7 @@ class Supervisor:
             self._keyboard.read() if fd == 0 else self._keyboard.write()
 
     def _patience(self) -> float | None:
-        """Milliseconds until something has to be done; None for when something happens."""
+        """Milliseconds until the next action is due; None to wait for an event."""
         if self._relay.has_work:
             return 0
         now = monotonic()
@@ -235,7 +230,7 @@ class Supervisor:
         return True
 
     def _sweep(self) -> None:
-        """Makes sure that nothing of the job outlives it, whatever has happened to the guards."""
+        """Kills remaining processes of the job, whatever the state of the guards is."""
         if self._mpirun and self._outcome.mpirun_code is None:
             send(self._mpirun, signal.SIGKILL)
             os.waitpid(self._mpirun, 0)
@@ -256,7 +251,7 @@ class Supervisor:
 
 
 def _widen(pipe: int) -> None:
-    """Lets a pipe hold as much as the system allows to everybody."""
+    """Sets a pipe to the largest size that the system allows."""
     import fcntl
 
     try:
@@ -266,7 +261,7 @@ def _widen(pipe: int) -> None:
 
 
 def _read_once(fd: int, handler: Callable[[bytes], None]) -> bool:
-    """Reads and hands on; False at the end of the stream."""
+    """Reads and passes the bytes on; False at the end of the stream."""
     try:
         data = os.read(fd, _READ_SIZE)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Decides when a running job is asked to end and when it is killed, and lets guards know."""
+"""Decides when a running job is asked to end and when it is killed, and signals the guards."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Termination:
         self._released = False
 
     def wait(self, now: float) -> float | None:
-        """Seconds until something has to be decided; None for when something happens."""
+        """Seconds until the next decision; None to wait for an event."""
         if self._kill_at is not None:
             return self._kill_at - now
         if self._report_until is not None and now < self._report_until:
@@ -55,16 +55,12 @@ class Termination:
         return None
 
     def has_patience(self, now: float) -> bool:
-        """Whether programs on this machine that were asked to end may take longer than mpirun."""
+        """Whether programs here that were asked to end may take longer than mpirun allows."""
         waits = self._is_local and self._outcome.is_over and self.wait(now) is not None
         return waits and bool(self._outcome.running())
 
     def react(self, relay: Relay) -> None:
-        """Draws the consequences of what has become known.
-
-        Args:
-            relay: Knows what has just started, and whether output can still be shown.
-        """
+        """Reacts to new reports and deadlines."""
         outcome = self._outcome
         if outcome.interrupted or outcome.ending:  # it came while these were on their way
             self._signal(relay.started, signal.SIGTERM)
@@ -89,11 +85,11 @@ class Termination:
             self._force(now)
 
     def on_user(self, number: int, _frame: FrameType | None) -> None:
-        """Passes on a signal that is for the programs."""
+        """Forwards a signal to the programs."""
         self._signal(self._outcome.running(), number)
 
     def on_interrupt(self, number: int, _frame: FrameType | None) -> None:
-        """Ends the job; at the second time, without patience."""
+        """Ends the job; a second interrupt ends the job at once."""
         if not self._outcome.interrupted:
             self._interrupt(number)
             return
@@ -118,7 +114,7 @@ class Termination:
             self._tell_mpirun(signal.SIGTERM)
 
     def _stand_in_for_mpirun(self) -> None:
-        """Does on other hosts what mpirun would do with less patience."""
+        """Signals programs on other hosts, for which mpirun has a shorter grace period."""
         broken = self._outcome.first_failure is not None or self._outcome.first_lost is not None
         if broken and self._kill_at is None and not self._outcome.forced:
             self._ask_to_end()

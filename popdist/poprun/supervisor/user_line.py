@@ -1,4 +1,4 @@
-"""Finds the user's own line in what Python writes: the end of a traceback, the stacks of a hang."""
+"""Finds the user's own line in Python's output: the end of a traceback, or stacks of a hang."""
 
 from __future__ import annotations
 
@@ -17,14 +17,9 @@ _ADAPTERS = tuple(os.path.join(_OURS, name, "") for name in _PACKAGES)
 
 
 def line_of_stacks(text: str) -> str:
-    """Where a program is, by the stacks of all of its threads as `faulthandler` writes them.
+    """The innermost line outside of libraries in a `faulthandler` dump of all threads.
 
-    Args:
-        text: The stacks, innermost call first; those of the main thread last.
-
-    Returns:
-        The innermost line that is no library's, as ``train.py, line 7, in main``; empty where
-        there is none.
+    The form is ``train.py, line 7, in main``; the result is empty without such a line.
     """
     for thread in reversed(text.split("\n\n")):
         for line in thread.splitlines():
@@ -35,14 +30,9 @@ def line_of_stacks(text: str) -> str:
 
 
 def error_of(text: str) -> tuple[str, str]:
-    """The last error of a program that Python reported.
+    """The last Python error in a text, and the innermost line outside of libraries with its code.
 
-    Args:
-        text: The end of what the program wrote on standard error.
-
-    Returns:
-        The error with its message, and the innermost line that is no library's with its code; both
-        empty where there is no traceback.
+    Both are empty without a traceback.
     """
     _, found, trace = text.rpartition(_TRACEBACK)
     if not found:
@@ -61,7 +51,7 @@ def error_of(text: str) -> tuple[str, str]:
 
 
 def _first_words(error: Sequence[str]) -> str:
-    """The error's message up to an empty line, as what follows is somebody else's."""
+    """The error's message up to an empty line; later lines are other output."""
     words: list[str] = []
     for line in error:
         if not line.strip() or len(words) == _MOST_LINES:
@@ -71,7 +61,7 @@ def _first_words(error: Sequence[str]) -> str:
 
 
 def _place(line: str) -> str:
-    """The place that a line of a traceback names, unless it is a library's; else an empty text."""
+    """The place in a line of a traceback; empty for a line of a library."""
     head, quote, rest = line.strip().partition('File "')
     path, _, rest = rest.partition('", line ')
     if head or not quote or any(mark in path for mark in _LIBRARIES) or path.startswith(_ADAPTERS):

@@ -1,4 +1,4 @@
-"""The launcher's judgement of a running job: is it over time, stuck, or cut off from a host?"""
+"""Judges a running job: whether the job is over time, stalled, or cut off from a host."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 TIMEOUT_CODE = 124
 _LOST_HOST_CODE = 1
 _GATHER_SECONDS = 0.6
-"""From the first sign of a stall to the verdict, so that the other instances' signs are in, and the
-stacks of all that were asked for them."""
+"""Seconds from the first sign of a stall to the verdict, to collect the other instances' signs and
+the requested stacks."""
 
 EARLY_SECONDS = 30.0
-"""How long others may run after an instance has ended well, before that is remarked on."""
+"""Seconds that others may run after an instance has succeeded, before a message is printed."""
 
 _OVERSLEPT_SECONDS = 2.0
 
@@ -75,13 +75,13 @@ class Watchdog:
         self._early_told = False
 
     def hear(self, index: int, now: float) -> None:
-        """An instance's guard has said something."""
+        """Records the time of a report by an instance's guard."""
         if self._heard is not None:
             self._first_word = self._first_word or now
             self._heard[self._instances[index].host.name] = now
 
     def note(self, index: int, fields: Mapping[str, str], now: float) -> None:
-        """A guard has noticed something about waiting."""
+        """Records a guard's note about waiting."""
         what, where = fields["what"], fields.get("where", "")
         if what == "waits":
             self._waiting[index] = where
@@ -111,7 +111,7 @@ class Watchdog:
             self._end_at = min(end_at, self._end_at or end_at)
 
     def wait(self, now: float) -> float | None:
-        """Seconds until the job should be looked at again; None for when something happens."""
+        """Seconds until the next check; None to wait for an event."""
         if self._outcome.is_over:
             return None
         moments = [self._deadline, self._end_at, self._warning_at]
@@ -125,11 +125,7 @@ class Watchdog:
         return max(0.0, min(known)) if known else None
 
     def judge(self, now: float) -> Ending | None:
-        """Looks at the job.
-
-        Returns:
-            Why it has to be ended; None where it may go on.
-        """
+        """The reason to end the job, or None."""
         if self._outcome.is_over:
             return None
         if self._deadline is not None and now >= self._deadline:
@@ -165,7 +161,7 @@ class Watchdog:
         return Ending("stall", TIMEOUT_CODE, text, lines, tuple(sorted(missing)), with_stacks=True)
 
     def _who_waits(self) -> tuple[tuple[str, ...], set[int]]:
-        """Lines that say who waits where, and for whom; and those whom they wait for."""
+        """Lines that list which instance waits where for which; and the awaited instances."""
         running = {one.index for one in self._outcome.running()}
         missing = {*self._missing, *self._stopped}
         if self._waiting and not missing:
@@ -197,7 +193,7 @@ class Watchdog:
         return (f", which has not submitted {where}" if where else "") + self._line(index)
 
     def _line(self, index: int) -> str:
-        """At which line of the user's program an instance is, where its stacks are known."""
+        """The instance's line in the user's program, where its stacks are known."""
         from popdist.poprun.supervisor.user_line import line_of_stacks
 
         one = self._outcome.instances.get(index)

@@ -1,5 +1,5 @@
-"""``popdist-sdk check``: which names of the SDK programs use, and what else they have to change.
+"""``popdist-sdk check``: lists the SDK's names in programs, and the edits that programs need.
 
-Sources are parsed and never run. `sources` finds and parses them, `resolve` says which dotted names
-stand where, `verdicts` judges a name by the lists and by the table of `idioms`, `report` prints.
+Sources are parsed and never run. `resolve` finds and parses sources and resolves their dotted
+names. `verdicts` judges each name by the lists and by the table of `idioms`, and prints the result.
 """

@@ -1,6 +1,6 @@
-"""Names beside the SDK's that its programs use and today's libraries refuse, with the exact edit.
+"""Names outside of the SDK that its programs use and today's libraries refuse, with the edits.
 
-The page ``docs/sdk-names.md`` prints this table, and a test holds it against the libraries.
+The page ``docs/sdk-names.md`` prints this table, and a test checks the table against the libraries.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Idiom(NamedTuple):
 
     @property
     def is_moved(self) -> bool:
-        """Whether it is a name of TensorFlow 1, which is the same elsewhere."""
+        """Whether the name is TensorFlow 1's and exists unchanged under another name."""
         top, _, below = self.name.partition(".")
         return top == "tensorflow" and self.edit == f"tf.compat.v1.{below}"
 
     @property
     def is_found_beside_ipu(self) -> bool:
-        """Whether it is a name of TensorFlow 1 that `popdist.sdk.tensorflow1` answers for."""
+        """Whether `popdist.sdk.tensorflow1` resolves the name."""
         part, _, inner = self.name.partition(".")[2].partition(".")
         return self.is_moved and (not inner or part in BELOW or part in _TF1)
 
@@ -207,18 +207,13 @@ IDIOMS: tuple[Idiom, ...] = (
         certain=False,
     ),
 )
-"""In the order of the page. The first that matches a use counts."""
+"""In the order of the page. The first match of a use applies."""
 
 
 def idiom_of(name: str, keywords: frozenset[str] | None) -> Idiom | None:
-    """What a program has to write in another way, if anything.
+    """The first entry that matches a dotted name (or ``.name`` for a method), or None.
 
-    Args:
-        name: A dotted name, or ``.name`` for a method of something unknown.
-        keywords: The names of the arguments where it is called, else None.
-
-    Returns:
-        The first entry that is meant.
+    ``keywords`` has the argument names of a call, None without a call.
     """
     for idiom in IDIOMS:
         if name != idiom.name and not name.startswith(f"{idiom.name}."):

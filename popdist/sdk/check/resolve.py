@@ -1,8 +1,8 @@
-"""Finds sources, and says which dotted names of imported modules each uses, and where.
+"""Finds sources, and resolves the dotted names of imported modules in each source.
 
-Names are followed through imports, assignments and constructors, as far as that is plain from the
-source: ``opts = poptorch.Options()`` makes ``opts.foo`` a use of ``poptorch.Options.foo``. What
-branches and calls of other functions do is not looked into.
+Names are followed through imports, assignments and constructors where the source is explicit:
+``opts = poptorch.Options()`` makes ``opts.foo`` a use of ``poptorch.Options.foo``. Branches and
+calls of other functions are not evaluated.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def guarded_lines(tree: ast.Module) -> set[int]:
-    """The lines of imports that may fail: the program catches that.
-
-    Args:
-        tree: A parsed source.
-    """
+    """The lines of imports whose failure the program catches."""
     return {
         inner.lineno
         for node in ast.walk(tree)
@@ -45,12 +41,12 @@ def _catches_imports(handler: ast.ExceptHandler) -> bool:
 
 
 def text(node: ast.expr) -> str | None:
-    """What a literal text says; None for what is none."""
+    """The value of a string literal; None for other expressions."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def chain(node: ast.expr) -> str | None:
-    """``self.opts`` as a text; None for what is no chain of names."""
+    """``self.opts`` as a text; None for an expression that is no chain of names."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -60,7 +56,7 @@ def chain(node: ast.expr) -> str | None:
 
 
 def flat(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements in their order, those of branches and loops too, as if all of them ran."""
+    """Statements in order, also those of branches and loops, as if all of them ran."""
     for statement in statements:
         yield statement
         for field in ("body", "handlers", "orelse", "finalbody", "cases"):
@@ -86,14 +82,14 @@ class Use(NamedTuple):
 
 
 class Method(NamedTuple):
-    """The last name of a chain that begins with something unknown: ``dataset.repeat``."""
+    """The last name of a chain whose first name is unknown: ``dataset.repeat``."""
 
     name: str
     line: int
 
 
 class _Scope:
-    """The names of a function, a class or a module, and what they stand for."""
+    """The names of a function, a class or a module, with their values."""
 
     def __init__(self, above: _Scope | None) -> None:
         self._above = above
@@ -132,7 +128,7 @@ class Resolver(ast.NodeVisitor):
         self._scope = _Scope(None)
 
     def visit_Module(self, node: ast.Module) -> None:
-        """Visits a source: first what runs at once, then what its functions do."""
+        """Visits a source: first the top level, then the bodies of functions."""
         self._body(node.body)
 
     def _body(self, statements: list[ast.stmt]) -> None:
@@ -150,7 +146,7 @@ class Resolver(ast.NodeVisitor):
             self._definition(statement)
 
     def _head(self, node: ast.stmt) -> None:
-        """Visits a statement, without the statements in it, which `flat` gives by themselves."""
+        """Visits a statement without its inner statements, which `flat` yields separately."""
         if isinstance(node, (ast.If, ast.While)):
             self.visit(node.test)
         elif isinstance(node, ast.Match):
@@ -234,7 +230,7 @@ class Resolver(ast.NodeVisitor):
         self._assign(node.target, node.value)
 
     def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
-        """Visits ``with value as name``; most contexts give themselves."""
+        """Visits ``with value as name``; most contexts return themselves."""
         for item in node.items:
             self.visit(item.context_expr)
             if item.optional_vars is not None:
@@ -243,7 +239,7 @@ class Resolver(ast.NodeVisitor):
     visit_AsyncWith = visit_With  # noqa: N815 - of ast
 
     def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
-        """Visits the head of a loop, whose variable is nothing known."""
+        """Visits the head of a loop, whose variable is unknown."""
         self.visit(node.iter)
         self._assign(node.target, None)
 
@@ -299,7 +295,7 @@ class Resolver(ast.NodeVisitor):
             self._use(path, node.lineno)
 
     def _use(self, path: str, line: int, keywords: frozenset[str] | None = None) -> None:
-        if not path.endswith("()"):  # an object of theirs is passed around
+        if not path.endswith("()"):  # an object is passed on
             self.uses.append(Use(path.replace("()", ""), line, keywords))
 
     def _below(self, node: ast.expr) -> None:
@@ -347,14 +343,9 @@ class Source(NamedTuple):
 
 
 def find(paths: Sequence[str]) -> list[str]:
-    """The Python files among files and folders.
+    """The Python files among files and folders, each once.
 
-    Args:
-        paths: Files, taken as they are, and folders, searched for ``*.py``. Hidden folders,
-            environments and caches in them are left out.
-
-    Returns:
-        Files, each once.
+    Folders are searched for ``*.py``. Hidden folders, environments and caches are left out.
 
     Raises:
         SourceError: A path does not exist, or a folder has no Python file.
@@ -393,11 +384,8 @@ def _walk(folder: str) -> Iterator[str]:
 def parse(path: str) -> Source:
     """Parses one file.
 
-    Args:
-        path: The file.
-
     Raises:
-        SourceError: It cannot be read, or it is no Python of this interpreter's version.
+        SourceError: The file cannot be read, or is no Python of this interpreter's version.
     """
     try:
         with tokenize.open(path) as file:

@@ -1,4 +1,4 @@
-"""Judges the names of sources, and says what was found, as lines for people or as JSON.
+"""Judges the names of sources, and prints the findings as lines for people or as JSON.
 
 A name is judged by the lists of the SDK's modules and of popdist, and by the table of idioms.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Status = Literal["works", "accepted without effect", "refused", "unknown", "edit", "look"]
 
 _SAME = {"popdist.poptorch.Options": "poptorch.Options"}
-"""Classes of popdist's doors that have the members of one of the SDK's."""
+"""Classes of popdist with the members of a class of the SDK."""
 
 _BLOCKED = (
     "useIpuId",
@@ -47,7 +47,7 @@ _COMPLETE = {
     "popdist.poptorch.Options",
     "tensorflow.python.ipu.config.IPUConfig",
 }
-"""Classes that, with their parts, have members of their own only, which are all listed."""
+"""Classes whose members, and the members of their parts, are all listed."""
 
 _GRAPHS = {
     f"tensorflow.{name}"
@@ -59,12 +59,12 @@ _GRAPHS = {
         "sparse_placeholder",
     )
 }
-"""Names of TensorFlow 1 that are found, and are of no use before eager execution is turned off."""
+"""Names of TensorFlow 1 that are found, but need eager execution turned off."""
 
 _NO_EAGER = "tf.compat.v1.disable_eager_execution() at the start of the program"
 
 _FLUENT = {"poptorch.Options", "popdist.poptorch.Options"}
-"""Classes whose methods, and whose parts' methods, give their object back."""
+"""Classes whose methods, and whose parts' methods, return their object."""
 
 
 class Verdict(NamedTuple):
@@ -87,16 +87,11 @@ class Verdict(NamedTuple):
 def judge(
     name: str, keywords: frozenset[str] | None = None, *, beside_ipu: bool = False
 ) -> Verdict | None:
-    """Judges one use.
+    """The verdict on one use of a dotted name (or ``.name`` for a method), or None.
 
-    Args:
-        name: Absolute and dotted, or ``.name`` for a method of something unknown.
-        keywords: The names of the arguments where it is called, else None.
-        beside_ipu: Whether the same source imports ``tensorflow.python.ipu``, with which names of
-            TensorFlow 1 are found (`popdist.sdk.tensorflow1`).
-
-    Returns:
-        The verdict, or None for a name that concerns nobody here.
+    ``keywords`` has the argument names of a call, None without a call. With ``beside_ipu`` the
+    source imports ``tensorflow.python.ipu``, and names of TensorFlow 1 are found
+    (`popdist.sdk.tensorflow1`).
     """
     idiom = idiom_of(name, keywords)
     if idiom is not None:
@@ -120,13 +115,9 @@ def _modules() -> tuple[str, ...]:
 
 
 def constructs(name: str) -> str | None:
-    """What a call gives; see `popdist.sdk.check.resolve.Resolver`.
+    """The class that a call of a dotted name returns, with ``()`` appended, or None.
 
-    Args:
-        name: What is called, dotted.
-
-    Returns:
-        The class of the result with ``()`` behind it, or None where it is not known.
+    See `popdist.sdk.check.resolve.Resolver`.
     """
     plain = name.replace("()", "")
     if plain in _members():
@@ -137,14 +128,7 @@ def constructs(name: str) -> str | None:
 
 
 def exports(module: str) -> tuple[str, ...]:
-    """What ``from module import *`` binds.
-
-    Args:
-        module: An absolute module name.
-
-    Returns:
-        Names; none for modules that are not the SDK's.
-    """
+    """The names that ``from module import *`` binds; none for modules outside of the SDK."""
     return tuple(sorted(_members().get(module, ())))
 
 
@@ -201,7 +185,7 @@ def _entries() -> dict[str, Verdict]:
 
 @lru_cache(maxsize=1)
 def _members() -> dict[str, set[str]]:
-    """The listed names directly below each listed or implied one."""
+    """The listed names directly below each listed or implied name."""
     found: dict[str, set[str]] = {}
     for name in _entries():
         above, _, last = name.rpartition(".")
@@ -212,7 +196,7 @@ def _members() -> dict[str, set[str]]:
 
 
 def _popdist_names() -> list[str]:
-    """What popdist publishes, its doors read and not imported, which would import frameworks."""
+    """The names that popdist publishes, read from the source, as imports would load frameworks."""
     names = ["popdist", *(f"popdist.{name}" for name in popdist.__all__)]
     for door in ("popart", "poptorch", "tensorflow"):
         tree = ast.parse((Path(popdist.__path__[0]) / f"{door}.py").read_text(encoding="utf-8"))
@@ -224,7 +208,7 @@ def _popdist_names() -> list[str]:
 
 
 BLOCKING = ("refused", "unknown", "edit")
-"""The words for what keeps a program from running."""
+"""The statuses of names that stop a program from running."""
 
 _WORDS = {"edit": "to be changed", "look": "perhaps to be changed"}
 
@@ -244,14 +228,7 @@ class Finding(NamedTuple):
 
 
 def examine(source: Source) -> list[Finding]:
-    """Checks one source.
-
-    Args:
-        source: The parsed file.
-
-    Returns:
-        Each name once for each line that uses it, in the order of the lines.
-    """
+    """Checks one source; each name is listed once per line, in the order of the lines."""
     resolver = Resolver(constructs, exports)
     resolver.visit(source.tree)
     uses = [*resolver.uses, *(Use(f".{one.name}", one.line) for one in resolver.methods)]
@@ -270,15 +247,10 @@ def examine(source: Source) -> list[Finding]:
 
 
 def check(paths: Sequence[str], *, as_json: bool) -> int:
-    """Checks files and folders, and prints what was found.
+    """Checks files and folders, and prints the findings.
 
-    Args:
-        paths: Files and folders.
-        as_json: Whether to print JSON.
-
-    Returns:
-        2 where a file could not be checked, else 1 where something is refused, unknown or has to be
-        changed, else 0.
+    The exit code is 2 where a file could not be checked, else 1 where a name is refused, unknown or
+    needs an edit, else 0.
 
     Raises:
         SourceError: A path does not exist.
@@ -320,7 +292,7 @@ def _text(findings: list[Finding]) -> str:
 
 
 def _counts(findings: list[Finding]) -> dict[str, int]:
-    """How many different names have each status."""
+    """The number of different names with each status."""
     order = ("works", "accepted without effect", "refused", "unknown", "edit", "look")
     names = {(finding.verdict.status, finding.verdict.name) for finding in findings}
     counts = {word: sum(status == word for status, _ in names) for word in order}

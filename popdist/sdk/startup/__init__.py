@@ -1,1 +1,1 @@
-"""How interpreters start with the SDK's names: by their environment, or by a ``.pth`` file."""
+"""Starts interpreters with the SDK's names, by their environment or by a ``.pth`` file."""

@@ -9,14 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs milliseconds
-"""The folder that enables the names where it stands on ``PYTHONPATH``."""
+"""The folder that enables the names when it is on ``PYTHONPATH``."""
 
 
 def enable(environ: MutableMapping[str, str]) -> None:
-    """Lets the interpreters that get an environment know the SDK's names.
-
-    Args:
-        environ: The environment, changed in place. What ``PYTHONPATH`` holds stays in it.
-    """
+    """Enables the SDK's names in ``environ``, in place; ``PYTHONPATH`` keeps its folders."""
     before = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path != FOLDER]
     environ["PYTHONPATH"] = os.pathsep.join([FOLDER, *before] if any(before) else [FOLDER])

@@ -1,8 +1,8 @@
-"""What Python imports when it starts with this folder on ``PYTHONPATH``: enables the SDK's names.
+"""Enables the SDK's names when Python starts with this folder on ``PYTHONPATH``.
 
-Then it gives way to the `sitecustomize` that it hides, and this folder leaves `sys.path`, so that
-nothing else differs. Every Python 3 that a program starts meets this file, so it enables nothing in
-those that popdist does not support.
+The module then loads the `sitecustomize` that it hides, and removes this folder from `sys.path`, so
+that nothing else differs. Every Python 3 that a program starts loads this file, so the names are
+enabled only in versions that popdist supports.
 """
 
 import _frozen_importlib  # `importlib` itself costs a millisecond
