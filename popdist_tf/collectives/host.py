@@ -313,18 +313,38 @@ class HostCollectives:
             tensor_name: By which the instances' calls find each other; None for their order.
 
         Returns:
-            The concatenation.
+            The concatenation. Its gradient is this instance's rows of the sum of the instances'
+            gradients.
         """
         if self.horovod is None:
             return tf.identity(tensor)
         if tf.executing_eagerly() and tensor_name is not None:
             return tf.function(lambda own: self.allgather(own, name, tensor_name))(tensor)
-        horovod = self.horovod
-        refuse_xla("allgather")
+
+        def gather(source: Any) -> Any:
+            return self._gathered("allgather", source, name, tensor_name)
+
+        def own_rows(upstream: Any) -> Any:
+            kind = "allgather_gradient"
+            total = self._run(kind, upstream, self._sum, tensor_name)
+            rows = self._gathered(f"{kind}_rows", tf.shape(source)[:1], None, tensor_name)
+            return tf.slice(
+                total,
+                tf.pad(tf.reduce_sum(rows[: self.rank])[tf.newaxis], [[0, tf.rank(total) - 1]]),
+                tf.shape(source),
+            )
+
+        source = tf.convert_to_tensor(tensor)
+        has_gradient = source.dtype.is_floating or source.dtype.is_complex
+        return with_gradient(gather, own_rows, source) if has_gradient else gather(source)
+
+    def _gathered(self, kind: str, source: Any, name: str | None, tensor_name: str | None) -> Any:
+        assert self.horovod is not None  # noqa: S101 - `allgather` has answered a job of one
+        refuse_xla(kind)
         with tf.device("CPU:0"):
-            value, restore = carrier(tf.convert_to_tensor(tensor), reduces=False)
-            name = name or collective_name("allgather", tensor_name)
-            answer = horovod.allgather(gated(value), name=name, ignore_name_scope=True)
+            value, restore = carrier(source, reduces=False)
+            name = name or collective_name(kind, tensor_name)
+            answer = self.horovod.allgather(gated(value), name=name, ignore_name_scope=True)
             return restore(gated(answer))
 
     def sum_by_name(self, tensor: Any, name: str) -> Any:

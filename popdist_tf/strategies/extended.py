@@ -81,6 +81,12 @@ def _with_state_updates(fn: Callable[..., Any]) -> Callable[..., Any]:
     return replica
 
 
+def _times(value: Any, count: int) -> Any:
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(_times(value.values, count), value.indices, value.dense_shape)
+    return value * tf.cast(count, value.dtype)
+
+
 class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
     """The extended class of the strategies over Horovod.
 
@@ -266,7 +272,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         local = len(self._devices)
         if on_device() and local > 1 and reduce_op == tf.distribute.ReduceOp.SUM:
             # TensorFlow merges equal objects of the local replicas into one; each still counts.
-            value = value * tf.cast(local, value.dtype)
+            value = _times(value, local)
         return self._host_ops.reduce_over_instances(reduce_op, value)
 
     def _batch_reduce_to(
