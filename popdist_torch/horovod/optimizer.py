@@ -193,14 +193,7 @@ def DistributedOptimizer(
 def named(
     optimizer: torch.optim.Optimizer, given: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[str, torch.Tensor]:
-    """The parameters of an optimizer by name.
-
-    Args:
-        optimizer: The optimizer.
-        given: Names that the program gives; None to number them.
-
-    Returns:
-        All of them, in the order of the optimizer's groups; frozen ones need no name.
+    """All parameters by name, in the order of the optimizer's groups; frozen ones need no name.
 
     Raises:
         PlainLoopError: Names are missing, or given twice.
@@ -240,7 +233,7 @@ def _numbered(index: int, group: int) -> str:
 
 
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Sees to it that the update uses global gradients; with a closure, after its passes."""
+    """Ensures that the update uses global gradients; with a closure, after its passes."""
     passes: Passes | None = optimizer._popdist_passes  # noqa: SLF001 - set above
     if passes is None or not optimizer._popdist_waits:  # noqa: SLF001 - set above
         return None
