@@ -43,7 +43,7 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         # Whether the next iteration starts at `_position`, and not in the epoch after it.
         self._waiting = True
         self._default_start = kwargs.get("multiprocessing_context") is None
-        # A loader in another process leaves it to its owner to go on to the next epoch.
+        # In another process, the loader's owner starts the next epoch.
         self._owned = False
         self._whole = dataset
         self._opening = False

@@ -1,9 +1,8 @@
 """``DistributedOptimizer``: exchanges gradients while backward passes run. Step 6 of Horovod's six.
 
-The optimizer that is given is not built anew, as Horovod does: it keeps its class's constructor
-out of play, its state, its hooks and its schedulers. Its ``step`` stays its own, too. The exchange
-ends with the backward pass (see `passes`); a hook before ``step``, which torch calls once per step,
-exchanges what no complete pass did.
+Unlike Horovod, it does not build the optimizer anew: the optimizer keeps its ``step``, its state,
+its hooks and its schedulers. The exchange ends with the backward pass (see `passes`); a hook before
+``step`` exchanges the gradients that no complete pass did.
 """
 
 from __future__ import annotations
@@ -121,10 +120,10 @@ def DistributedOptimizer(
 ) -> torch.optim.Optimizer:
     """Makes an optimizer's steps use the gradients of all processes.
 
-    Gradients travel in slices, which leave as soon as a backward pass has completed them, and are
+    Gradients are sent in slices, as soon as a backward pass has completed them, and are
     those of all processes when ``backward()`` returns: clip them, unscale them or log their norms
     as in one process. Those of ``backward_passes_per_step`` passes are added up, not averaged, as
-    in Horovod, and travel once; without it each pass exchanges. bfloat16 travels as float32.
+    in Horovod, and are sent once; without it each pass exchanges. bfloat16 is sent as float32.
 
     LBFGS, which decides by the loss that its closure returns, is given the average over all
     processes.

@@ -149,7 +149,7 @@ def ipu_print_tensor(
             accepted; numbers are laid out as torch does.
 
     Returns:
-        A tensor that prints; go on with this one, as on an IPU.
+        A tensor that prints; use this one from here on, as on an IPU.
 
     Raises:
         TypeError: An argument is not known.
