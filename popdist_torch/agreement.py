@@ -1,4 +1,4 @@
-"""What instances must have in common before they train together, as facts to compare."""
+"""Facts that must be equal on all instances before they train together, and their comparison."""
 
 from __future__ import annotations
 
@@ -19,16 +19,9 @@ if TYPE_CHECKING:
 
 
 def facts(module: nn.Module, options: Options, optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """States what must be equal on all instances.
+    """The settings, optimizer, divided data sets and parameters of a model before its first update.
 
-    Args:
-        module: The model, before its first update.
-        options: Its options.
-        optimizer: Its optimizer.
-
-    Returns:
-        Names with values: the settings, the optimizer, the data sets that loaders divided, and
-        shape, type and a digest of every parameter.
+    Each parameter has its shape, type and a digest of its values.
     """
     stated = {
         "option deviceIterations": str(options.device_iterations),
@@ -45,14 +38,7 @@ def facts(module: nn.Module, options: Options, optimizer: torch.optim.Optimizer)
 
 
 def optimizer_facts(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """States what an optimizer is.
-
-    Args:
-        optimizer: The optimizer.
-
-    Returns:
-        Names with values: its type, and the settings of its groups.
-    """
+    """The type of an optimizer and the settings of its groups, by name."""
     stated = {"optimizer": type(optimizer).__name__}
     for index, group in enumerate(optimizer.param_groups):
         stated |= {
@@ -65,14 +51,7 @@ def optimizer_facts(optimizer: torch.optim.Optimizer) -> dict[str, str]:
 
 
 def parameter_facts(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
-    """States what parameters are.
-
-    Args:
-        named: Names with parameters.
-
-    Returns:
-        Names with values: type and shape of every parameter, and a digest of its values.
-    """
+    """Type, shape and a digest of the values of every parameter, by name."""
     stated = {}
     for name, parameter in named:
         stated[f"parameter {name}"] = f"{parameter.dtype} {list(parameter.shape)}"
@@ -83,14 +62,10 @@ def parameter_facts(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]
 def require(stated: Mapping[str, str], horovod: Any) -> None:
     """Compares facts over all instances; every instance must call it.
 
-    Args:
-        stated: This instance's facts.
-        horovod: The module ``horovod.torch``, initialised.
-
     Raises:
         AgreementError: Instances differ; raised on all of them.
     """
-    # A loader that only some instances build, for validation say, is no contradiction.
+    # A loader that only some instances build (such as one for validation) is no contradiction.
     found = [row for row in disagreements(stated, gather(horovod)) if not _only_somewhere(row)]
     if not found:
         return

@@ -1,4 +1,4 @@
-"""Types of a program's own that models take or return with tensors inside."""
+"""A program's own types that contain tensors, for arguments and results of models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Gradients summed over all instances: small ones in flat buffers, large ones where they are.
+"""Gradients summed over all instances: small ones in flat buffers, large ones in place.
 
-A backward pass allocates gradients anew, so those in a flat buffer have to be copied there. For
-small ones that is cheaper than exchanging each on its own; large ones would gain nothing by it.
+A backward pass allocates gradients anew, so gradients for a flat buffer have to be copied there.
+For small gradients that is cheaper than separate exchanges; large ones would gain nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ precision holds exactly for up to 74 thousand instances."""
 
 
 class Facts:
-    """What must be equal on all instances at each update; travels with the gradients.
+    """Facts that must be equal on all instances at each update; sent with the gradients.
 
-    A scheduler's step or a loaded state on one instance only would let the instances' models part
-    without a word. A sum over all instances, which is exchanged anyway, shows it on all of them.
+    A scheduler's step or a loaded state on one instance only would make the models differ without
+    an error. A sum over all instances, which is exchanged anyway, reveals it on all of them.
 
     Args:
         about: What each fact is about.
@@ -45,11 +45,7 @@ class Facts:
         self._about = about
 
     def numbers(self, stated: Sequence[int]) -> list[int]:
-        """The numbers to add up over all instances.
-
-        Args:
-            stated: A number of 24 bits for each fact; 0 where there is nothing to state.
-        """
+        """The numbers to sum over all instances, from one 24-bit number a fact (0 for none)."""
         numbers: list[int] = []
         for fact in stated or [0] * len(self._about):
             digits = [fact >> 4 * place & 15 for place in range(_DIGITS)]
@@ -57,11 +53,7 @@ class Facts:
         return numbers
 
     def require_equal(self, sums: Sequence[float], instances: int) -> None:
-        """Checks that all instances stated the same.
-
-        Args:
-            sums: The numbers, added up.
-            instances: Over how many instances.
+        """Checks that all instances stated the same, from the sums of their numbers.
 
         Raises:
             AgreementError: A fact differs; raised on all instances.
@@ -135,7 +127,7 @@ class InstanceSum:
             tail_bytes=DEFAULT_TAIL_BYTES,
             lent_bytes=DEFAULT_LENT_BYTES if wire is None else None,
         )
-        # Large gradients by index of their parameters, while they are on their way.
+        # Large gradients by index of their parameters, while they are exchanged.
         self._large: dict[int, torch.Tensor | None] = {
             index: None
             for index, slot in enumerate(layout.slots)
@@ -153,18 +145,15 @@ class InstanceSum:
         self._moved = bytearray(len(self._moved))
 
     def collect(self, index: int) -> None:
-        """Notes a complete gradient; its slices leave if they wait for no other.
-
-        Args:
-            index: Index of its parameter.
+        """Marks a parameter's gradient as complete; its slice is sent if it waits for no other.
 
         Raises:
-            BackendError: It was taken already in this round.
+            BackendError: It was marked already in this round.
         """
         self._exchange.ready(index)
 
     def finish(self) -> None:
-        """Takes what is left, and waits for the sums, which become the parameters' gradients.
+        """Sends the rest, and waits for the sums, which become the parameters' gradients.
 
         Raises:
             AgreementError: Another instance waits for all in a checkpoint.
@@ -196,7 +185,7 @@ class InstanceSum:
 
     @torch.no_grad()
     def _fill(self, items: Sequence[int]) -> None:
-        """Moves gradients that are not there yet into a slice, before it leaves."""
+        """Copies gradients that are not there yet into a slice, before it is sent."""
         targets: list[torch.Tensor] = []
         sources: list[torch.Tensor] = []
         scaled: list[torch.Tensor] = []
@@ -241,12 +230,12 @@ class InstanceSum:
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """A complex tensor as pairs of real numbers, which Horovod can add; any other as it is."""
+    """A complex tensor as pairs of real numbers, which Horovod can add; any other unchanged."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _gradient(parameter: torch.Tensor) -> torch.Tensor | None:
-    """A parameter's gradient in the form in which it travels."""
+    """A parameter's gradient in the form in which it is sent."""
     gradient = parameter.grad
     if gradient is None:
         return None
@@ -254,17 +243,17 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def _exclusive(gradient: torch.Tensor) -> bool:
-    """Whether nobody else refers to a gradient's memory.
+    """Whether no other object refers to a gradient's memory.
 
-    Autograd hands gradients on without copying them: that of ``b`` in ``a + b.view(...)`` may be
-    the very memory from which the backward pass still computes that of ``a``, or another
-    parameter's gradient.
+    Autograd passes gradients on without copies: the gradient of ``b`` in ``a + b.view(...)`` may
+    share memory with another parameter's gradient, or with the gradient from which that of ``a`` is
+    still being computed.
     """
     return _users(gradient) <= _ALONE
 
 
 def _users(tensor: torch.Tensor) -> int:
-    """How many refer to a tensor's memory, this function among them."""
+    """The number of references to a tensor's memory, this function's included."""
     return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))  # noqa: SLF001
 
 

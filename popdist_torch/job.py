@@ -1,4 +1,4 @@
-"""The job that a training model belongs to, as its options and as Horovod see it."""
+"""Checks that a training model's options and Horovod describe the same job."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ if TYPE_CHECKING:
 
 
 def require(here: Placement) -> Any:
-    """Starts host communication, and checks that it connects the processes of the options.
-
-    Args:
-        here: The place of this process by the options.
-
-    Returns:
-        The module ``horovod.torch``, initialised.
+    """The initialised ``horovod.torch``, checked to connect the processes of the options.
 
     Raises:
         AgreementError: Horovod sees another job.
@@ -40,9 +34,6 @@ def require(here: Placement) -> Any:
 
 def require_meant_alone(options: Options) -> None:
     """Checks that a process of a larger job trains alone only where its program says so.
-
-    Args:
-        options: Options that describe this process as the only one.
 
     Raises:
         AgreementError: It was started with others, and nothing in the program chose to be alone.

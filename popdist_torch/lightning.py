@@ -29,11 +29,11 @@ _OPERATIONS = {"mean": "Average", "avg": "Average", "sum": "Sum", "min": "Min", 
 
 
 class PopdistEnvironment(ClusterEnvironment):
-    """Who and where a process is, as its launcher and Horovod see it."""
+    """The place of a process in its job, from its launcher and Horovod."""
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Whether somebody else starts the processes: always."""
+        """Whether another program starts the processes: always."""
         return True
 
     @property
@@ -48,58 +48,30 @@ class PopdistEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        """Whether Lightning should choose this by itself: never.
-
-        Returns:
-            False.
-        """
+        """Whether Lightning should choose this by itself: never."""
         return False
 
     def world_size(self) -> int:
-        """Number of processes.
-
-        Returns:
-            The number.
-        """
+        """Number of processes."""
         return hvd.size()
 
     def global_rank(self) -> int:
-        """Index of this process.
-
-        Returns:
-            The index, from 0.
-        """
+        """Index of this process, from 0."""
         return hvd.rank()
 
     def local_rank(self) -> int:
-        """Index of this process on its host.
-
-        Returns:
-            The index, from 0.
-        """
+        """Index of this process on its host, from 0."""
         return hvd.local_rank()
 
     def node_rank(self) -> int:
-        """Index of this process's host, where all hosts have as many processes.
-
-        Returns:
-            The index, from 0.
-        """
+        """Index of this process's host, from 0, where all hosts have as many processes."""
         return hvd.rank() // hvd.local_size()
 
     def set_world_size(self, size: int) -> None:
-        """Does nothing: the launcher has decided.
-
-        Args:
-            size: Not looked at.
-        """
+        """Does nothing: the launcher has decided."""
 
     def set_global_rank(self, rank: int) -> None:
-        """Does nothing: the launcher has decided.
-
-        Args:
-            rank: Not looked at.
-        """
+        """Does nothing: the launcher has decided."""
 
 
 class PopdistStrategy(ParallelStrategy):
@@ -121,11 +93,7 @@ class PopdistStrategy(ParallelStrategy):
 
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:
-        """Makes the strategy known by its name.
-
-        Args:
-            strategy_registry: Lightning's registry.
-        """
+        """Registers the strategy under its name."""
         strategy_registry.register(
             cls.strategy_name, cls, description="Data-parallel training over Horovod"
         )
@@ -154,9 +122,6 @@ class PopdistStrategy(ParallelStrategy):
     def setup(self, trainer: Any) -> None:
         """Gives all processes one state, and optimizers that exchange gradients.
 
-        Args:
-            trainer: The trainer.
-
         Raises:
             PlainLoopError: ``sync_batchnorm`` was asked for.
         """
@@ -179,11 +144,7 @@ class PopdistStrategy(ParallelStrategy):
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Lets backward passes inside add to local gradients only, while Lightning accumulates.
-
-        Yields:
-            Nothing.
-        """
+        """Lets backward passes inside add to local gradients only, while Lightning accumulates."""
         with ExitStack() as stack:
             for optimizer in self.optimizers:
                 if isinstance(optimizer, hvd.Distributed):
@@ -191,26 +152,14 @@ class PopdistStrategy(ParallelStrategy):
             yield
 
     def barrier(self, name: str | None = None) -> None:
-        """Waits for all processes.
-
-        Args:
-            name: Not looked at.
-        """
+        """Waits for all processes."""
         del name
         horovod = connected()
         if horovod is not None:
             horovod.barrier()
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """Gives all processes an object of one of them.
-
-        Args:
-            obj: The object.
-            src: Index of the process.
-
-        Returns:
-            That process's object.
-        """
+        """The object of process ``src``, on all processes."""
         horovod = connected()
         return obj if horovod is None else horovod.broadcast_object(obj, src)
 
@@ -264,7 +213,7 @@ class PopdistStrategy(ParallelStrategy):
         return rows if horovod is None else horovod.allgather(rows)
 
     def _gather_metrics(self, module: torch.nn.Module) -> None:
-        """Has metrics of torchmetrics, which know torch.distributed only, gather over Horovod."""
+        """Makes torchmetrics, which know torch.distributed only, gather over Horovod."""
         parts: list[Any] = list(module.modules())
         for part in parts:
             if hasattr(part, "dist_sync_fn") and hasattr(part, "distributed_available_fn"):

@@ -1,4 +1,4 @@
-"""``poptorch.profiling``, questions about devices, and the adapter's logger."""
+"""``poptorch.profiling``, queries about IPU hardware, and the adapter's logger."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Channel:
         return named
 
 
-# What PopTorch programs ask about IPUs; an ordinary host has none.
+# Queries about IPU hardware; an ordinary host has none.
 
 
 def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
@@ -96,7 +96,7 @@ def ipuHardwareVersion() -> NoReturn:
     )
 
 
-# What the adapter says, and how much of it: the logger under its published names.
+# The logger and its level, under their published names.
 
 
 logger = logging.getLogger("popdist.torch")
@@ -113,7 +113,7 @@ _LEVELS = {
 
 
 def setLogLevel(level: str | int) -> None:
-    """Sets how much the adapter says.
+    """Sets the level of the adapter's log.
 
     Args:
         level: ``TRACE``, ``DEBUG``, ``INFO``, ``WARN``, ``ERR`` or ``OFF``; PopTorch's numbers of

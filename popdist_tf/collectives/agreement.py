@@ -1,7 +1,8 @@
-"""Do all ranks build the same thing, and hold the same weights? Asked eagerly, or within a graph.
+"""Checks that all ranks build the same program and hold the same weights.
 
-Before values travel, ranks compare eagerly what they are about to do (`popdist.agreement`). Weights
-are compared within a graph as well, because a step may be one of many in a compiled loop.
+Before values are exchanged, ranks compare eagerly what they are about to do
+(`popdist.agreement`). Weights are compared within a graph as well, because a step may be one of
+many in a compiled loop.
 """
 
 from __future__ import annotations
@@ -31,14 +32,10 @@ DIVERGENCE_HINT = (
 
 
 def agree(collectives: HostCollectives, statement: str) -> None:
-    """Checks that every rank states the same; every rank must call it.
-
-    Args:
-        collectives: The job's collectives.
-        statement: What this rank is about to do, in words.
+    """Checks that every rank passes the same statement; every rank must call it.
 
     Raises:
-        AgreementError: Ranks state different things; raised on all of them.
+        AgreementError: Statements differ; raised on all ranks.
     """
     _compared(collectives, statement, {})
 
@@ -48,12 +45,12 @@ def agree_on_weights(
 ) -> None:
     """Checks that every rank holds the same weights, bit for bit; every rank must call it.
 
-    Only digests travel.
+    Only digests are sent.
 
     Args:
         collectives: The job's collectives.
-        weights: Names and values of the variables, in the same order on every rank; None for the
-            value of one that this rank has dropped, which may happen at another time than there.
+        weights: Names and values of the variables, in the same order on every rank. The value of a
+            variable that this rank has deleted is None; other ranks may delete it at another time.
         when: At which point, in words.
 
     Raises:
@@ -85,7 +82,7 @@ def _compared(
         return []
 
     def gather(content: bytes) -> list[bytes]:
-        # Also while a graph is being built, where nothing could be answered before a session runs.
+        # Eagerly also while a graph is being built: a graph's values exist only in a session.
         with tf.init_scope(), context.eager_mode():
             row = tf.constant(np.frombuffer(content, np.uint8)[np.newaxis])
             return [bytes(one) for one in collectives.allgather(row).numpy()]
@@ -105,10 +102,10 @@ def _compared(
     return found
 
 
-# Comparing weights inside of a graph: a number for each, compared over the instances.
+# Comparing weights inside of a graph, by one digest for each weight.
 #
-# Gradients that are reduced keep equal weights equal, and different weights different: nothing else
-# would show it.
+# Reducing gradients keeps equal weights equal, and different weights different. So nothing else
+# would reveal a difference.
 
 
 _ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # spreads positions over 64 bits
@@ -120,17 +117,11 @@ def assert_equal_weights(
     message: str,
     label: str | None = None,
 ) -> Any:
-    """Checks that all instances hold the same weights, bit for bit; every instance must run it.
+    """A boolean scalar that is true, or fails with ``message`` when instances' weights differ.
 
-    Args:
-        collectives: The job's collectives.
-        weights: Names and values, the same weights in the same order on every instance.
-        message: What the error says; the names of the weights that differ follow.
-        label: By which the instances' calls find each other where their graphs may differ; None
-            for the order of the collectives in the graph.
-
-    Returns:
-        A boolean scalar that is true, or fails with ``message`` when it is computed.
+    Every instance must run it, with the same weights in the same order. The names of the weights
+    that differ follow the message. ``label`` pairs the instances' calls where their graphs may
+    differ; None pairs them by the order of the collectives in the graph.
     """
     own = tf.stack([digest(value) for _, value in weights])
     rows = collectives.allgather(own[tf.newaxis], label)
@@ -143,14 +134,7 @@ def assert_equal_weights(
 
 
 def digest(weight: Any) -> Any:
-    """A number that changes with any bit of a tensor.
-
-    Args:
-        weight: A tensor or variable.
-
-    Returns:
-        An int64 scalar.
-    """
+    """An int64 scalar that changes with any bit of a tensor or variable."""
     bits = tf.reshape(tf.bitcast(tf.convert_to_tensor(weight), tf.uint8), [-1])
     positions = tf.range(1, tf.size(bits, tf.int64) + 1, dtype=tf.int64)
     return tf.reduce_sum((tf.cast(bits, tf.int64) + 1) * (positions * _ODD + 1))

@@ -1,7 +1,8 @@
-"""Sum, broadcast and gather over all instances, on the host, through the real Horovod.
+"""Sum, broadcast and gather over all instances, on the host, through Horovod.
 
-Horovod's TensorFlow ops need care, see `gate` and `naming`; and they reject some dtypes (bool,
-bfloat16, complex numbers, strings), see `carriers`.
+Horovod's TensorFlow ops need three additions, which are here too: carriers for dtypes that Horovod
+rejects, gates that keep TensorFlow from moving or pruning the ops, and names that pair the ranks'
+ops.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# How values of dtypes that Horovod does not know travel: as values of one that it knows.
+# Carriers: values of a dtype that Horovod does not support are sent as another dtype.
 
 
 _KNOWN = {
@@ -32,7 +33,7 @@ _KNOWN = {
     tf.float32,
     tf.float64,
 }
-# Each of these holds every value of the other exactly; sums are rounded back to the original.
+# Each of these dtypes represents every value of the original exactly; sums are rounded back.
 _REDUCED_AS = {
     tf.bfloat16: tf.float32,
     tf.int16: tf.int32,
@@ -43,17 +44,12 @@ _PAIRS = {tf.complex64: tf.float32, tf.complex128: tf.float64}
 
 
 def carrier(tensor: Any, *, reduces: bool) -> tuple[Any, Callable[[Any], Any]]:
-    """Turns a tensor into one that Horovod can carry.
+    """A tensor that Horovod can send, and the function that converts Horovod's result back.
 
-    Args:
-        tensor: What is to travel.
-        reduces: Whether values are added on the way.
-
-    Returns:
-        The tensor to hand to Horovod, and the function that turns Horovod's answer back.
+    ``reduces`` says whether the operation adds values.
 
     Raises:
-        CollectiveError: The dtype has no sum, or cannot travel at all.
+        CollectiveError: The dtype has no sum, or cannot be sent at all.
     """
     dtype = tensor.dtype.base_dtype
     if dtype in _KNOWN:
@@ -76,30 +72,23 @@ def carrier(tensor: Any, *, reduces: bool) -> tuple[Any, Callable[[Any], Any]]:
     )
 
 
-# Keeping TensorFlow's optimiser and scheduler from moving collectives.
+# Gates: keeping TensorFlow's optimiser and scheduler from moving collectives.
 #
 # Horovod registers its ops as stateless, from which TensorFlow draws three wrong conclusions:
 #
-# * One whose input is constant may run while the graph is optimised, instead of when it is its
-# turn.   Ranks with different constants then wait for different operations, forever. * One whose
-# result is not used may be left out, on the rank where it is not used. * One in a loop need not
-# have ended before the next iteration starts it again under the same name,   which Horovod
-# refuses.
+# * An op whose input is constant may run while the graph is optimised. Ranks with different
+#   constants then wait for different operations, forever.
+# * An op whose result is unused on one rank may be pruned there.
+# * An op in a loop may start again, under the same name, before its previous run has ended.
+#   Horovod refuses that.
 #
-# An op that passes its value on and counts as stateful, in front of a collective and behind it,
-# stops all three. It is excepted from the order in which TensorFlow runs stateful ops, so that
-# gradients still travel as soon as they exist.
+# A stateful identity op in front of a collective and behind it prevents all three. The op is
+# excepted from the order in which TensorFlow runs stateful ops, so that gradients are still sent
+# as soon as they exist.
 
 
 def gated(value: Any) -> Any:
-    """Passes a tensor on through an op that TensorFlow neither folds, prunes nor repeats early.
-
-    Args:
-        value: A tensor.
-
-    Returns:
-        The same value. In eager code, where nothing is moved, the tensor itself.
-    """
+    """The same tensor through an op that TensorFlow neither folds, prunes nor repeats early."""
     if tf.executing_eagerly():
         return value
     gate = tf.raw_ops.GuaranteeConst(input=value)
@@ -109,22 +98,13 @@ def gated(value: Any) -> Any:
     return gate
 
 
-# Gradients of collectives, which are collectives with names and gates of their own.
+# Gradients of collectives: collectives with names and gates of their own.
 
 
 def with_gradient(
     function: Callable[[Any], Any], gradient: Callable[[Any], Any], source: Any
 ) -> Any:
-    """Calls a function of a tensor, and says what its gradient is.
-
-    Args:
-        function: What is called.
-        gradient: From the gradient of the result to that of ``source``.
-        source: The tensor.
-
-    Returns:
-        What ``function`` returned.
-    """
+    """Calls a function of ``source`` with a gradient function from the result to ``source``."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is None or graph.building_function:
 
@@ -146,12 +126,12 @@ def with_gradient(
         return tf.raw_ops.IdentityN(input=[function(source), source])[0]
 
 
-# Names by which the ranks of a job find each other's collectives.
+# Names by which the ranks of a job pair their collectives.
 #
-# Horovod matches operations across ranks by the name of the graph node. Names that TensorFlow
-# derives from input tensors shift as soon as one rank builds an op, a layer or an optimizer more
-# than the others, and the job stalls. Ours count collectives in the outermost graph that is being
-# built, so they depend on nothing but the order of the collectives themselves.
+# Horovod pairs operations across ranks by the name of the graph node. Names that TensorFlow derives
+# from input tensors shift as soon as one rank builds an op, a layer or an optimizer more than the
+# others, and the job stalls. Our names count the collectives in the outermost graph that is being
+# built, so they depend only on the order of the collectives themselves.
 
 
 _COUNTERS = "_popdist_collectives"
@@ -159,24 +139,17 @@ _NO_LETTER = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def collective_name(kind: str, tensor_name: str | None = None) -> str | None:
-    """A name for the next collective of the graph that is being built.
+    """A name for the next collective of the graph that is being built; None in eager code.
 
-    Args:
-        kind: What the collective does, such as ``allreduce``.
-        tensor_name: By which the program pairs the collective with those of the other ranks; None
-            where the order of the collectives pairs them.
-
-    Returns:
-        A name, the same on every rank that builds the same sequence of collectives (of that
-        tensor name); None in eager code, where Horovod pairs operations by their order and
-        ignores names.
+    The name is the same on every rank that builds the same sequence of collectives with that
+    ``tensor_name``. In eager code, Horovod pairs operations by their order and ignores names.
     """
     if tf.executing_eagerly():
         return None
     if tensor_name is not None:
-        # Horovod takes what stands behind the last slash for the name.
+        # Horovod uses the part behind the last slash as the name.
         kind = f"{kind}_{_NO_LETTER.sub('.', tensor_name)}"
-    # The counters live and die with their graph. (A graph collection would end up in checkpoints.)
+    # The counters are attributes of their graph. (A graph collection would end up in checkpoints.)
     graph = _outermost(tf.compat.v1.get_default_graph())
     if not hasattr(graph, _COUNTERS):
         setattr(graph, _COUNTERS, {})
@@ -187,17 +160,10 @@ def collective_name(kind: str, tensor_name: str | None = None) -> str | None:
 
 
 def pairing_name(value: Any, explicit: str | None) -> str | None:
-    """The name by which the published collectives pair a program's tensor.
+    """The name by which the published collectives pair a program's tensor; None in eager code.
 
-    Programs of several ranks may call them in another order on each rank.
-
-    Args:
-        value: What the program hands in.
-        explicit: The name that it gives, or None.
-
-    Returns:
-        The given name, else the tensor's or variable's own; None in eager code, where tensors
-        have no names.
+    It is the name that the program gives, else the name of the tensor or variable. So ranks may
+    call the collectives in different orders.
     """
     if explicit is not None:
         return explicit
@@ -210,8 +176,8 @@ def pairing_name(value: Any, explicit: str | None) -> str | None:
 def _outermost(graph: Any) -> Any:
     while True:
         outer = getattr(graph, "outer_graph", None)
-        # A function that is called from eager code hangs off TensorFlow's global default graph. A
-        # count kept there would drift as soon as one rank retraces more often than another.
+        # TensorFlow's global default graph is the outer graph of functions called from eager code.
+        # A count kept there would differ as soon as one rank retraces more often than another.
         if outer is None or not (outer.building_function or _is_v1_graph(outer)):
             return graph
         graph = outer
@@ -227,10 +193,7 @@ def _is_v1_graph(graph: Any) -> bool:
 def refuse_xla(kind: str) -> None:
     """Refuses to build a collective into a function that XLA is to compile.
 
-    TensorFlow would find out much later, and say that a kernel is missing.
-
-    Args:
-        kind: What the collective does, for the message.
+    TensorFlow would fail much later, with a message about a missing kernel.
 
     Raises:
         CollectiveError: The function that is being built has ``jit_compile=True``.
@@ -263,32 +226,21 @@ class HostCollectives:
     rank: int
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HostCollectives:
-        # TensorFlow copies strategies with the settings of an estimator; the job stays the same.
+        # TensorFlow copies strategies with the settings of an estimator; the copies share the job.
         return self
 
     def allreduce(self, tensor: Any, tensor_name: str | None = None) -> Any:
-        """Sums a tensor over all instances.
+        """Sums a tensor over all instances, in its own dtype; its gradient is summed likewise.
 
-        Args:
-            tensor: Any shape and numeric dtype, the same on every instance.
-            tensor_name: By which the instances' calls find each other; None for their order.
-
-        Returns:
-            The sum, in the dtype of ``tensor``. It can be differentiated: its gradient is the sum
-            of the instances' gradients.
+        ``tensor_name`` pairs the instances' calls; None pairs them by their order.
         """
         return self._call("allreduce", tensor, self._sum, self._sum, tensor_name)
 
     def broadcast(self, tensor: Any, root_rank: int = 0, tensor_name: str | None = None) -> Any:
-        """The root's tensor, on every instance.
+        """The root's tensor, on every instance; its gradient is sent to the root alone.
 
-        Args:
-            tensor: Any shape and dtype but strings, the same on every instance.
-            root_rank: The instance whose value counts.
-            tensor_name: By which the instances' calls find each other; None for their order.
-
-        Returns:
-            The root's value. Its gradient reaches the root alone.
+        Every instance passes the same shape and dtype, of any kind but strings. ``tensor_name``
+        pairs the instances' calls; None pairs them by their order.
         """
 
         def send(value: Any, name: str | None) -> Any:
@@ -306,15 +258,10 @@ class HostCollectives:
     ) -> Any:
         """Concatenates the instances' tensors along their first dimension, in rank order.
 
-        Args:
-            tensor: At least one dimension; the first may differ between instances.
-            name: The whole name of the operation, for one that instances may build at different
-                places of their graphs; None for one made of ``tensor_name`` and the order.
-            tensor_name: By which the instances' calls find each other; None for their order.
-
-        Returns:
-            The concatenation. Its gradient is this instance's rows of the sum of the instances'
-            gradients.
+        The first dimension may differ between instances. ``name`` is the operation's whole name,
+        for operations that instances may build at different places of their graphs. With None, the
+        name consists of ``tensor_name`` and the order. The gradient is this instance's rows of the
+        sum of all instances' gradients.
         """
         if self.horovod is None:
             return tf.identity(tensor)
@@ -348,15 +295,7 @@ class HostCollectives:
             return restore(gated(answer))
 
     def sum_by_name(self, tensor: Any, name: str) -> Any:
-        """Sums a tensor that instances may hand in from different places of their graphs.
-
-        Args:
-            tensor: Of a dtype that Horovod knows.
-            name: By which the instances' calls find each other.
-
-        Returns:
-            The sum.
-        """
+        """Sums a tensor that instances may build at different places; its name pairs the calls."""
         if self.horovod is None:
             return tf.identity(tensor)
         with tf.device("CPU:0"):
@@ -364,7 +303,7 @@ class HostCollectives:
 
     def _sum(self, value: Any, name: str | None) -> Any:
         assert self.horovod is not None  # noqa: S101 - `_call` has answered a job of one
-        # A group of its own is not copied together with others (see `popdist.exchange.allreduce`).
+        # A tensor in its own group is not fused with others (see `popdist.exchange.allreduce`).
         reduced = self.horovod.grouped_allreduce(
             [value], op=self.horovod.Sum, name=name, ignore_name_scope=True
         )
@@ -391,7 +330,7 @@ class HostCollectives:
             return with_gradient(exchange, gradient, source)
 
         source = tf.convert_to_tensor(tensor)
-        # Horovod finds no call of eager code by its name.
+        # In eager code, Horovod does not pair calls by their names.
         by_name = tf.executing_eagerly() and tensor_name is not None
         return tf.function(call)(source) if by_name else call(source)
 
@@ -403,7 +342,7 @@ class HostCollectives:
         tensor_name: str | None,
     ) -> Any:
         refuse_xla(kind)
-        # Beside a GPU, TensorFlow might otherwise place Horovod's kernel (and the copies) there.
+        # With a GPU, TensorFlow might otherwise place Horovod's kernel (and the copies) there.
         with tf.device("CPU:0"):
             value, restore = carrier(tensor, reduces=not kind.startswith("broadcast"))
             name = collective_name(kind, tensor_name)

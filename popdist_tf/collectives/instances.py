@@ -19,9 +19,6 @@ from popdist_tf.errors import CollectiveError, StrategyError
 def initialised_collectives() -> HostCollectives:
     """The collectives of the Horovod job that the program has initialised.
 
-    Returns:
-        The collectives.
-
     Raises:
         StrategyError: Horovod is not initialised.
     """
@@ -37,13 +34,9 @@ def initialised_collectives() -> HostCollectives:
 
 
 def job_collectives() -> HostCollectives:
-    """The collectives of this job; starts host communication where it is not started.
+    """The collectives of this job; starts host communication if it has not started.
 
-    A program that has initialised Horovod itself, without poprun, is taken at its word: the
-    instances are Horovod's ranks.
-
-    Returns:
-        The collectives.
+    If a program without poprun has initialised Horovod itself, the instances are Horovod's ranks.
 
     Raises:
         StrategyError: Another launcher started several processes, and Horovod is not initialised.
@@ -65,10 +58,9 @@ def job_collectives() -> HostCollectives:
 
 
 def place_in_job() -> tuple[int, int]:
-    """How many instances the job has and which of them this is, without starting anything.
+    """The number of instances and this instance's index, without starting communication.
 
-    Returns:
-        As poprun says; else Horovod's ranks, where it is started; else what another launcher says.
+    Poprun's values come first, then those of an initialised Horovod, then another launcher's.
     """
     here = backend.launch()
     horovod = backend.started("tensorflow")
@@ -137,8 +129,8 @@ def allgather(value: Any, tensor_name: str | None = None) -> Any:
     return job_collectives().allgather(row, tensor_name=pairing_name(value, tensor_name))
 
 
-# Horovod's basics under their published names, over the real ``horovod.tensorflow``. They load it
-# when they are asked for: what concerns one process alone needs no Horovod.
+# Horovod's basics under their published names, over the real ``horovod.tensorflow``. Each loads
+# Horovod on its first use: a program of one process needs no Horovod.
 
 
 _BASICS = {
@@ -180,13 +172,7 @@ def init(*args: Any, **kwargs: Any) -> None:
 
 
 def require_op(op: Any) -> Any:
-    """Which reduction a program asks for.
-
-    Args:
-        op: Horovod's ``Average`` or ``Sum``; None for ``Average``.
-
-    Returns:
-        One of the two.
+    """Horovod's ``Average`` or ``Sum``; None stands for ``Average``.
 
     Raises:
         NotImplementedError: Horovod's ``Adasum``.

@@ -1,1 +1,1 @@
-"""The configuration of the system: nested attributes, checked when they are set."""
+"""The configuration of the system: `IPUConfig`, and the option functions of SDK 2.2 and before."""

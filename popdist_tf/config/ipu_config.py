@@ -1,4 +1,4 @@
-"""`IPUConfig`: what a program wants of its devices, and the checks before it takes effect."""
+"""`IPUConfig`, its checks, and `configure_ipu_system`, which selects this host's devices."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class IPUConfig(Category):
     """The configuration of the system.
 
     Attributes are set by assignment, nested ones through their categories, as in
-    ``config.matmuls.clear_pass_type = True``. What concerns an IPU alone is kept and has no effect
-    on a host; `docs/tensorflow.md` lists what acts.
+    ``config.matmuls.clear_pass_type = True``. Attributes that concern an IPU alone are stored
+    without effect on a host; `docs/tensorflow.md` lists the attributes that have an effect.
     """
 
     def __init__(self) -> None:
         super().__init__(ATTRIBUTES, "IPUConfig")
 
     def num_devices(self) -> int:
-        """How many devices the configuration takes: those of all replicas of this process.
+        """How many devices the configuration selects, for all replicas of this process.
 
         Returns:
             The count; 1 where the configuration selects none.
@@ -78,7 +78,7 @@ class IPUConfig(Category):
         configure_ipu_system(self, device)
 
 
-# Mapping the selected devices to this host's, before TensorFlow starts.
+# Selection of this host's devices, before TensorFlow starts.
 
 
 def configure_ipu_system(
@@ -86,8 +86,8 @@ def configure_ipu_system(
 ) -> None:
     """Makes TensorFlow use the devices that a configuration selects.
 
-    On a machine with GPUs, each instance takes those of its place on the host, with memory that
-    grows as needed; else its replicas share the CPU.
+    On a machine with GPUs, each instance uses the GPUs of its place on the host, and their memory
+    use grows as needed. Otherwise the instance's replicas share the CPU.
 
     Args:
         config: An `IPUConfig`, or the options of SDK 2.2 and before.
@@ -116,7 +116,7 @@ def configure_ipu_system(
 
 
 def reset_ipu_configuration() -> None:
-    """Forgets the configuration; without effect on a host, where devices stay as they are."""
+    """Does nothing on a host, where the selected devices do not change."""
 
 
 def _check_against_job(config: IPUConfig) -> None:

@@ -1,4 +1,7 @@
-"""The options of SDK 2.2 and before: a record and functions that change it."""
+"""The options of SDK 2.2 and before: a record, and functions that change it.
+
+Options that concern an IPU alone are stored without effect on a host.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ class IpuOptions:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def num_devices(self) -> int:
-        """How many devices are taken: those of all replicas of this process."""
+        """How many devices are selected, for all replicas of this process."""
         return sum(entry.get("auto_count", 1) for entry in self.device_config) or 1
 
     def check(self) -> None:
-        """Checks what the functions below do not: nothing is left to contradict."""
+        """Does nothing: the functions below have checked the options already."""
 
 
 def create_ipu_config(**settings: Any) -> IpuOptions:
@@ -48,7 +51,7 @@ def create_ipu_config(**settings: Any) -> IpuOptions:
 
 
 def auto_select_ipus(opts: IpuOptions, num_ipus: int | list[int] | tuple[int, ...]) -> IpuOptions:
-    """Takes a number of devices, whichever are free.
+    """Selects a number of devices, whichever are free.
 
     Args:
         opts: The record.
@@ -67,11 +70,11 @@ def auto_select_ipus(opts: IpuOptions, num_ipus: int | list[int] | tuple[int, ..
 
 
 def select_ipus(opts: IpuOptions, indices: list[int] | tuple[int, ...]) -> IpuOptions:
-    """Takes certain devices.
+    """Selects devices by id.
 
     Args:
         opts: The record.
-        indices: Their ids.
+        indices: The device ids.
 
     Returns:
         The record.
@@ -126,7 +129,7 @@ def set_ipu_connection_type(
     ipu_version: Any = None,
     enable_remote_buffers: bool = False,
 ) -> IpuOptions:
-    """Keeps how devices would be attached; without effect on a host.
+    """Stores how devices would be attached; without effect on a host.
 
     Args:
         opts: The record.
@@ -151,7 +154,7 @@ def _refuse_second_selection(opts: IpuOptions) -> None:
         )
 
 
-# Options of SDK 2.2 and before that concern an IPU alone: kept, without effect on a host.
+# Options that concern an IPU alone.
 
 
 def _keeps(name: str) -> Callable[..., IpuOptions]:

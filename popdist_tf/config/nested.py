@@ -1,4 +1,8 @@
-"""Attributes in nested categories, declared in tables: types are checked, names are suggested."""
+"""Nested categories of attributes, declared in tables.
+
+An assignment is checked against the declared type; an unknown name raises an error that suggests
+similar names.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ class Category:
 
     Args:
         table: The attributes and nested groups.
-        path: Where the group stands, such as ``IPUConfig.matmuls``.
+        path: Full name of the group, such as ``IPUConfig.matmuls``.
     """
 
     def __init__(self, table: Table, path: str) -> None:
@@ -54,11 +58,7 @@ class Category:
         self.__dict__[name] = value
 
     def attributes(self) -> dict[str, Any]:
-        """Every attribute below this category.
-
-        Returns:
-            Path (such as ``matmuls.clear_pass_type``) to value.
-        """
+        """Every attribute below this category, by path (such as ``matmuls.clear_pass_type``)."""
         found: dict[str, Any] = {}
         for name, entry in self._table.items():
             value = self.__dict__[name]

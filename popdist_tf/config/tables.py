@@ -1,4 +1,4 @@
-"""The attributes of `IPUConfig`, as published, and what each does on a host."""
+"""The attributes and enumerations of `IPUConfig`, as published, and their effects on a host."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The Estimator of the IPU's TensorFlow 1 programs, on TensorFlow 2.15's own."""
+"""The IPU estimators of TensorFlow 1 programs, built on TensorFlow 2.15's Estimator."""

@@ -1,4 +1,8 @@
-"""Checkpoints of a job of several ranks: written once, resumed by all."""
+"""Checkpoints of a job of several ranks: saved by the chief, and restored on every rank.
+
+Ranks may share one model folder or have separate folders. Before a training starts, all ranks hold
+the first rank's checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,9 @@ if TYPE_CHECKING:
 
 
 class StartFromFirstRank(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Gives all ranks the first one's variables when a session begins.
+    """Copies the first rank's variables to all ranks when a session begins.
 
     After a restart, only the first rank may have the checkpoint: the folder need not be shared.
-
-    Args:
-        collectives: The job's collectives.
     """
 
     def __init__(self, collectives: HostCollectives) -> None:
@@ -30,7 +31,7 @@ class StartFromFirstRank(tf.compat.v1.train.SessionRunHook):  # type: ignore[mis
         self._copy: Any = None
 
     def begin(self) -> None:
-        """Adds the copying to the graph, before it is complete."""
+        """Adds the broadcast to the graph, before the graph is finalized."""
         copies = []
         for variable in tf.compat.v1.global_variables():
             for component in getattr(variable, "values", (variable,)):
@@ -39,7 +40,7 @@ class StartFromFirstRank(tf.compat.v1.train.SessionRunHook):  # type: ignore[mis
         self._copy = tf.group(copies)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Copies."""
+        """Runs the broadcast."""
         del coord
         session.run(self._copy)
 
@@ -48,12 +49,12 @@ _SAVE, _STOP = 1, 2
 
 
 class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc]
-    """Saves when the chief wants to, and ends the training of all workers together.
+    """Saves when the chief decides to, and ends the training of all workers together.
 
-    Where a variable is reduced when it is read, as the moving averages of batch normalisation are,
-    saving it is a collective: a chief that saves alone waits for the others forever. So all save
-    in the same step, and what the others wrote is thrown away. In any case they wait for the
-    chief's last checkpoint: their next training begins with it.
+    A variable that is reduced when it is read, such as a moving average of batch normalisation,
+    needs a collective to be saved. A chief that saves alone would wait for the other workers
+    forever. So all workers save in the same step, and the other workers' files are deleted. All
+    workers wait for the chief's last checkpoint, because their next training begins with it.
 
     Args:
         strategy: The strategy of the training.
@@ -95,12 +96,12 @@ class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc
             )
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Saves what training starts from."""
+        """Saves the state that training starts from."""
         super().after_create_session(session, coord)
         self._step = int(session.run(self._global_step_tensor))
 
     def before_run(self, run_context: Any) -> Any:
-        """Asks, with each step, what the chief wants to do after it."""
+        """Fetches the chief's decision for the time after this step."""
         del run_context
         wanted = 0
         if self._chief and self._timer.should_trigger_for_step(self._step + 1):
@@ -110,17 +111,17 @@ class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc
         return tf.compat.v1.train.SessionRunArgs(self._decision, {self._wanted: wanted})
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Does what the chief wants to do."""
+        """Saves or stops, as the chief decided."""
         self._step += 1
         if run_values.results == _SAVE:
             self._timer.update_last_triggered_step(self._step)
-            # A listener of the chief's, an evaluation say, may end the training; of all, then.
+            # A listener of the chief (such as an evaluation) may end the training, for all workers.
             self._stop = bool(self._save(run_context.session, self._step))
         elif run_values.results == _STOP:
             run_context.request_stop()
 
     def end(self, session: Any) -> None:
-        """Saves once more, and waits until the chief has."""
+        """Saves once more, and waits until the chief has saved."""
         super().end(session)
         session.run(self._decision)
         if self._scratch is not None:
@@ -135,14 +136,7 @@ class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc
 
 
 def reduces_when_read(variable: Any) -> bool:
-    """Whether reading a variable is a collective.
-
-    Args:
-        variable: A variable of the graph.
-
-    Returns:
-        True for variables that each replica writes alone.
-    """
+    """Whether reading a variable is a collective: true where each replica writes it alone."""
     return bool(
         getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
         and hasattr(variable, "values")
@@ -160,12 +154,6 @@ def shared_model_dir(collectives: HostCollectives) -> str:
 
     TensorFlow would make a folder for each rank, and a second training would then start from
     different steps.
-
-    Args:
-        collectives: The job's collectives.
-
-    Returns:
-        Its path; it exists on this host.
     """
     path = tempfile.mkdtemp() if collectives.rank == 0 else ""
     letters = np.frombuffer(path.encode().ljust(_LONGEST, b"\0"), dtype=np.uint8)
@@ -176,18 +164,14 @@ def shared_model_dir(collectives: HostCollectives) -> str:
     return path
 
 
-# Where ranks have folders of their own: all of them continue from the first one's checkpoint.
+# Where ranks have separate folders, all ranks resume from the first rank's checkpoint.
 #
-# A rank that finds a checkpoint restores it, and one that finds none initialises its variables,
-# which is a collective. So before a training begins, all must have found the same.
+# A rank with a checkpoint restores it. A rank without one initialises its variables, which is a
+# collective. So before a training begins, either all ranks have the checkpoint or none has.
 
 
 def share_checkpoint(collectives: HostCollectives, model_dir: str) -> None:
     """Copies the first rank's newest checkpoint to ranks that do not see it; all must call it.
-
-    Args:
-        collectives: The job's collectives, over Horovod.
-        model_dir: The estimator's folder, which may be another one on every host.
 
     Raises:
         AgreementError: A rank has a checkpoint although the first one has none.

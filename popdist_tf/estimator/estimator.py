@@ -1,4 +1,7 @@
-"""`IPUEstimator`: TensorFlow's estimator, for model functions that were written for IPUs."""
+"""`IPUEstimator`: TensorFlow's Estimator for model functions that were written for IPUs.
+
+The checks of its arguments are here too.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +40,11 @@ if TYPE_CHECKING:
     from popdist_tf.collectives.host import HostCollectives
 
 
-# What an `IPUEstimator` is created and trained with, checked.
+# Checks of the arguments that an `IPUEstimator` is created and trained with.
 
 
 def check_listeners(listeners: Any, eval_distribution: Any) -> None:
-    """Refuses to train where only the chief would evaluate in between, in a way that needs all.
-
-    Args:
-        listeners: What is told of checkpoints.
-        eval_distribution: The strategy of evaluations, or None.
+    """Refuses listeners with which the chief alone would run an evaluation that needs all workers.
 
     Raises:
         EstimatorUnsupportedError: The evaluation would wait for workers that train.
@@ -64,11 +63,7 @@ def check_listeners(listeners: Any, eval_distribution: Any) -> None:
 
 
 def check_params(params: Any, sizes: list[int | None]) -> None:
-    """Checks the user's parameters.
-
-    Args:
-        params: The parameters, or None.
-        sizes: The batch sizes that were given as arguments, or None for each.
+    """Checks the user's ``params``; ``sizes`` are the batch sizes that were given as arguments.
 
     Raises:
         EstimatorTypeError: ``params`` is no dict.
@@ -88,13 +83,10 @@ def check_params(params: Any, sizes: list[int | None]) -> None:
 
 
 def check_combination(config: Any) -> None:
-    """Checks the settings of a run against each other.
-
-    Args:
-        config: A `RunConfig`.
+    """Checks the settings of a `RunConfig` against each other.
 
     Raises:
-        EstimatorUnsupportedError: They ask for what no strategy can do here.
+        EstimatorUnsupportedError: No strategy supports the combination.
     """
     ipu = config.ipu_run_config
     if config.train_distribute is not None and ipu.iterations_per_loop > 1:
@@ -108,10 +100,7 @@ def check_combination(config: Any) -> None:
 
 
 def check_replicas(config: Any) -> None:
-    """Checks that something runs the replicas of a process.
-
-    Args:
-        config: A `RunConfig`.
+    """Checks that a strategy runs the replicas of a process.
 
     Raises:
         EstimatorUnsupportedError: Several replicas without a strategy.
@@ -127,20 +116,8 @@ def check_replicas(config: Any) -> None:
         )
 
 
-# The batch size of one replica, from the global one.
-
-
 def local_batch_size(name: str, global_size: int, workers: int, replicas: int) -> int:
-    """Divides a global batch over all replicas of all workers.
-
-    Args:
-        name: The argument that it came from, such as ``train_batch_size``.
-        global_size: Samples of one update, or of one evaluation step.
-        workers: Workers that take part.
-        replicas: Replicas of each worker.
-
-    Returns:
-        Samples of one replica.
+    """Samples of one replica; ``name`` is the argument that set the global batch size.
 
     Raises:
         EstimatorValueError: The batch cannot be divided equally.
@@ -156,19 +133,8 @@ def local_batch_size(name: str, global_size: int, workers: int, replicas: int) -
     return global_size // parts
 
 
-# Which of the published arguments a user's function takes.
-
-
 def accepts(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function can be called with a keyword.
-
-    Args:
-        function: A function of the user's program, or a partial or callable object.
-        name: The keyword.
-
-    Returns:
-        True where a parameter has that name, or any keyword is taken.
-    """
+    """Whether a parameter of a function has that name, or the function takes any keyword."""
     parameters = inspect.signature(function).parameters.values()
     return any(p.name == name or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
@@ -187,8 +153,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         config: A `RunConfig`; None for the defaults.
         params: Handed to ``model_fn`` and ``input_fn`` where they take ``params``.
         warm_start_from: As for `tf.estimator.Estimator`.
-        train_batch_size: Samples of an update over all replicas; each replica's share is handed on
-            as ``params["batch_size"]``.
+        train_batch_size: Samples of an update over all replicas; ``params["batch_size"]`` is each
+            replica's share.
         eval_batch_size: The same for evaluation.
         predict_batch_size: The same for prediction.
 
@@ -257,8 +223,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         )
         yield from islice(found, num_predictions)
 
-    # TensorFlow asks its subclasses not to change the methods below, and lets them say that they
-    # mean it by changing this one.
+    # TensorFlow refuses subclasses that override the methods below, unless they override this
+    # check as well.
     def _assert_members_are_not_overridden(self) -> None: ...
 
     def _check_config(self, config: Any) -> None:
@@ -268,7 +234,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
     def _iterations(self) -> int:
         return int(self._config.ipu_run_config.iterations_per_loop)  # `config` would copy it all
 
-    # What the user's functions are called with, and what they may return.
+    # Arguments and results of the user's functions.
 
     def _call_input_fn(self, input_fn: Any, mode: str, input_context: Any = None) -> Any:
         name, size = self._batch_sizes[mode]
@@ -356,7 +322,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
                 return specs[-1].loss, specs[-1].train_op
 
             loss, train_op = repeated(self._iterations, update)
-            # Summaries of a loop's tensors cannot be read outside of it.
+            # A loop's tensors cannot be read outside of the loop, so their summaries cannot either.
             graph.get_collection_ref(tf.compat.v1.GraphKeys.SUMMARIES).clear()
             spec = specs[-1]._replace(loss=loss, train_op=train_op)
             return self._train_with_estimator_spec(

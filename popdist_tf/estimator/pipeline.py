@@ -157,12 +157,12 @@ class IPUPipelineEstimator(IPUEstimator):
 
     @property
     def _iterations(self) -> int:
-        # Under a strategy, a call into TensorFlow takes one micro-batch.
+        # Under a strategy, each call into TensorFlow runs one micro-batch.
         return 1 if self._config.train_distribute is not None else super()._iterations
 
 
 def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: Any) -> Any:
-    """The model of one micro-batch."""
+    """The `IPUEstimatorSpec` of one micro-batch."""
     first: Any = features if labels is None else (features, labels)
     results = call_stage(spec.computational_stages[0], first)
     for stage in spec.computational_stages[1:]:

@@ -1,4 +1,4 @@
-"""How an `IPUEstimator` runs: the devices, the loop, and TensorFlow's own settings."""
+"""The settings of an `IPUEstimator`: devices, loop, and TensorFlow's own settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model function returns: the published spec, and its translation to TensorFlow's own."""
+"""The published spec that a model function returns, and its translation to TensorFlow's spec."""
 
 from __future__ import annotations
 
@@ -77,14 +77,7 @@ class IPUEstimatorSpec(_Fields):
 
 
 def to_estimator_spec(spec: Any, iterations_per_loop: int) -> Any:
-    """Turns a model function's result into TensorFlow's spec.
-
-    Args:
-        spec: An `IPUEstimatorSpec` or a `tf.estimator.EstimatorSpec`.
-        iterations_per_loop: Updates in each call into TensorFlow.
-
-    Returns:
-        A `tf.estimator.EstimatorSpec`.
+    """Turns an `IPUEstimatorSpec` or TensorFlow's own spec into TensorFlow's spec.
 
     Raises:
         EstimatorValueError: Something that the mode needs is missing, or it is no spec.

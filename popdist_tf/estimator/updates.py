@@ -1,7 +1,7 @@
-"""Counting updates: the global step, advanced with the update that it counts.
+"""Updates of an estimator's training: counted in the global step, repeated, and stopped in time.
 
-The original's estimator adds to the step after each call into TensorFlow, and labels a checkpoint
-that is written in between with one update less than it holds. Here the step is part of the update.
+The original adds to the global step after each call into TensorFlow, so a checkpoint written
+during the call is labelled with one update too few. Here the step is part of the update.
 """
 
 from __future__ import annotations
@@ -40,16 +40,7 @@ def untouched_global_step() -> Iterator[None]:
 
 
 def counted(train_op: Any, global_step: Any, updates: int) -> Any:
-    """An operation that trains, and then counts what it did.
-
-    Args:
-        train_op: What trains.
-        global_step: The counter.
-        updates: Updates that one run of ``train_op`` makes.
-
-    Returns:
-        The operation.
-    """
+    """An operation that runs ``train_op``, and then adds ``updates`` to the global step."""
     with tf.control_dependencies([train_op]):
         return tf.group(global_step.assign_add(updates))
 
@@ -57,11 +48,11 @@ def counted(train_op: Any, global_step: Any, updates: int) -> Any:
 class StopAfterUpdates(tf.compat.v1.train.StopAtStepHook):  # type: ignore[misc]
     """Ends the training after a number of updates, where each call makes several.
 
-    TensorFlow's own hook expects the step to grow by one, and would let one call too many happen.
+    TensorFlow's own hook expects the step to grow by one, and would allow one call too many.
     """
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Ends the training where enough is done."""
+        """Ends the training where enough updates were made."""
         del run_values
         if run_context.session.run(self._global_step_tensor) >= self._last_step:
             run_context.request_stop()
@@ -78,19 +69,8 @@ def _writers(graph: Any) -> int:
     return sum(id(op.inputs[0].op) in handles for op in operations)
 
 
-# Several updates in one call into TensorFlow.
-
-
 def repeated(count: int, update: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """Runs an update several times, one after the other.
-
-    Args:
-        count: How often.
-        update: Builds one update; returns its loss and what trains.
-
-    Returns:
-        The mean loss, and an operation that has run all updates.
-    """
+    """The mean loss of ``count`` updates in sequence, and an operation that has run them all."""
 
     def body(done: Any, total: Any) -> tuple[Any, Any]:
         loss, train_op = update()
@@ -108,19 +88,11 @@ def repeated(count: int, update: Callable[[], tuple[Any, Any]]) -> tuple[Any, An
     return total / count, done.op
 
 
-# This rank among the others, as TensorFlow's training sessions ask about it.
-
-
 class RankContext(distribute_coordinator._WorkerContext):  # type: ignore[misc]
     """Makes a training session of each rank, of which the first alone is the chief.
 
-    Every rank has a local session and initialises its own variables, which TensorFlow would leave
-    to the chief where it is told about the others in any other way.
-
-    Args:
-        strategy: The strategy of the job.
-        rank: This rank.
-        session_config: TensorFlow's settings of the session, or None.
+    Every rank has a local session and initialises its own variables. If TensorFlow knew of the
+    other ranks in any other way, it would leave the variables to the chief.
     """
 
     def __init__(self, strategy: Any, rank: int, session_config: Any) -> None:

@@ -1,8 +1,8 @@
 """Horovod-style training with Keras: the same names as ``horovod.tensorflow.keras``.
 
 For programs of six steps: `init`, a local batch size from `size`, devices by `local_rank`, data by
-`rank`, `callbacks.BroadcastGlobalVariablesCallback` and `DistributedOptimizer`. It works alike with
-Keras 2 and with Keras 3, where Horovod's own wrapper no longer reduces anything.
+`rank`, `callbacks.BroadcastGlobalVariablesCallback` and `DistributedOptimizer`. It works with Keras
+2 and with Keras 3, where Horovod's own wrapper no longer reduces gradients.
 """
 
 from popdist_tf.collectives.instances import Average, Sum, shutdown

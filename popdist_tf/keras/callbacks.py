@@ -1,4 +1,7 @@
-"""Callbacks for Keras programs whose instances each hold a model of their own."""
+"""Callbacks for Keras programs whose instances each hold their own model.
+
+They broadcast the first state, compare weights, average metrics, and end epochs together.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-# Giving all instances the variables of one of them.
+# Broadcast and comparison of variables.
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
-    """Assigns the root's values to variables, on every instance.
-
-    Args:
-        variables: Variables of Keras or of TensorFlow, the same ones on every instance.
-        root_rank: The instance whose values count.
+    """Assigns the root's values to the same variables on every instance.
 
     Raises:
         AgreementError: The instances pass different variables.
@@ -64,12 +63,7 @@ def check_weights(variables: Iterable[Any], when: str = "here") -> None:
 
 
 def broadcast_training_state(model: Any, root_rank: int) -> None:
-    """Broadcasts a model's weights and all that its optimizer keeps.
-
-    Args:
-        model: A model of Keras that is built and compiled.
-        root_rank: The instance whose values count.
-    """
+    """Broadcasts the weights and the optimizer state of a model that is built and compiled."""
     optimizer = model.optimizer
     # An instance that has resumed from a file has slots already; the others need them to receive.
     optimizer.build(list(model.trainable_variables))
@@ -80,7 +74,7 @@ _ANNOUNCED = "popdist_announced_epoch"
 
 
 class _JobCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Lets the instances end an epoch together, where Keras does not know its length."""
+    """Ends an epoch on all instances together, where Keras does not know its length."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Makes the optimizer announce its steps."""
@@ -93,7 +87,7 @@ class _JobCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         """Tells the instances that still train that this one has no more data."""
         del logs
         steps = announced_steps(self.model.optimizer)
-        # One of several callbacks will do.
+        # With several of these callbacks, one announcement is enough.
         if steps is not None and self.params.get(_ANNOUNCED) != epoch:
             self.params[_ANNOUNCED] = epoch
             steps.end_of_epoch()
@@ -102,9 +96,9 @@ class _JobCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
 class BroadcastGlobalVariablesCallback(_JobCallback):
     """Starts the training on all instances from the weights and slots of one of them.
 
-    Before the first step where the model is built by then (it has an input shape), else after it.
-    After the step that follows, the instances compare their weights: an optimizer that does not
-    reduce gradients (Horovod's own, with Keras 3) is found whatever it is.
+    The broadcast runs before the first step if the model is built by then (it has an input shape),
+    else after it. After the following step, the instances compare their weights. So any optimizer
+    that does not reduce gradients (such as Horovod's own, with Keras 3) is detected.
 
     Args:
         root_rank: The instance whose values count.
@@ -126,10 +120,10 @@ class BroadcastGlobalVariablesCallback(_JobCallback):
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcasts what the first step has created, or compares what a step has made of it.
+        """Broadcasts the state that the first step created; compares the weights one step later.
 
         Raises:
-            AgreementError: The weights differ, on all instances.
+            AgreementError: The weights differ; raised on all instances.
         """
         del batch, logs
         if not self._is_done:

@@ -1,4 +1,4 @@
-"""The job that a Keras program runs in: of several ranks, or alone."""
+"""The job of a Keras program (several ranks, or one), and its collectives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def size() -> int:
 
 
 def rank() -> int:
-    """Which of them this process is.
+    """The rank of this process.
 
     Returns:
         0 in a program that runs alone.
@@ -35,7 +35,7 @@ def rank() -> int:
 
 
 def local_rank() -> int:
-    """Which of the ranks on this host this process is.
+    """The rank of this process among those on its host.
 
     Returns:
         0 in a program that runs alone.

@@ -106,7 +106,7 @@ class GroupNormalization(tf.keras.layers.Layer):  # type: ignore[misc]
         return tf.transpose(result, [order.index(i) for i in range(rank)])
 
     def get_config(self) -> dict[str, Any]:
-        """What it takes to create the layer again."""
+        """The arguments that create the layer again."""
         return {**super().get_config(), **self._settings}
 
 

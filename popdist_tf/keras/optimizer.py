@@ -1,7 +1,7 @@
 """An optimizer that reduces gradients over the instances before every update.
 
-Horovod's own wrapper overrides methods that Keras 3 no longer calls, and then every rank trains
-alone without a word. This one sits in the method that every update goes through.
+Horovod's own wrapper overrides methods that Keras 3 no longer calls, so each rank would train
+alone without an error. This wrapper overrides the method that every update calls.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     Args:
         optimizer: An optimizer of Keras. It is changed in place, keeps its state, and is saved and
-            loaded as what it was; so wrap it again after loading.
+            loaded as its original class; wrap it again after loading.
         name: Accepted as Horovod has it.
-        sparse_as_dense: Whether gradients of embeddings travel as dense tensors.
+        sparse_as_dense: Whether gradients of embeddings are sent as dense tensors.
         op: `Average` (the default) or `Sum`.
         backward_passes_per_step: 1. Keras 3 accumulates by itself (``gradient_accumulation_steps``
             of its optimizers).
@@ -72,21 +72,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         )
 
     overridden = apply if method == "apply" else apply_gradients
-    # Under the original's name and module, Keras writes the original into files.
+    # With the original's name and module, Keras saves the optimizer as the original.
     namespace = {method: overridden, _REDUCTION: reduction, "__module__": kind.__module__}
     optimizer.__class__ = type(kind.__name__, (kind,), namespace)
     return optimizer
 
 
 def announced_steps(optimizer: Any) -> AnnouncedSteps | None:
-    """How an optimizer tells the other instances of its steps.
-
-    Args:
-        optimizer: Any optimizer.
-
-    Returns:
-        None where it does not reduce, or has no other instance to reduce with.
-    """
+    """The announcements of an optimizer's steps; None where it reduces with no other instance."""
     reduction: _Reduction | None = getattr(optimizer, _REDUCTION, None)
     return None if reduction is None else reduction.steps
 
@@ -121,12 +114,7 @@ def _check(optimizer: Any, method: str, op: Any, passes: int) -> None:
 
 
 class _Reduction:
-    """Reduces the gradients of one optimizer.
-
-    Args:
-        averages: Whether sums are divided by the number of instances.
-        sparse_as_dense: Whether IndexedSlices travel as dense tensors.
-    """
+    """Reduces the gradients of one optimizer, to their sum or (``averages``) to their average."""
 
     def __init__(self, averages: bool, sparse_as_dense: bool) -> None:
         self._collectives = job_collectives()
@@ -138,15 +126,7 @@ class _Reduction:
         self._has_run = False
 
     def reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        """The gradients over all instances.
-
-        Args:
-            gradients: Tensors, IndexedSlices or None.
-            variables: What they are gradients of.
-
-        Returns:
-            As many reduced gradients.
-        """
+        """The gradients over all instances; a gradient of None remains None."""
         _refuse_strategies()
         _refuse_branches()
         if self.steps is None:
@@ -161,7 +141,7 @@ class _Reduction:
             agree(self._collectives, f"an update of {len(shapes)} weights: {', '.join(shapes)}")
         self._guard.before_update(variables)
         present = [gradient for gradient in gradients if gradient is not None]
-        # The last layer's gradient is the first that there is.
+        # The backward pass computes the last layer's gradient first.
         with tf.control_dependencies([self.steps.before_reduction(one) for one in present[-1:]]):
             return [None if gradient is None else self._reduce(gradient) for gradient in gradients]
 

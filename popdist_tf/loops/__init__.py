@@ -1,1 +1,1 @@
-"""Loops, queues and scopes of programs that compile whole training loops."""
+"""Loops, queues, pipelines and optimizers for programs that compile whole training loops."""

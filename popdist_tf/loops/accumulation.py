@@ -1,7 +1,7 @@
-"""Gradients of several micro-batches, accumulated before one update.
+"""Gradient accumulation over several micro-batches before one update.
 
-What is accumulated stays with its replica; the update reduces the total over the replicas, as the
-update of a single batch does.
+Each replica accumulates its own gradients. The update then reduces the total over the replicas, as
+the update of a single batch does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GradientAccumulationReductionMethod(Enum):
-    """What becomes of the gradients of several micro-batches."""
+    """How the gradients of several micro-batches are combined."""
 
     SUM = 0
     MEAN = 1
@@ -27,13 +27,7 @@ class GradientAccumulationReductionMethod(Enum):
 
 
 def reduction_method(method: Any) -> GradientAccumulationReductionMethod:
-    """The reduction that a program asks for.
-
-    Args:
-        method: A `GradientAccumulationReductionMethod`, or its name in any case.
-
-    Returns:
-        The method.
+    """The member of `GradientAccumulationReductionMethod` for a member or its name in any case.
 
     Raises:
         PipelineError: There is no such method.
@@ -55,8 +49,8 @@ class GradientAccumulator:
 
     Args:
         count: Micro-batches of an update.
-        method: What becomes of their gradients.
-        dtype: In which they are kept: a dtype, a function of the variable that returns one, or None
+        method: How their gradients are combined.
+        dtype: Dtype of the totals: a dtype, a function of the variable that returns one, or None
             for the variable's own.
     """
 
@@ -68,15 +62,7 @@ class GradientAccumulator:
         self._known: list[Any] = []  # keeps the variables whose ids are keys
 
     def add(self, grads_and_vars: Sequence[tuple[Any, Any]], index: Any) -> list[Any]:
-        """Adds the gradients of a micro-batch.
-
-        Args:
-            grads_and_vars: Gradients and their variables; those of None are left out.
-            index: How many micro-batches of this update came before; an integer scalar.
-
-        Returns:
-            The operations that do so.
-        """
+        """Operations that add a micro-batch's gradients; ``index`` is its number in the update."""
         operations = []
         for gradient, variable in grads_and_vars:
             if gradient is None:
@@ -86,7 +72,7 @@ class GradientAccumulator:
             if id(variable) not in self._held:
                 self._known.append(variable)
                 with tf.init_scope():
-                    # Of this replica alone, so no variable of the strategy's.
+                    # This variable belongs to one replica, so the strategy must not create it.
                     self._held[id(variable)] = ResourceVariable(
                         tf.zeros(variable.shape, dtype or variable.dtype.base_dtype),
                         trainable=False,
@@ -106,7 +92,7 @@ class GradientAccumulator:
         return held.assign(mean, read_value=False)
 
     def totals(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """What has been accumulated, in place of the gradients that were handed to `add`."""
+        """The accumulated gradients, in place of the gradients that were handed to `add`."""
         return [
             (None if gradient is None else self._total(variable), variable)
             for gradient, variable in grads_and_vars
@@ -116,12 +102,12 @@ class GradientAccumulator:
         return tf.cast(self._held[id(variable)].read_value(), variable.dtype.base_dtype)
 
     def clear(self) -> list[Any]:
-        """The operations that begin anew."""
+        """The operations that set all totals to zero."""
         return [one.assign(tf.zeros_like(one), read_value=False) for one in self._held.values()]
 
 
 class _Update:
-    """What one replica does when all of its micro-batches are accumulated."""
+    """The update of one replica, after its last micro-batch is accumulated."""
 
     def __init__(
         self,
@@ -150,17 +136,14 @@ def accumulate(
     Args:
         accumulator: This replica's accumulator.
         grads_and_vars: Gradients of the micro-batch and their variables.
-        index: How many micro-batches of all updates came before; an integer scalar, the same on
+        index: Number of earlier micro-batches, over all updates; an integer scalar, the same on
             every replica.
-        apply: Called with the totals and their variables; returns what trains.
-
-    Returns:
-        An operation.
+        apply: Called with the totals and their variables; returns the training operation.
     """
     added = accumulator.add(grads_and_vars, index % accumulator.count)
 
     # All replicas take the branch together. In a branch of its own, a replica that reduces would
-    # wait for others that are not there yet.
+    # wait for replicas that have not reached the branch.
     def update(strategy: Any, is_last: Any, one: Any) -> Any:
         return tf.cond(
             _all_of(is_last),  # each replica's says that its own micro-batch is added

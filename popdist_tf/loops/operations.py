@@ -1,4 +1,4 @@
-"""Operations of device code for which TensorFlow has its own."""
+"""Published device operations, scopes and random seeds, built from TensorFlow's own operations."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def print_tensor(input: Any, name: str = "") -> Any:  # noqa: A002 - published n
 
 
 def remap(x: Any, name: str | None = None) -> Any:
-    """Leaves a tensor where it is: on a host it is not spread over tiles.
+    """Returns a tensor unchanged: on a host there are no tiles to spread it over.
 
     Args:
         x: A tensor.
@@ -116,7 +116,7 @@ def outlined_function(
 
 
 def replication_index(name: str | None = None) -> Any:
-    """Which of all replicas of the job runs this code.
+    """The index of this replica among all replicas of the job.
 
     Args:
         name: Of the operation.
@@ -189,7 +189,7 @@ def _reduced(reduce_op: Any, x: Any) -> Any:
         raise RuntimeError("cross_replica_ops work in a replica: call them inside strategy.run")
     if not isinstance(replica.strategy, PopDistStrategy):
         return tf.identity(x)
-    # Not `all_reduce`, which a graph of TensorFlow 1 with several local replicas cannot take.
+    # Not `all_reduce`: a graph of TensorFlow 1 with several local replicas does not support it.
     return replica.merge_call(
         lambda strategy, value: strategy.extended.reduce_over_replicas(reduce_op, value), args=(x,)
     )
@@ -203,8 +203,8 @@ def ipu_scope(device: str) -> Iterator[None]:
     """Code in this scope stands for code on the device.
 
     Args:
-        device: An IPU's name, as published; kept out of TensorFlow's sight, which knows no such
-            device.
+        device: An IPU's name, as published. TensorFlow is not given the name, because TensorFlow
+            knows no such device.
 
     Raises:
         ValueError: ``device`` does not name an IPU.
@@ -238,7 +238,7 @@ outside_compilation_scope = _without_effect
 _SEEDS_APART = 1_000_003
 
 
-# Random seeds, and small questions of the published ``ipu.utils``.
+# Random seeds, and small functions of the published ``ipu.utils``.
 
 
 def reset_ipu_seed(
@@ -247,15 +247,15 @@ def reset_ipu_seed(
     cpu_device: str = "cpu",
     experimental_identical_replicas: bool = False,
 ) -> Any:
-    """Starts random numbers from a seed.
+    """Sets the seed of random numbers.
 
     Args:
-        seed: The seed of everything random that is built or called from now on. Each instance
-            makes one of its own of it, so that dropout differs between them; the first instance's
-            is the seed itself.
+        seed: The seed of every random operation that is built or called from now on. Each instance
+            derives its own seed from it, so that dropout differs between instances; the first
+            instance uses the seed itself.
         device: Accepted as published.
         cpu_device: Accepted as published.
-        experimental_identical_replicas: Whether all instances take the seed as it is.
+        experimental_identical_replicas: Whether all instances use the seed unchanged.
 
     Returns:
         An operation without effect, in graph mode, where programs run it; None otherwise.
@@ -267,7 +267,7 @@ def reset_ipu_seed(
 
 
 def move_variable_initialization_to_cpu(graph: Any = None) -> None:
-    """Leaves variables where they are initialised, which is the host already.
+    """Does nothing: variables are initialised on the host in any case.
 
     Args:
         graph: Accepted as published.

@@ -1,6 +1,6 @@
 """Optimizers of ``ipu.optimizers``, around optimizers of TensorFlow 1.
 
-Each wraps another optimizer and changes what happens to its gradients on the way to the update.
+Each optimizer wraps another one and changes the gradients before the update.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class IpuOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
-    """An optimizer around another one, which computes and applies as that does.
+    """An optimizer that wraps another one, and computes and applies gradients through it.
 
     Args:
         opt: An optimizer of `tf.compat.v1.train`, or another of this module.

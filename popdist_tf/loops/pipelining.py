@@ -1,8 +1,8 @@
 """Pipelines: a model in stages, whose gradients are accumulated over several micro-batches.
 
 On the original hardware, the stages of different micro-batches run at the same time on different
-devices. A schedule promises no other numbers than those of the stages one after the other, with
-one update after ``gradient_accumulation_count`` micro-batches: that is what runs here.
+devices. All schedules compute the same numbers, so here the stages run one after the other, with
+one update after ``gradient_accumulation_count`` micro-batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PipelineSchedule(Enum):
-    """In which order the stages of a pipeline run on the original hardware."""
+    """The order in which the stages of a pipeline run on the original hardware."""
 
     Grouped = 0
     Interleaved = 1
@@ -262,7 +262,7 @@ def _accumulated_enqueue(queue: Any, values: Any, index: Any, count: int, dtype:
 
 
 class _Like:
-    """Stands for a variable of a tensor's shape and dtype."""
+    """Stands for a variable with a tensor's shape and dtype."""
 
     def __init__(self, value: Any, number: int) -> None:
         self.shape = value.shape
@@ -336,7 +336,7 @@ def _masked(values: list[Any], mask: Sequence[bool] | None) -> list[Any]:
 
 
 def call_stage(function: Callable[..., Any], results: Any) -> Any:
-    """Calls a function with what the stage before it has returned, or with an element of data."""
+    """Calls a function with the results of the previous stage, or with an element of data."""
     if isinstance(results, dict):
         return function(**results)
     return function(*(one for one in _listed(results) if not isinstance(one, tf.Operation)))

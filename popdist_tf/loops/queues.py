@@ -1,4 +1,4 @@
-"""The queues of compiled loops: elements of a data set go in, values of each iteration come out."""
+"""The queues of compiled loops: infeeds of data set elements, and outfeeds of iteration values."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class IPUInfeedQueue:
 
     Args:
         dataset: The elements; batches of one replica.
-        device_ordinal: Accepted as published, as are the further arguments, without effect.
-        prefetch_depth: How many elements are made ready ahead; None leaves it to TensorFlow.
+        device_ordinal: Accepted as published, without effect.
+        prefetch_depth: How many elements are prepared ahead; with None, TensorFlow decides.
         **_published: More published arguments, without effect on a host.
 
     Raises:
@@ -40,20 +40,20 @@ class IPUInfeedQueue:
                 )
         self._dataset = dataset.prefetch(prefetch_depth or tf.data.AUTOTUNE)
         self._iterator: Any = None
-        # A graph's iterator belongs to the graph, not to the loop in which it is first used.
+        # A graph's iterator belongs to the graph, not to the loop that first uses it.
         if not tf.executing_eagerly():
             self._iterator = tf.compat.v1.data.make_initializable_iterator(self._dataset)
 
     @property
     def initializer(self) -> Any:
-        """The operation that starts the data from the beginning, in graph mode."""
+        """The operation that restarts the data from the beginning, in graph mode."""
         if self._iterator is None or tf.executing_eagerly():
             raise RuntimeError("IPUInfeedQueue.initializer exists in graph mode only")
         return self._iterator.initializer
 
     @property
     def deleter(self) -> Any:
-        """The operation that gives back what the queue holds: nothing, on a host."""
+        """The operation that frees the queue: on a host, an operation without effect."""
         return tf.no_op()
 
     def dequeue(self) -> Any:
@@ -93,18 +93,18 @@ _CAPACITY = 2**31 - 1
 
 
 class IPUOutfeedMode(Enum):
-    """Which of the values are kept."""
+    """Which values are kept."""
 
     ALL = "all"
     LAST = "get_last"
 
 
 class IPUOutfeedQueue:
-    """Collects values of a loop's iterations, to be read after it.
+    """Collects values of a loop's iterations; the program reads them after the loop.
 
     Args:
         outfeed_mode: Whether all values are kept, or the last.
-        device_ordinal: Accepted as published, as are the further arguments, without effect.
+        device_ordinal: Accepted as published, without effect.
         **_published: More published arguments, without effect on a host.
     """
 
@@ -143,7 +143,7 @@ class IPUOutfeedQueue:
     def _keep(self, tensors: Any, values: list[Any]) -> Any:
         if self._queue is None:
             self._structure = tf.nest.map_structure(lambda _: None, tensors)
-            # Outside of the loop or function that is being built.
+            # The queue is created outside of the loop or function that is being built.
             with tf.init_scope():
                 self._queue = tf.queue.FIFOQueue(
                     _CAPACITY,
@@ -195,7 +195,7 @@ class IPUOutfeedQueue:
 
     @property
     def mode(self) -> IPUOutfeedMode:
-        """Which of the values are kept."""
+        """Which values are kept."""
         return self._mode
 
     @property
@@ -205,5 +205,5 @@ class IPUOutfeedQueue:
 
     @property
     def deleter(self) -> Any:
-        """The operation that gives back what the queue holds."""
+        """The operation that closes the queue."""
         return tf.no_op() if self._queue is None else self._queue.close()

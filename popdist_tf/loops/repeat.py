@@ -1,4 +1,8 @@
-"""Compiled code: functions called as one computation, and bodies that run several times."""
+"""Loops and `ipu_compiler.compile`: bodies that run several times, and functions built once.
+
+All local replicas of a process share one loop, because TensorFlow's threads cannot meet inside
+loops of their own.
+"""
 
 from __future__ import annotations
 
@@ -90,11 +94,7 @@ def while_loop(
 def _loop_of_replicas(
     strategy: Any, holds: Callable[..., Any], body: Callable[..., Any], own: Any, queue: Any
 ) -> Any:
-    """One loop around the bodies of all local replicas.
-
-    TensorFlow builds replicas in threads that meet wherever they reduce. They could not meet from
-    inside of a loop that each builds for itself.
-    """
+    """One loop for all local replicas, whose threads could not meet in separate loops to reduce."""
     count = _local_replicas(strategy)
     starts = [[distribute_utils.select_replica(i, value) for value in own] for i in range(count)]
 
@@ -102,7 +102,7 @@ def _loop_of_replicas(
         elements: list[Any] = []
         taken: list[Any] = []
         for _ in range(count):
-            # In the order of replicas, on every run.
+            # Replicas take their elements in the order of their ids, on every run.
             with tf.control_dependencies(taken):
                 elements.append(_dequeued(queue))
             taken = [one for one in tf.nest.flatten(elements[-1]) if tf.is_tensor(one)]
@@ -125,11 +125,7 @@ def _loop(
     iterations: Callable[[list[list[Any]]], list[list[Any]]],
     starts: list[list[Any]],
 ) -> list[list[Any]]:
-    """A loop over the values of several replicas; the first one's decide when it ends.
-
-    Returns:
-        For each replica, the number of iterations and its last values.
-    """
+    """A loop over all replicas' values until the first one's end it; results start with a count."""
     size = len(starts[0])
 
     def split(values: Any) -> list[list[Any]]:
@@ -159,7 +155,7 @@ def _loop(
 def _iteration(
     body: Callable[..., Any], values: list[Any], element: tuple[tuple[Any, ...], dict[str, Any]]
 ) -> list[Any]:
-    """Runs a body once: something to wait for, and the new values."""
+    """Runs a body once; the first result is a scalar to wait for, the others are the new values."""
     arguments, keywords = element
     with StateUpdates() as updates:
         results = _as_list(body(*values, *arguments, **keywords))
@@ -179,7 +175,7 @@ def _local_replicas(strategy: Any) -> int:
 
 
 def _dequeued(queue: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The next element of a queue, as the arguments that a body takes it by."""
+    """The next element of a queue, as the positional and keyword arguments of a body."""
     if queue is None:
         return (), {}
     element = queue.dequeue()
@@ -197,7 +193,7 @@ def _as_list(values: Any) -> list[Any]:
     return list(values) if isinstance(values, (list, tuple)) else [values]
 
 
-# `ipu_compiler.compile`: calling a function as one computation.
+# `ipu_compiler.compile`: building a function as one computation.
 
 
 def compile(  # noqa: A001 - published name

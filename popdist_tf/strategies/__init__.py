@@ -1,1 +1,1 @@
-"""Distribution strategies over the host network, under any module path of the published tree."""
+"""Distribution strategies over the host network, and their replicas, variables and reductions."""

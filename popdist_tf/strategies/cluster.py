@@ -1,4 +1,4 @@
-"""Clusters described by ``TF_CONFIG``: wanted by one strategy, in the way of the others."""
+"""The base class of the strategies, and the check for clusters that ``TF_CONFIG`` describes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,8 @@ from popdist_tf.errors import StrategyError
 def refuse_tf_config(strategy: str) -> None:
     """Refuses to create a Horovod strategy where ``TF_CONFIG`` describes several tasks.
 
-    TensorFlow's estimators would take the cluster from there and wait for its servers, whatever the
-    strategy says.
-
-    Args:
-        strategy: The strategy's name, for the message.
+    TensorFlow's estimators would read the cluster from ``TF_CONFIG`` and wait for its servers,
+    whatever the strategy says.
 
     Raises:
         StrategyError: ``TF_CONFIG`` names more than one task.
@@ -39,20 +36,17 @@ def refuse_tf_config(strategy: str) -> None:
         )
 
 
-# What all strategies share at their surface.
-
-
 class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
-    """A strategy whose workers talk over the host network.
+    """A strategy whose workers communicate over the host network.
 
-    It offers what both TensorFlow 1 programs (`experimental_run_v2`) and current ones (`gather`)
-    call.
+    The class offers the methods of TensorFlow 1 programs (`experimental_run_v2`) and of current
+    programs (`gather`).
     """
 
     _collective_key_base = 0  # published; TensorFlow's mirrored strategies read it
 
     def experimental_run_v2(self, fn: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs a function on every replica: the name that TensorFlow 1 had for `run`."""
+        """Runs a function on every replica, as `run` does; the name is TensorFlow 1's."""
         return self.run(fn, args=args, kwargs=kwargs)
 
     def gather(self, value: Any, axis: int) -> Any:

@@ -1,4 +1,7 @@
-"""Reduction over local replicas first, then over the instances: one trip over the host network."""
+"""Reductions over the local replicas first, then over the instances.
+
+So each value is sent over the host network once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HostCrossDeviceOps(cross_device_ops.CrossDeviceOps):  # type: ignore[misc]
-    """Cross-device operations of strategies whose workers talk over the host network.
+    """Cross-device operations of strategies whose workers communicate over the host network.
 
     Args:
         collectives: The job's collectives.
@@ -29,23 +32,17 @@ class HostCrossDeviceOps(cross_device_ops.CrossDeviceOps):  # type: ignore[misc]
 
     @property
     def _num_between_graph_workers(self) -> int:
-        # With 1, the base class answers a single local value itself, without any communication.
+        # With 1, the base class returns a single local value unreduced, without any communication.
         return self._collectives.size
 
     def reduce_over_instances(self, reduce_op: Any, value: Any, local_count: int = 1) -> Any:
         """Reduces one value of this instance with those of the others.
 
-        Args:
-            reduce_op: SUM or MEAN.
-            value: A tensor or IndexedSlices.
-            local_count: How many replicas' values are summed in ``value`` already; MEAN divides by
-                the replicas of all instances.
-
-        Returns:
-            The reduced value. A MEAN of integers is a float64, as true division gives.
+        ``value`` is already the sum of ``local_count`` replicas; MEAN divides by the replicas of
+        all instances. A MEAN of integers is a float64.
 
         Raises:
-            StrategyError: Another reduction.
+            StrategyError: The reduction is neither SUM nor MEAN.
         """
         check_reduction(reduce_op)
         total = (
@@ -73,7 +70,7 @@ class HostCrossDeviceOps(cross_device_ops.CrossDeviceOps):  # type: ignore[misc]
     def batch_reduce_implementation(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any
     ) -> list[Any]:
-        """Reduces many values; each travels as soon as it exists. Called by TensorFlow."""
+        """Reduces many values; each is sent as soon as it exists. Called by TensorFlow."""
         return [
             self.reduce_implementation(reduce_op, value, destinations, options)
             for value, destinations in value_destination_pairs
@@ -89,13 +86,6 @@ class HostCrossDeviceOps(cross_device_ops.CrossDeviceOps):  # type: ignore[misc]
 
     def gather_over_instances(self, value: Any, axis: int) -> Any:
         """Concatenates the instances' values along an axis, in rank order.
-
-        Args:
-            value: At least one dimension.
-            axis: The dimension, from the left or (negative) from the right.
-
-        Returns:
-            The concatenation.
 
         Raises:
             StrategyError: A scalar, which has no axis to gather along.
@@ -123,13 +113,10 @@ class HostCrossDeviceOps(cross_device_ops.CrossDeviceOps):  # type: ignore[misc]
 
 
 def check_reduction(reduce_op: Any) -> None:
-    """Refuses what is neither a sum nor a mean.
-
-    Args:
-        reduce_op: The reduction asked for.
+    """Refuses reductions other than SUM and MEAN.
 
     Raises:
-        StrategyError: It is neither.
+        StrategyError: It is another reduction.
     """
     if reduce_op not in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
         raise StrategyError(
@@ -141,24 +128,10 @@ def check_reduction(reduce_op: Any) -> None:
 
 
 def is_per_replica(value: Any) -> bool:
-    """Whether a value holds one value for each local replica.
-
-    Args:
-        value: Any value.
-
-    Returns:
-        True for what `tf.distribute` calls distributed values.
-    """
+    """Whether a value holds one value for each local replica, as `tf.distribute` sees it."""
     return isinstance(value, values.DistributedValues)
 
 
 def is_mirrored(value: Any) -> bool:
-    """Whether a value is known to be the same on every replica.
-
-    Args:
-        value: Any value.
-
-    Returns:
-        True for mirrored values and variables.
-    """
+    """Whether a value is known to be the same on every replica."""
     return bool(distribute_utils.is_mirrored(value))

@@ -8,16 +8,10 @@ from popdist_tf.errors import TooLateError
 
 
 def replica_devices(count: int) -> tuple[str, ...]:
-    """The compute devices of this instance's replicas.
+    """The names of the compute devices of this instance's replicas, one for each.
 
-    GPUs where this process sees enough of them, else the CPU, cut into logical devices where there
-    is more than one replica. Cutting must come before TensorFlow starts.
-
-    Args:
-        count: Replicas of this instance.
-
-    Returns:
-        Device names, one for each replica.
+    The devices are GPUs where this process sees enough of them. Otherwise they are the CPU, split
+    into logical devices for several replicas, which must happen before TensorFlow starts.
 
     Raises:
         TooLateError: TensorFlow has started with fewer logical devices.

@@ -1,8 +1,8 @@
-"""What the Horovod strategies do inside: mirrored replicas here, Horovod between the instances.
+"""The extended class of the Horovod strategies: mirrored local replicas, Horovod between instances.
 
-Derived from the mirrored strategy's extended class, whose replicas of one process it keeps, and not
-(as the original) from the collective one, whose own collectives would quietly answer for one worker
-where ours are not called.
+It derives from the extended class of TensorFlow's mirrored strategy, and not from the collective
+strategy's (as the original). The collective strategy's own collectives would return one worker's
+values, without an error, wherever ours are not called.
 """
 
 from __future__ import annotations
@@ -41,20 +41,16 @@ if TYPE_CHECKING:
 
 # Whether code is "on the device", which decides between reductions on devices and on hosts.
 #
-# On the original hardware `tf.device` told the two apart. Here both run on the same processors,
-# and what is left of the distinction is how a plain tensor counts: once for each replica of the
-# instance inside `strategy.run` or an `ipu_scope`, and once for the instance outside.
+# On the original hardware, `tf.device` separates the two. Here both run on the same processors,
+# and the only difference is how a plain tensor counts: once for each replica of the instance
+# inside `strategy.run` or an `ipu_scope`, and once for the instance outside.
 
 
 _on_device: ContextVar[bool] = ContextVar("popdist_on_device", default=False)
 
 
 def on_device() -> bool:
-    """Whether the code that is being built or run stands for device code.
-
-    Returns:
-        True inside `strategy.run` and `ipu_scope`.
-    """
+    """Whether the code that is being built or run is inside `strategy.run` or an `ipu_scope`."""
     return _on_device.get()
 
 
@@ -69,7 +65,7 @@ def device_code() -> Iterator[None]:
 
 
 def _with_state_updates(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """In a graph of TensorFlow 1, a function whose results depend on its layers' updates."""
+    """In a graph of TensorFlow 1, makes a function's results depend on its layers' updates."""
     if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
         return fn
 
@@ -95,8 +91,8 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         collectives: The job's collectives.
         devices: One compute device for each local replica.
         variable_device: Where variables live; None for their replica's own device.
-        reduce_on_device: Whether reductions in device code are carried out. The original offers to
-            leave them out, for programs that reduce by other means.
+        reduce_on_device: Whether reductions in device code are carried out. Programs that reduce by
+            other means switch them off, as in the original.
     """
 
     def __init__(
@@ -117,11 +113,11 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         self._weights: list[tuple[str, weakref.ref[Any]]] = []
         self._host_ops = HostCrossDeviceOps(collectives)
         super().__init__(strategy, devices=list(devices), cross_device_ops=self._host_ops)
-        # A local replica without an element ends the data for all of them, as the original has it;
-        # TensorFlow would feed it an empty batch.
+        # A local replica without an element ends the data for all of them, as in the original;
+        # TensorFlow would feed the replica an empty batch.
         self.experimental_enable_get_next_as_optional = False
 
-    # Who takes part.
+    # Members of the job.
 
     @property
     def _num_replicas_in_sync(self) -> int:
@@ -134,7 +130,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
 
     @property
     def replicas_per_step(self) -> int:
-        """How many elements of its data set a step of this instance takes."""
+        """How many elements of its data set a step of this instance consumes."""
         return len(self._devices)
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
@@ -167,7 +163,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         return self._collectives.rank == 0
 
     def _use_merge_call(self) -> bool:
-        # Otherwise TensorFlow's own collectives, of this process alone, take over under XLA.
+        # Otherwise, under XLA, TensorFlow would use its own collectives, of this process alone.
         return True
 
     def _configure(
@@ -241,17 +237,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         return self._reduce_nest(reduce_op, value, destinations, options)
 
     def reduce_over_replicas(self, reduce_op: Any, value: Any) -> Any:
-        """Reduces a value of device code that a program asks to be reduced.
-
-        It is carried out also where the strategy's own reductions in device code are left out.
-
-        Args:
-            reduce_op: SUM or MEAN.
-            value: A value of each replica, or one of all.
-
-        Returns:
-            The reduced value, the same on every replica.
-        """
+        """Reduces a value of device code on request, also where ``reduce_on_device`` is off."""
         return self._reduce_nest(reduce_op, value, value, None)
 
     def _reduce_nest(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
@@ -294,8 +280,8 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         gathered = self._host_ops.gather_over_instances(value, axis)
         return self._host_ops.broadcast(gathered, destinations)
 
-    # Input. The program shards over instances and batches for one replica; nothing is re-sharded
-    # or re-batched behind its back.
+    # Input. The program shards over instances and batches for one replica; the strategy does not
+    # shard or batch again.
 
     def _input_context(self) -> Any:
         return distribute_lib.InputContext(

@@ -62,7 +62,7 @@ class IPUMultiWorkerStrategy(HostStrategy):
 
 
 def _check_cluster(cluster_resolver: Any) -> None:
-    """Refuses a cluster of no tasks, in the words of who forgot to describe it."""
+    """Refuses a cluster without tasks in a job of several instances."""
     size = popdist.getNumInstances()
     if not cluster_resolver.cluster_spec().jobs and size > 1:
         raise StrategyError(

@@ -1,4 +1,8 @@
-"""The strategy for PopDist jobs: every replica of every instance in sync."""
+"""The strategies over Horovod, and the strategy of a single instance.
+
+`PopDistStrategy` runs all replicas of a PopDist job, `IPUHorovodStrategy` one replica for each
+Horovod rank, and `IPUStrategy` one process without communication.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ from popdist_tf.strategies.devices import replica_devices
 from popdist_tf.strategies.extended import HorovodExtended
 from popdist_tf.versions import correct_epoch_steps
 
-# How many steps an epoch has where an instance runs several replicas.
+# The number of steps in an epoch, where an instance runs several replicas.
 #
-# Every replica takes a batch of its own, so a step of an instance with R replicas takes R batches.
-# Keras counts the batches of a data set before the strategy sees it, would wait for R times as many
-# steps as there are, and then ends the training early with a warning. The correction applies under
-# our strategies alone; the original's Keras extensions do the same.
+# A step of an instance with R replicas consumes R batches, one for each replica. Keras counts the
+# batches of a data set before the strategy divides them. It would expect R times as many steps as
+# there are, and end the training early with a warning. The correction applies under our strategies
+# alone, as in the original's Keras extensions.
 
 
 def count_replica_steps() -> None:
@@ -92,11 +96,8 @@ class PopDistStrategy(HostStrategy):
 
     @property
     def supports_loss_scaling(self) -> bool:
-        """Whether optimizers may scale losses under this strategy: yes."""
+        """Whether optimizers may scale losses under this strategy: always true."""
         return True
-
-
-# The strategy for any Horovod job: one replica for each rank.
 
 
 class IPUHorovodStrategy(HostStrategy):
@@ -129,9 +130,6 @@ class IPUHorovodStrategy(HostStrategy):
         )
 
 
-# The strategy for one instance: no communication at all.
-
-
 class IPUStrategy(HostStrategy):
     """Runs on this process's device alone.
 
@@ -160,5 +158,5 @@ class IPUStrategy(HostStrategy):
 
     @property
     def supports_loss_scaling(self) -> bool:
-        """Whether optimizers may scale losses under this strategy: yes."""
+        """Whether optimizers may scale losses under this strategy: always true."""
         return True

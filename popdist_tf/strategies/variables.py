@@ -1,4 +1,4 @@
-"""The published variable classes, and where a variable's first value comes from."""
+"""The published variable classes, and the creation of distributed variables."""
 
 from __future__ import annotations
 
@@ -51,16 +51,7 @@ POLICIES = _by_synchronization(
 
 
 def evaluate_initial_value(initial_value: Any, dtype: Any) -> Any:
-    """The tensor that a variable is to start from.
-
-    Args:
-        initial_value: A tensor, something that converts to one, a callable that returns one, or a
-            value that waits for its checkpoint.
-        dtype: The variable's dtype, or None for the value's own.
-
-    Returns:
-        A tensor.
-    """
+    """The tensor that a variable starts from; calls functions and reads checkpoint values."""
     value = initial_value() if callable(initial_value) else initial_value
     if isinstance(value, trackable.CheckpointInitialValue):
         value = value.wrapped_value
@@ -72,15 +63,8 @@ def create_variable(
 ) -> Any:
     """Creates a distributed variable, with one component for each local replica.
 
-    Args:
-        extended: The extended class whose strategy owns the variable.
-        host_device: Where ON_WRITE variables live; None for their replica's own device. Variables
-            that each replica writes alone (ON_READ) always live with their replica.
-        next_creator: Creates one component.
-        kwargs: The arguments of the variable.
-
-    Returns:
-        A variable of one of the published classes.
+    ON_WRITE variables are placed on ``host_device`` if it is given. Variables that each replica
+    writes alone (ON_READ) are always placed on the replica's own device.
     """
     colocated = kwargs.pop("colocate_with", None)
     if colocated is not None and not hasattr(colocated, "_devices"):
@@ -100,7 +84,7 @@ def create_variable(
                     replica, device, primary, **kwargs
                 )
                 if primary is not None:
-                    # The slash makes TensorFlow take the name as it is, without any scope.
+                    # With a slash at its end, TensorFlow uses the name unchanged.
                     kwargs["name"] = f"{primary.name.split(':')[0]}/replica_{replica}/"
                 components.append(next_creator(**kwargs))
         return components

@@ -1,8 +1,7 @@
-"""Checkpoints from which a killed job goes on as if nothing had happened.
+"""Checkpoints from which a killed job resumes with identical results.
 
-`file` writes and reads one file atomically; `job` moves states between instances; `parts` says what
-of a model, an optimizer or a loader is shared and what is each instance's own; `randomness` knows
-the host's random streams; `checkpoint` puts them together.
+`file` reads and writes one file atomically, `parts` defines the state of each kind of object and
+moves states between instances, and `checkpoint` combines them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``Checkpoint``: everything that a run needs to go on bit for bit, in one file."""
+"""``Checkpoint``: the complete state of a run in one file, to resume it bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One file that is either the old one or the new one, whenever the power goes."""
+"""Atomic reading and writing of a checkpoint's file, and the host's random streams."""
 
 from __future__ import annotations
 
@@ -19,17 +19,13 @@ if TYPE_CHECKING:
 
 
 def write(path: Path, content: Any) -> None:
-    """Replaces a file.
+    """Replaces a file with tensors and plain values, nested.
 
-    The new content is complete on the disk before it takes the file's name, so a process that is
+    The new content is complete on the disk before it gets the file's name, so a process that is
     killed at any moment leaves a whole file.
 
-    Args:
-        path: The file.
-        content: Tensors and plain values, nested.
-
     Raises:
-        CheckpointError: It cannot be written; the file is as it was.
+        CheckpointError: It cannot be written; the file is unchanged.
     """
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
@@ -54,12 +50,6 @@ def write(path: Path, content: Any) -> None:
 def read(path: Path) -> Any:
     """Reads what `write` wrote; nothing in the file is executed.
 
-    Args:
-        path: The file.
-
-    Returns:
-        Its content.
-
     Raises:
         CheckpointError: It is not there, damaged, or holds something else.
     """
@@ -75,14 +65,7 @@ def read(path: Path) -> Any:
 
 
 def packed(content: Any, name: str) -> bytes:
-    """A state as bytes, checked to be one that can be read again.
-
-    Args:
-        content: Tensors and plain values, nested.
-        name: Whose state it is, for the message.
-
-    Returns:
-        The bytes.
+    """A state as bytes, checked to be readable again; ``name`` is for the message.
 
     Raises:
         CheckpointError: It holds something that is neither a tensor nor a plain value.
@@ -102,14 +85,7 @@ def packed(content: Any, name: str) -> bytes:
 
 
 def unpacked(content: bytes) -> Any:
-    """Reads what `packed` made.
-
-    Args:
-        content: The bytes.
-
-    Returns:
-        The state.
-    """
+    """Reads what `packed` made."""
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
@@ -129,15 +105,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-# The host's random streams, from which programs draw augmentations, masks and orders.
+# The host's random streams, for augmentations, masks and orders.
 
 
 def state() -> dict[str, Any]:
-    """Where the streams of this process stand.
-
-    Returns:
-        Plain values: torch's default streams, Python's, and numpy's where numpy is imported.
-    """
+    """The positions of torch's, Python's and (if imported) numpy's streams, as plain values."""
     version, numbers, gauss = random.getstate()
     kept: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -153,11 +125,7 @@ def state() -> dict[str, Any]:
 
 
 def restore(kept: dict[str, Any]) -> None:
-    """Puts the streams of this process where others stood.
-
-    Args:
-        kept: What `state` returned.
-    """
+    """Sets the streams of this process to the positions that `state` returned."""
     torch.set_rng_state(kept["torch"])
     version, numbers, gauss = kept["python"]
     random.setstate((version, tuple(numbers), gauss))

@@ -1,4 +1,7 @@
-"""What a checkpoint keeps of each kind of object: once for the job, or once an instance."""
+"""The state of each kind of object in a checkpoint, and its exchange between instances.
+
+Some state is saved once for the job, other state once for each instance.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,7 @@ if TYPE_CHECKING:
 
 
 def shared(part: Any) -> Any:
-    """What is equal on all instances and may be large.
-
-    Args:
-        part: A training model, a module, an optimizer, or anything with ``state_dict``.
-
-    Returns:
-        Its state; None where everything is the instance's own.
-    """
+    """The state that is equal on all instances and may be large; None where there is none."""
     if isinstance(part, TrainingExecutor):
         return {
             "module": part.state_dict(),
@@ -39,14 +35,7 @@ def shared(part: Any) -> Any:
 
 
 def own(part: Any) -> Any:
-    """What may differ between instances.
-
-    Args:
-        part: As for `shared`.
-
-    Returns:
-        Its state.
-    """
+    """The state that may differ between instances."""
     if isinstance(part, TrainingExecutor):
         return part.replica_state()
     if isinstance(part, nn.Module):
@@ -57,14 +46,7 @@ def own(part: Any) -> Any:
 
 
 def load(part: Any, for_all: Any, each: list[Any], index: int) -> None:
-    """Brings an object to a state.
-
-    Args:
-        part: As for `shared`.
-        for_all: What `shared` returned.
-        each: What `own` returned on each instance.
-        index: Which instance this is.
-    """
+    """Restores an object from the result of `shared` and those of `own` on each instance."""
     if isinstance(part, TrainingExecutor):
         part.load_state_dict(for_all["module"])
         if for_all.get(FACTOR) is not None:  # older files lack it
@@ -84,12 +66,7 @@ def load(part: Any, for_all: Any, each: list[Any], index: int) -> None:
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Loads an optimizer's state with the types that it was saved with.
 
-    Torch converts what it loads to the type of the parameter, which would round accumulators that
-    are kept in a wider one.
-
-    Args:
-        optimizer: The optimizer.
-        state: What its ``state_dict`` returned.
+    Torch converts loaded state to the parameter's type, which would round wider accumulators.
     """
     optimizer.load_state_dict(state)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -102,9 +79,6 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
 
 def require_parts(parts: dict[str, Any]) -> None:
     """Checks that everything in a checkpoint can be saved and loaded.
-
-    Args:
-        parts: What is to be kept, by name.
 
     Raises:
         CheckpointError: Something has no ``state_dict`` or ``load_state_dict``.
@@ -125,7 +99,7 @@ def _buffer_names(module: nn.Module) -> list[str]:
     return [name for name in module.state_dict() if name not in parameters]
 
 
-# Moves states between the instances of a job, of which only instance 0 touches the file.
+# Exchange of states between instances; only instance 0 reads and writes the file.
 
 
 Result = TypeVar("Result")
@@ -150,13 +124,7 @@ class Job:
 
     @classmethod
     def joined(cls, processes: int | None) -> Job:
-        """The job that this process belongs to.
-
-        Args:
-            processes: How many processes the models are trained by; None where no options say so.
-
-        Returns:
-            The job, whoever started it.
+        """The job of this process; ``processes`` is None where no options give their number.
 
         Raises:
             BackendError: No usable Horovod is installed, or it sees another job.
@@ -169,13 +137,10 @@ class Job:
         return cls(int(horovod.rank()), int(horovod.size()), horovod)
 
     def meet(self, call: str) -> None:
-        """Waits until all instances make a call that all have to make.
+        """Waits until all instances make the same call.
 
-        Horovod's ``join`` does not let one that trains on wait for ever: its exchange ends without
-        this instance, and it notices.
-
-        Args:
-            call: What they call, for the message.
+        Horovod's ``join`` does not let an instance that continues to train wait forever: its
+        exchange ends without this instance, and it detects that.
 
         Raises:
             CheckpointError: Others did something else.
@@ -194,14 +159,7 @@ class Job:
             ) from error
 
     def gathered(self, content: bytes) -> list[bytes]:
-        """What every instance has; all must call it.
-
-        Args:
-            content: What this one has.
-
-        Returns:
-            One entry an instance.
-        """
+        """The content of every instance, one entry each; all must call it."""
         if self.horovod is None:
             return [content]
         sizes = self.horovod.allgather(torch.tensor([len(content)]), name="popdist.state.sizes")
@@ -209,16 +167,10 @@ class Job:
         return [part.numpy().tobytes() for part in torch.split(joined, sizes.tolist())]
 
     def on_first(self, function: Callable[[], Result]) -> Result | None:
-        """Calls a function on instance 0 alone; all instances must call this.
-
-        Args:
-            function: What to call.
-
-        Returns:
-            What it returned, on instance 0; None on the others.
+        """Calls a function on instance 0 alone; all must call this. The others get None.
 
         Raises:
-            CheckpointError: It did, on instance 0; then it is raised on all of them.
+            CheckpointError: The function raised it on instance 0; then all instances raise it.
         """
         result, failure = None, b""
         if self.index == 0:
@@ -234,26 +186,11 @@ class Job:
         raise CheckpointError("PD307", "instance 0 failed", value=failure.decode())
 
     def from_first(self, content: bytes) -> bytes:
-        """Instance 0's bytes; all must call it.
-
-        Args:
-            content: They, on instance 0; not looked at on the others.
-
-        Returns:
-            They.
-        """
+        """Instance 0's bytes; all must call it, and the others' content is ignored."""
         return self.from_one(content, 0)
 
     def from_one(self, content: bytes, root: int) -> bytes:
-        """One instance's bytes; all must call it.
-
-        Args:
-            content: They, on that instance; not looked at on the others.
-            root: Its index.
-
-        Returns:
-            They.
-        """
+        """The bytes of instance ``root``; all must call it, and the others' content is ignored."""
         if self.horovod is None:
             return content
         size = self.horovod.broadcast(torch.tensor([len(content)]), root, name="popdist.state.size")

@@ -1,4 +1,4 @@
-"""Loading data for wrapped models."""
+"""Loading data for wrapped models: loaders, samplers, and batches from another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``AsynchronousDataAccessor``: another process keeps batches ready in shared memory."""
+"""``AsynchronousDataAccessor``: another process prepares batches in shared memory."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ class AsynchronousDataAccessor:
         self._stop = weakref.finalize(self, _end, self._connection, self._process)
         self._ring = self._first_answer(job.slots)
         self._generation = 0
-        # Whether an iteration takes up what is being read; otherwise it asks for a new epoch.
+        # Whether an iteration continues the epoch that is being read; otherwise it asks for a new
+        # one.
         self._going = job.early_preload
         self._indefinitely = job.load_indefinitely
         self.joins = rebatched_size is not None
@@ -161,7 +162,7 @@ class AsynchronousDataAccessor:
         return Ring(layout, slots, recv_handle(self._connection))
 
     def _receive(self) -> Any:
-        """The process's next message; its death is noticed like one."""
+        """The process's next message; the end of the process is detected as well."""
         wait([self._connection, self._process.sentinel])
         message = None
         if self._connection.poll():

@@ -1,4 +1,7 @@
-"""``DataLoader``: combined batches for a wrapped model, divided over the instances of the job."""
+"""``DataLoader``: combined batches for a wrapped model, divided over the instances of the job.
+
+`PositionedLoader` adds a position in the data, which checkpoints save and restore.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
-# A torch loader that knows where it stands, and can be sent there again.
+# A torch loader with a position that can be saved and restored.
 
 
 class PositionedLoader(torch.utils.data.DataLoader[Any]):
-    """Reads batches, and counts those that the program has been given.
+    """Reads batches, and counts the batches that the program has received.
 
     Args:
         dataset: The data.
-        reading: What of it is read, and in which order.
+        reading: Which samples are read, and in which order.
         **kwargs: As for ``torch.utils.data.DataLoader``, without samplers and batch size.
     """
 
@@ -40,7 +43,7 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         # Whether the next iteration starts at `_position`, and not in the epoch after it.
         self._waiting = True
         self._default_start = kwargs.get("multiprocessing_context") is None
-        # A loader in another process leaves it to its owner to go on to the next epoch.
+        # In another process, the loader's owner starts the next epoch.
         self._owned = False
         self._whole = dataset
         self._opening = False
@@ -60,10 +63,10 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         self._whole = dataset
 
     def state_dict(self) -> dict[str, Any]:
-        """Where in the data the program stands: behind the last batch that it was given.
+        """The program's position in the data: behind the last batch that it received.
 
         Returns:
-            Plain values. Read ahead by data workers does not count.
+            Plain values. Batches that data workers have read ahead do not count.
         """
         position = self._position
         if self._waiting and position.random is None and self.generator is not None:
@@ -71,13 +74,13 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         return position.state_dict(self._reading.data)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iteration go on where another run's loader stood.
+        """Makes the next iteration resume at the saved position of another run's loader.
 
-        That of a loader which stood behind its epoch's last batch is the next epoch.
-
-        What was read already is skipped by index; only an ``IterableDataset`` is read again up to
-        there. Torch's global generator is left as it is. Random transformations in data workers are
-        not replayed: draw them from the sample's index where a resumed run must repeat them.
+        If that loader had read its epoch's last batch, the next iteration is the next epoch.
+        Samples that were read already are skipped by index; only an ``IterableDataset`` is read
+        again up to the position. Torch's global generator does not change. Random transformations
+        in data workers are not replayed: derive them from the sample's index where a resumed run
+        must repeat them.
 
         Args:
             state: What `state_dict` returned; the loader must read the same data in the same way.
@@ -250,7 +253,7 @@ class DataLoader(PositionedLoader):
         return self._counted(iter(self._accessor), self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iteration go on where another run's loader stood.
+        """Makes the next iteration resume at the saved position of another run's loader.
 
         Args:
             state: What `state_dict` returned; see `PositionedLoader.load_state_dict`.
@@ -270,7 +273,7 @@ class DataLoader(PositionedLoader):
             self._accessor.start_from(self.state_dict())
 
     def terminate(self) -> None:
-        """Ends the process that keeps batches ready, where there is one."""
+        """Ends the process that prepares batches, where there is one."""
         if self._accessor is not None:
             self._accessor.terminate()
 

@@ -1,4 +1,4 @@
-"""What a loader reads and in which order: settled once, from the options and the arguments."""
+"""The plan of a loader: which samples it reads and in which order, from options and arguments."""
 
 from __future__ import annotations
 
@@ -51,35 +51,17 @@ class Reading:
     shared: str | None
 
     def in_pieces(self, rows: int) -> Reading:
-        """The same way through the data in smaller steps, to be joined to batches later.
-
-        Args:
-            rows: Samples of one step.
-
-        Returns:
-            That reading; its position still counts whole batches.
-        """
+        """The same plan in steps of ``rows`` samples; its position still counts whole batches."""
         return replace(self, batch_size=rows, drop_last=False)
 
     def part_of(self, dataset: Any) -> InstancePart | None:
-        """What this process reads of a data set.
-
-        Args:
-            dataset: The whole set.
-
-        Returns:
-            Its part; None where the set is not divided.
-        """
+        """The part of a data set that this process reads; None where the set is not divided."""
         if self.shared is None or not isinstance(self.sampler, PartitionSampler):
             return None
         return InstancePart(dataset, self.sampler)
 
     def loader_arguments(self) -> dict[str, Any]:
-        """How torch's loader is told.
-
-        Returns:
-            Its keyword arguments.
-        """
+        """Keyword arguments of torch's loader."""
         if self.in_batches:
             return {"batch_sampler": self.sampler}
         batching: dict[str, Any] = {"batch_size": self.batch_size}
@@ -90,7 +72,7 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a program asked of a loader; see `popdist_torch.DataLoader` for the fields."""
+    """A program's arguments for a loader; see `popdist_torch.DataLoader` for the fields."""
 
     options: Options
     dataset: Any
@@ -106,10 +88,7 @@ class Request:
     """Whether another process reads, which does not share this one's generators."""
 
     def reading(self) -> Reading:
-        """Settles what is read.
-
-        Returns:
-            The way through the data.
+        """Makes the plan.
 
         Raises:
             DataError: The arguments contradict each other, or the data cannot be divided.
@@ -204,7 +183,7 @@ class Request:
         return PartitionSampler(length, part, seed=seed)
 
     def _steps(self) -> int:
-        """Micro-batches that one replica takes in one call."""
+        """Micro-batches of one replica in one call."""
         batching = Batching.of(self.options)
         return batching.iterations * batching.accumulation
 
@@ -233,16 +212,10 @@ class Request:
 
 
 def require(holds: bool, what: str, value: object, *, hint: str | None = None) -> None:
-    """Checks a rule of the loader's arguments.
-
-    Args:
-        holds: Whether it is kept.
-        what: The rule.
-        value: What was seen.
-        hint: The fix.
+    """Checks a rule of the loader's arguments; ``value`` and ``hint`` go into the message.
 
     Raises:
-        DataError: It is not kept.
+        DataError: The rule does not hold.
     """
     if not holds:
         raise DataError("PD302", what, value=value, hint=hint)

@@ -51,14 +51,7 @@ class Share:
         return self.stop - self.start
 
     def positions(self, epoch: int) -> range:
-        """The positions to read in an epoch.
-
-        Args:
-            epoch: Number of the epoch, from 0.
-
-        Returns:
-            As many positions in every epoch.
-        """
+        """The positions to read in an epoch (from 0), as many in every epoch."""
         shift = self.leftover if epoch % 2 else 0
         return range(self.start + shift, self.stop + shift)
 
@@ -83,14 +76,9 @@ class Woven:
         return self.blocks * self.micro_batch * self.here.local_replicas
 
     def positions(self, epoch: int) -> Sequence[int]:
-        """The positions to read in an epoch.
+        """The positions to read in an epoch (from 0), as many in every epoch.
 
-        Args:
-            epoch: Number of the epoch, from 0.
-
-        Returns:
-            As many positions in every epoch: block by block, in each the rows of this process's
-            replicas.
+        They are sorted by block; each block has the rows of this process's replicas.
         """
         starts = np.arange(self.blocks) * (self.micro_batch * self.here.total_replicas)
         first = self.here.first_replica * self.micro_batch
@@ -101,17 +89,10 @@ class Woven:
 
 
 def share(length: int, samples_per_replica: int, here: Placement, *, drop_last: bool) -> Share:
-    """Divides a data set over the processes of a job.
+    """Divides a data set over the processes of a job, by PopTorch's rule.
 
-    Args:
-        length: Samples of the whole set, the same in every process.
-        samples_per_replica: Samples that one replica takes in one call of the model
-            (micro-batch x device iterations x accumulation).
-        here: The replicas of this process.
-        drop_last: Whether only whole global batches are read.
-
-    Returns:
-        This process's range.
+    ``samples_per_replica`` are the samples of one replica in one call (micro-batch x device
+    iterations x accumulation). With ``drop_last``, only whole global batches are read.
 
     Raises:
         DataError: Not one global batch fits, or processes would read unequal numbers of batches.
@@ -124,15 +105,6 @@ def share(length: int, samples_per_replica: int, here: Placement, *, drop_last: 
 
 def weave(length: int, micro_batch: int, steps: int, here: Placement) -> Woven:
     """Divides every micro-batch of the job over its processes; only whole global batches are read.
-
-    Args:
-        length: Samples of the whole set, the same in every process.
-        micro_batch: Samples of one replica's micro-batch.
-        steps: Micro-batches that one replica takes in one call of the model.
-        here: The replicas of this process.
-
-    Returns:
-        This process's part.
 
     Raises:
         DataError: Not one global batch fits.

@@ -1,7 +1,7 @@
-"""The process behind an accessor: reads batches into the ring for as long as there are free slots.
+"""The process behind an accessor, which reads batches into a ring of slots in shared memory.
 
-It waits on its pipe only: messages tell it which slots are free and when to start over, and the
-pipe's end tells it that the program is gone.
+The process waits on its pipe only. Messages tell which slots are free and when to start over; the
+end of the pipe tells that the program has ended.
 """
 
 from __future__ import annotations
@@ -34,15 +34,9 @@ if TYPE_CHECKING:
 
 
 def rebatched(batches: Iterable[Any], size: int, *, keep_rest: bool) -> Iterator[list[Any]]:
-    """Regroups rows.
+    """Regroups rows of equally nested batches: yields parts, in order, of ``size`` rows together.
 
-    Args:
-        batches: Batches of any numbers of rows, of equal nesting.
-        size: Rows that belong together.
-        keep_rest: Whether what is left over at the end comes as well.
-
-    Yields:
-        Parts of the batches, in order, whose rows add up to ``size``.
+    With ``keep_rest``, the last group may have fewer rows.
     """
     parts: list[Any] = []
     missing = size
@@ -77,7 +71,7 @@ def _cut(batch: Any, start: int, stop: int) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor[start:stop], batch)
 
 
-# Slots of shared memory through which batches travel from a data process.
+# The slots of shared memory that hold the batches.
 
 
 _ALIGNMENT = 64
@@ -112,15 +106,7 @@ class Field:
 
 
 def fields(tensors: Sequence[torch.Tensor], rows: int | None) -> list[Field]:
-    """Lays out a slot.
-
-    Args:
-        tensors: Those of the first batch.
-        rows: Rows that a slot must hold; None for as many as the first batch has.
-
-    Returns:
-        One field per tensor.
-    """
+    """The layout of a slot, from the tensors of the first batch; ``rows`` overrides their rows."""
     made: list[Field] = []
     start = 0
     for tensor in tensors:
@@ -160,14 +146,7 @@ class Ring:
         self._memory = mmap.mmap(self.file, slots * self._slot_bytes)
 
     def write(self, slot: int, pieces: Sequence[Any]) -> Any:
-        """Copies a batch into a slot.
-
-        Args:
-            slot: The slot.
-            pieces: Batches whose rows follow each other.
-
-        Returns:
-            The batch's nesting, with places for tensors.
+        """Copies the pieces of a batch into a slot; returns the nesting with places for tensors.
 
         Raises:
             DataError: The batch does not fit; batches must be shaped like the first one.
@@ -185,15 +164,7 @@ class Ring:
         return pytree.tree_unflatten(described, flat[0][1])
 
     def read(self, slot: int, nesting: Any) -> Any:
-        """Copies a batch out of a slot.
-
-        Args:
-            slot: The slot.
-            nesting: What `write` returned.
-
-        Returns:
-            The batch, in memory of its own.
-        """
+        """Copies a batch out of a slot into new memory; `write` returned the nesting."""
 
         def tensor(place: Place) -> torch.Tensor:
             view = self._view(slot, place.index)
@@ -278,12 +249,9 @@ class _StartOverError(Exception):
 
 
 def main(connection: Connection, pickled: bytes, inherited: Connection | None) -> None:
-    """Runs until the program says so, or is gone and with it its end of the pipe.
+    """Runs a pickled `Job` until the program ends it, or closes its end of the pipe.
 
-    Args:
-        connection: The pipe.
-        pickled: A `Job`.
-        inherited: The program's end of the pipe, where forking copied it.
+    ``inherited`` is the program's end of the pipe, where forking copied it.
     """
     if inherited is not None:
         inherited.close()
@@ -388,20 +356,16 @@ def _is_tensor(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor)
 
 
-# How data processes start beside a live MPI.
+# The start method of data processes while MPI is in use.
 
 
 def start_method() -> str | None:
-    """How torch's data workers start where the program has not said.
+    """The start method of torch's data workers where the program has not chosen one.
 
-    Forking is quick and needs neither picklable data sets nor a ``__main__`` guard, and works while
-    MPI talks through shared memory. Over a fabric that registers memory with the network card, the
-    copy of a process whose MPI is live can corrupt transfers of the original; there a fresh server
-    process does the forking.
-
-    Returns:
-        ``"forkserver"`` where host communication is live and spans hosts; else None, for the
-        platform's own way.
+    Forking is fast, needs neither picklable data sets nor a ``__main__`` guard, and works while MPI
+    uses shared memory. Over a network that registers memory with its card, a fork of a process with
+    live MPI can corrupt the original's transfers. So where host communication is live and spans
+    hosts the result is ``"forkserver"``; else it is None, for the platform's default.
     """
     if multiprocessing.get_start_method(allow_none=True) not in (None, "fork"):
         return None
@@ -409,11 +373,7 @@ def start_method() -> str | None:
 
 
 def communicating() -> bool:
-    """Whether host communication is live in this process.
-
-    Returns:
-        True once Horovod was initialised, by popdist or by the program.
-    """
+    """Whether popdist or the program has initialised Horovod in this process."""
     return backend.started() is not None
 
 

@@ -1,4 +1,4 @@
-"""Samplers: which samples a process reads in an epoch, from any place in it."""
+"""Samplers of the samples that a process reads, and positions from which a resumed job reads on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class EpochSampler(Sampler[Any]):
-    """A sampler that can be sent to any place of any epoch."""
+    """A sampler that can start at any place of any epoch."""
 
     def __init__(self) -> None:
         self._epoch = 0
@@ -27,16 +27,11 @@ class EpochSampler(Sampler[Any]):
         self._drawn: Iterator[Any] | None = None
 
     def start(self, epoch: int, skip: int) -> None:
-        """Sets what the next iteration reads.
-
-        Args:
-            epoch: Index of the epoch.
-            skip: Items at its start that are left out.
-        """
+        """Sets the epoch of the next iteration, and how many items at its start are skipped."""
         self._epoch, self._skip, self._drawn = epoch, skip, None
 
     def draw(self) -> None:
-        """Draws the epoch's order now, where iterating would."""
+        """Draws the epoch's order now instead of in the iteration."""
         if self._drawn is None:
             items = islice(iter(self._items()), self._skip, None)
             self._drawn = chain(list(islice(items, 1)), items)
@@ -74,11 +69,7 @@ class PartitionSampler(EpochSampler):
         return len(self._part)
 
     def indices(self) -> Sequence[int]:
-        """What is read in the epoch that was started last, skipped or not.
-
-        Returns:
-            Indices of samples of the whole set.
-        """
+        """The samples of the epoch that was started last, skipped ones included."""
         positions = self._part.positions(self._epoch)
         if self._seed is None:
             return positions
@@ -205,7 +196,7 @@ def _generator(seed: int, epoch: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(mixed[0] >> np.uint64(1)))
 
 
-# Where in its data a loader stands, so that a resumed job reads on instead of starting over.
+# Positions in the data, so that a resumed job reads on instead of starting over.
 
 
 @dataclass
@@ -223,35 +214,17 @@ class Position:
     random: torch.Tensor | None = None
 
     def next_epoch(self) -> Position:
-        """The start of the following epoch.
-
-        Returns:
-            That position.
-        """
+        """The start of the following epoch."""
         return Position(self.epoch + 1)
 
     def state_dict(self, data: str) -> dict[str, Any]:
-        """The position as plain values, for ``torch.save`` or JSON.
-
-        Args:
-            data: What is read, and how; a position means something there only.
-
-        Returns:
-            Numbers, text, and for ``random`` a list of bytes or None.
-        """
+        """The position as plain values, for ``torch.save`` or JSON; ``data`` describes the data."""
         random = None if self.random is None else self.random.tolist()
         return {"data": data, "epoch": self.epoch, "batch": self.batch, "random": random}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], data: str) -> Position:
         """Reads what `state_dict` wrote.
-
-        Args:
-            state: What it wrote.
-            data: What is read now, and how.
-
-        Returns:
-            The position.
 
         Raises:
             DataError: It is a position in other data, or none at all.

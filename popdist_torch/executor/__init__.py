@@ -1,1 +1,1 @@
-"""Running models: whole combined batches, replica by replica, instance by instance."""
+"""Execution of wrapped models: combined batches, local replicas, gradients, weights and outputs."""

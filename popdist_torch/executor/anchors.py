@@ -15,16 +15,12 @@ if TYPE_CHECKING:
 
 
 class Anchors:
-    """The tensors that ``options.anchorTensor`` names.
-
-    Args:
-        options: The model's options.
-    """
+    """The tensors that ``options.anchorTensor`` names."""
 
     def __init__(self, options: Options) -> None:
         self._named: dict[str, str] = dict(options.anchored_tensors)
         modes = options.values().get("anchor_modes", {})
-        # The last value is read where it is; others have to be kept while the call runs.
+        # The last value is read from the model; others have to be kept while the call runs.
         self._modes: dict[str, tuple[OutputMode, int]] = {
             short: mode
             for short, mode in modes.items()
@@ -37,12 +33,7 @@ class Anchors:
         self._kept = {short: [] for short in self._modes}
 
     def take(self, iteration: int, tensors: Callable[[], Mapping[str, torch.Tensor]]) -> None:
-        """Keeps what a device iteration has of the tensors, before its update.
-
-        Args:
-            iteration: The iteration, from 0.
-            tensors: What the model has, by name.
-        """
+        """Keeps the tensors of a device iteration (from 0), before its update."""
         if not self._modes:
             return
         present = tensors()
@@ -53,11 +44,7 @@ class Anchors:
                 self._kept[short].append(present[self._named[short]].detach().clone())
 
     def read(self, short: str, present: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """A copy of one tensor.
-
-        Args:
-            short: The program's name of it.
-            present: What the model has, by name.
+        """A copy of one tensor, by the program's name for it.
 
         Raises:
             Error: It was not named, or there is no such tensor.

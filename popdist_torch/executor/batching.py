@@ -1,10 +1,10 @@
-"""Batch algebra: which rows of a call's tensors go to which replica, when. Arithmetic only.
+"""Batch arithmetic: which rows of a call's tensors each replica receives, and when.
 
-A call brings tensors whose first dimension holds D x A x R micro-batches, the replica changing
-fastest: row block ``(d * A + a) * R + r`` goes to local replica ``r`` in accumulation step ``a`` of
-device iteration ``d`` (PopART glossary, "Input data shape"). Where replicas share input, R counts
-groups of them. The original leaves the order open where groups meet several iterations or
-accumulation steps; here it is the same.
+The first dimension of a call's tensors holds D x A x R micro-batches. The replica changes fastest:
+row block ``(d * A + a) * R + r`` goes to local replica ``r`` in accumulation step ``a`` of device
+iteration ``d`` (PopART glossary, "Input data shape"). Where replicas share input, R counts groups
+of them. The original does not define the order for groups with several iterations or accumulation
+steps; here the same formula holds.
 """
 
 from __future__ import annotations
@@ -41,12 +41,6 @@ class Batching:
     def of(cls, options: Options) -> Batching:
         """The counts that options set.
 
-        Args:
-            options: The options.
-
-        Returns:
-            The counts.
-
         Raises:
             BatchError: The replicas cannot be grouped as asked.
         """
@@ -72,32 +66,16 @@ class Batching:
 
     @property
     def parts(self) -> int:
-        """Micro-batches that one call brings."""
+        """Micro-batches of one call."""
         return self.iterations * self.accumulation * self.groups
 
     def part(self, iteration: int, step: int, replica: int) -> int:
-        """The place of one micro-batch among those of a call.
-
-        Args:
-            iteration: Device iteration, from 0.
-            step: Accumulation step, from 0.
-            replica: Local replica, from 0.
-
-        Returns:
-            Its index, from 0.
-        """
+        """The index of one micro-batch among those of a call; all indices start at 0."""
         group = replica % self.groups if self.orthogonal else replica // self.group_size
         return (iteration * self.accumulation + step) * self.groups + group
 
     def micro_batch(self, rows: int, name: str) -> int:
-        """Divides a tensor's first dimension.
-
-        Args:
-            rows: Its length; 1 for a tensor without dimensions.
-            name: What the tensor is, for the message.
-
-        Returns:
-            Rows of one micro-batch.
+        """Rows of one micro-batch, from the length of a tensor's first dimension.
 
         Raises:
             BatchError: The rows do not divide.

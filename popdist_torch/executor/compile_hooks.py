@@ -13,19 +13,14 @@ if TYPE_CHECKING:
 
 
 class CompileHook:
-    """A registered function.
-
-    Args:
-        hooks: Where it is registered.
-        key: Under which key.
-    """
+    """A registered function."""
 
     def __init__(self, hooks: Hooks, key: int) -> None:
         self._hooks = hooks
         self._key = key
 
     def remove(self) -> None:
-        """Registers it no longer."""
+        """Removes the function from the registered ones."""
         self._hooks.pop(self._key, None)
 
 
@@ -43,7 +38,7 @@ def registerPreCompileHook(hook: Callable[[], Any]) -> CompileHook:
         hook: A function without arguments.
 
     Returns:
-        What removes it.
+        An object whose ``remove`` removes the hook.
 
     Raises:
         OptionError: It cannot be called.
@@ -58,7 +53,7 @@ def registerPostCompileHook(hook: Callable[[], Any]) -> CompileHook:
         hook: A function without arguments.
 
     Returns:
-        What removes it.
+        An object whose ``remove`` removes the hook.
 
     Raises:
         OptionError: It cannot be called.
@@ -67,11 +62,7 @@ def registerPostCompileHook(hook: Callable[[], Any]) -> CompileHook:
 
 
 def run(hooks: Hooks) -> None:
-    """Calls registered functions in the order of their registration.
-
-    Args:
-        hooks: `before` or `after`.
-    """
+    """Calls the registered functions of `before` or `after`, in the order of their registration."""
     for hook in list(hooks.values()):
         hook()
 

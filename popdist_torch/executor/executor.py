@@ -1,4 +1,4 @@
-"""A wrapped model: the life cycle that training and inference share."""
+"""The base class of wrapped models: compilation, calls, weights and latencies."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _GRADIENT = "Gradient___"
 class Executor(ABC):
     """Runs a program's module on its device, a whole call at a time.
 
-    The first call (or `compile`) gives the device values of its own and fixes what calls look like.
-    Attributes of the module are reachable through the executor.
+    The first call (or `compile`) creates separate values on the device and fixes the arguments'
+    signature. Attributes of the module are reachable through the executor.
 
     Args:
         model: The module, or an executor of it.
-        options: Its options; frozen from here on.
-        default_output: What ``OutputMode.Default`` means.
+        options: Its options; the executor freezes them.
+        default_output: The mode that ``OutputMode.Default`` stands for.
         trains: Whether calls change the weights.
     """
 
@@ -67,7 +67,7 @@ class Executor(ABC):
         self._options = given.resolved(default_output)
         self._batching = Batching.of(self._options)
         self._trains = trains
-        # Programs change their module between train and eval; a live wrapper keeps its own.
+        # Programs switch their module between train and eval; a live wrapper keeps its own flags.
         self._training_flags = {part: part.training for part in self._user_model.modules()}
         self._anchors = Anchors(self._options)
         self._latencies = Latencies()
@@ -91,13 +91,13 @@ class Executor(ABC):
 
     @property
     def _executable(self) -> Replicas | None:
-        """What programs test to see whether the model is compiled."""
+        """Published name by which programs test whether the model is compiled."""
         return self._replicas
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Prepares the model for calls like this one, without running it.
 
-        Weights, buffers, optimizer state and random streams stay as they are.
+        Weights, buffers, optimizer state and random streams do not change.
 
         Args:
             *args: A full combined batch.
@@ -172,7 +172,7 @@ class Executor(ABC):
         return self._attached
 
     def copyWeightsToDevice(self) -> None:
-        """Copies the program's weights and buffers to the device, over those there.
+        """Copies the program's weights and buffers to the device, and overwrites the device's.
 
         Raises:
             Error: The model is not compiled.
@@ -232,7 +232,7 @@ class Executor(ABC):
         return result
 
     def replica_state(self) -> list[dict[str, Any]]:
-        """What each local replica has of its own: its random stream and its buffers.
+        """The state that each local replica has separately: its random stream and its buffers.
 
         Returns:
             One dictionary of plain values a replica; none before the first call.
@@ -243,10 +243,10 @@ class Executor(ABC):
         return replicas.rows(compiled.streams, compiled.model.buffers, self._options.placement)
 
     def load_replica_state(self, rows: list[dict[str, Any]]) -> None:
-        """Brings the local replicas to states of `replica_state`, at once or on the first call.
+        """Restores the local replicas from states of `replica_state`, at once or on the first call.
 
         Args:
-            rows: Those of all replicas of the job.
+            rows: The states of all replicas of the job.
 
         Raises:
             CheckpointError: They are of a job of another number of replicas.
@@ -284,12 +284,13 @@ class Executor(ABC):
         """Reads a tensor that ``options.anchorTensor`` named.
 
         Args:
-            short_name: The name that the program gave it.
+            short_name: The program's name for the tensor.
 
         Returns:
             A copy. A gradient is the one that the last update used: summed over all replicas of the
-            job, and divided as the options say. With an output mode of its own, what device
-            iterations had before their updates, along the first dimension, or their sum.
+            job, and divided as the options say. If the anchor has an output mode, the copy holds
+            the values of device iterations before their updates, along the first dimension, or
+            their sum.
 
         Raises:
             Error: It was not named, or there is no such tensor.
@@ -297,13 +298,13 @@ class Executor(ABC):
         return self._anchors.read(short_name, self._tensors())
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Takes an optimizer's hyper-parameters, where the model trains.
+        """Sets the optimizer; only models that train have one.
 
         Args:
             optimizer: The optimizer.
 
         Raises:
-            Error: It does not.
+            Error: The model does not train.
         """
         raise Error(
             "PD305",
@@ -313,7 +314,7 @@ class Executor(ABC):
         )
 
     def detachFromDevice(self) -> None:
-        """Brings everything back to the program's module; the next call attaches again.
+        """Copies all values to the program's module; the next call attaches again.
 
         Raises:
             Error: The device is not attached.
@@ -324,7 +325,7 @@ class Executor(ABC):
         self._attached = False
 
     def attachToDevice(self) -> None:
-        """Gives the model back to the device after `detachFromDevice`.
+        """Attaches the model to the device again after `detachFromDevice`.
 
         Raises:
             Error: The device is attached already, or the model is not compiled.
@@ -335,7 +336,7 @@ class Executor(ABC):
         self._attached = True
 
     def destroy(self) -> None:
-        """Ends the executor's hold on the program's module; a later call compiles anew."""
+        """Releases the program's module; a later call compiles again."""
         self._replicas = None
         self._forward = self._signature = None
         self._synthetic = None
@@ -359,7 +360,7 @@ class Executor(ABC):
         return self._latencies.compute.summary()
 
     def getHostIpuLatency(self) -> tuple[float, float, float]:
-        """How long a call's arguments take to the device.
+        """How long the transfer of a call's arguments to the device takes.
 
         Returns:
             Shortest, longest and mean, in seconds; zeros where nothing ran.
@@ -367,7 +368,7 @@ class Executor(ABC):
         return self._latencies.inputs.summary()
 
     def getIpuHostLatency(self) -> tuple[float, float, float]:
-        """How long a call's outputs take to the program.
+        """How long the transfer of a call's outputs to the program takes.
 
         Returns:
             Shortest, longest and mean, in seconds; zeros where nothing ran.
@@ -375,7 +376,7 @@ class Executor(ABC):
         return self._latencies.outputs.summary()
 
     def compilationTime(self) -> float:
-        """How long the model took to be prepared.
+        """How long the preparation of the model took.
 
         Returns:
             Seconds, all preparations together; zero before the first.
@@ -383,14 +384,14 @@ class Executor(ABC):
         return sum(self._latencies.compilation.seconds)
 
     def getPerfCounters(self) -> dict[str, list[list[float]]]:
-        """When the last call read its inputs and gave its outputs.
+        """When the last call read its inputs and returned its outputs.
 
         Returns:
             Four lists of seconds since an arbitrary moment: ``input`` and ``input_complete`` have a
             row for each input tensor and a value for each step (one micro-batch on every local
             replica), ``output`` and ``output_complete`` a row for each output tensor and a value
-            for each step whose outputs come back; sums come back once. They are empty where nothing
-            ran. The tensors of a step are taken together, so rows are equal.
+            for each step whose outputs are returned; sums are returned once. They are empty where
+            nothing ran. The tensors of a step are read together, so rows are equal.
         """
         return self._timeline.counters()
 
@@ -405,7 +406,7 @@ class Executor(ABC):
 
     @abstractmethod
     def _before_run(self) -> None:
-        """Takes over what the program has changed since the last call."""
+        """Applies the changes that the program has made since the last call."""
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         compile_hooks.run(compile_hooks.before)
@@ -429,7 +430,7 @@ class Executor(ABC):
         self._replicas = Replicas(model, streams, MarkedLayers(self._user_model))
         self._restore(self._replicas)
         self._signature = arguments.signature
-        # The device's values are fresh, so there is nothing to copy until somebody detaches.
+        # The device's values are new, so nothing needs to be copied until the program detaches.
         self._attached = self._options.connection_type != ConnectionType.Never
 
     def _restore(self, compiled: Replicas) -> None:
@@ -475,7 +476,7 @@ class Executor(ABC):
 
 
 def _require_module(model: Any) -> None:
-    """Refuses what is no module, and compiled ones: they hide losses and buffers."""
+    """Refuses objects that are no modules, and compiled modules, which hide losses and buffers."""
     if not isinstance(model, torch.nn.Module):
         raise Error(
             "PD390",

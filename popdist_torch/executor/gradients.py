@@ -1,4 +1,8 @@
-"""The gradients of one weight update: accumulated by backward passes, summed over instances."""
+"""The gradients of one weight update, accumulated by backward passes and summed over instances.
+
+Three classes share one interface: `Gradients` for one process, `SharedGradients` for several, and
+`OrderedGradients` for sums that do not depend on the layout of replicas.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,11 @@ class Gradients:
     One update is `begin`, a `backward` per micro-batch and replica, `end`.
 
     Args:
-        parameters: What is trained, in the order of the model.
-        divisor: What the sum over all backward passes and replicas is divided by.
+        parameters: The trained parameters, in the order of the model.
+        divisor: Divides the sum over all backward passes and replicas.
 
     Attributes:
-        parameters: What is trained.
+        parameters: The trained parameters.
         waited: Seconds spent waiting for other instances since the object was made.
     """
 
@@ -33,37 +37,25 @@ class Gradients:
         self._divisor = divisor
 
     def begin(self, facts: Sequence[int]) -> None:
-        """Starts an update without gradients.
-
-        Args:
-            facts: A number of 24 bits for each fact that must be equal on all instances.
-        """
+        """Starts an update without gradients; facts are 24-bit numbers, equal on all instances."""
         del facts
         for parameter in self.parameters:
             parameter.grad = None
 
     def backward(self, loss: torch.Tensor, seed: float, *, replica: int, last: bool) -> None:
-        """Adds the gradients of one replica's micro-batch.
+        """Adds the gradients of the sum of a loss's elements, times ``seed``, for one replica.
 
-        Args:
-            loss: The loss, of any shape; the sum of its elements is differentiated.
-            seed: Factor of the gradients.
-            replica: Local index of the replica.
-            last: Whether no other backward pass of this process follows in this update.
+        ``last`` says that this process runs no other backward pass in this update.
         """
         del replica, last
         torch.autograd.backward(loss, torch.full_like(loss, seed))
 
     def end(self, scale: float) -> None:
-        """Makes the gradients what the optimizer reads.
-
-        Args:
-            scale: The loss scaling, which they are divided by.
-        """
+        """Divides the gradients by the loss scaling and the divisor, for the optimizer."""
         self._multiply(1 / (scale * self._divisor))
 
     def release(self) -> None:
-        """Leaves the parameters alone from here on."""
+        """Removes all hooks from the parameters."""
 
     def _multiply(self, factor: float) -> None:
         present = [p.grad for p in self.parameters if p.grad is not None]
@@ -74,16 +66,16 @@ class Gradients:
 class SharedGradients(Gradients):
     """Gradients summed over all instances of the job.
 
-    In the last backward pass, a hook notes each gradient that is complete; slices of the exchange
-    whose gradients all are leave while the pass continues.
+    In the last backward pass, a hook notes each gradient that is complete. A slice of the exchange
+    is sent as soon as all of its gradients are complete, while the pass continues.
 
     Args:
-        parameters: What is trained, in the order of the model.
+        parameters: The trained parameters, in the order of the model.
         names: Their names.
-        divisor: What the sum over all backward passes and replicas is divided by.
+        divisor: Divides the sum over all backward passes and replicas.
         horovod: The module ``horovod.torch``, initialised.
-        label: Prefix for the names of what travels; equal on all instances.
-        facts: What must be equal on all instances at each update.
+        label: Prefix for the names of exchanged tensors; equal on all instances.
+        facts: The facts that must be equal on all instances at each update.
     """
 
     def __init__(
@@ -115,24 +107,13 @@ class SharedGradients(Gradients):
         ]
 
     def begin(self, facts: Sequence[int]) -> None:
-        """Starts an update without gradients.
-
-        Args:
-            facts: A number of 24 bits for each fact that must be equal on all instances.
-        """
+        """Starts an update without gradients; facts are 24-bit numbers, equal on all instances."""
         super().begin(facts)
         self._stated = list(facts)
         self._sum.begin()
 
     def backward(self, loss: torch.Tensor, seed: float, *, replica: int, last: bool) -> None:
-        """Adds the gradients of one replica's micro-batch; sends them off if they are the last.
-
-        Args:
-            loss: The loss, of any shape; the sum of its elements is differentiated.
-            seed: Factor of the gradients.
-            replica: Local index of the replica.
-            last: Whether no other backward pass of this process follows in this update.
-        """
+        """Adds the gradients of one replica's micro-batch; the last pass also sends the sums."""
         self._last = last
         try:
             super().backward(loss, seed, replica=replica, last=last)
@@ -140,18 +121,14 @@ class SharedGradients(Gradients):
             self._last = False
 
     def end(self, scale: float) -> None:
-        """Waits for the sums of all instances, which become the parameters' gradients.
-
-        Args:
-            scale: The loss scaling, which they are divided by.
-        """
+        """Waits for the sums over all instances, and stores them as the parameters' gradients."""
         self._sum.finish()
         self._facts.require_equal(self._sum.noted, self._instances)
         self.waited = self._sum.waited
         self._multiply(1 / scale)
 
     def release(self) -> None:
-        """Leaves the parameters alone from here on."""
+        """Removes all hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
 
@@ -171,23 +148,23 @@ _PIECE_BYTES = 32 << 20
 
 
 class OrderedGradients(Gradients):
-    """Gradients of all replicas of the job, added up in the order of their global indices.
+    """Gradients of all replicas of the job, summed in the order of their global indices.
 
-    Floating-point sums depend on their order, and MPI's depends on the number of ranks. Here every
-    replica's gradient is kept apart. Each instance receives its share of the elements of all
-    replicas (an alltoall), adds them up in the order of the replicas' global indices, and the sums
-    go to everybody (an allgather). So they are equal bit for bit, however replicas are laid out.
-    With one replica an instance that moves as many bytes as a ring allreduce; with several, every
-    replica's gradient travels, and all of them are kept in memory.
+    Floating-point sums depend on their order, and MPI's order depends on the number of ranks. Here
+    every replica's gradient is kept apart. Each instance receives its share of the elements of all
+    replicas (an alltoall) and sums them in the order of the replicas' global indices. All instances
+    receive the sums (an allgather). So the sums are equal bit for bit in every layout of replicas.
+    With one replica an instance, the two steps send as many bytes as a ring allreduce. With
+    several, every replica's gradient is sent, and all of them are kept in memory.
 
     Args:
-        parameters: What is trained, in the order of the model.
-        divisor: What the sum over all backward passes and replicas is divided by.
+        parameters: The trained parameters, in the order of the model.
+        divisor: Divides the sum over all backward passes and replicas.
         replicas: Number of replicas of each instance, in the order of the instances.
-        instance: Which instance this is.
+        instance: Index of this instance.
         horovod: The module ``horovod.torch``, initialised; None for a job of one instance.
-        label: Prefix for the names of what travels; equal on all instances.
-        facts: What must be equal on all instances at each update.
+        label: Prefix for the names of exchanged tensors; equal on all instances.
+        facts: The facts that must be equal on all instances at each update.
     """
 
     def __init__(
@@ -210,35 +187,20 @@ class OrderedGradients(Gradients):
         self._stated: list[int] = []
 
     def begin(self, facts: Sequence[int]) -> None:
-        """Starts an update without gradients.
-
-        Args:
-            facts: A number of 24 bits for each fact that must be equal on all instances.
-        """
+        """Starts an update without gradients; facts are 24-bit numbers, equal on all instances."""
         super().begin(facts)
         self._stated = list(facts)
         self._grads = [[None] * len(self.parameters) for _ in range(self._replicas[self._instance])]
 
     def backward(self, loss: torch.Tensor, seed: float, *, replica: int, last: bool) -> None:
-        """Adds the gradients of one replica's micro-batch to those of the same replica.
-
-        Args:
-            loss: The loss, of any shape; the sum of its elements is differentiated.
-            seed: Factor of the gradients.
-            replica: Local index of the replica.
-            last: Whether no other backward pass of this process follows in this update.
-        """
+        """Adds the gradients of one replica's micro-batch to those of the same replica."""
         for parameter, gradient in zip(self.parameters, self._grads[replica], strict=True):
             parameter.grad = gradient
         super().backward(loss, seed, replica=replica, last=last)
         self._grads[replica] = [parameter.grad for parameter in self.parameters]
 
     def end(self, scale: float) -> None:
-        """Adds up the gradients of all replicas, which become the parameters' gradients.
-
-        Args:
-            scale: The loss scaling, which they are divided by.
-        """
+        """Sums the gradients of all replicas, and stores them as the parameters' gradients."""
         started = time.perf_counter()
         used = self._used()
         for dtype in dict.fromkeys(p.dtype for p in self.parameters):
@@ -263,8 +225,8 @@ class OrderedGradients(Gradients):
         return sums[: len(mine)]  # type: ignore[no-any-return]
 
     def _sum(self, members: list[int], dtype: torch.dtype) -> None:
-        """Makes the sums of all gradients of one type."""
-        # A complex number travels as two real ones.
+        """Sums all gradients of one dtype."""
+        # A complex number is sent as two real ones.
         wide = _WIDER.get(dtype, dtype).to_real()
         width = 2 if dtype.is_complex else 1
         rows = torch.stack([self._flat(gradients, members, wide) for gradients in self._grads])
@@ -314,7 +276,7 @@ class OrderedGradients(Gradients):
 
 
 def _in_order(rows: torch.Tensor) -> torch.Tensor:
-    """Adds up rows one after the other; ``sum`` may take another order for another shape."""
+    """Adds rows one after the other; ``sum`` may use another order for another shape."""
     total = rows[0].clone()
     for row in rows[1:]:
         total += row

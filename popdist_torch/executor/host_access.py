@@ -1,9 +1,9 @@
-"""Brings a program's module up to date at the moment when the program reads from it.
+"""Lazy copies of newer values from the device into a program's module.
 
-After a call of a training executor the device holds newer weights and buffers than the program's
-module. Copying them back after every call would cost a pass over all of them. So while a module is
-wrapped, its parameters and buffers belong to subclasses of ``Parameter`` and ``Tensor`` that copy
-the newest values before any torch function reads the old ones.
+After a call of a training executor, the device holds newer weights and buffers than the program's
+module. Copying all of them back after every call would be slow. So while a module is wrapped, its
+parameters and buffers have subclasses of ``Parameter`` and ``Tensor``, which copy the newest values
+before any torch function reads the old ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class HostLink:
-    """Knows whether an executor holds newer values than a module, and how to copy them.
+    """Whether an executor holds newer values than a module, and the function that copies them.
 
     Attributes:
         version: How often newer values were copied; inference executors compare it.
@@ -34,19 +34,15 @@ class HostLink:
         self._bring: Callable[[], None] | None = None
 
     def outdated(self, bring: Callable[[], None]) -> None:
-        """Notes that the module is older than the device.
-
-        Args:
-            bring: Copies the device's values into the module.
-        """
+        """Marks the module as older than the device; ``bring`` copies the device's values."""
         self._bring = bring
 
     def up_to_date(self) -> None:
-        """Notes that there is nothing to copy."""
+        """Marks the module as up to date."""
         self._bring = None
 
     def refresh(self) -> None:
-        """Copies the newest values where the module is older."""
+        """Copies the newest values if the module is older."""
         if self._bring is not None:
             bring, self._bring = self._bring, None
             bring()
@@ -96,7 +92,7 @@ class HostParameter(_Followed, nn.Parameter):
         return nn.Parameter(self.detach().clone(), requires_grad=self.requires_grad)
 
     def replicaGrouping(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Raises: all replicas of a job have the same weights.
+        """Refuses: all replicas of a job have the same weights.
 
         Raises:
             NotOnHostError: Always.
@@ -129,11 +125,7 @@ that was made before has to notice. Modules hold nothing of it, so that their co
 
 
 def times_brought(module: nn.Module) -> int:
-    """How often executors, live and destroyed ones, brought newer values to a module.
-
-    Args:
-        module: The module; where its values are older than an executor's, they are brought first.
-    """
+    """How often any executor, live or destroyed, copied newer values; copies pending ones first."""
     link = link_of(module)
     if link is not None:
         link.refresh()
@@ -143,9 +135,6 @@ def times_brought(module: nn.Module) -> int:
 
 def require_unwrapped(module: nn.Module) -> None:
     """Checks that no part of a module is wrapped for training.
-
-    Args:
-        module: The module.
 
     Raises:
         Error: A part of it is.
@@ -160,15 +149,7 @@ def require_unwrapped(module: nn.Module) -> None:
 
 
 def follow(tensors: Iterable[torch.Tensor], link: HostLink) -> bool:
-    """Makes tensors copy the newest values when they are read.
-
-    Args:
-        tensors: Parameters and buffers of one module.
-        link: Their link.
-
-    Returns:
-        Whether all of them do; tensors of a program's own classes do not.
-    """
+    """Makes tensors copy the newest values when read; false if a tensor's class prevents that."""
     complete = True
     for tensor in tensors:
         kind = type(tensor)
@@ -180,13 +161,7 @@ def follow(tensors: Iterable[torch.Tensor], link: HostLink) -> bool:
 
 
 def unfollow(module: nn.Module, tensors: Iterable[torch.Tensor], link: HostLink) -> None:
-    """Makes tensors plain again, with their newest values.
-
-    Args:
-        module: The module that was wrapped.
-        tensors: Its tensors; those that `follow` changed become plain.
-        link: Their link.
-    """
+    """Makes the tensors that `follow` changed plain again, with their newest values."""
     link.refresh()
     for part in module.modules():
         _finished[part] = _finished.get(part, 0) + link.version
@@ -197,7 +172,7 @@ def unfollow(module: nn.Module, tensors: Iterable[torch.Tensor], link: HostLink)
 
 
 def plain_class(kind: type) -> type:
-    """The class that a tensor has while an executor runs; its own where it is not followed."""
+    """The class that a tensor has while an executor runs; its own if `follow` did not change it."""
     return _PLAIN.get(kind, kind)
 
 
@@ -205,15 +180,11 @@ _OF_THE_PROGRAM = "_popdist_class_of_the_program"
 
 
 def add_destroy(module: nn.Module, destroy: Callable[[], None]) -> None:
-    """Gives a wrapped module the method ``destroy`` that PopTorch gives it.
+    """Adds the method ``destroy`` to a wrapped module, as PopTorch does.
 
-    The module gets a class of its own for as long as it is wrapped; its copies and saved files are
-    of the program's class. Modules that have a ``destroy``, or whose class takes no part in this,
-    are left as they are.
-
-    Args:
-        module: The module.
-        destroy: What the method calls.
+    The module gets a separate class while it is wrapped; its copies and saved files are of the
+    program's class. Modules with a ``destroy`` of their own do not change, nor do modules whose
+    class cannot be replaced.
     """
     kind = type(module)
     if type(kind) is not type or hasattr(module, "destroy"):
@@ -222,7 +193,8 @@ def add_destroy(module: nn.Module, destroy: Callable[[], None]) -> None:
     def reduced(self: nn.Module, protocol: Any) -> Any:
         made = kind.__reduce_ex__(self, protocol)
         if made[0] is copyreg.__newobj__:  # type: ignore[attr-defined]  # the usual one
-            # Pickle insists that `__newobj__` makes the very class; this says the same.
+            # Pickle requires the exact class with `__newobj__`; `_reconstructor` has the same
+            # effect.
             return (copyreg._reconstructor, (kind, object, None), *made[2:])  # type: ignore[attr-defined]  # noqa: SLF001
         return (made[0], tuple(kind if p is wrapped else p for p in made[1]), *made[2:])
 

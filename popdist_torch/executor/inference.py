@@ -1,4 +1,4 @@
-"""``inferenceModel``: runs a module without changing its weights."""
+"""``inferenceModel``: runs a module forward without changing its weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class InferenceExecutor(Executor):
-    """Runs a module forward; every instance for itself.
+    """Runs a module forward, on each instance separately.
 
     Where the module is being trained by a training executor, each call runs the newest weights.
 
@@ -50,7 +50,7 @@ class InferenceExecutor(Executor):
         self._seen_version = times_brought(self._user_model)
 
     def _before_run(self) -> None:
-        """Takes the newest weights of a module in training."""
+        """Copies the newest weights of a module that is being trained."""
         if (version := times_brought(self._user_model)) != self._seen_version:
             self.copyWeightsToDevice()
             self._seen_version = version

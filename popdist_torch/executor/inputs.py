@@ -1,4 +1,4 @@
-"""The arguments of a call: their fixed signature, and the rows that each micro-batch gets."""
+"""The arguments of a call: their fixed signature, and the rows of each micro-batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Signature:
-    """What must stay the same from call to call.
+    """The part of the arguments that must not change between calls.
 
     Attributes:
         structure: The nesting of the arguments by the names that ``forward`` gives them.
@@ -38,8 +38,8 @@ class Arguments:
     Attributes:
         signature: Their signature.
         values: The leaves.
-        call: Makes positional and keyword arguments of arguments by name.
-        taken: When each micro-batch was taken, and when that was done, in seconds.
+        call: Converts arguments by name into positional and keyword arguments.
+        taken: For each micro-batch, the start and end of reading its rows, in seconds.
     """
 
     signature: Signature
@@ -48,23 +48,11 @@ class Arguments:
     taken: list[tuple[float, float]] = field(default_factory=list, compare=False)
 
     def tensors(self) -> int:
-        """How many tensors there are.
-
-        Returns:
-            Their number.
-        """
+        """The number of tensors."""
         return sum(isinstance(value, torch.Tensor) for value in self.values)
 
     def micro_batch(self, part: int, batching: Batching) -> tuple[Any, Any]:
-        """The arguments of one micro-batch.
-
-        Args:
-            part: Its place among those of the call.
-            batching: The batch algebra.
-
-        Returns:
-            Positional and keyword arguments of the model.
-        """
+        """Positional and keyword arguments of one micro-batch; ``part`` is its index."""
         started = time.perf_counter()
         rows = [_rows(value, part, batching) for value in self.values]
         self.taken.append((started, time.perf_counter()))
@@ -78,18 +66,10 @@ def collect(
     device: torch.device,
     forward: inspect.Signature | None = None,
 ) -> Arguments:
-    """Checks a call's arguments and brings them to the device.
+    """Checks a call's arguments, moves them to the device, and detaches them from any graph.
 
-    Args:
-        args: Positional arguments; tensors of shape ``[D * A * R * mb, ...]`` among them.
-        kwargs: Keyword arguments.
-        batching: The batch algebra.
-        device: Where the model runs.
-        forward: The signature of the model's ``forward``, which gives arguments their names; None
-            where only their places count.
-
-    Returns:
-        The arguments; tensors detached from any graph of the caller.
+    ``forward`` is the signature that gives arguments their names; with None, only their positions
+    count.
 
     Raises:
         BatchError: A tensor's first dimension does not divide.
@@ -111,14 +91,10 @@ def collect(
 
 
 def synthetic(arguments: Arguments) -> Arguments:
-    """Replaces a call's tensors by generated ones, for measuring without loading any.
+    """Replaces a call's tensors by generated ones of equal shape and type, for benchmarks.
 
-    Args:
-        arguments: The call's arguments.
-
-    Returns:
-        The same shapes and types: floating-point numbers are drawn from a normal distribution, the
-        same in every call; whole numbers are zero, which is a valid class, index or word.
+    Floating-point numbers are drawn from a normal distribution, the same in every call. Integers
+    are zero, which is a valid class, index or word.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -135,10 +111,6 @@ def synthetic(arguments: Arguments) -> Arguments:
 
 def require_same(expected: Signature, seen: Signature) -> None:
     """Checks that a call has the signature of the first one.
-
-    Args:
-        expected: Of the first call.
-        seen: Of this call.
 
     Raises:
         Error: They differ.
@@ -167,7 +139,7 @@ def require_same(expected: Signature, seen: Signature) -> None:
 def _bound(
     signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Callable[[dict[str, Any]], tuple[Any, Any]]]:
-    """Arguments by the names of ``forward``, and what makes a call of such arguments."""
+    """Arguments by the names of ``forward``, and the function that turns them back into a call."""
     if signature is None:
         places = {str(place): value for place, value in enumerate(args)} | dict(kwargs)
         return places, lambda named: (
@@ -189,7 +161,7 @@ def _bound(
 def _refused(
     signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any], why: str
 ) -> Error:
-    """The error for arguments that a model does not take."""
+    """The error for arguments that a model does not accept."""
     parameters = signature.parameters.values()
     single = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     by_place = [p.name for p in parameters if p.kind in single]
@@ -213,7 +185,7 @@ def _refused(
 
 
 def _missing(missing: Iterable[str], unexpected: Iterable[str]) -> list[str]:
-    """PopTorch's words for arguments that are not there, or should not be."""
+    """PopTorch's messages for missing and unexpected arguments."""
     return [
         f"{kind} arguments: {', '.join(sorted(names))}."
         for kind, names in (("Missing", set(missing)), ("Unexpected", set(unexpected)))
@@ -222,7 +194,7 @@ def _missing(missing: Iterable[str], unexpected: Iterable[str]) -> list[str]:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    """Whether two leaves are the same; those that cannot be compared are if they are one object."""
+    """Whether two leaves are equal; leaves that cannot be compared must be one object."""
     try:
         return first is second or bool(first == second)
     except (RuntimeError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""How long the parts of calls take."""
+"""Measurement of how long the parts of calls take, and when the steps of a call ran."""
 
 from __future__ import annotations
 
@@ -26,21 +26,13 @@ class Spans:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Times what runs inside.
-
-        Yields:
-            Nothing.
-        """
+        """Times what runs inside."""
         started = time.perf_counter()
         yield
         self.seconds.append(time.perf_counter() - started)
 
     def summary(self) -> tuple[float, float, float]:
-        """Shortest, longest and mean duration.
-
-        Returns:
-            Seconds; zeros where nothing ran.
-        """
+        """Shortest, longest and mean duration in seconds; zeros where nothing ran."""
         if not self.seconds:
             return 0.0, 0.0, 0.0
         return min(self.seconds), max(self.seconds), sum(self.seconds) / len(self.seconds)
@@ -48,13 +40,13 @@ class Spans:
 
 @dataclass
 class Latencies:
-    """The parts of a call.
+    """The durations of the parts of calls.
 
     Attributes:
-        total: All of it.
-        inputs: Checking arguments and bringing them to the device.
+        total: The whole call.
+        inputs: Checking arguments and moving them to the device.
         compute: Forward and backward passes, updates, and waiting for the exchange.
-        outputs: Joining what comes back.
+        outputs: Joining the returned outputs.
         compilation: Copying the model to the device, before the first call.
     """
 
@@ -67,13 +59,13 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What one call did when, step by step: a step runs one micro-batch on every replica.
+    """The moments of one call's steps; a step runs one micro-batch on every replica.
 
     Attributes:
         inputs: Number of input tensors.
-        taken: When each step took its rows of them, and when that was done, in seconds.
+        taken: For each step, the start and end of reading its rows, in seconds.
         outputs: Number of output tensors.
-        given: The same of steps whose outputs come back.
+        given: For each step with outputs, the start and end of collecting them, in seconds.
     """
 
     inputs: int = 0
@@ -83,20 +75,14 @@ class Timeline:
 
     @classmethod
     def of(cls, arguments: Arguments, outputs: Outputs, replicas: int) -> Timeline:
-        """The timeline of a call.
-
-        Args:
-            arguments: What it took.
-            outputs: What it gave.
-            replicas: Local replicas.
-        """
+        """The timeline of a call."""
         given = _steps(outputs.given, replicas)
         if outputs.summed:
             given = given[-1:]  # sums come back once, when the last step has been added
         return cls(arguments.tensors(), _steps(arguments.taken, replicas), outputs.tensors, given)
 
     def counters(self) -> dict[str, list[list[float]]]:
-        """The moments as PopTorch gives them; see `Executor.getPerfCounters`."""
+        """The moments in PopTorch's form; see `Executor.getPerfCounters`."""
         return {
             "input": [[start for start, _ in self.taken] for _ in range(self.inputs)],
             "input_complete": [[stop for _, stop in self.taken] for _ in range(self.inputs)],
@@ -108,6 +94,6 @@ class Timeline:
 def _steps(
     moments: Sequence[tuple[float, float]], replicas: int
 ) -> tuple[tuple[float, float], ...]:
-    """Moments of the replicas' micro-batches as those of the steps that they make."""
+    """Converts moments of the replicas' micro-batches to those of whole steps."""
     starts, stops = moments[::replicas], moments[replicas - 1 :: replicas]
     return tuple((start, stop) for (start, _), (_, stop) in zip(starts, stops, strict=True))

@@ -1,16 +1,14 @@
-"""The factor of the loss in backward passes: the program's, or one that follows the gradients.
+"""The loss scaling factor: the program's constant, or one that follows the gradients.
 
-Half precision has few exponents: small gradients vanish, large ones overflow. With automatic loss
-scaling the program's factor is multiplied by another, a power of two, which grows until gradients
-come close to what half precision can hold, and shrinks where they do. The rule is PopART's with its
-default settings: after each update the factor is halved where more than one in 10^7 elements of the
-gradients is above an eighth of the largest half-precision number; otherwise it is doubled, up to a
-scaling of 2^15. Unlike on an IPU, where numbers saturate, an update whose gradients overflowed is
-left out.
+In half precision, small gradients underflow and large ones overflow. With automatic loss scaling,
+the program's factor is multiplied by a power of two. The rule is PopART's with its default
+settings: after each update the power is halved if more than one in 10^7 elements of the gradients
+exceeds an eighth of the largest half-precision number; otherwise it is doubled, up to a scaling of
+2^15. On an IPU numbers saturate; here, an update whose gradients overflowed is skipped.
 
-It looks at the sums over all replicas, which are equal on all instances, so all of them decide
-alike. Gradients of other types have no say, as is published: a model without half-precision
-parameters keeps its factor.
+The rule uses the sums over all replicas, which are equal on all instances, so all instances decide
+alike. As published, only half-precision gradients count: a model without half-precision parameters
+keeps its factor.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class LossScaling:
     """Scales losses, and decides whether an update is made.
 
     Args:
-        optimizer: Whose scaling it is; keeps the automatic factor as part of its state.
+        optimizer: The optimizer, whose state holds the automatic factor.
         following: Parameters whose gradients the factor follows; none where it is not automatic.
     """
 
@@ -50,15 +48,11 @@ class LossScaling:
 
     @property
     def scale(self) -> float:
-        """What losses of the next update are multiplied with."""
+        """Factor of the losses in the next update."""
         return self._optimizer.loss_scaling
 
     def accepts(self) -> bool:
-        """Looks at the gradients of an update, which have been divided by the scale.
-
-        Returns:
-            Whether it can be made.
-        """
+        """Whether the update can be made; adapts the factor to its gradients, already unscaled."""
         gradients = [p.grad for p in self._followed if p.grad is not None]
         if not gradients:
             return True
@@ -74,6 +68,6 @@ class LossScaling:
         return finite
 
     def _multiply(self, factor: float) -> None:
-        # Below one nothing is gained: what overflows there is no matter of scaling.
+        # The factor does not fall below one: an overflow at one is not caused by scaling.
         if factor > 1 or factor * self.scale >= 1:
             self._optimizer.loss_scale_factor *= factor

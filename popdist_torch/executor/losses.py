@@ -1,4 +1,4 @@
-"""Finds the loss of a model by what it calls, and stops a job at one that is no number."""
+"""Detection of a model's loss by the functions it calls, and a check that losses are finite."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ LOSS_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
 
 
 class LossWatch(TorchFunctionMode):
-    """Notes the result of every loss function that a model calls.
+    """Records the result of every loss function that a model calls.
 
     Attributes:
         found: The losses that can be differentiated, in the order of their calls.
-        without_graph: How many others there are.
+        without_graph: Number of the other losses.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class LossWatch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Calls a torch function, and remembers its result if that is a loss."""
+        """Calls a torch function, and records its result if that is a loss."""
         if func not in LOSS_FUNCTIONS:
             return func(*args, **(kwargs or {}))
         try:
@@ -77,7 +77,7 @@ class LossWatch(TorchFunctionMode):
 
 
 def _refused(func: Any, args: Sequence[Any], error: Exception) -> LossError:
-    """The error for a loss function that does not take what the model gives it."""
+    """The error for a loss function that does not accept the model's arguments."""
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
     classes = func in (F.cross_entropy, F.nll_loss) and len(tensors) > 1
     labels = classes and tensors[1].is_floating_point() and tensors[1].dim() < tensors[0].dim()
@@ -90,13 +90,7 @@ def _refused(func: Any, args: Sequence[Any], error: Exception) -> LossError:
 
 
 def final_loss(found: Sequence[torch.Tensor]) -> int:
-    """Finds the one loss that no other loss is made of.
-
-    Args:
-        found: The losses of one forward pass.
-
-    Returns:
-        Its place among them.
+    """The index of the one loss that no other loss depends on.
 
     Raises:
         LossError: There is none, or more than one.
@@ -127,7 +121,7 @@ def final_loss(found: Sequence[torch.Tensor]) -> int:
 
 
 def _ancestors(loss: torch.Tensor) -> set[Any]:
-    """The graph nodes that a tensor was made of, its own left out."""
+    """The graph nodes that a tensor depends on, without its own."""
     seen: set[Any] = set()
     pending = [loss.grad_fn]
     while pending:
@@ -139,20 +133,20 @@ def _ancestors(loss: torch.Tensor) -> set[Any]:
     return seen
 
 
-# Stops a job at the first loss that is no number, on all instances, and says where it was.
+# Stopping a job at the first loss that is not finite, with its place, on all instances.
 
 
 class LossGuard:
-    """Watches the losses of one update after the other.
+    """Checks the losses of every update.
 
     Where a loss is infinite or not a number, all instances raise the same error before the update,
-    so that the weights are still those of the update before. That costs one small allreduce an
+    so the weights are still those of the previous update. The check costs one small allreduce an
     update.
 
     Args:
         here: The local replicas' place in the job.
         horovod: The module ``horovod.torch``, initialised; None for a job of one instance.
-        label: Prefix for the name of what travels; equal on all instances.
+        label: Prefix for the name of the exchanged tensor; equal on all instances.
     """
 
     def __init__(self, here: Placement, horovod: Any, label: str) -> None:
@@ -164,22 +158,13 @@ class LossGuard:
         self._bad = torch.zeros(here.total_replicas)
 
     def watch(self, loss: torch.Tensor, step: int, replica: int) -> None:
-        """Looks at the loss of one micro-batch.
-
-        Args:
-            loss: The loss.
-            step: Accumulation step, from 0.
-            replica: Local index of the replica.
-        """
+        """Checks the loss of one micro-batch; step and replica are local indices from 0."""
         index = self._here.first_replica + replica
         if not self._bad[index] and not bool(torch.isfinite(loss.detach()).all()):
             self._bad[index] = step + 1
 
     def require_finite(self, iteration: int) -> None:
-        """Ends an update.
-
-        Args:
-            iteration: Device iteration, from 0.
+        """Ends the update of a device iteration (from 0).
 
         Raises:
             NotFiniteError: A loss of some replica of the job was infinite or not a number.

@@ -1,4 +1,4 @@
-"""Which outputs of a call come back, and how they are joined."""
+"""Selection of the outputs that a call returns, and their concatenation or sum."""
 
 from __future__ import annotations
 
@@ -16,18 +16,10 @@ if TYPE_CHECKING:
 
 
 def returned(mode: OutputMode, period: int, batching: Batching, iteration: int, step: int) -> bool:
-    """Whether the outputs of one micro-batch take part in what a call returns.
+    """Whether the outputs of one micro-batch contribute to what a call returns.
 
-    Args:
-        mode: The output mode, resolved.
-        period: N of ``EveryN``.
-        batching: The batch algebra.
-        iteration: Device iteration, from 0.
-        step: Accumulation step, from 0.
-
-    Returns:
-        True for the last micro-batch with ``Final``; for all of them with ``All`` and ``Sum``; for
-        those of iterations N - 1, 2N - 1, ... with ``EveryN``.
+    With ``Final`` the last micro-batch contributes; with ``All`` and ``Sum`` all of them; with
+    ``EveryN`` those of iterations N - 1, 2N - 1, ...
     """
     if mode == OutputMode.Final:
         return iteration == batching.iterations - 1 and step == batching.accumulation - 1
@@ -47,9 +39,9 @@ class Outputs:
             must therefore not refer to.
 
     Attributes:
-        given: When each micro-batch that comes back was taken, and when that was done, in seconds.
-        summed: Whether they come back added up.
-        tensors: How many tensors a micro-batch has.
+        given: For each returned micro-batch, the start and end of collecting it, in seconds.
+        summed: Whether the outputs are summed.
+        tensors: Number of tensors of a micro-batch.
     """
 
     def __init__(
@@ -67,14 +59,7 @@ class Outputs:
         self.tensors = 0
 
     def add(self, output: Any, iteration: int, step: int, replica: int) -> None:
-        """Takes what the model returned for one micro-batch.
-
-        Args:
-            output: Any nesting of tensors and other values.
-            iteration: Device iteration, from 0.
-            step: Accumulation step, from 0.
-            replica: Local replica, from 0.
-        """
+        """Adds what the model returned for one micro-batch, in any nesting; indices from 0."""
         if not returned(self._mode, self._period, self._batching, iteration, step):
             return
         started = time.perf_counter()
@@ -94,12 +79,11 @@ class Outputs:
         self.given.append((started, time.perf_counter()))
 
     def joined(self) -> Any:
-        """What the call returns.
+        """The call's outputs, in the model's nesting.
 
-        Returns:
-            The model's nesting. A tensor has ``count x`` its first dimension, where count is the
-            number of micro-batches (or, for ``Sum``, of replicas) that take part; count 1 leaves
-            its shape alone, a higher one makes a scalar a vector.
+        A tensor has ``count x`` its first dimension, where count is the number of micro-batches
+        (or, for ``Sum``, of replicas) that contribute. Count 1 keeps its shape; a higher one makes
+        a scalar a vector.
         """
         if self._structure is None:
             return None
@@ -120,7 +104,7 @@ def _join(parts: list[Any]) -> Any:
         return first
     if len(parts) > 1:
         first = torch.cat([part.reshape(1) if part.dim() == 0 else part for part in parts])
-    # A wrapped model has run its own backward pass; one more would find no graph.
+    # A wrapped model has run its own backward pass; a second one would find no graph.
     first.backward = _no_backward  # type: ignore[method-assign]
     return first
 

@@ -1,4 +1,7 @@
-"""What every local replica has of its own: a random stream, and buffers; also for checkpoints."""
+"""The separate state of every local replica: a random stream and buffers.
+
+Checkpoints store both as plain values.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,11 @@ _MASK = (1 << 64) - 1
 
 
 def stream_seed(seed: int, replica: int) -> int:
-    """Seed of one replica's random stream.
+    """The 64-bit seed of one replica's random stream, from its global index.
 
     Torch's CPU generator uses the low 32 bits of a seed only. Replicas get neighbouring values
-    there, so no two of a job ever share a stream; the program's seed is scattered first
-    (SplitMix64), so that neighbouring seeds do not give the streams of neighbouring replicas.
-
-    Args:
-        seed: The program's seed.
-        replica: Global index of the replica.
-
-    Returns:
-        A seed of 64 bits.
+    there, so no two of a job share a stream. The program's seed is mixed first (SplitMix64), so
+    neighbouring seeds do not give the streams of neighbouring replicas.
     """
     mixed = (seed + 0x9E3779B97F4A7C15) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -65,14 +61,7 @@ class RandomStreams:
 
     @contextmanager
     def of(self, replica: int) -> Iterator[None]:
-        """Makes torch draw from a replica's stream inside; the host's stream returns afterwards.
-
-        Args:
-            replica: Local index of the replica.
-
-        Yields:
-            Nothing.
-        """
+        """Makes torch draw from a replica's stream inside; the host's stream returns afterwards."""
         host = self._current()
         self._make_current(self._states[replica])
         try:
@@ -115,10 +104,6 @@ def random_words(seed: int, streams: RandomStreams) -> list[int]:
 
 def restore_words(words: Sequence[int], streams: RandomStreams) -> None:
     """Moves random streams to the positions that `random_words` returned.
-
-    Args:
-        words: The positions.
-        streams: The streams to move.
 
     Raises:
         Error: The positions are those of another number of replicas.
@@ -207,11 +192,7 @@ class ReplicaBuffers:
         self.watch()
 
     def add(self, part: nn.Module) -> None:
-        """Gives every replica buffers of one more module.
-
-        Args:
-            part: The module; its present buffers become those of every replica.
-        """
+        """Gives every replica the present buffers of one more module."""
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
             present = {name: _Held.of(value) for name, value in _buffers(part).items()}
             first = {
@@ -239,11 +220,7 @@ class ReplicaBuffers:
         return any(known is part for known in self._parts)
 
     def use(self, index: int) -> None:
-        """Gives the module the buffers of a replica.
-
-        Args:
-            index: Local index of the replica, or `HOST`.
-        """
+        """Gives the module the buffers of a local replica, or of `HOST`."""
         if index == self._active:
             return
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
@@ -254,7 +231,7 @@ class ReplicaBuffers:
                 if buffers or taken[position]:
                     left[position] = {n: _Held.of(value) for n, value in buffers.items()}
                     if index == HOST:
-                        # What forward has registered exists for the program at once.
+                        # Buffers that forward has registered exist for the program at once.
                         for name in left[position].keys() - taken[position].keys():
                             held = left[position][name]
                             taken[position][name] = _copied(held, None, None, HOST)
@@ -273,9 +250,8 @@ class ReplicaBuffers:
     def require_unchanged(self, *, broadcast: bool) -> None:
         """Checks, once after the first call, that replicas can share the model's own buffers.
 
-        Args:
-            broadcast: Whether the options say that all replicas have the same buffers. Running
-                statistics of normalisation layers are exempt.
+        With ``broadcast``, the options say that all replicas have the same buffers. Running
+        statistics of normalisation layers are exempt.
 
         Raises:
             Error: The model changed another buffer, and there are several replicas.
@@ -295,14 +271,7 @@ class ReplicaBuffers:
                 )
 
     def values(self, index: int) -> dict[nn.Module, dict[str, torch.Tensor | None]]:
-        """The buffers of one replica.
-
-        Args:
-            index: Local index of the replica, or `HOST`.
-
-        Returns:
-            Tensors by name, for every part of the module.
-        """
+        """The buffers of a local replica or `HOST`, by name, for every part of the module."""
         return {
             part: {name: held.values for name, held in self._present(index, position).items()}
             for position, part in enumerate(self._parts)
@@ -312,13 +281,7 @@ class ReplicaBuffers:
     def copy(
         self, source: int, target: int, names: dict[nn.Module, set[str]] | None = None
     ) -> None:
-        """Copies the buffers of one set into another one.
-
-        Args:
-            source: Local index of a replica, or `HOST`; not in use.
-            target: As above.
-            names: Which buffers; all by default.
-        """
+        """Copies buffers (by default all) from a set that is not in use into another such set."""
         for position, part in enumerate(self._parts):
             chosen = None if names is None else names.get(part, set())
             given, taken = self._sets[source][position], self._sets[target][position]
@@ -332,17 +295,13 @@ class ReplicaBuffers:
                 self._place(position)
 
     def objects(self) -> Iterator[torch.Tensor]:
-        """The tensor objects that the program's module refers to now.
-
-        Yields:
-            Each once per module that has it.
-        """
+        """The tensor objects that the program's module refers to now, once per module."""
         for part in self._parts:
             yield from (value for value in _buffers(part).values() if value is not None)
 
     @torch.no_grad()
     def give_back(self) -> None:
-        """Puts the host's values, which are in use, into the memory that the program gave."""
+        """Puts the host's values, which are in use, into the program's original memory."""
         if not self._in_place:
             return
         for position, part in enumerate(self._parts):
@@ -359,14 +318,7 @@ class ReplicaBuffers:
                     tensor.data = held.values
 
     def state(self, replica: int) -> list[Buffers]:
-        """Copies of one replica's buffers.
-
-        Args:
-            replica: Local index of the replica.
-
-        Returns:
-            Tensors by name, for every part of the module that has buffers.
-        """
+        """Copies of one replica's buffers by name, for every part of the module with buffers."""
         return [
             {name: None if value is None else value.clone() for name, value in buffers.items()}
             for buffers in self.values(replica).values()
@@ -374,12 +326,7 @@ class ReplicaBuffers:
         ]
 
     def load(self, replica: int, state: Sequence[Buffers]) -> None:
-        """Gives one replica the buffers that `state` returned.
-
-        Args:
-            replica: Local index of the replica; not in use.
-            state: The buffers.
-        """
+        """Gives one replica, which is not in use, the buffers that `state` returned."""
         filled = [buffers for buffers in self._sets[replica] if buffers]
         for buffers, loaded in zip(filled, state, strict=True):
             for name, value in loaded.items():
@@ -387,11 +334,7 @@ class ReplicaBuffers:
                 buffers[name] = _copied(held, buffers.get(name), self._device, replica)
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """All buffers of all replicas.
-
-        Yields:
-            Each tensor once per replica.
-        """
+        """All buffers of all replicas, each once per replica."""
         for replica in range(self.replicas):
             for buffers in self.values(replica).values():
                 yield from (value for value in buffers.values() if value is not None)
@@ -418,7 +361,7 @@ def _buffers(part: nn.Module) -> dict[str, torch.Tensor | None]:
 
 
 def _copied(source: _Held, target: _Held | None, device: torch.device | None, index: int) -> _Held:
-    """Copies one buffer into another set, into the memory that is there if it has the shape."""
+    """Copies one buffer into another set, into its present memory if the shape is equal."""
     if source.values is None:
         return source
     if target is None or target.values is None:
@@ -434,22 +377,13 @@ def _copied(source: _Held, target: _Held | None, device: torch.device | None, in
     )
 
 
-# The states of local replicas as plain values that a checkpoint can keep.
+# The states of local replicas as plain values for a checkpoint.
 
 Row = dict[str, Any]
 
 
 def rows(streams: RandomStreams, buffers: ReplicaBuffers, here: Placement) -> list[Row]:
-    """The states of all local replicas.
-
-    Args:
-        streams: Their random streams.
-        buffers: Their buffers.
-        here: Their place in the job.
-
-    Returns:
-        For each its global index, its random stream and its buffers.
-    """
+    """The global index, random stream and buffers of each local replica."""
     return [
         {
             "replica": here.first_replica + local,
@@ -461,14 +395,7 @@ def rows(streams: RandomStreams, buffers: ReplicaBuffers, here: Placement) -> li
 
 
 def of_this_process(given: Iterable[Row], here: Placement) -> list[Row]:
-    """Picks the states of the local replicas.
-
-    Args:
-        given: States of all replicas of a job.
-        here: The place of this process in the job.
-
-    Returns:
-        One for each local replica; none where none were given.
+    """Selects the states of the local replicas; none if none were given.
 
     Raises:
         CheckpointError: There are states, but none of some replica here.
@@ -487,7 +414,7 @@ def of_this_process(given: Iterable[Row], here: Placement) -> list[Row]:
 
 
 def restore(streams: RandomStreams, buffers: ReplicaBuffers, loaded: list[Row]) -> None:
-    """Brings the local replicas to states of `of_this_process`, none of which leave them alone."""
+    """Restores the local replicas from the states of `of_this_process`; none change nothing."""
     if not loaded:
         return
     streams.state = [tuple(row["stream"]) for row in loaded]

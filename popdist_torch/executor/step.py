@@ -1,4 +1,4 @@
-"""One call of a wrapped model: the loops over iterations, micro-batches and replicas."""
+"""The loops of one call over device iterations, micro-batches and replicas."""
 
 from __future__ import annotations
 
@@ -43,14 +43,7 @@ class Replicas:
 
     @contextmanager
     def running(self, replica: int) -> Iterator[None]:
-        """Gives the model one replica's buffers and random stream.
-
-        Args:
-            replica: Local index of the replica.
-
-        Yields:
-            Nothing.
-        """
+        """Gives the model one replica's buffers and random stream."""
         self.model.buffers.use(replica)
         with self.streams.of(replica):
             try:
@@ -61,21 +54,20 @@ class Replicas:
 
 @dataclass
 class Training:
-    """What the weight updates of a training model need.
+    """The parts of a training model that its weight updates use.
 
     Attributes:
         batching: The batch algebra.
         replicas: The local replicas.
-        gradients: Where gradients come together.
-        optimizer: What updates the weights.
+        gradients: Accumulates and exchanges gradients.
+        optimizer: Updates the weights.
         scaling: The factor of the loss.
-        anchors: The tensors that the program wants to read afterwards.
-        tensors: What the model has, by name.
-        early_divisor: What losses are divided by before the backward pass, where the mean is a
-            running one.
-        guard: Watches the losses, where the program asked for it.
-        strangers: What the optimizer updates although it is no part of the module: ``forward`` has
-            to reach it some other way.
+        anchors: The tensors that the program reads afterwards.
+        tensors: The model's tensors, by name.
+        early_divisor: Divides losses before the backward pass, where the mean is a running one.
+        guard: Checks the losses, where the program asked for it.
+        strangers: Parameters that the optimizer updates although they are not in the module;
+            ``forward`` has to reach them some other way.
     """
 
     batching: Batching
@@ -90,13 +82,7 @@ class Training:
     strangers: list[torch.nn.Parameter] = field(default_factory=list)
 
     def run(self, arguments: Arguments, outputs: Outputs, facts: Sequence[int]) -> None:
-        """Runs the weight updates of one call.
-
-        Args:
-            arguments: The call's arguments.
-            outputs: Collects what the model returns.
-            facts: What must be equal on all instances.
-        """
+        """Runs the weight updates of one call; ``facts`` must be equal on all instances."""
         self.anchors.begin()
         for iteration in range(self.batching.iterations):
             self.gradients.begin(facts)
@@ -153,14 +139,7 @@ class Training:
 
 
 def infer(arguments: Arguments, batching: Batching, replicas: Replicas, outputs: Outputs) -> None:
-    """Runs the model once per device iteration and replica.
-
-    Args:
-        arguments: The call's arguments.
-        batching: The batch algebra.
-        replicas: The local replicas.
-        outputs: Collects what the model returns.
-    """
+    """Runs the model once per device iteration and replica."""
     for iteration in range(batching.iterations):
         for replica in range(batching.replicas):
             args, kwargs = arguments.micro_batch(batching.part(iteration, 0, replica), batching)

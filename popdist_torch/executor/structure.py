@@ -1,8 +1,8 @@
-"""Takes nested arguments and outputs apart into leaves, and puts other leaves together alike.
+"""Nested arguments and outputs as leaves and a structure, from which they can be rebuilt.
 
-Dictionaries of any class, named tuples, dataclasses, lists and tuples are taken apart, and whatever
-has a parser (`popdist_torch.registerCustomArgParser`) or is registered with torch. Two dictionaries
-with the same keys have one structure, whatever the order of their keys.
+Dictionaries of any class, named tuples, dataclasses, lists and tuples are flattened, and also types
+with a parser (`popdist_torch.registerCustomArgParser`) or types registered with torch. Two
+dictionaries with the same keys have one structure, whatever the order of their keys.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Structure:
 
     Attributes:
         kind: The class of the object; None for a leaf.
-        keys: What its children are called.
+        keys: The names of its children.
         children: The structures of its children.
         context: What torch needs to build an object of a registered class.
-        example: The object that was taken apart; new ones are built like it.
+        example: The object that was flattened; new ones are built like it.
     """
 
     kind: type | None
@@ -64,7 +64,7 @@ class Structure:
         return made
 
     def paths(self, prefix: str = "") -> Iterator[str]:
-        """A name for every leaf: how a program would reach it from the whole."""
+        """A name for every leaf: the expression by which a program reaches it."""
         if self.kind is None:
             yield prefix
         for key, child in zip(self.keys, self.children, strict=True):
@@ -75,7 +75,7 @@ _LEAF = Structure(None)
 
 
 def flatten_arguments(named: dict[str, Any]) -> tuple[list[Any], Structure]:
-    """Takes the arguments of a call apart; their order stays that of the signature."""
+    """Flattens the arguments of a call; their order stays that of the signature."""
     leaves: list[Any] = []
     parts = tuple(_flatten(value, leaves) for value in named.values())
     return leaves, Structure(dict, tuple(named), parts, example=named)
@@ -85,19 +85,12 @@ _ORDINARY = (dict, list, tuple, OrderedDict, defaultdict, deque)
 
 
 def _registered(kind: type) -> bool:
-    """Whether a program or a library says how objects of a class are taken apart."""
+    """Whether a program or a library defines how objects of a class are flattened."""
     return kind in pytree.SUPPORTED_NODES and kind not in _ORDINARY
 
 
 def flatten(value: Any) -> tuple[list[Any], Structure]:
-    """Takes an object apart.
-
-    Args:
-        value: Any nesting of tensors and other values.
-
-    Returns:
-        Its leaves, and its structure.
-    """
+    """The leaves and the structure of any nesting of tensors and other values."""
     leaves: list[Any] = []
     return leaves, _flatten(value, leaves)
 

@@ -1,4 +1,4 @@
-"""``trainingModel``: one call is a number of weight updates, the same on every instance."""
+"""``trainingModel``: each call makes a number of weight updates, the same on every instance."""
 
 from __future__ import annotations
 
@@ -93,11 +93,7 @@ class TrainingExecutor(Executor):
         return self._optimizer
 
     def load_optimizer_state(self, load: Callable[[], None]) -> None:
-        """Loads the state of the program's optimizer, which the next update uses.
-
-        Args:
-            load: Changes the program's optimizer.
-        """
+        """Loads the optimizer's state by ``load``, which changes the program's optimizer."""
         load()
         if self._device_optimizer is not None:
             self._device_optimizer.loaded = True
@@ -106,14 +102,14 @@ class TrainingExecutor(Executor):
         """How long updates waited for other instances; an addition to PopTorch.
 
         Returns:
-            Seconds, all updates together: what of the communication was not hidden.
+            Seconds, all updates together: the part of the communication that no backward pass hid.
         """
         return 0.0 if self._training is None else self._training.gradients.waited
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Takes an optimizer, from the next call on.
+        """Sets the optimizer, from the next call on.
 
-        Changes to the optimizer in use need no such call: hyper-parameters and loaded states hold
+        Changes to the optimizer in use need no such call: hyper-parameters and loaded states apply
         from the next call on. Another object brings its own state.
 
         Args:
@@ -135,7 +131,7 @@ class TrainingExecutor(Executor):
             self._release_training()
 
     def copyWeightsToDevice(self) -> None:
-        """Copies the program's weights and buffers to the device, over those there.
+        """Copies the program's weights and buffers to the device, and overwrites the device's.
 
         Raises:
             Error: The model is not compiled.
@@ -174,12 +170,12 @@ class TrainingExecutor(Executor):
         Returns:
             Missing and unexpected keys.
         """
-        # What is not loaded must be as new as what is.
+        # Values that are not loaded must be the newest too.
         self._link.refresh()
         return super().load_state_dict(state_dict, strict)
 
     def destroy(self) -> None:
-        """Brings the weights back, and gives the program its module back."""
+        """Copies the weights back, and releases the program's module."""
         if self._device_optimizer is not None:
             self._device_optimizer.release()
             self._device_optimizer = None
@@ -201,7 +197,7 @@ class TrainingExecutor(Executor):
         add_destroy(self._user_model, self.destroy)
 
     def _before_run(self) -> None:
-        """Takes over what the program has changed since the last call."""
+        """Applies the changes that the program has made since the last call."""
         optimizer, weights = self._driver(), self._require_compiled().model.weights
         optimizer.require_constants()
         known = {id(parameter) for parameter in weights.parameters}
@@ -213,7 +209,7 @@ class TrainingExecutor(Executor):
     def _run(self, compiled: Replicas, arguments: Arguments, outputs: Outputs) -> None:
         optimizer = self._driver()
         with compiled.model.in_use(), optimizer.in_use():
-            # Updates before an error were made.
+            # Updates before the error have changed the weights.
             self._link.outdated(self._to_host)
             for parameter in compiled.model.weights.parameters:
                 parameter.grad = None
@@ -244,7 +240,7 @@ class TrainingExecutor(Executor):
         return self._batching.accumulation * self._options.placement.total_replicas
 
     def _choose_reduction(self) -> None:
-        """Takes a running mean for half-precision accumulators, as PopTorch does."""
+        """Uses a running mean for half-precision accumulators, as PopTorch does."""
         combined = getattr(self._optimizer, "use_combined_accum", False)
         half = getattr(self._optimizer, "accum_type", None) == torch.float16 and not combined
         training, key = self._options.Training, "meanAccumulationAndReplicationReductionStrategy"
@@ -262,7 +258,7 @@ class TrainingExecutor(Executor):
             training._freeze()  # noqa: SLF001 - as above
 
     def _trained(self) -> list[nn.Parameter]:
-        """What the optimizer updates now, in the order of the model."""
+        """The parameters that the optimizer updates now, in the order of the model."""
         own = {id(parameter) for parameter in self._driver().parameters()}
         weights = self._require_compiled().model.weights
         return [p for p in weights.parameters if id(p) in own and p.requires_grad]
@@ -329,7 +325,7 @@ class TrainingExecutor(Executor):
         return SharedGradients(trained, names, divisor, horovod, label, _FACTS)
 
     def _facts(self, compiled: Replicas, optimizer: DeviceOptimizer) -> list[int]:
-        """What must be equal on all instances, as the numbers of ``_FACTS``."""
+        """The numbers of ``_FACTS``, which must be equal on all instances."""
         if self._options.placement.num_processes == 1:
             return []
         weights = compiled.model.weights
@@ -362,7 +358,7 @@ class TrainingExecutor(Executor):
                 )
 
     def _follow(self) -> None:
-        """Makes the program's tensors notice reads."""
+        """Makes the program's tensors detect reads."""
         self._all_follow = follow(self._tensors_of_the_program(), self._link)
 
     def _tensors_of_the_program(self) -> list[torch.Tensor]:

@@ -1,10 +1,9 @@
-"""The values of a module's tensors: those that the program sees, and those on the device.
+"""The program's values of a module's tensors, the device's values, and their exchange.
 
-An executor runs the program's own module, not a copy: whatever ``forward`` reaches, by whatever
-name, is what runs and trains. Only the memory of parameters and buffers is exchanged. Between calls
-they hold the program's values; during a call they hold the device's. So a program that changes its
-weights between calls changes what it sees, and the device follows when it is told to, as PopTorch
-documents.
+An executor runs the program's own module, not a copy, so everything that ``forward`` reaches runs
+and trains. Only the memory of parameters and buffers is exchanged. Between calls they hold the
+program's values; during a call they hold the device's. A program's change between calls reaches the
+device on request only, as PopTorch documents.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ logger = logging.getLogger("popdist.torch")
 
 
 class Weights:
-    """Parameters with two values each, one of which is in the parameter.
+    """Parameters with two values each: one in the parameter, one apart.
 
     Args:
-        device: Where the executor's values live.
+        device: The device of the executor's values.
         in_place: Whether the executor's values stay in the memory that the program gave its
             parameters, where that is on the device. Views of that memory then follow training. The
             program's values move to new memory. Otherwise the executor's values are the copies.
@@ -59,11 +58,7 @@ class Weights:
         self._on_device = False
 
     def add(self, name: str, parameter: nn.Parameter) -> None:
-        """Takes one more parameter; the program's values are in use.
-
-        Args:
-            name: Its name.
-            parameter: The parameter.
+        """Adds one parameter, with the program's values in use.
 
         Raises:
             Error: It has no values yet.
@@ -108,13 +103,13 @@ class Weights:
         return self._names_by_identity[id(parameter)]
 
     def device_values(self) -> list[torch.Tensor]:
-        """What the device has of each parameter."""
+        """The device's value of each parameter."""
         if self._on_device:
             return [parameter.data for parameter in self.parameters]
         return self._away
 
     def device_gradients(self) -> list[torch.Tensor | None]:
-        """The gradients of the last update, where there are any."""
+        """The gradients of the last update; None for parameters without one."""
         if self._on_device:
             return [parameter.grad for parameter in self.parameters]
         return self._gradients
@@ -134,7 +129,7 @@ class Weights:
                 values.copy_(parameter)
 
     def give_back(self) -> None:
-        """Puts the program's values back into the memory that the program gave its parameters."""
+        """Puts the program's values back into the parameters' original memory."""
         if not self._in_place:
             return
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
@@ -174,9 +169,9 @@ _MODULES_OWN = frozenset(nn.Module().__dict__)
 class PlainTensors:
     """Tensors that are attributes of modules, but no parameters and no buffers.
 
-    PopTorch makes them constants of the compiled model: what ``forward`` changes is forgotten when
-    it ends. Lists, tuples and dictionaries of tensors count as well. Tensors that require gradients
-    are left alone.
+    PopTorch makes them constants of the compiled model: changes in ``forward`` are lost when it
+    ends. Tensors in lists, tuples and dictionaries count as well; tensors that require gradients do
+    not.
 
     Args:
         device: Where the model runs.
@@ -189,7 +184,7 @@ class PlainTensors:
         self._told: set[tuple[int, str]] = set()
 
     def add(self, part: nn.Module) -> None:
-        """Takes the plain tensors of one more module."""
+        """Adds the plain tensors of one more module."""
         for key, value in part.__dict__.items():
             if key in _MODULES_OWN or not isinstance(value, torch.Tensor | list | tuple | dict):
                 continue
@@ -206,7 +201,7 @@ class PlainTensors:
                 self._versions.append([leaf._version for leaf, _ in leaves])  # noqa: SLF001
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """All of them."""
+        """All plain tensors."""
         for _, _, _, leaves in self._kept:
             yield from (leaf for leaf, _ in leaves)
 
@@ -302,11 +297,7 @@ class DeviceModel:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Gives the module the device's values inside; `ReplicaBuffers.use` those of a replica.
-
-        Yields:
-            Nothing.
-        """
+        """Gives the module the device's values inside; `ReplicaBuffers.use` those of a replica."""
         changed = [part for part, flag in self._flags.items() if part.training != flag]
         for part in changed:
             part.training = not part.training
@@ -338,10 +329,7 @@ class DeviceModel:
             self.buffers.copy(HOST, replica)
 
     def buffers_from_host(self, names: Sequence[str]) -> None:
-        """Copies some of the program's buffers to the device, for every replica.
-
-        Args:
-            names: Their names in the module.
+        """Copies the named buffers of the program to the device, for every replica.
 
         Raises:
             Error: The module has no such buffer.
@@ -366,7 +354,7 @@ class DeviceModel:
             self.buffers.copy(HOST, replica, chosen)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What the device has: parameters and the first replica's buffers by name."""
+        """The device's parameters and the first replica's buffers, by name."""
         found = dict(zip(self.weights.names, self.weights.device_values(), strict=True))
         buffers = self.buffers.values(0)
         for path, part in self.module.named_modules():
@@ -385,7 +373,7 @@ class DeviceModel:
         return [*self.weights.parameters, *self.buffers.objects()]
 
     def give_back(self) -> None:
-        """Puts the program's values back into the memory that the program gave its tensors."""
+        """Puts the program's values back into the tensors' original memory."""
         self.weights.give_back()
         self.buffers.give_back()
 
@@ -408,7 +396,7 @@ class DeviceModel:
         """
 
         def adopt(part: nn.Module, _arguments: Any) -> None:
-            # A wrapped model that forward calls looks after its own.
+            # A wrapped model that forward calls manages its own tensors.
             if _in_use.get() is self and not self.buffers.knows(part):
                 self.buffers.add(part)
                 self.plain.add(part)
@@ -424,16 +412,10 @@ _in_use: ContextVar[DeviceModel | None] = ContextVar("the model in use", default
 
 
 def choose(options: Options) -> torch.device:
-    """Chooses the device of a model.
+    """Chooses the device of a model, which all local replicas share in turn.
 
-    All local replicas of an instance share its first device and run there one after the other.
-
-    Args:
-        options: The model's options.
-
-    Returns:
-        The GPU that ``useIpuId`` or the launcher gives this instance, where the machine has GPUs
-        and the job is neither offline nor on the "IPU model"; otherwise the CPU.
+    It is the GPU that ``useIpuId`` or the launcher assigns to this instance, if the machine has
+    GPUs and the job is neither offline nor on the "IPU model". Otherwise it is the CPU.
     """
     simulated = options.exists("use_model") and options.use_model
     offline = options.connection_type == ConnectionType.Never

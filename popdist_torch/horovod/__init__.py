@@ -2,9 +2,9 @@
 
     import popdist_torch.horovod as hvd
 
-`world` starts Horovod and says who and where this process is; `optimizer` sums gradients while
-backward passes run; `sharing` gives all ranks the same first state, and averages metrics; `data`
-divides batches and data sets. Every other name is that of the real ``horovod.torch``.
+`world` starts Horovod, gives the place of this process, and divides batches and data sets;
+`optimizer` sums gradients while backward passes run; `sharing` gives all ranks the same first
+state, and averages metrics. Every other name is that of the real ``horovod.torch``.
 """
 
 from __future__ import annotations

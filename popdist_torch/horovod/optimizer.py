@@ -1,9 +1,8 @@
 """``DistributedOptimizer``: exchanges gradients while backward passes run. Step 6 of Horovod's six.
 
-The optimizer that is given is not built anew, as Horovod does: it keeps its class's constructor
-out of play, its state, its hooks and its schedulers. Its ``step`` stays its own, too. The exchange
-ends with the backward pass (see `passes`); a hook before ``step``, which torch calls once per step,
-exchanges what no complete pass did.
+Unlike Horovod, it does not build the optimizer anew: the optimizer keeps its ``step``, its state,
+its hooks and its schedulers. The exchange ends with the backward pass (see `passes`); a hook before
+``step`` exchanges the gradients that no complete pass did.
 """
 
 from __future__ import annotations
@@ -121,10 +120,10 @@ def DistributedOptimizer(
 ) -> torch.optim.Optimizer:
     """Makes an optimizer's steps use the gradients of all processes.
 
-    Gradients travel in slices, which leave as soon as a backward pass has completed them, and are
+    Gradients are sent in slices, as soon as a backward pass has completed them, and are
     those of all processes when ``backward()`` returns: clip them, unscale them or log their norms
     as in one process. Those of ``backward_passes_per_step`` passes are added up, not averaged, as
-    in Horovod, and travel once; without it each pass exchanges. bfloat16 travels as float32.
+    in Horovod, and are sent once; without it each pass exchanges. bfloat16 is sent as float32.
 
     LBFGS, which decides by the loss that its closure returns, is given the average over all
     processes.
@@ -193,14 +192,7 @@ def DistributedOptimizer(
 def named(
     optimizer: torch.optim.Optimizer, given: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[str, torch.Tensor]:
-    """The parameters of an optimizer by name.
-
-    Args:
-        optimizer: The optimizer.
-        given: Names that the program gives; None to number them.
-
-    Returns:
-        All of them, in the order of the optimizer's groups; frozen ones need no name.
+    """All parameters by name, in the order of the optimizer's groups; frozen ones need no name.
 
     Raises:
         PlainLoopError: Names are missing, or given twice.
@@ -240,7 +232,7 @@ def _numbered(index: int, group: int) -> str:
 
 
 def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Sees to it that the update uses global gradients; with a closure, after its passes."""
+    """Ensures that the update uses global gradients; with a closure, after its passes."""
     passes: Passes | None = optimizer._popdist_passes  # noqa: SLF001 - set above
     if passes is None or not optimizer._popdist_waits:  # noqa: SLF001 - set above
         return None

@@ -1,4 +1,4 @@
-"""The backward passes of a plain loop, and the exchange of what they leave."""
+"""The backward passes of a plain loop, and the exchange of their gradients."""
 
 from __future__ import annotations
 
@@ -96,11 +96,7 @@ class Passes:
         self.adopt(dict([*named.items()][::-1]))
 
     def adopt(self, named: Mapping[str, torch.Tensor]) -> None:
-        """Watches parameters for gradients; frozen ones too, as they may be trained later.
-
-        Args:
-            named: The parameters, in the order in which their gradients come.
-        """
+        """Watches parameters, in the order of their gradients; frozen ones may be trained later."""
         for name, parameter in named.items():
             index = len(self._parameters)
             self._names.append(name)
@@ -118,11 +114,7 @@ class Passes:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lets backward passes add to local gradients only.
-
-        Yields:
-            Nothing.
-        """
+        """Lets backward passes add to local gradients only."""
         before, self._held = self._held, True
         try:
             yield
@@ -169,14 +161,7 @@ class Passes:
         self.synchronize()
 
     def average(self, loss: Any) -> Any:
-        """The loss of all processes, reduced as gradients are.
-
-        Args:
-            loss: This process's: a number or a tensor of one.
-
-        Returns:
-            The average, or the sum, as a tensor.
-        """
+        """The loss of all processes as a tensor, reduced (average or sum) as gradients are."""
         mine = torch.as_tensor(loss).detach().double().reshape(1).cpu() * self._copies
         total = self._horovod.allreduce(
             mine, op=self._horovod.Average, name=f"{self._label}: loss of a closure"
@@ -209,7 +194,7 @@ class Passes:
         return gradient * self._copies
 
     def _arrived(self, index: int, parameter: torch.Tensor) -> None:
-        """Takes note of a gradient, as the backward pass has added it up."""
+        """Marks a gradient as complete, after the backward pass has added it up."""
         task = torch._C._current_graph_task_id()  # noqa: SLF001 - no public name
         if task not in self._tasks:
             self._tasks.add(task)
@@ -305,7 +290,7 @@ class Passes:
         self._stale = False
 
     def _notes(self) -> list[int]:
-        """What travels with a round; small, because whole numbers are exact up to 2**24 only."""
+        """The numbers sent with a round; small, because integers are exact up to 2**24 only."""
         numbers = [
             tuple(value for value in group.values() if type(value) in (int, float, bool, tuple))
             for group in self._optimizer.param_groups
@@ -321,7 +306,7 @@ class Passes:
         return self.sum.noted[note] if self.sum is not None and self.sum.noted else 0
 
     def _compare(self) -> None:
-        """Asks on, where the sums say that processes may differ."""
+        """Compares details, where the sums say that processes may differ."""
         stated: dict[str, str] = {}
         if self._size * self._said(1) != self._said(0) ** 2:  # the digests' variance is not 0
             stated |= self._facts()

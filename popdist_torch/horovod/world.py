@@ -1,4 +1,7 @@
-"""Who and where this process is in a job of plain loops: steps 1 and 3 of Horovod's six."""
+"""The place of this process in a job of plain loops, its device, and its part of the data.
+
+These are steps 1 to 4 of Horovod's six.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,7 @@ def init() -> None:
 
 
 def connected() -> Any | None:
-    """The module ``horovod.torch``, where several processes train together.
-
-    Returns:
-        The initialised module; None in a job of one process.
+    """The initialised ``horovod.torch``; None in a job of one process.
 
     Raises:
         PlainLoopError: `init` was not called.
@@ -104,7 +104,7 @@ def pin_device() -> torch.device:
     return device
 
 
-# What of the data a process reads in a plain loop: steps 2 and 4 of Horovod's six.
+# The data that a process reads in a plain loop: steps 2 and 4 of Horovod's six.
 
 
 def local_batch_size(global_batch_size: int) -> int:

@@ -1,4 +1,4 @@
-"""Functions that models call."""
+"""Functions that models call: annotations, control flow, hints, losses and decoding."""
 
 from __future__ import annotations
 

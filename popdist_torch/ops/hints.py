@@ -1,4 +1,7 @@
-"""Operations that tell an IPU's compiler something, and give their argument back."""
+"""Hints for an IPU's compiler, code that runs on the CPU, and the marker of losses.
+
+On a host the hints check their arguments and return the tensor.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +149,7 @@ def ipu_print_tensor(
             accepted; numbers are laid out as torch does.
 
     Returns:
-        A tensor that prints; go on with this one, as on an IPU.
+        A tensor that prints; use this one from here on, as on an IPU.
 
     Raises:
         TypeError: An argument is not known.
@@ -179,7 +182,7 @@ def ipu_print_tensor(
     return shown
 
 
-# Code that a model runs beside the accelerator, and code that only an IPU can run.
+# Code that a model runs on the CPU, and code that only an IPU can run.
 
 
 class CPU:

@@ -49,11 +49,7 @@ class MarkedLayers:
 
     @contextmanager
     def forward_pass(self) -> Iterator[None]:
-        """Surrounds a micro-batch; the first one finds the layers.
-
-        Yields:
-            Nothing.
-        """
+        """Wraps a micro-batch; the first one finds the layers."""
         if self._found:
             with self._recomputing():
                 yield
@@ -65,11 +61,7 @@ class MarkedLayers:
         self._layers = [layer for layer in self._layers if layer not in inner]
 
     def note(self, tensor: torch.Tensor) -> None:
-        """Notes that a tensor is marked.
-
-        Args:
-            tensor: The tensor.
-        """
+        """Records that a tensor is marked."""
         known = self._results.get(id(tensor))
         if known is None:
             stored_only("recomputationCheckpoint of what is no layer's result")
@@ -93,7 +85,7 @@ class MarkedLayers:
 
     @contextmanager
     def _recomputing(self) -> Iterator[None]:
-        """Makes the layers that were found run again in the backward pass of what runs inside."""
+        """Makes the found layers run again in the backward pass of the code inside."""
         # The module is the program's: outside, and in its copies, layers are as they were.
         own = [layer.__dict__.get("forward") for layer in self._layers]
         for layer in self._layers:

@@ -57,7 +57,7 @@ class DeviceOptimizer:
 
     @property
     def loss_scale_factor(self) -> float:
-        """The part of it that automatic loss scaling sets."""
+        """The factor of automatic loss scaling, a part of `loss_scaling`."""
         return float(getattr(self.optimizer, FACTOR, 1.0))
 
     @loss_scale_factor.setter
@@ -90,10 +90,10 @@ class DeviceOptimizer:
         return digest & _BITS
 
     def require_constants(self) -> None:
-        """Checks that nothing has changed that the program marked as constant.
+        """Checks that no setting has changed that the program marked as constant.
 
         Raises:
-            OptimizerError: Something has.
+            OptimizerError: A setting has changed.
         """
         before, self._constants = self._constants, self._marked()
         for name, now in self._constants.items():
@@ -108,11 +108,7 @@ class DeviceOptimizer:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Tells the optimizer inside what gradients have been divided by.
-
-        Yields:
-            Nothing.
-        """
+        """Sets ``gradient_divisor`` on the optimizer, for the code inside."""
         self._move_state()
         if not isinstance(self.optimizer, Scaled):
             yield
@@ -128,7 +124,7 @@ class DeviceOptimizer:
         self.optimizer.step()
 
     def release(self) -> None:
-        """Leaves the program's object alone from here on."""
+        """Removes the hooks from the program's optimizer."""
         for hook in self._hooks:
             hook.remove()
 
@@ -139,7 +135,7 @@ class DeviceOptimizer:
         return {name: _values(self.optimizer, name) for name in names}
 
     def _move_state(self) -> None:
-        """Brings loaded state to where the parameters are trained."""
+        """Moves loaded state to the device of the parameters."""
         if self._moved:
             return
         self._moved = True
@@ -155,12 +151,7 @@ class DeviceOptimizer:
 
 
 def digest_of(tensor: torch.Tensor, start: int = 0) -> int:
-    """A digest of a tensor's values, of which 24 bits or more are worth having.
-
-    Args:
-        tensor: The tensor.
-        start: The digest of what comes before it.
-    """
+    """A 32-bit digest of a tensor's values; ``start`` is the digest of earlier tensors."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return zlib.crc32(flat.view(torch.uint8).numpy().data, start) if flat.numel() else start
 

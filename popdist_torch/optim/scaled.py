@@ -1,4 +1,4 @@
-"""What PopTorch's optimizers share: loss scaling, clipping, accumulator types, own steps."""
+"""The base of PopTorch's optimizers: loss scaling, clipping, accumulator types, own steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# Which settings of an optimizer are compiled into the model, and which may change later.
+# Constant and variable settings of an optimizer.
 
 
 class VariableAttributes:
@@ -222,43 +222,20 @@ class Scaled(torch.optim.Optimizer):
 
 
 def norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The norm of all elements of some tensors.
-
-    Args:
-        tensors: The tensors.
-
-    Returns:
-        A scalar, on their device.
-    """
+    """The norm of all elements of some tensors: a scalar, on their device."""
     parts = torch._foreach_norm(list(tensors))  # noqa: SLF001 - one call for all of them
     size: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(parts)))
     return size
 
 
 def clip_factor(limit: float, tensors: Sequence[torch.Tensor], scale: float = 1.0) -> torch.Tensor:
-    """What PopART multiplies gradients with so that their norm keeps a limit.
-
-    Args:
-        limit: Largest norm.
-        tensors: What is limited.
-        scale: Factor that they lack.
-
-    Returns:
-        ``limit / max(limit, norm)``.
-    """
+    """PopART's ``limit / max(limit, norm)``, with the norm of ``scale`` times the tensors."""
     size = norm(tensors) * scale
     return limit / size.clamp(min=limit)
 
 
 def positive(name: str, value: Any) -> float:
-    """A setting that must be positive.
-
-    Args:
-        name: The setting.
-        value: What the program gave.
-
-    Returns:
-        The value.
+    """The value of a setting, which must be positive.
 
     Raises:
         OptimizerError: It is not.
@@ -268,7 +245,7 @@ def positive(name: str, value: Any) -> float:
     return float(value)
 
 
-# Optimizers whose update is written here, and not torch's.
+# Optimizers whose update is implemented here, instead of by torch.
 
 
 class OwnStep(Scaled):

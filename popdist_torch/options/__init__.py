@@ -1,4 +1,4 @@
-"""The options of the PopTorch API: what acts on a host acts, the rest is kept."""
+"""The options of the PopTorch API; options without a meaning on a host are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Top-level options that only an IPU obeys: kept, so that programs run unchanged."""
+"""Options that only an IPU obeys: stored without effect, so that programs run unchanged.
+
+They are top-level options and the groups ``Jit``, ``TensorLocations``, ``_Popart`` and
+``Precision``.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +161,7 @@ class DeviceOnlyOptions(OptionsDict):
         return self
 
 
-# ``Options.Jit``: how PopTorch builds its graph; on a host models run eagerly.
+# ``Options.Jit``: graph building; on a host models run eagerly.
 
 
 class JitOptions(OptionsDict):
@@ -185,7 +189,7 @@ class JitOptions(OptionsDict):
         return self
 
 
-# ``Options.TensorLocations``: where an IPU keeps tensors; a host has one memory.
+# ``Options.TensorLocations``: the memory of an IPU's tensors; a host has one memory.
 
 
 _IO_TILES = range(32, 193, 2)
@@ -271,7 +275,7 @@ class TensorLocationsOptions(OptionsDict):
     )
 
 
-# ``Options._Popart``: settings handed to PopART as they are; here they are kept.
+# ``Options._Popart``: PopART's settings; here they are stored.
 
 
 _PAIR = 2

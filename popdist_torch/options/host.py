@@ -1,4 +1,4 @@
-"""Top-level options that act on a host."""
+"""Options that have an effect on a host: top-level options and the group ``Training``."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ class HostOptions(OptionsDict):
         return bool(self._Popart.options.get(SYNTHETIC_DATA, 0))
 
 
-# ``Options.Training``: accumulation and how gradients combine.
+# ``Options.Training``: accumulation and the reduction of gradients.
 
 
 def _reduction(name: str, value: Any) -> ReductionType:

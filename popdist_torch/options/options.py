@@ -1,6 +1,6 @@
-"""``Options``: what a PopTorch program sets before it builds loaders and models.
+"""``Options``: the settings that a PopTorch program makes before it builds loaders and models.
 
-The first half reads options from files and from JSON, the second is the class.
+Options can also be read from files and from JSON.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 # Options from text: a file of calls, or JSON. Both are parsed, and nothing in them is executed.
 #
-# A file holds what a program would write behind ``options.``: calls with literal arguments, members
-# of enumerations, torch's types, and objects that options take (strategies, location settings). The
-# original runs such files as Python; this reader knows no other names, imports nothing and calls
-# nothing but methods of options and those constructors.
+# A file holds the text behind ``options.`` in a program: calls with literal arguments, members of
+# enumerations, torch's types, and objects that options take (strategies, location settings). The
+# original runs such files as Python. This reader knows no other names, imports nothing, and calls
+# only methods of options and those constructors.
 
 
 GROUPS = ("Training", "Precision", "Distributed", "TensorLocations", "Jit", "_Popart")
@@ -66,11 +66,7 @@ _CONSTRUCTORS: dict[str, Any] = {
 
 
 def load(options: Options, path: str | Path) -> None:
-    """Makes the calls that a file lists.
-
-    Args:
-        options: What the calls are made on.
-        path: The file; ``#`` starts a comment.
+    """Makes the calls that a file lists; ``#`` starts a comment.
 
     Raises:
         ConfigFileError: It is no list of calls, or a call is not accepted; names line and file.
@@ -97,10 +93,8 @@ def load(options: Options, path: str | Path) -> None:
 def load_json(options: Options, text: str) -> None:
     """Makes the calls that a JSON object lists.
 
-    Args:
-        options: What the calls are made on.
-        text: An object: paths such as ``"Training.gradientAccumulation"`` with one argument, or a
-            list of them. Texts such as ``"OutputMode.All"`` stand for members of enumerations.
+    Keys are paths such as ``"Training.gradientAccumulation"``; a value is one argument or a list of
+    them. Strings such as ``"OutputMode.All"`` stand for members of enumerations.
 
     Raises:
         OptionError: It is no such object, or names no method of options.

@@ -1,4 +1,4 @@
-"""Which replicas of the job this process runs: what batching, loading and training all need."""
+"""The replicas of the job that this process runs, for batching, loading and training."""
 
 from __future__ import annotations
 
@@ -26,13 +26,7 @@ class Placement:
     num_processes: int = 1
 
     def in_groups(self, size: int) -> Placement:
-        """The same, counting groups of replicas that read the same input.
-
-        Args:
-            size: Replicas of a group.
-
-        Returns:
-            The placement of groups.
+        """The same placement, counted in groups of ``size`` replicas that read the same input.
 
         Raises:
             OptionError: Some process's replicas cannot be grouped like that.

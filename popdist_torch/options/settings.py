@@ -1,8 +1,7 @@
-"""Fluent methods of options as declarations, and the checks of their values.
+"""Declarations of the fluent methods of options, and the checks of their values.
 
-Most methods of PopTorch's options check one value and store it under one key: which key, which
-check, what it means. Declared here as data, they share one implementation, and the tables of the
-documentation are made from them.
+Most methods of PopTorch's options check one value and store it under one key. Declared here as
+data, they share one implementation, and the tables of the documentation are made from them.
 """
 
 from __future__ import annotations
@@ -92,14 +91,7 @@ class Setting:
 
 
 def without_effect(method: Method) -> Method:
-    """Marks a method whose value only an IPU obeys; each says so once, at debug level.
-
-    Args:
-        method: A method of options with more to check than `Setting` does.
-
-    Returns:
-        The method, marked.
-    """
+    """Marks a method whose value only an IPU obeys; each says so once, at debug level."""
 
     @wraps(method)
     def marked(self: OptionsDict, *args: Any, **kwargs: Any) -> Any:
@@ -112,14 +104,7 @@ def without_effect(method: Method) -> Method:
 
 
 def with_effect(effect: str) -> Callable[[Method], Method]:
-    """Says what a method changes on a host.
-
-    Args:
-        effect: A few words for the documentation.
-
-    Returns:
-        A decorator.
-    """
+    """Records, in a few words for the documentation, what a method changes on a host."""
 
     def mark(method: Method) -> Method:
         method.effect = effect  # type: ignore[attr-defined]
@@ -129,36 +114,21 @@ def with_effect(effect: str) -> Callable[[Method], Method]:
 
 
 def declared(group: type[OptionsDict]) -> Iterator[tuple[str, str, str | None]]:
-    """What a class of options offers, for the documentation.
-
-    Args:
-        group: The class.
-
-    Yields:
-        Path of a method, the first sentence about it, and its effect on a host or None.
-    """
+    """Path, first sentence and effect on a host (or None) of each method, for the documentation."""
     for name in dir(group):
         method = inspect.getattr_static(group, name)
         if hasattr(method, "effect"):
             yield group.path + name, (method.__doc__ or "").splitlines()[0], method.effect
 
 
-# Argument checks that options share; each takes the option's name and the value.
+# Argument checks that options share; each receives the option's name and the value.
 
 
 Member = TypeVar("Member")
 
 
 def whole_number(name: str, value: object, *, least: int | None) -> int:
-    """A whole number.
-
-    Args:
-        name: The option as the program spells it.
-        value: What the program gave.
-        least: The smallest accepted value; None for any.
-
-    Returns:
-        The value.
+    """The value, if it is a whole number of at least ``least`` (None: any).
 
     Raises:
         OptionError: It is no whole number, or too small.
@@ -174,26 +144,12 @@ def whole_number(name: str, value: object, *, least: int | None) -> int:
 
 
 def at_least(least: int) -> Callable[[str, Any], int]:
-    """A check for counts.
-
-    Args:
-        least: The smallest accepted value.
-
-    Returns:
-        `whole_number` with that limit.
-    """
+    """`whole_number` with a limit."""
     return partial(whole_number, least=least)
 
 
 def flag(name: str, value: object) -> bool:
-    """A switch.
-
-    Args:
-        name: The option as the program spells it.
-        value: What the program gave.
-
-    Returns:
-        The value.
+    """The value, if it is a bool.
 
     Raises:
         OptionError: It is no bool.
@@ -204,14 +160,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def text(name: str, value: object) -> str:
-    """A name or a path.
-
-    Args:
-        name: The option as the program spells it.
-        value: What the program gave.
-
-    Returns:
-        The value as text.
+    """The value of a name or a path, as text.
 
     Raises:
         OptionError: It is neither.
@@ -222,15 +171,7 @@ def text(name: str, value: object) -> str:
 
 
 def member(name: str, value: object, kind: type[Member]) -> Member:
-    """A member of an enumeration, or an instance of a class.
-
-    Args:
-        name: The option as the program spells it.
-        value: What the program gave.
-        kind: The enumeration or class.
-
-    Returns:
-        The value.
+    """The value, if it is a member of an enumeration or an instance of a class.
 
     Raises:
         OptionValueError: It is none.
@@ -241,26 +182,12 @@ def member(name: str, value: object, kind: type[Member]) -> Member:
 
 
 def one_of(kind: type[Member]) -> Callable[[str, Any], Member]:
-    """A check for enumerations.
-
-    Args:
-        kind: The enumeration.
-
-    Returns:
-        `member` for it.
-    """
+    """A check for enumerations."""
     return partial(member, kind=kind)
 
 
 def names(option: str, value: object) -> list[str]:
-    """Several names.
-
-    Args:
-        option: The option as the program spells it.
-        value: What the program gave.
-
-    Returns:
-        The names.
+    """The value, if it is a list of texts.
 
     Raises:
         OptionError: It is no list of texts.

@@ -1,4 +1,4 @@
-"""How options are kept: typed keys, reachable as attributes, that freeze once in use.
+"""The storage of options: typed keys, reachable as attributes, that freeze once in use.
 
 The rules are PopTorch's: an unknown key or a value of another type is an ``AssertionError``, a
 change after freezing an ``AttributeError``, a private attribute can only be created before the
@@ -82,11 +82,7 @@ class OptionsDict:
                 self._values[key] = value
 
     def put(self, key: str, value: Any) -> None:
-        """Sets an option to a value that was checked already, of whatever type.
-
-        Args:
-            key: The key, which need not exist yet.
-            value: Its value.
+        """Sets an option, which need not exist yet, to a value that was checked already.
 
         Raises:
             FrozenOptionsError: The options are in use.
@@ -245,12 +241,5 @@ def _plain(value: object) -> Any:
 
 
 def shown(value: object) -> str:
-    """How a value is printed.
-
-    Args:
-        value: The value.
-
-    Returns:
-        A member of an enumeration by its name, anything else as it prints itself.
-    """
+    """A value as printed: a member of an enumeration by its name, anything else by its ``repr``."""
     return f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else repr(value)
