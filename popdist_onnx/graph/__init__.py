@@ -1,1 +1,1 @@
-"""The model between passes: loading, names, and writing nodes."""
+"""Loads models, infers shapes, names values and writes nodes, for all passes."""

@@ -1,4 +1,4 @@
-"""What differs between the releases of onnx, and what onnx-ir 0.1 and 1.x share only in part."""
+"""Differences between releases of onnx and onnx-ir, and the replacement of values."""
 
 from __future__ import annotations
 
@@ -22,27 +22,16 @@ FLOATING = (
 
 
 def newest_opset() -> int:
-    """The newest ``ai.onnx`` opset that the installed onnx knows.
-
-    Returns:
-        Its version.
-    """
+    """The newest ``ai.onnx`` opset that the installed onnx knows."""
     return int(onnx.defs.onnx_opset_version())
 
 
 def has_wrong_function(node: ir.Node, function: onnx.FunctionProto) -> bool:
-    """Whether the installed onnx defines a node by a function that is not what kernels do.
+    """Whether the installed onnx defines a node by a function that differs from the kernels.
 
-    Until onnx 1.18 Attention of three dimensions takes heads and positions for each other, and
-    spreads fewer key heads over the query heads in turns, where kernels (and the operator's text)
-    give neighbouring query heads the same key.
-
-    Args:
-        node: The node.
-        function: What it is defined as.
-
-    Returns:
-        True where the function must not stand for the operator.
+    Until onnx 1.18 the function of Attention with three dimensions confuses heads and positions.
+    With fewer key heads than query heads, the function gives key heads to query heads in turns;
+    kernels and the operator's text give neighbouring query heads the same key.
     """
     if node.op_type != "Attention":
         return False
@@ -54,14 +43,7 @@ def has_wrong_function(node: ir.Node, function: onnx.FunctionProto) -> bool:
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs that a node holds in its attributes.
-
-    Args:
-        node: The node.
-
-    Yields:
-        Each sub-graph.
-    """
+    """The graphs that a node holds in its attributes."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPH:
             yield attribute.as_graph()
@@ -70,14 +52,7 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
-    """The values from outside that a node's sub-graphs read.
-
-    Args:
-        node: The node.
-
-    Returns:
-        The values in the order of their first use; none for a node without sub-graphs.
-    """
+    """The outer values that a node's sub-graphs read, in the order of their first use."""
     found: dict[ir.Value, None] = {}
     for graph in subgraphs(node):
         inside = {*graph.inputs, *graph.initializers.values()}
@@ -90,23 +65,17 @@ def captured(node: ir.Node) -> list[ir.Value]:
     return list(found)
 
 
-# Makes readers of one value read another.
+# Replacement of one value by another in its readers.
 
 
 def replace_uses(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """Makes everything that reads one value read another, the graph's outputs included.
-
-    Args:
-        graph: The main graph.
-        old: The value to replace.
-        new: What replaces it.
-    """
+    """Replaces a value in all its readers and among the graph's outputs."""
     for user, index in list(old.uses()):
         if isinstance(user, ir.Node):
             user.replace_input_with(index, new)
     is_output = getattr(old, "is_graph_output", None)
     if is_output is not None and not is_output():
-        # Most values are none, and graphs are long.
+        # Most values are no outputs, and graphs are long.
         return
     for index, output in enumerate(graph.outputs):
         if output is old:
@@ -117,13 +86,7 @@ def replace_uses(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
 
 
 def replace_inside(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """Makes what stands in one sub-graph read another value; readers outside stay.
-
-    Args:
-        graph: The sub-graph.
-        old: The value to replace.
-        new: What replaces it.
-    """
+    """Replaces a value in the nodes and outputs of one sub-graph; readers outside stay."""
     for user in graph:
         for index, value in enumerate(user.inputs):
             if value is old:

@@ -1,8 +1,8 @@
-"""Nodes as both ONNX's text and ONNX Runtime's kernels take them.
+"""Rewrites nodes into forms that both ONNX's text and ONNX Runtime's kernels accept.
 
-PopART's builder takes operands that ONNX's text does not know (32-bit shapes, float16 scales), and
-in some places ONNX Runtime's kernels differ from the text, or do not exist. Such nodes are written
-with others that agree; names of values stay.
+PopART's builder takes operands that ONNX's text does not allow (32-bit shapes, float16 scales). In
+some places ONNX Runtime's kernels differ from the text, or do not exist. Such nodes are replaced by
+equivalent ones; names of values stay.
 """
 
 from __future__ import annotations
@@ -48,11 +48,7 @@ def _form(*op_types: str) -> Callable[..., Callable[[Tape, ir.Node], Sequence[Te
 
 
 def conform(model: ir.Model) -> None:
-    """Writes a model's nodes so that text and kernels agree.
-
-    Args:
-        model: The model, in the working opset and with shapes; changed in place.
-    """
+    """Rewrites a model in the working opset, with shapes, in place."""
     _lift_weights(model.graph)
     _conform(model.graph, model.graph.opset_imports[""])
     _narrow_indices(model.graph)
@@ -79,7 +75,7 @@ def _conform(graph: ir.Graph, opset: int) -> None:
 def _lift_weights(graph: ir.Graph) -> None:
     """Moves the weights of loops and branches to the main graph, where training finds them.
 
-    The graphs that `Call` holds keep theirs: they are moved where a call is written out.
+    The graphs of `Call` keep their weights, which are moved where the call is inlined.
     """
     for node in graph.all_nodes():
         for inner in subgraphs(node) if not node.domain else ():
@@ -121,12 +117,12 @@ def _cast(tape: Tape, node: ir.Node, index: int, dtype: ir.DataType) -> None:
     node.replace_input_with(index, cast.value)
 
 
-# What a kernel has not, or does otherwise.
+# Missing and different kernels.
 
 
 @_form("Scan")
 def _scan(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    """PopART's slices keep the scanned axis, and what they give is put one after the other."""
+    """Concatenates slices that keep the scanned axis, as PopART's do."""
     if not keeps_axis(node):
         return None
     body = node.attributes["body"].as_graph()
@@ -210,7 +206,7 @@ _PLANES = (2, 3)
 def _has_kernel(
     x: Tensor, sampling: resampling.Sampling, changed: dict[int, resampling.Axis]
 ) -> bool:
-    """Whether ONNX Runtime resizes tensors of this type and rank so."""
+    """Whether ONNX Runtime's kernel supports this type and rank."""
     if x.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16) or sampling.nearest == "pytorch":
         return False
     if sampling.coordinates == "tf_crop_and_resize":
@@ -221,15 +217,7 @@ def _has_kernel(
 
 
 def axes_of_resize(node: ir.Node, lengths: Sequence[int]) -> list[resampling.Axis] | None:
-    """What a Resize says of each axis of its input.
-
-    Args:
-        node: The node, of opset 18 or newer.
-        lengths: Of its input.
-
-    Returns:
-        The axes; None where the scales, sizes or the region are known only at run time.
-    """
+    """The axes of a Resize of opset 18 or newer; None where scales or sizes are not constant."""
     rank = len(lengths)
     roi, scales, sizes = (_numbers(node, index) for index in (1, 2, 3))
     named = node.attributes.get("axes")
@@ -274,7 +262,7 @@ def _numbers(node: ir.Node, index: int) -> Array | None:
 
 @_form(*RECURRENT)
 def _recurrent(tape: Tape, node: ir.Node) -> None:
-    """The kernels want the length of the state said."""
+    """Sets the length of the state, which the kernels require."""
     del tape
     if (length := hidden_size(node)) is not None:
         node.attributes["hidden_size"] = ir.AttrInt64("hidden_size", length)
@@ -282,7 +270,7 @@ def _recurrent(tape: Tape, node: ir.Node) -> None:
 
 @_form("OneHot")
 def _one_hot(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    """By comparison, where the kernel does not know the combination of types."""
+    """A comparison, where the kernel does not support the combination of types."""
     indices, depth, values = (tape.wrap(value) for value in node.inputs if value is not None)
     wide = indices.dtype in (ir.DataType.INT64, ir.DataType.FLOAT)
     usual = values.dtype in (ir.DataType.INT64, ir.DataType.FLOAT)
@@ -307,7 +295,7 @@ def _one_hot(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
 
 @_form("Mod")
 def _mod(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    """PopART takes the rest of a division rounded down of floating-point numbers, too."""
+    """The floored remainder of floating-point numbers, which PopART supports and ONNX does not."""
     a, b = (tape.wrap(value) for value in node.inputs if value is not None)
     if node.attributes.get_int("fmod", 0) or not a.dtype.is_floating_point():
         return None
@@ -318,7 +306,7 @@ def _mod(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
 
 @_form("LRN")
 def _lrn(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    """The kernel takes windows of odd size only; an even one reaches further to the end."""
+    """Windows of even size, which the kernel does not support; they reach further to the end."""
     x = tape.wrap(node.inputs[0])  # type: ignore[arg-type]
     size = node.attributes.get_int("size", 1)
     if size % 2 or x.dims is None or not isinstance(x.dims[1], int):
@@ -349,9 +337,9 @@ _WIDE_ONLY = {"GatherND": (1,), "ScatterND": (1,)}
 
 
 def _narrow_indices(graph: ir.Graph) -> None:
-    """Makes found indices int32, as PopART's are; readers that need 64 bits widen them.
+    """Makes computed indices int32, as in PopART; readers that need 64 bits widen them.
 
-    Sub-graphs keep their types: what they read of such indices has 64 bits.
+    Sub-graphs keep their types: they read such indices as 64 bits.
     """
     tape = Tape(graph)
     wide: dict[ir.Value, ir.Value] = {}
@@ -371,7 +359,7 @@ def _narrow_indices(graph: ir.Graph) -> None:
 
 
 def _widen(tape: Tape, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> None:
-    """Gives a node 64 bits where it needs them, or where its other operands have them."""
+    """Gives a node 64-bit operands where it needs them, or its other operands have 64 bits."""
     if not any(one is not None and one.dtype is ir.DataType.INT32 for one in node.inputs) and not (
         any(subgraphs(node))
     ):
@@ -393,7 +381,7 @@ def _widen(tape: Tape, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> None:
             node.replace_input_with(index, wide[value])
         else:
             _cast(tape, node, index, ir.DataType.INT64)
-    # What the node makes may be narrower now than the file says.
+    # The node's output may be narrower now than in the file.
     annotate(node, tape.opset)
 
 

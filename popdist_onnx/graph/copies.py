@@ -1,4 +1,4 @@
-"""Copies of nodes and sub-graphs, on values of the place that they are copied to."""
+"""Copies nodes and sub-graphs, and maps their values to values of the new place."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ Inside: TypeAlias = "dict[ir.Value, ir.Value]"
 
 
 def copy_nodes(tape: Tape, nodes: Iterable[ir.Node], inside: Inside) -> None:
-    """Writes nodes once more, the graphs in them included.
-
-    Args:
-        tape: Where the copies go, under names of its own scope.
-        nodes: The nodes in order.
-        inside: What they read, and afterwards also what they make.
-    """
+    """Copies nodes; ``inside`` maps values to copies and gets the new outputs."""
     for node in nodes:
         attributes = {name: _attribute(tape, node, name, inside) for name in node.attributes}
         inputs = [None if value is None else inside.get(value, value) for value in node.inputs]
@@ -36,17 +30,7 @@ def copy_nodes(tape: Tape, nodes: Iterable[ir.Node], inside: Inside) -> None:
 
 
 def copy_graph(graph: ir.Graph, inside: Inside, scope: str, opset: int) -> ir.Graph:
-    """Copies a sub-graph.
-
-    Args:
-        graph: The sub-graph.
-        inside: What values from around it are in the copy; extended by those of the sub-graph.
-        scope: Beginning of the names of nodes and values.
-        opset: Version of ``ai.onnx``.
-
-    Returns:
-        The copy.
-    """
+    """Copies a sub-graph; ``inside`` maps values to copies and gets those of the sub-graph."""
     made = empty_graph(f"{scope}{graph.name}", opset)
     tape = Tape(made, scope=scope)
     for value in graph.inputs:
@@ -63,15 +47,7 @@ def copy_graph(graph: ir.Graph, inside: Inside, scope: str, opset: int) -> ir.Gr
 
 
 def empty_graph(name: str, opset: int) -> ir.Graph:
-    """A sub-graph without nodes.
-
-    Args:
-        name: Its name.
-        opset: Version of ``ai.onnx``, which passes read off a graph.
-
-    Returns:
-        The graph.
-    """
+    """A sub-graph without nodes, of a version of ``ai.onnx``."""
     return ir.Graph([], [], nodes=[], opset_imports={"": opset}, name=name)
 
 

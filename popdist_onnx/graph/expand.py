@@ -1,6 +1,6 @@
-"""Operators that ONNX defines as functions of others, written out.
+"""Replaces operators that ONNX defines as functions by the nodes of the function.
 
-Functions with branches (AffineGrid) are left alone: they have no gradient as it is.
+Functions with branches (AffineGrid) stay as they are: they have no gradient in either form.
 """
 
 from __future__ import annotations
@@ -21,15 +21,7 @@ if TYPE_CHECKING:
 
 
 def expand(graph: ir.Graph, nodes: Collection[ir.Node]) -> int:
-    """Replaces nodes by the functions that ONNX defines them as.
-
-    Args:
-        graph: The main graph, with shapes; changed in place.
-        nodes: The nodes to replace, as far as they are functions.
-
-    Returns:
-        How many were.
-    """
+    """Replaces nodes that are functions, and returns their number."""
     tape, count = Tape(graph), 0
     for node in nodes:
         function = _function(node, tape.opset)

@@ -1,4 +1,4 @@
-"""Folds what depends on shapes and constants only, so that later passes see numbers."""
+"""Folds nodes that depend on shapes and constants only, so that later passes see numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("popdist.onnx")
 
-# Larger results would only move work from the runtime's own folding into the file.
+# A larger result would only move work from ONNX Runtime's own folding into the file.
 _MOST_ELEMENTS = 4096
 
 _NEVER = {
@@ -37,12 +37,9 @@ _NEVER = {
 
 
 def fold(model: ir.Model) -> None:
-    """Replaces nodes whose result is known by constants, and `If` nodes whose way is known.
+    """Replaces nodes with a known result by constants, and `If` nodes by a known branch.
 
     Weights (floating-point initializers) are never folded: training changes them.
-
-    Args:
-        model: The model, with shapes; changed in place.
     """
     tape = Tape(model.graph)
     for node in list(model.graph):
@@ -50,12 +47,7 @@ def fold(model: ir.Model) -> None:
 
 
 def fold_node(tape: Tape, node: ir.Node) -> None:
-    """Folds one node, where what it reads is known; its outputs get their shapes in any case.
-
-    Args:
-        tape: A tape on the node's graph.
-        node: The node.
-    """
+    """Folds one node if its inputs are known; its outputs get their shapes in any case."""
     opset = tape.opset
     if node.op_type == "If" and node.domain == "":
         _inline_branch(tape, node)
@@ -121,7 +113,7 @@ def _evaluated(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Seq
     try:
         evaluator = ReferenceEvaluator(proto, opsets={"": opset})
         found = evaluator.run(None, feeds)
-    # The evaluator lacks some operators and versions, and says so with any exception it likes.
+    # The evaluator lacks some operators and versions, and raises exceptions of any type for them.
     except Exception:
         logger.debug("%s (%s) is left to the runtime", node.name, node.op_type, exc_info=True)
         return None

@@ -1,4 +1,4 @@
-"""Types and shapes of what nodes make, inferred node by node."""
+"""Infers types and shapes of nodes' outputs, node by node."""
 
 from __future__ import annotations
 
@@ -45,16 +45,7 @@ _MOST_ELEMENTS = 4096
 
 
 def inference(domain: str, *op_types: str) -> Callable[[Inference], Inference]:
-    """Registers how the outputs of an operator outside ``ai.onnx`` look.
-
-    Args:
-        domain: The domain.
-        *op_types: The operators.
-
-    Returns:
-        A decorator for a function from a node, whose inputs have types and shapes, to type and
-        shape of each output.
-    """
+    """Registers a function that infers outputs' types and shapes for a domain's operators."""
 
     def register(function: Inference) -> Inference:
         _RULES.update({(domain, op_type): function for op_type in op_types})
@@ -65,16 +56,16 @@ def inference(domain: str, *op_types: str) -> Callable[[Inference], Inference]:
 
 @inference("", "GroupNormalization", "MeanVarianceNormalization")
 def _like_first(node: ir.Node) -> Sequence[Info]:
-    """What onnx itself does not infer, its function body being too general."""
+    """Like the first input; the function body is too general for onnx's own inference."""
     (first, *_) = node.inputs
     return [] if first is None or first.shape is None else [(first.dtype, dims(first))]
 
 
 @inference("", "Loop")
 def _loop_outputs(node: ir.Node) -> Sequence[Info]:
-    """A state that leaves the body as it entered the loop keeps its shape.
+    """Keeps the shape of a state that leaves the body with the shape it entered the loop with.
 
-    ONNX says nothing of it, because a body may change its state's shape from turn to turn.
+    ONNX infers no such shape, because a body may change its state's shape in each iteration.
     """
     body = node.attributes["body"].as_graph()
     begun = node.inputs[_BEFORE_STATE:]
@@ -93,7 +84,7 @@ def _loop_outputs(node: ir.Node) -> Sequence[Info]:
 
 @inference("", "If")
 def _branch_outputs(node: ir.Node) -> Sequence[Info]:
-    """What both branches agree on."""
+    """The part of the shape that both branches share."""
     one, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
     found: list[Info] = []
     for a, b in zip(one.outputs, other.outputs, strict=True):
@@ -107,7 +98,7 @@ def _branch_outputs(node: ir.Node) -> Sequence[Info]:
 
 @inference("", "Scan")
 def _scan_outputs(node: ir.Node) -> Sequence[Info]:
-    """States as the body says; slices stacked, or put one after the other as in PopART."""
+    """States as in the body; slices stacked, or concatenated as in PopART."""
     body = node.attributes["body"].as_graph()
     walked = node.attributes.get_int("num_scan_inputs", 0)
     count = len(body.inputs) - walked
@@ -131,29 +122,13 @@ def _scan_outputs(node: ir.Node) -> Sequence[Info]:
 
 
 def scan_axis(node: ir.Node, name: str, number: int) -> int:
-    """An axis of a Scan.
-
-    Args:
-        node: The node.
-        name: The attribute that lists the axes.
-        number: Which of them.
-
-    Returns:
-        The axis; 0 where the attribute is missing.
-    """
+    """An axis of a Scan from the attribute ``name``; 0 where the attribute is missing."""
     listed = node.attributes.get(name)
     return int(listed.as_ints()[number]) if listed is not None else 0
 
 
 def turns_of_scan(node: ir.Node) -> int | None:
-    """How often the body of a Scan runs.
-
-    Args:
-        node: The node.
-
-    Returns:
-        The length of the first scanned axis; None where it is not known.
-    """
+    """The length of the first scanned axis; None where it is not known."""
     walked = node.attributes.get_int("num_scan_inputs", 0)
     first = node.inputs[len(node.inputs) - walked] if walked else None
     known = None if first is None else dims(first)
@@ -162,14 +137,7 @@ def turns_of_scan(node: ir.Node) -> int | None:
 
 
 def keeps_axis(node: ir.Node) -> bool:
-    """Whether the slices of a Scan keep the axis that is scanned, as in PopART.
-
-    Args:
-        node: The node.
-
-    Returns:
-        True where the body takes slices of as many dimensions as the whole has.
-    """
+    """Whether the body's slices have the rank of the whole tensor, as in PopART."""
     walked = node.attributes.get_int("num_scan_inputs", 0)
     body = node.attributes["body"].as_graph()
     for value, element in zip(reversed(node.inputs), reversed(body.inputs), strict=False):
@@ -183,7 +151,7 @@ _OLDEST_SCAN = 9
 
 
 def _enter(node: ir.Node, opset: int) -> None:
-    """Gives the values inside of a node's graphs their types and shapes."""
+    """Gives the values of a node's sub-graphs their types and shapes."""
     if node.op_type == "Loop":
         body = node.attributes["body"].as_graph()
         entering: list[Info] = [(ir.DataType.INT64, []), (ir.DataType.BOOL, [])]
@@ -199,7 +167,8 @@ def _enter(node: ir.Node, opset: int) -> None:
             whole = entering[place]
             if whole is not None and whole[1] is not None:
                 shape = list(whole[1])
-                # Builders of bodies that say no shape are PopART's, whose slices keep the axis.
+                # Bodies without declared shapes come from PopART's builder, whose slices keep the
+                # axis.
                 shape[scan_axis(node, "scan_input_axes", number)] = 1
                 entering[place] = whole[0], shape
         _fill(body, entering)
@@ -214,7 +183,7 @@ def _known(value: ir.Value | None) -> Info:
 
 
 def _fill(body: ir.Graph, entering: Sequence[Info]) -> None:
-    """What a body does not say of its inputs follows from what enters."""
+    """Sets missing types and shapes of a body's inputs from the values passed to it."""
     for formal, info in zip(body.inputs, entering, strict=False):
         if info is None:
             continue
@@ -226,14 +195,7 @@ def _fill(body: ir.Graph, entering: Sequence[Info]) -> None:
 
 
 def annotate(node: ir.Node, opset: int) -> None:
-    """Gives a node's outputs their types and shapes, as far as the inputs tell.
-
-    What an output says already is kept where inference says less.
-
-    Args:
-        node: The node.
-        opset: Version of ``ai.onnx`` that the graph uses.
-    """
+    """Sets types and shapes of a node's outputs; known ones stay where inference knows less."""
     rule = _RULES.get((node.domain, node.op_type))
     node.meta.pop(FAILED_INFERENCE, None)
     if not node.domain:
@@ -250,7 +212,7 @@ def annotate(node: ir.Node, opset: int) -> None:
 
 
 def _reason(said: str) -> str:
-    """The sentence in what onnx says of a failed inference."""
+    """The sentence that names the cause in onnx's error text."""
     marked = [line for line in said.splitlines() if _MARK in line]
     return (marked[-1].rpartition(_MARK)[2] if marked else said).strip()
 
@@ -262,16 +224,7 @@ def _reduces_nothing(node: ir.Node) -> bool:
 
 
 def operand_type(node: ir.Node, index: int, dtype: ir.DataType | None) -> ir.DataType | None:
-    """The type in which ONNX takes an operand that PopART takes in several.
-
-    Args:
-        node: The node.
-        index: Which input.
-        dtype: The input's type.
-
-    Returns:
-        The type: int64 for int32 shapes, float32 for float16 scales, else the same.
-    """
+    """ONNX's type of an operand: int64 for int32 shapes, float32 for float16 scales."""
     if dtype is ir.DataType.INT32 and index in SHAPE_OPERANDS.get(node.op_type, ()):
         return ir.DataType.INT64
     if dtype is ir.DataType.FLOAT16 and node.op_type == "Resize" and index in (1, 2):
@@ -280,23 +233,13 @@ def operand_type(node: ir.Node, index: int, dtype: ir.DataType | None) -> ir.Dat
 
 
 def annotate_graph(graph: ir.Graph, opset: int) -> None:
-    """Gives all values of a graph their types and shapes.
-
-    Args:
-        graph: The graph, sorted.
-        opset: Version of ``ai.onnx``.
-    """
+    """Sets types and shapes of all values of a sorted graph."""
     for node in graph:
         annotate(node, opset)
 
 
 def annotate_value(value: ir.Value, proto: onnx.TypeProto) -> None:
-    """Gives one value a type and shape, keeping what is known better.
-
-    Args:
-        value: The value.
-        proto: What is known of it.
-    """
+    """Sets type and shape of one value; lengths that are known already stay."""
     info = _info(proto)
     if info is not None:
         _merge(value, *info)
@@ -336,7 +279,7 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
             types[name].tensor_type.elem_type = int(wanted)
             array = None if array is None else array.astype(wanted.numpy())
         if array is not None and array.size <= _MOST_ELEMENTS:
-            # Not onnx's own helper, which knows no bfloat16.
+            # onnx's own helper does not support bfloat16.
             data[name] = ir.to_proto(ir.Tensor(array, name=name))
     proto = ir.serde.serialize_node(node)
     _complete(proto, node)
@@ -346,20 +289,20 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
             schema, proto, types, data, opset_imports=opsets
         )
         if not found:
-            # Of some operators that are functions (LessOrEqual) it finds nothing.
+            # For some operators that are functions (LessOrEqual) onnx infers nothing.
             found = _by_model(proto, types, data, opsets)
     except KeyError:
         # Operators that are functions have no inference of their own.
         found = _by_model(proto, types, data, opsets)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError) as why:
-        # Nothing is lost yet: what needs the shape says later why it is not known.
+        # No error yet: the pass that needs the shape reports why it is not known.
         node.meta[FAILED_INFERENCE] = _reason(str(why))
         return []
     return [_info(found.get(str(value.name))) for value in node.outputs]
 
 
 def _complete(proto: onnx.NodeProto, node: ir.Node) -> None:
-    """Says what PopART leaves open: a state's length, and axes that are counted from the end."""
+    """Sets what PopART may omit: a state's length, and axes counted from the end."""
     if node.op_type in RECURRENT and (length := hidden_size(node)) is not None:
         kept = [one for one in proto.attribute if one.name != "hidden_size"]
         del proto.attribute[:]
@@ -380,14 +323,7 @@ RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def hidden_size(node: ir.Node) -> int | None:
-    """The length of a recurrent node's state.
-
-    Args:
-        node: The node.
-
-    Returns:
-        What it says, or what its weights do; None where these are not known.
-    """
+    """The length of a recurrent node's state; None if neither attribute nor weights tell."""
     said = node.attributes.get_int("hidden_size", 0)
     weights = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - recurrent ones
     known = None if weights is None else dims(weights)
@@ -401,7 +337,7 @@ def _by_model(
     data: dict[str, onnx.TensorProto],
     opsets: Sequence[onnx.OperatorSetIdProto],
 ) -> dict[str, onnx.TypeProto]:
-    """Infers through a model of the one node."""
+    """Infers through a model that holds only this node."""
     inputs = [onnx.helper.make_value_info(name, kind) for name, kind in types.items()]
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output]
     graph = onnx.helper.make_graph([node], "node", inputs, outputs, list(data.values()))
@@ -411,13 +347,7 @@ def _by_model(
 
 
 def type_proto(value: ir.Value) -> onnx.TypeProto:
-    """A value's type and shape, as onnx wants them.
-
-    Args:
-        value: A value of known type.
-
-    Returns:
-        The proto.
+    """A value's type and shape as onnx's message.
 
     Raises:
         ValueError: The type is not known.

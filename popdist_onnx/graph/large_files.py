@@ -1,9 +1,8 @@
-"""Weights that are too large to be carried through every step: they stay in their file.
+"""Large weights that stay in their file.
 
-A model whose weights lie in files of their own ("external data") is read without them: what passes
-from step to step is small, and refers to the files by their absolute paths. The content is mapped
-into memory where it is looked at. A model that is too large for one message of protobuf is written
-in the same form.
+A model with external data is read without large weights: each pass handles small messages that
+refer to the files by their absolute paths. The content is mapped into memory where it is read. A
+model that is too large for one message of protobuf is written in the same form.
 """
 
 from __future__ import annotations
@@ -42,11 +41,7 @@ _ALWAYS_READ = 1 << 16
 
 
 def resolve_external_data(proto: onnx.ModelProto, folder: Path) -> None:
-    """Reads small external data into a model, and lets large ones refer to their file for good.
-
-    Args:
-        proto: A model that was read without its external data; changed in place.
-        folder: Where its file lies.
+    """Reads small external data; large data refer to their file by absolute path.
 
     Raises:
         popart_exception: Data lie outside the folder.
@@ -63,7 +58,7 @@ def resolve_external_data(proto: onnx.ModelProto, folder: Path) -> None:
             for entry in tensor.external_data:
                 if entry.key == "location":
                     entry.value = str(path)
-    # What is left: few data, and tensors that are attributes.
+    # The rest: small data, and tensors in attributes.
     mapped = [one for one in proto.graph.initializer if is_mapped(one)]
     for one in mapped:
         one.data_location = onnx.TensorProto.DEFAULT
@@ -84,15 +79,10 @@ def content(tensor: onnx.TensorProto) -> Array:
 
 
 def write_model(proto: onnx.ModelProto, tensors: Mapping[str, Array], path: Path) -> None:
-    """Writes a model with other weights, in place of a file that it may have been read from.
+    """Writes a model with other weights; ``path`` may be the file that the model was read from.
 
-    Weights of more than a gibibyte go to a file of their own, ``<name>.data`` beside the model's.
-    They are written one after the other, so that nothing is held twice.
-
-    Args:
-        proto: The model; left as it is.
-        tensors: Arrays by initializer; those that the model lacks are added.
-        path: The model's file.
+    Weights of more than a gibibyte go to a file ``<name>.data`` beside the model's. They are
+    written one after the other, so that no second copy is in memory.
     """
     model = ir.from_proto(proto)
     initializers = model.graph.initializers

@@ -1,4 +1,4 @@
-"""Models in and out: from a file, bytes or a proto to the form that passes work on, and back."""
+"""Loads models from a file, bytes or a proto into the form for passes, and saves them."""
 
 from __future__ import annotations
 
@@ -30,23 +30,16 @@ if TYPE_CHECKING:
     from popdist_onnx.graph.opset_upgrades import Upgrade
 
 
-# Weights that an exporter wrote once because they begin with equal content become several again.
+# Shared weights of equal content become separate weights again.
 #
-# torch's exporter, in evaluation mode, writes tensors of equal content once and puts `Identity`
-# in the place of the others: every bias of zeros, every scale of ones and the running statistics
-# beside them would be one weight and train as one. Weights that the program ties on purpose (an
-# embedding and the head that reads it) look the same, but hold random numbers: those stay tied.
+# torch's exporter, in evaluation mode, writes tensors of equal content once, with `Identity` nodes
+# for the others: every bias of zeros, every scale of ones and the running statistics beside them
+# would train as one weight. Weights that the program ties on purpose (an embedding and the output
+# layer) look the same, but hold random numbers: those stay tied.
 
 
 def untie(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Gives every `Identity` of a weight that holds one repeated number a weight of its own.
-
-    Args:
-        proto: The model, left as it is.
-
-    Returns:
-        The model, or a copy where something had to change.
-    """
+    """Gives every `Identity` of a weight of one repeated number a weight of its own, in a copy."""
     weights = {tensor.name: tensor for tensor in proto.graph.initializer}
     copies = {
         node.output[0]: node.input[0]
@@ -84,9 +77,7 @@ def _is_uniform(tensor: onnx.TensorProto) -> bool:
     return array.size > 0 and bool(np.all(array == array[0]))
 
 
-# Rewrites nodes of older opsets to opset 18, so that every later pass knows one form only.
-#
-# Names of values stay.
+# Upgrade of older opsets to opset 18, so that later passes handle one form only; value names stay.
 
 
 OLDEST_OPSET = 6
@@ -97,12 +88,9 @@ WORKING_OPSET = 18
 
 
 def upgrade(model: ir.Model) -> None:
-    """Brings a model to opset 18, where it is older, and folds what is constant on the way.
+    """Upgrades an older model to opset 18, and folds constants after each node.
 
-    Both go node by node, as a newer form may need a shape that only folding finds.
-
-    Args:
-        model: The model, with shapes; changed in place.
+    A newer form may need a shape that only folding finds.
 
     Raises:
         NotOnHostError: An old form has no new one.
@@ -154,26 +142,19 @@ def _upgrade_node(tape: Tape, node: ir.Node, opset: int, steps: list[Upgrade]) -
 
 Source: TypeAlias = "ir.Model | onnx.ModelProto | bytes | str | PathLike[str]"
 
-# Tensors of more elements are weights; shape inference copies a model several times.
+# Larger tensors are weights; shape inference copies a model several times.
 _SMALL = 1024
 
-# ONNX Runtime has no CPU kernels for them, but for what ONNX defines them as.
+# ONNX Runtime has no CPU kernels for these operators, but for the nodes of their functions.
 _WITHOUT_KERNEL = ("Swish",)
 
 
 def load(source: Source) -> ir.Model:
-    """Reads a model into the form that passes work on.
+    """Reads a model into the form for passes.
 
-    Afterwards the graph is sorted, has no functions, uses opset 18 or newer (the oldest that says
-    the same: ONNX Runtime knows the newest ones later than onnx), its shapes are inferred, what
-    depends on shapes only is folded to constants, and initializers are no inputs. Names of values
-    stay.
-
-    Args:
-        source: A file's path, a serialized model, a proto, or a model in memory (left as it is).
-
-    Returns:
-        The model.
+    Afterwards the graph is sorted, has no functions, uses opset 18 or newer (the oldest opset with
+    the same meaning, as ONNX Runtime supports the newest later than onnx), has inferred shapes and
+    folded constants, and no initializer is an input. Names of values stay.
 
     Raises:
         popart_exception: There is no such file, it holds no model, or its opset is out of range.
@@ -199,15 +180,9 @@ def load(source: Source) -> ir.Model:
 
 
 def read(source: Source) -> onnx.ModelProto:
-    """Reads a model; weights that it repeats for brevity are given back to each of their users.
+    """Reads a model's proto; shared weights of equal content become separate weights.
 
     Large weights in a file of their own stay there; see `popdist_onnx.graph.large_files`.
-
-    Args:
-        source: As for `load`.
-
-    Returns:
-        The proto.
 
     Raises:
         popart_exception: There is no such file, or it holds no model.
@@ -247,15 +222,7 @@ def read(source: Source) -> onnx.ModelProto:
 
 
 def save(model: ir.Model, path: str | PathLike[str] | None = None) -> onnx.ModelProto:
-    """Turns a model into a proto, and writes it where a path is given.
-
-    Args:
-        model: The model.
-        path: The file to write; None writes none.
-
-    Returns:
-        The proto.
-    """
+    """Converts a model to a proto, and writes the proto if a path is given."""
     proto: onnx.ModelProto = ir.to_proto(model)
     if path is not None:
         onnx.save(proto, Path(path))
@@ -277,7 +244,7 @@ def _require_opset(proto: onnx.ModelProto) -> int:
 
 
 def _least_opset(graph: ir.Graph, opset: int) -> int:
-    """The oldest opset from the working one on in which all nodes are what they are in this one."""
+    """The oldest opset, from the working one on, in which all nodes have the same definition."""
     since = [
         int(onnx.defs.get_schema(node.op_type, opset, "").since_version)
         for node in graph.all_nodes()
@@ -287,7 +254,7 @@ def _least_opset(graph: ir.Graph, opset: int) -> int:
 
 
 def _annotate_dynamic(graph: ir.Graph, proto: onnx.ModelProto) -> None:
-    """Takes over what onnx infers of shapes that are calculated, as with a free batch."""
+    """Sets shapes that onnx infers for computed shapes, for example with a free batch."""
     skeleton = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     skeleton.graph.node.extend(proto.graph.node)
     skeleton.graph.input.extend(proto.graph.input)

@@ -131,36 +131,15 @@ RANDOM = "popdist.random"
 
 
 def gradient(tensor: str) -> str:
-    """The name of a tensor's gradient.
-
-    Args:
-        tensor: The tensor's name.
-
-    Returns:
-        ``Gradient___<tensor>``.
-    """
+    """``Gradient___<tensor>``."""
     return GRADIENT + tensor
 
 
 def updated(tensor: str) -> str:
-    """The name of a state tensor's next value.
-
-    Args:
-        tensor: The state tensor's name.
-
-    Returns:
-        ``UpdatedVar___<tensor>``.
-    """
+    """``UpdatedVar___<tensor>``, the name of a state tensor's next value."""
     return UPDATED + tensor
 
 
 def reserved_prefix(name: str) -> str | None:
-    """Finds the reserved prefix of a name.
-
-    Args:
-        name: A tensor's name.
-
-    Returns:
-        The prefix, or None where the name has none.
-    """
+    """The reserved prefix of a name; None where it has none."""
     return next((prefix for prefix in RESERVED if name.startswith(prefix)), None)

@@ -1,7 +1,7 @@
-"""How nodes of older opsets read in newer ones: a function for each change of an operator.
+"""Upgrades nodes of older opsets: a function for each change of an operator.
 
 Each function edits an older node's parts into those of the newer form. Operators that only gained
-types, or attributes with a default, need none.
+types, or attributes with a default, need no function.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Parts:
-    """A node taken apart.
+    """A node as editable parts.
 
     Attributes:
         op_type: The operator.
         inputs: Its inputs.
         attributes: Its attributes, as plain values.
-        outputs: How many outputs it has.
-        read: Which outputs anything reads.
-        after: What is still to be done to its only output.
+        outputs: The number of its outputs.
+        read: The outputs that have readers.
+        after: A function to apply to its only output.
     """
 
     op_type: str
@@ -42,37 +42,16 @@ class Parts:
     after: Callable[[Tensor], Tensor] | None = field(default=None)
 
     def take(self, name: str, default: Any = None) -> Any:
-        """Removes an attribute.
-
-        Args:
-            name: The attribute.
-            default: What an absent one means.
-
-        Returns:
-            Its value.
-        """
+        """Removes an attribute and returns its value, else the default."""
         return self.attributes.pop(name, default)
 
     def feed(self, index: int, operand: Operand) -> None:
-        """Sets an input, leaving out those before it that do not exist.
-
-        Args:
-            index: Which input.
-            operand: What it reads; None leaves it out.
-        """
+        """Sets an input; missing inputs before it are left out."""
         self.inputs += [None] * (index + 1 - len(self.inputs))
         self.inputs[index] = operand
 
     def tensor(self, tape: Tape, index: int = 0) -> Tensor:
-        """An input to calculate with.
-
-        Args:
-            tape: The tape.
-            index: Which input.
-
-        Returns:
-            The tensor.
-        """
+        """An input as a tensor of the tape."""
         return tape.tensor(self.inputs[index])
 
 

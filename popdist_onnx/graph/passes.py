@@ -1,4 +1,4 @@
-"""The base of every pass: it states what it needs and what it leaves, and both are checked."""
+"""The base of every pass, with checks of the model before and after the pass."""
 
 from __future__ import annotations
 
@@ -13,64 +13,35 @@ from popdist_onnx.graph.compat import captured
 class Pass(ir.passes.InPlacePass):
     """A change of a model in place, from one valid model to another.
 
-    Subclasses write `change`, and `requires`/`ensures` for conditions of their own; errors of the
-    user are raised from `change` or `requires` as they are.
+    Subclasses write `change`, and `requires`/`ensures` for their own conditions. Errors for the
+    user are raised from `change` or `requires`, and are not wrapped.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Runs the pass.
-
-        Args:
-            model: The model, changed in place.
-
-        Returns:
-            The model and whether it changed.
-        """
+        """Runs the pass."""
         return ir.passes.PassResult(model, modified=self.change(model))
 
     @abstractmethod
     def change(self, model: ir.Model) -> bool:
-        """Changes the model.
-
-        Args:
-            model: The model.
-
-        Returns:
-            Whether anything changed.
-        """
+        """Changes the model; returns whether anything changed."""
 
     def ensures(self, model: ir.Model) -> None:
-        """Every pass leaves a graph that is sorted and whose names are unique.
-
-        Args:
-            model: The model.
-        """
+        """Checks that the graph is sorted and that names are unique."""
         require_sound(model, type(self).__name__)
 
     def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> ir.passes.PassResult:
-        """Runs the pass between its checks.
-
-        Args:
-            model_or_result: The model, or what the pass before returned.
-
-        Returns:
-            The model and whether it changed.
-        """
+        """Runs the pass between its checks."""
         try:
             return super().__call__(model_or_result)
         except ir.passes.InvariantError as invariant:
-            # The conditions raise errors of ours, which say more than that a condition failed.
+            # popdist's own errors say more than onnx-ir's error of a failed condition.
             if invariant.__cause__ is not None:
                 raise invariant.__cause__ from None
             raise
 
 
 def require_sound(model: ir.Model, author: str) -> None:
-    """Checks what every model between passes must be.
-
-    Args:
-        model: The model.
-        author: Who made it, for the message.
+    """Checks that a model is sorted and its names unique; ``author`` is named in the message.
 
     Raises:
         popart_internal_exception: A node comes before what it reads, or two values share a name.

@@ -24,16 +24,16 @@ logger = logging.getLogger("popdist.onnx")
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a Resize says of all its axes.
+    """The attributes of a Resize.
 
     Attributes:
         mode: ``nearest``, ``linear`` or ``cubic``.
-        coordinates: How a place of the output becomes one of the input.
-        nearest: How a place between two elements is rounded; ``pytorch`` is PopART's word for
-            places that begin at 0 and are rounded down.
+        coordinates: The rule from a coordinate of the output to one of the input.
+        nearest: The rounding of a coordinate between two elements; ``pytorch`` is PopART's name for
+            coordinates that begin at 0 and are rounded down.
         cubic: The coefficient of cubic weights.
-        exclude_outside: Whether elements outside count nothing, instead of those at the edge.
-        antialias: Whether weights are as wide as what one output stands for.
+        exclude_outside: Whether elements outside have no weight, instead of the value at the edge.
+        antialias: Whether the weights are as wide as the region of one output.
     """
 
     mode: str = "nearest"
@@ -67,21 +67,12 @@ class Axis:
 
 
 def weights(sampling: Sampling, axis: Axis) -> tuple[Array, Array]:
-    """How the outputs of an axis are made of its inputs.
-
-    Args:
-        sampling: The kind of Resize.
-        axis: The axis.
-
-    Returns:
-        A matrix ``[made, length]`` of float64, and which outputs lie outside of the input and are
-        the extrapolation value (only where a region is cropped).
-    """
+    """A float64 matrix ``[made, length]``, and which outputs lie outside of a cropped region."""
     places = _places(sampling, axis)
     outside = np.zeros(axis.made, bool)
     if sampling.coordinates == "tf_crop_and_resize":
         outside = (places < 0) | (places > axis.length - 1)
-    # An element at a whole place is the right one of its two neighbours.
+    # An element at a whole coordinate is the right one of its two neighbours.
     left = np.ceil(places) - 1
     ratio = places - left
     offsets, parts = _parts(sampling, ratio, axis.scale)
@@ -97,7 +88,7 @@ def weights(sampling: Sampling, axis: Axis) -> tuple[Array, Array]:
 
 
 def _places(sampling: Sampling, axis: Axis) -> Array:
-    """The place in the input that each output stands for."""
+    """The coordinate in the input of each output."""
     x = np.arange(axis.made, dtype=np.float64)
     whole = axis.scale * axis.length
     last = axis.length - 1
@@ -125,7 +116,7 @@ def _places(sampling: Sampling, axis: Axis) -> Array:
 
 
 def _parts(sampling: Sampling, ratio: Array, scale: float) -> tuple[Array, Array]:
-    """What each neighbour counts, by how far the place is from its left neighbour (0 to 1]."""
+    """The weight of each neighbour, by the distance from the left neighbour (0 to 1]."""
     if sampling.mode == "nearest":
         takes_right = {
             "round_prefer_floor": ratio > 0.5,  # noqa: PLR2004 - the middle of two elements
@@ -156,15 +147,7 @@ def _cubic(distance: Array, a: float) -> Array:
 
 
 def kernel_agrees(sampling: Sampling, axis: Axis) -> bool:
-    """Whether ONNX Runtime's kernel makes an axis as the text says.
-
-    Args:
-        sampling: The kind of Resize.
-        axis: The axis.
-
-    Returns:
-        True where both give the same for every unit vector; False where the kernel refuses.
-    """
+    """Whether ONNX Runtime's kernel gives the text's result for every unit vector."""
     import onnxruntime
     from onnx import helper
 
@@ -201,7 +184,7 @@ def kernel_agrees(sampling: Sampling, axis: Axis) -> bool:
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         (found,) = session.run(None, {"x": unit})
-    # The runtime refuses with errors of many types.
+    # ONNX Runtime refuses with errors of many types.
     except Exception:
         logger.debug("ONNX Runtime refuses %s of %s", sampling, axis, exc_info=True)
         return False
@@ -212,27 +195,12 @@ def kernel_agrees(sampling: Sampling, axis: Axis) -> bool:
 
 
 def made_lengths(lengths: Sequence[int], scales: Sequence[float]) -> list[int]:
-    """Output lengths of axes that are scaled.
-
-    Args:
-        lengths: Input lengths.
-        scales: One for each, as single precision holds it.
-
-    Returns:
-        The lengths, rounded down.
-    """
+    """Output lengths of scaled axes, rounded down; scales are single-precision numbers."""
     return [int(np.float64(scale) * length) for scale, length in zip(scales, lengths, strict=True)]
 
 
 def settings(attributes: dict[str, Any]) -> Sampling:
-    """The kind of Resize that attributes describe.
-
-    Args:
-        attributes: Those of a node.
-
-    Returns:
-        The kind.
-    """
+    """The `Sampling` of a node's attributes."""
     return Sampling(
         mode=attributes.get("mode", "nearest"),
         coordinates=attributes.get("coordinate_transformation_mode", "half_pixel"),

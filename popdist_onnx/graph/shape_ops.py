@@ -1,4 +1,4 @@
-"""What follows from a tensor's lengths: tensors of its shape, its shape, its number of elements."""
+"""Tensors that follow from a tensor's shape: the shape itself, filled tensors, element counts."""
 
 from __future__ import annotations
 
@@ -15,86 +15,38 @@ if TYPE_CHECKING:
 
 
 def zeros(like: Tensor, dtype: ir.DataType | None = None) -> Tensor:
-    """Zeros of a tensor's shape.
-
-    Args:
-        like: The tensor.
-        dtype: Their type; None takes the tensor's.
-
-    Returns:
-        The zeros; a small node, the runtime makes the content.
-    """
+    """Zeros of a tensor's shape as a small node; ``dtype`` None takes the tensor's type."""
     return fill(like, 0, dtype)
 
 
 def fill(like: Tensor, number: float, dtype: ir.DataType | None = None) -> Tensor:
-    """One number in a tensor's shape.
-
-    Args:
-        like: The tensor.
-        number: The number.
-        dtype: Its type; None takes the tensor's.
-
-    Returns:
-        The filled tensor.
-    """
+    """One number in a tensor's shape; ``dtype`` None takes the tensor's type."""
     tape = like.tape
     content = ir.Tensor(np.asarray([number]).astype((dtype or like.dtype).numpy()))
     return tape.ConstantOfShape(lengths(like), value=content)
 
 
 def lengths(tensor: Tensor) -> Tensor:
-    """A tensor's shape as a tensor: a constant where it is known.
-
-    Args:
-        tensor: The tensor.
-
-    Returns:
-        Its shape, int64.
-    """
+    """A tensor's shape as an int64 tensor: a constant where it is known."""
     tape = tensor.tape
     return tape.ints(*tensor.shape) if tensor.static else tape.Shape(tensor)
 
 
 def shaped(tensor: Tensor, like: Tensor) -> Tensor:
-    """A tensor's elements in the shape of another.
-
-    Args:
-        tensor: The tensor.
-        like: One with as many elements.
-
-    Returns:
-        The elements, reshaped; a length of 0 is one, where ONNX's default copies a length.
-    """
+    """A tensor in another's shape; a length of 0 stays 0, where ONNX's default copies one."""
     return (
         reshaped(tensor, like.shape) if like.static else tensor.tape.Reshape(tensor, lengths(like))
     )
 
 
 def reshaped(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor's elements in a shape, in which a length of 0 is one.
-
-    Args:
-        tensor: The tensor.
-        shape: The lengths.
-
-    Returns:
-        The elements, reshaped.
-    """
+    """A tensor in a given shape; a length of 0 stays 0, where ONNX's default copies a length."""
     tape = tensor.tape
     return tape.Reshape(tensor, tape.ints(*shape), allowzero=1 if 0 in shape else None)
 
 
 def count(tensor: Tensor, axes: Sequence[int] | None = None) -> Operand:
-    """The number of elements along some axes.
-
-    Args:
-        tensor: The tensor.
-        axes: The axes, not negative; None takes all.
-
-    Returns:
-        A number where the lengths are known, else a scalar of the tensor's type.
-    """
+    """The number of elements along axes: a number where lengths are known, else a scalar tensor."""
     tape, known = tensor.tape, tensor.dims
     chosen = range(tensor.rank) if axes is None else axes
     if known is not None and all(isinstance(known[axis], int) for axis in chosen):

@@ -1,7 +1,7 @@
-"""Writes the nodes of a graph, so that rules read like the mathematics.
+"""Writes the nodes of a graph through operators on tensors.
 
-A `Tensor` is a value of the graph to calculate with; a `Tape` writes the node of every calculation
-and takes care of constants, names, types and shapes.
+A `Tensor` is a value of the graph with arithmetic; a `Tape` writes the node of every operation and
+sets constants, names, types and shapes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Tensor:
 
     @property
     def dims(self) -> tuple[Dim, ...] | None:
-        """What is known of the shape; None where not even the rank is."""
+        """The known part of the shape; None where the rank is not known."""
         return dims(self.value)
 
     @property
@@ -204,16 +204,10 @@ class Tape:
     def many(
         self, op_type: str, outputs: int | Sequence[str], *inputs: Operand, **attributes: Any
     ) -> tuple[Tensor, ...]:
-        """Writes a node of ``ai.onnx`` with several outputs.
+        """Writes a node of ``ai.onnx`` with several outputs, given by number or names.
 
-        Args:
-            op_type: The operator.
-            outputs: How many, or their names.
-            *inputs: Values, numbers, arrays, or None for an input that is left out.
-            **attributes: The node's attributes; those that are None are left out.
-
-        Returns:
-            Its outputs.
+        Inputs are values, numbers, arrays, or None for an input that is left out. Attributes that
+        are None are left out.
         """
         return self.custom("", op_type, outputs, *inputs, **attributes)
 
@@ -225,18 +219,7 @@ class Tape:
         *inputs: Operand,
         **attributes: Any,
     ) -> tuple[Tensor, ...]:
-        """Writes a node of any domain.
-
-        Args:
-            domain: The operator's domain.
-            op_type: The operator.
-            outputs: How many, or their names.
-            *inputs: As for `many`.
-            **attributes: As for `many`.
-
-        Returns:
-            Its outputs.
-        """
+        """Writes a node of any domain, with arguments as for `many`."""
         read = [None if given is None else self.tensor(given, inputs).value for given in inputs]
         while read and read[-1] is None:
             read.pop()
@@ -249,11 +232,7 @@ class Tape:
         return tuple(Tensor(self, output) for output in node.outputs)
 
     def insert(self, node: ir.Node) -> None:
-        """Puts a finished node where this tape writes.
-
-        Args:
-            node: The node.
-        """
+        """Inserts a finished node at the tape's position."""
         if self._before is None:
             self.graph.append(node)
         else:
@@ -266,16 +245,7 @@ class Tape:
         scope: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Iterator[Tape]:
-        """Writes before another node for a while.
-
-        Args:
-            node: The node to insert before; None appends.
-            scope: Beginning of names meanwhile.
-            metadata: Metadata of nodes meanwhile.
-
-        Yields:
-            This tape.
-        """
+        """Writes before ``node`` within a with-block, or appends where ``node`` is None."""
         saved = self._before, self.scope, self.metadata
         self._before, self.scope = node, self.scope if scope is None else scope
         self.metadata = self.metadata if metadata is None else dict(metadata)
@@ -285,26 +255,11 @@ class Tape:
             self._before, self.scope, self.metadata = saved
 
     def wrap(self, value: ir.Value) -> Tensor:
-        """A value of the graph to calculate with.
-
-        Args:
-            value: The value.
-
-        Returns:
-            The same as a tensor.
-        """
+        """A value of the graph as a tensor."""
         return Tensor(self, value)
 
     def tensor(self, given: Operand, beside: Sequence[Operand] = ()) -> Tensor:
-        """Makes a tensor of whatever may stand as input.
-
-        Args:
-            given: A value, a number, an array or a list of whole numbers.
-            beside: The node's other inputs; a bare number takes the type of the first tensor.
-
-        Returns:
-            The tensor.
-        """
+        """A tensor of any operand; a plain number takes the first tensor's type in ``beside``."""
         if isinstance(given, Tensor):
             return given
         if isinstance(given, ir.Value):
@@ -318,41 +273,19 @@ class Tape:
         return self.constant(np.asarray(given, np.int64))
 
     def scalar(self, number: float, dtype: ir.DataType | None = None) -> Tensor:
-        """A constant without dimensions.
-
-        Args:
-            number: Its value.
-            dtype: Its type; None takes int64 for whole numbers and float32 for others.
-
-        Returns:
-            The constant.
-        """
+        """A constant of shape ``[]``; by default int64 for integers and float32 for others."""
         if dtype is None:
             return self.constant(np.asarray(number, np.int64 if isinstance(number, int) else "f4"))
         return self.constant(np.asarray(number).astype(dtype.numpy()))
 
     def ints(self, *numbers: int) -> Tensor:
-        """An int64 constant of one dimension.
-
-        Args:
-            *numbers: Its elements.
-
-        Returns:
-            The constant.
-        """
+        """An int64 constant of one dimension."""
         return self.constant(np.asarray(numbers, np.int64))
 
     def constant(self, array: Array, name: str | None = None) -> Tensor:
         """A constant; equal ones are written once.
 
         Constants are nodes, not initializers: initializers are what training changes.
-
-        Args:
-            array: Its content.
-            name: Its name; None makes one.
-
-        Returns:
-            The constant.
         """
         key = (array.dtype, array.shape, array.tobytes(), name)
         if key not in self._constants:
@@ -363,40 +296,15 @@ class Tape:
         return self._constants[key]
 
     def input(self, name: str, dtype: ir.DataType, shape: Sequence[int | str | None]) -> Tensor:
-        """Adds an input to the graph.
-
-        Args:
-            name: Its name.
-            dtype: Its element type.
-            shape: Its shape.
-
-        Returns:
-            The input.
-        """
+        """Adds an input to the graph."""
         return Tensor(self, add_input(self.graph, self._names.claim(name), dtype, shape))
 
     def state(self, name: str, array: Array) -> Tensor:
-        """Adds an initializer: a weight, or another tensor that lasts from update to update.
-
-        Args:
-            name: Its name.
-            array: Its first content.
-
-        Returns:
-            The initializer.
-        """
+        """Adds an initializer: a weight, or another tensor that is kept from update to update."""
         return Tensor(self, add_initializer(self.graph, self._names.claim(name), array))
 
     def rename(self, tensor: Tensor, name: str) -> Tensor:
-        """Gives a tensor a name, through a node where it has one that counts already.
-
-        Args:
-            tensor: A tensor; one that this tape wrote and that was not named is simply renamed.
-            name: The name.
-
-        Returns:
-            The tensor of that name.
-        """
+        """Names a tensor; one that a program may know by its name gets an Identity instead."""
         value = tensor.value
         if value.producer() is None or not self._names.is_made_up(value.name):
             return self.many("Identity", [name], tensor)[0]
@@ -405,25 +313,13 @@ class Tape:
         return tensor
 
     def release(self, value: ir.Value) -> str:
-        """Takes a value's name away, so that its successor can have it.
-
-        Args:
-            value: A node's output that is about to be replaced.
-
-        Returns:
-            The name.
-        """
+        """Removes a value's name so that its replacement can have it, and returns the name."""
         name, value.name = str(value.name), None
         self._names.release(name)
         return name
 
     def substitute(self, node: ir.Node, outputs: Sequence[Tensor | None]) -> None:
-        """Puts tensors in the place of a node's outputs, under the same names, and removes it.
-
-        Args:
-            node: The node.
-            outputs: What replaces each output; None where nothing reads it.
-        """
+        """Replaces a node's outputs by tensors of the same names, and removes the node."""
         for old, new in zip(node.outputs, outputs, strict=False):
             if new is not None:
                 kept = self.rename(new, self.release(old)) if old.name else new
@@ -431,14 +327,7 @@ class Tape:
         self.graph.remove(node, safe=True)
 
     def fresh(self, stem: str) -> str:
-        """A name that the graph does not have yet.
-
-        Args:
-            stem: What the value is.
-
-        Returns:
-            ``<scope><stem>_<n>``.
-        """
+        """A name ``<scope><stem>_<n>`` that the graph does not have yet."""
         return self._names.fresh(f"{self.scope}{stem}")
 
 
@@ -457,14 +346,7 @@ class ValueNames:
         self._made_up: set[str] = set()
 
     def fresh(self, stem: str) -> str:
-        """Makes up a name.
-
-        Args:
-            stem: How it begins.
-
-        Returns:
-            ``<stem>_<n>``, which the graph does not have yet; to be claimed.
-        """
+        """A name ``<stem>_<n>`` that the graph does not have yet; `claim` reserves it."""
         while True:
             count = self._counts[stem] = self._counts.get(stem, -1) + 1
             if (name := f"{stem}_{count}") not in self._taken:
@@ -472,13 +354,7 @@ class ValueNames:
                 return name
 
     def claim(self, name: str) -> str:
-        """Takes a name.
-
-        Args:
-            name: The name.
-
-        Returns:
-            The same.
+        """Reserves a name and returns it.
 
         Raises:
             ValueError: A value has it already.
@@ -489,21 +365,10 @@ class ValueNames:
         return name
 
     def release(self, name: str) -> None:
-        """Gives a name back, so that another value can have it.
-
-        Args:
-            name: The name.
-        """
+        """Frees a name for another value."""
         self._taken.discard(name)
         self._made_up.discard(name)
 
     def is_made_up(self, name: str | None) -> bool:
-        """Whether a name was made up here, so that no one outside relies on it.
-
-        Args:
-            name: The name.
-
-        Returns:
-            True where it was.
-        """
+        """Whether a name was generated here, so that no program relies on it."""
         return name in self._made_up

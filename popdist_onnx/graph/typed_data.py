@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _T = onnx.TensorProto
 
-# The number of the field that holds a type's elements, where these are the bytes that raw_data has:
-# protobuf packs floating-point numbers as they lie in memory.
+# The field number of each type whose packed elements equal the bytes in raw_data: protobuf packs
+# floating-point numbers in their memory layout.
 _PACKED_AS_IN_MEMORY = {int(_T.FLOAT): 4, int(_T.DOUBLE): 10}
 
 _AS_INT32 = (_T.INT32, _T.INT16, _T.INT8, _T.UINT16, _T.UINT8, _T.BOOL)
@@ -30,11 +30,7 @@ _MORE_FOLLOWS = 0x80
 
 
 def use_typed_fields(proto: onnx.ModelProto) -> None:
-    """Moves the content of a model's initializers from ``raw_data`` to typed fields, in place.
-
-    Args:
-        proto: The model; external data and types without a field of their own stay as they are.
-    """
+    """Moves initializers from ``raw_data`` to typed fields; external data stay as they are."""
     for tensor in proto.graph.initializer:
         if tensor.HasField("raw_data"):
             _move(tensor)
@@ -64,7 +60,7 @@ def _fill(tensor: onnx.TensorProto, field: str, array: Array) -> None:
 
 
 def _varint(number: int) -> bytes:
-    """A number as protobuf writes the length of a field."""
+    """A number in protobuf's variable-length encoding of field lengths."""
     found = bytearray()
     while number > _LOW_BITS:
         found.append(number & _LOW_BITS | _MORE_FOLLOWS)

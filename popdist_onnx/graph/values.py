@@ -1,4 +1,4 @@
-"""What a graph says of a value (type, shape, content), and the values that it begins with."""
+"""Type, shape and content of a graph's values, and functions that add inputs and initializers."""
 
 from __future__ import annotations
 
@@ -19,28 +19,14 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
 def dims(value: ir.Value) -> tuple[Dim, ...] | None:
-    """What is known of a value's shape.
-
-    Args:
-        value: The value.
-
-    Returns:
-        Its lengths; None where the rank is not known.
-    """
+    """The known lengths of a value; None where the rank is not known."""
     if value.shape is None:
         return None
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
 
 
 def failed_inference(value: ir.Value) -> ir.Node | None:
-    """The node that keeps a value's shape from being known though its own inputs are known.
-
-    Args:
-        value: A value.
-
-    Returns:
-        The first such node on the way to the value; None where the value is no node's output.
-    """
+    """The first node before a value whose own inputs are known and whose output shape is not."""
     seen: set[ir.Value] = set()
     found, node = None, value.producer()
     while node is not None:
@@ -57,14 +43,7 @@ def failed_inference(value: ir.Value) -> ir.Node | None:
 
 
 def why_unknown(value: ir.Value) -> str:
-    """Says where the inference of a value's type or shape stopped, and why.
-
-    Args:
-        value: A value whose type or shape is not known.
-
-    Returns:
-        A sentence that names the node, its inputs and the reason.
-    """
+    """A sentence that names the node where inference stopped, its inputs and the reason."""
     node = failed_inference(value)
     if node is None:
         return f"nothing says what {value.name!r} is"
@@ -83,28 +62,15 @@ def _described(value: ir.Value) -> str:
 
 
 def static(value: ir.Value) -> bool:
-    """Whether a value's whole shape is known.
-
-    Args:
-        value: The value.
-
-    Returns:
-        True where every length is known.
-    """
+    """Whether a value's whole shape is known."""
     known = dims(value)
     return known is not None and all(isinstance(dim, int) for dim in known)
 
 
 def constant(value: ir.Value) -> Array | None:
-    """What a value holds, where the graph fixes it.
+    """A value's content where the graph fixes it, else None.
 
     Floating-point initializers are weights, which training changes: their content is no constant.
-
-    Args:
-        value: The value.
-
-    Returns:
-        The array; None where it is not fixed.
     """
     node = value.producer()
     if node is not None:
@@ -140,18 +106,9 @@ def operator_node(
     outputs: Sequence[str],
     metadata: Mapping[str, str],
 ) -> ir.Node:
-    """A node of any operator.
+    """A node of any operator; attributes that are None are left out.
 
-    Args:
-        domain: The operator's domain.
-        op_type: The operator.
-        inputs: What it reads.
-        attributes: Its attributes; those that are None are left out.
-        outputs: The names of its outputs; the first one is the node's too.
-        metadata: Its metadata.
-
-    Returns:
-        The node.
+    The first name in ``outputs`` is also the node's name.
     """
     given = {name: value for name, value in attributes.items() if value is not None}
     return ir.Node(
@@ -166,16 +123,7 @@ def operator_node(
 
 
 def constant_node(array: Array, name: str, metadata: Mapping[str, str]) -> ir.Node:
-    """A node whose output is a constant.
-
-    Args:
-        array: The content.
-        name: The name of node and output.
-        metadata: The node's metadata.
-
-    Returns:
-        The node.
-    """
+    """A node whose output is a constant; ``name`` names both."""
     tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape))
     value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
     content = [ir.AttrTensor("value", tensor)]
@@ -185,12 +133,7 @@ def constant_node(array: Array, name: str, metadata: Mapping[str, str]) -> ir.No
 
 
 def put_first(graph: ir.Graph, node: ir.Node) -> None:
-    """Puts a node before all others.
-
-    Args:
-        graph: The graph.
-        node: The node, which reads nothing.
-    """
+    """Inserts a node without inputs before all others."""
     first = next(iter(graph), None)
     if first is None:
         graph.append(node)
@@ -201,33 +144,14 @@ def put_first(graph: ir.Graph, node: ir.Node) -> None:
 def add_input(
     graph: ir.Graph, name: str, dtype: ir.DataType, shape: Sequence[int | str | None]
 ) -> ir.Value:
-    """Adds an input to a graph.
-
-    Args:
-        graph: The graph.
-        name: Its name.
-        dtype: Its element type.
-        shape: Its shape.
-
-    Returns:
-        The input.
-    """
+    """Adds an input to a graph."""
     value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
     graph.inputs.append(value)
     return value
 
 
 def add_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
-    """Adds an initializer to a graph.
-
-    Args:
-        graph: The graph.
-        name: Its name.
-        array: Its content.
-
-    Returns:
-        The initializer.
-    """
+    """Adds an initializer to a graph."""
     value = ir.Value(
         name=name,
         shape=ir.Shape(array.shape),

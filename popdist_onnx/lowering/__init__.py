@@ -1,10 +1,10 @@
-"""Forward operators of ``ai.graphcore``, written as operators that ONNX Runtime has."""
+"""Rewrites operators of ``ai.graphcore`` into operators that ONNX Runtime has."""
 
 from popdist_onnx.lowering import apply, ctc, elementwise, layers, shapes
 from popdist_onnx.lowering.apply import lower, register_inference
 from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS
 
-# Importing the modules above filled the registry.
+# The imports above fill the registry.
 register_inference()
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""The pass: each node of ``ai.graphcore`` gives way to nodes of ``ai.onnx``.
+"""The pass that replaces each node of ``ai.graphcore`` by nodes of ``ai.onnx``.
 
-Called graphs are written out where they are called, and lowered there.
+Called graphs are inlined at the call, and their nodes are lowered there.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _OF_TRAINING = ("GradCopyToHost", "GradCopyFromHost")
 class Lower(Pass):
     """Rewrites the operators of ``ai.graphcore`` into ``ai.onnx``; names of values stay.
 
-    Needs: opset 18 or newer. Leaves: no operator of ``ai.graphcore``, apart from those to be kept
+    Needs: opset 18 or newer. Leaves: no operator of ``ai.graphcore``, apart from those in ``keep``
     and the gradient copies, which the runtime carries out between sessions.
 
     Args:
-        keep: Operators to leave alone, for example because autodiff has rules for them.
+        keep: Operators that stay, for example because autodiff has rules for them.
     """
 
     def __init__(self, keep: Collection[str] = ()) -> None:
@@ -51,11 +51,8 @@ class Lower(Pass):
     def requires(self, model: ir.Model) -> None:
         """Checks the opset.
 
-        Args:
-            model: The model.
-
         Raises:
-            popart_internal_exception: It is older than what lowerings write.
+            popart_internal_exception: The opset is older than the opset that lowerings write.
         """
         if (opset := model.opset_imports.get("", 0)) < OPSET:
             raise popart_internal_exception(
@@ -63,24 +60,14 @@ class Lower(Pass):
             )
 
     def change(self, model: ir.Model) -> bool:
-        """Rewrites the operators.
-
-        Args:
-            model: The model.
-
-        Returns:
-            Whether there were any.
-        """
+        """Rewrites the operators; false where there are none."""
         return self._lower(model.graph, model.opset_imports[""], "")
 
     def ensures(self, model: ir.Model) -> None:
-        """Checks that the graph is sound, and nothing is left to lower.
-
-        Args:
-            model: The model.
+        """Checks that the graph is sound, and that no operator is left to lower.
 
         Raises:
-            popart_internal_exception: Something is.
+            popart_internal_exception: An operator is left.
         """
         super().ensures(model)
         if left := [node.op_type for node in model.graph.all_nodes() if self._concerns(node)]:
@@ -92,7 +79,7 @@ class Lower(Pass):
     def _lower(self, graph: ir.Graph, opset: int, scope: str) -> bool:
         changed = False
         tape = Tape(graph, opset=opset)
-        # Calls bring in the nodes of the graphs that they call.
+        # A call brings the nodes of its graph, which may need lowering too.
         while nodes := [node for node in graph if self._concerns(node)]:
             changed = True
             for node in nodes:
@@ -105,14 +92,7 @@ class Lower(Pass):
 
 
 def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
-    """Rewrites the operators of ``ai.graphcore`` into ``ai.onnx``; see `Lower`.
-
-    Args:
-        model: The model, changed in place.
-        keep: Operators to leave alone, for example because autodiff has rules for them.
-
-    Returns:
-        The same model.
+    """Rewrites the operators of ``ai.graphcore`` into ``ai.onnx``, except ``keep``; see `Lower`.
 
     Raises:
         NotOnHostError: The model has an operator that no host can run.
@@ -147,7 +127,7 @@ def _written(tape: Tape, node: ir.Node) -> list[Tensor]:
     except popart_exception:
         raise
     except ValueError as unknown:
-        # What tensors say when they are asked for a type or a shape that they do not know.
+        # The error of a tensor whose type or shape is not known.
         raise popart_exception(
             "PD511",
             f"{node.op_type} of '{node.outputs[0].name}' cannot be lowered: {unknown}",
@@ -159,11 +139,8 @@ def _written(tape: Tape, node: ir.Node) -> list[Tensor]:
 def refuse(op_type: str) -> None:
     """Refuses an operator that cannot be expressed for a host.
 
-    Args:
-        op_type: The operator.
-
     Raises:
-        NotOnHostError: It is one.
+        NotOnHostError: The operator is one of them.
     """
     if op_type in REFUSED:
         why, instead = REFUSED[op_type]
@@ -173,14 +150,7 @@ def refuse(op_type: str) -> None:
 
 
 def outputs_of(node: ir.Node) -> Sequence[Info]:
-    """Types and shapes of a node's outputs: those of what its lowering writes.
-
-    Args:
-        node: A node of ``ai.graphcore`` whose inputs have types and shapes.
-
-    Returns:
-        Type and shape of each output; nothing where the inputs' types or shapes are not known.
-    """
+    """Types and shapes of the outputs of a node's lowering; empty where inputs are not known."""
     if any(value is not None and value.dtype is None for value in node.inputs):
         return []
     if any(value is not None and value.shape is None for value in node.inputs):
@@ -191,7 +161,7 @@ def outputs_of(node: ir.Node) -> Sequence[Info]:
 
 
 def _shadow(tape: Tape, node: ir.Node) -> ir.Node:
-    # The same node on values of its own: the real ones must not count uses in a scratch graph.
+    # A copy on values of its own: a scratch graph must not add uses to the real values.
     inputs: list[ir.Value | None] = []
     for value in node.inputs:
         content = None if value is None else constant(value)
@@ -207,11 +177,11 @@ def _shadow(tape: Tape, node: ir.Node) -> ir.Node:
 
 
 def register_inference() -> None:
-    """Makes inference of types and shapes know every operator that has a lowering."""
+    """Registers inference of types and shapes for every operator that has a lowering."""
     inference(DOMAIN, *LOWERINGS)(outputs_of)
 
 
-# Called sub-graphs, written out where they are called, and printed tensors.
+# Called sub-graphs, inlined at the call, and printed tensors.
 
 
 logger = logging.getLogger("popdist.onnx.builder")
@@ -250,7 +220,7 @@ def _shared(op: Operation, value: ir.Value) -> ir.Value:
 
 @lowering("PrintTensor")
 def print_tensor(op: Operation) -> Tensor:
-    """The input; graphs print nothing here, so say once what to do instead."""
+    """The input; a warning, once per tensor, names an alternative, as graphs print nothing here."""
     (x,) = op.inputs
     _say_once(x.name)
     return op.tape.Identity(x)
@@ -258,5 +228,5 @@ def print_tensor(op: Operation) -> Tensor:
 
 @cache
 def _say_once(name: str) -> None:
-    # Building and loading look at the operator several times.
+    # Building and loading a model lower the operator several times.
     logger.warning("printtensor of %s prints nothing here: anchor the tensor to see it", name)

@@ -32,7 +32,7 @@ _IMPOSSIBLE = 1e29
 
 
 class Problem(NamedTuple):
-    """What both recursions read.
+    """The inputs of both recursions.
 
     Attributes:
         emissions: Log probability of each state's label, ``[T, N, L]``.
@@ -72,15 +72,7 @@ def ctc(op: Operation) -> Tensor:
 
 
 def ctc_gradient(op: Operation, upstream: Tensor) -> Tensor:
-    """The gradient of the log probabilities: ``-sum over states of exp(alpha + beta - e - ln p)``.
-
-    Args:
-        op: The loss.
-        upstream: The gradient of its output.
-
-    Returns:
-        The gradient of its first input, ``[T, N, C]``.
-    """
+    """``-sum over states of exp(alpha + beta - e - ln p)``: gradient ``[T, N, C]`` of inputs."""
     tape = op.tape
     problem = read(op)
     last, alphas = _alphas(op, problem)
@@ -109,13 +101,7 @@ def ctc_gradient(op: Operation, upstream: Tensor) -> Tensor:
 
 
 def read(op: Operation) -> Problem:
-    """Prepares what the recursions read.
-
-    Args:
-        op: The loss.
-
-    Returns:
-        The problem.
+    """Prepares the inputs of the recursions.
 
     Raises:
         ValueRangeError: The inputs' shapes do not fit each other.
@@ -131,7 +117,7 @@ def read(op: Operation) -> Problem:
     targets, input_lengths, target_lengths = (
         tape.Cast(one, to=ir.DataType.INT64) for one in (targets, input_lengths, target_lengths)
     )
-    # What stands beyond a sample's targets may be anything.
+    # Elements beyond a sample's targets may have any value.
     position = tape.constant(np.arange(length, dtype=np.int64).reshape(1, -1))
     ends_at = tape.Unsqueeze(target_lengths, [1])
     targets = tape.Where(position < ends_at, targets, tape.scalar(blank))
@@ -179,7 +165,7 @@ def _alphas(op: Operation, problem: Problem) -> tuple[Tensor, Tensor]:
         before = body.Pad(alpha, [0, 1, 0, -1], never)
         skipped = body.Where(problem.skips.value, body.Pad(alpha, [0, 2, 0, -2], never), never)
         moved = emission + _log_add(body, alpha, before, skipped)
-        # States 0 and 1 are where paths begin.
+        # Paths begin in states 0 and 1.
         begun = body.Where(_first_states(body, problem), emission, never)
         moved = body.Where(body.Equal(now, body.scalar(0)), begun, moved)
         return body.Where(body.Greater(now, problem.last_step.value), alpha, moved)
@@ -193,7 +179,7 @@ def _betas(op: Operation, problem: Problem) -> Tensor:
     def step(body: Tape, beta: Tensor, emission: Tensor, now: Tensor) -> Tensor:
         never = body.scalar(_NEVER, beta.dtype)
         after = body.Pad(beta, [0, -1, 0, 1], never)
-        # Whether a state may be skipped is the question of the state that is entered.
+        # The skip rule belongs to the state that is entered.
         enterable = body.Where(problem.skips.value, beta, never)
         skipped = body.Pad(enterable, [0, -2, 0, 2], never)
         moved = emission + _log_add(body, beta, after, skipped)

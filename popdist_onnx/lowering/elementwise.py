@@ -1,4 +1,4 @@
-"""Element by element: functions that ``ai.onnx`` has under another name, or not at all."""
+"""Element-by-element functions that ``ai.onnx`` has under another name, or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def gelu(op: Operation) -> Tensor:
     (x,) = op.inputs
     if op.tape.opset >= _OPSET_WITH_GELU:
         return op.tape.Gelu(x, approximate="tanh")
-    # Written so that ONNX Runtime recognises it.
+    # The form that ONNX Runtime's fusion recognises.
     inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
     return x * 0.5 * (op.tape.Tanh(inner) + 1.0)
 
@@ -40,7 +40,7 @@ def log1p(op: Operation) -> Tensor:
     (x,) = op.inputs
     u = x + 1.0
     exact = tape.Or(tape.Equal(u, 1.0), tape.Equal(u, math.inf))
-    # The divisor of the branch that is not taken is never zero or infinite.
+    # The divisor of the branch that is not selected must be finite and not zero.
     rest = tape.Where(exact, tape.scalar(1, x.dtype), u - 1.0)
     return tape.Where(exact, x, tape.Log(u) * (tape.Where(exact, rest, x) / rest))
 
@@ -60,19 +60,19 @@ def atan2(op: Operation) -> Tensor:
 
 @lowering("Fmod")
 def fmod(op: Operation) -> Tensor:
-    """The rest of a division rounded toward zero; it has the dividend's sign."""
+    """The remainder of a division rounded toward zero; it has the dividend's sign."""
     return op.tape.Mod(*op.inputs, fmod=1)
 
 
 @lowering("Remainder")
 def remainder(op: Operation) -> Tensor:
-    """The rest of a division rounded down; it has the divisor's sign."""
+    """The remainder of a division rounded down; it has the divisor's sign."""
     tape = op.tape
     a, b = op.inputs
     if not a.dtype.is_floating_point():
         return tape.Mod(a, b, fmod=0)
     rest = tape.Mod(a, b, fmod=1)
-    # Compared by sign: a product of small numbers could vanish.
+    # Signs are compared, as a product of small numbers could underflow.
     signs_differ = tape.Xor(rest < 0, b < 0)
     wrong = tape.And(tape.Not(tape.Equal(rest, 0)), signs_differ)
     return tape.Where(wrong, rest + b, rest)
@@ -80,7 +80,7 @@ def remainder(op: Operation) -> Tensor:
 
 @lowering("Round")
 def round_(op: Operation) -> Tensor:
-    """The nearest whole number, the even one of two."""
+    """The nearest integer; ties go to the even one."""
     return op.tape.Round(*op.inputs)
 
 

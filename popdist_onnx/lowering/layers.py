@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @lowering("MultiConv")
 def multi_conv(op: Operation) -> list[Tensor]:
-    """One ``Conv`` for each; there is nothing to gain from planning them together."""
+    """One ``Conv`` for each; a host gains nothing from planning them together."""
     inputs = iter(op.inputs)
     places = {name: iter(op.numbers(name, [])) for name in _CONV_SETTINGS}
     outputs = []
@@ -120,11 +120,7 @@ def replicated_all_reduce(op: Operation) -> Tensor:
 
 
 def require_one_replica(graph: ir.Graph, replicas: int) -> None:
-    """Refuses operators that sum over replicas, where a session has several.
-
-    Args:
-        graph: The graph.
-        replicas: Replicas of the whole job.
+    """Refuses operators that sum over replicas, where a job has several.
 
     Raises:
         NotOnHostError: The graph has such an operator, and there are several replicas.
@@ -149,27 +145,12 @@ SMALLEST_PROBABILITY = {ir.DataType.FLOAT16: 6.104e-5}
 
 
 def smallest_probability(dtype: ir.DataType) -> float:
-    """What the negative log likelihood takes for smaller probabilities (PopART's value).
-
-    Args:
-        dtype: The probabilities' type.
-
-    Returns:
-        The bound.
-    """
+    """The lower bound of probabilities in the negative log likelihood (PopART's value)."""
     return SMALLEST_PROBABILITY.get(dtype, 1e-7)
 
 
 def reduced(op: Operation, elements: Tensor, count: Operand = None) -> Tensor:
-    """Applies the attribute ``reduction``: ``Sum``, ``Mean`` or ``None``.
-
-    Args:
-        op: The loss.
-        elements: One value per row or element.
-        count: What a mean divides by; None for the number of elements.
-
-    Returns:
-        The loss.
+    """Applies the attribute ``reduction``; a mean divides by ``count``, by default by elements.
 
     Raises:
         ValueRangeError: There is no such reduction.
@@ -200,8 +181,8 @@ def nll(op: Operation) -> Tensor:
         ignored = tape.Equal(index, op.number("ignoreIndex", 0))
         index = tape.Where(ignored, tape.scalar(0), index)
     if isinstance(classes, int):
-        # GatherElements counts negative indices from the end; a negative label is a mistake,
-        # which an index beyond the end turns into an error.
+        # GatherElements counts negative indices from the end. A negative label is an error, so it
+        # becomes an index beyond the end.
         index = tape.Where(index < 0, tape.scalar(classes), index)
     picked = tape.GatherElements(probabilities, tape.Unsqueeze(index, [-1]), axis=-1)
     rows = tape.Squeeze(picked, [-1])
@@ -215,12 +196,7 @@ def nll(op: Operation) -> Tensor:
 
 
 def require_labels(op: Operation, probabilities: Tensor, labels: Tensor) -> None:
-    """Checks that labels are whole numbers, one per row of probabilities.
-
-    Args:
-        op: The loss.
-        probabilities: Its first input.
-        labels: Its second.
+    """Checks that labels are integers, one per row of probabilities.
 
     Raises:
         ValueRangeError: They do not fit.
@@ -296,16 +272,8 @@ def group_normalization(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
 def channel_count(op: Operation, x: Tensor, groups: int) -> int:
     """The number of channels, checked against the number of groups.
 
-    Args:
-        op: The normalisation.
-        x: Its input.
-        groups: How many groups it has.
-
-    Returns:
-        The number of channels.
-
     Raises:
-        ValueRangeError: They cannot be grouped so.
+        ValueRangeError: The channels do not divide into groups.
     """
     channels = x.dims[1] if x.dims is not None and x.rank > 1 else None
     if not isinstance(channels, int):
@@ -319,16 +287,7 @@ def channel_count(op: Operation, x: Tensor, groups: int) -> int:
 
 
 def grouped(op: Operation, x: Tensor, groups: int) -> Tensor:
-    """A tensor ``[N, C, ...]`` as ``[N, groups, elements of a group]``.
-
-    Args:
-        op: The normalisation.
-        x: The tensor.
-        groups: How many groups.
-
-    Returns:
-        The same elements, by group.
-    """
+    """A tensor ``[N, C, ...]`` as ``[N, groups, elements of a group]``."""
     if op.number(STRIDED, 0):
         split = op.tape.Reshape(x, [0, -1, groups, _positions(x)])
         x = op.tape.Transpose(split, perm=[0, 2, 1, 3])
@@ -336,17 +295,7 @@ def grouped(op: Operation, x: Tensor, groups: int) -> Tensor:
 
 
 def ungrouped(op: Operation, by_group: Tensor, x: Tensor, groups: int) -> Tensor:
-    """The inverse of `grouped`.
-
-    Args:
-        op: The normalisation.
-        by_group: A tensor ``[N, groups, elements of a group]``.
-        x: The tensor whose shape it gets.
-        groups: How many groups.
-
-    Returns:
-        The same elements in the shape of x.
-    """
+    """The inverse of `grouped`."""
     if op.number(STRIDED, 0):
         channels = channel_count(op, x, groups)
         split = op.tape.Reshape(by_group, [0, groups, channels // groups, _positions(x)])
@@ -359,12 +308,9 @@ def _positions(x: Tensor) -> int:
 
 
 def stride_groups(graph: ir.Graph) -> None:
-    """Makes every group normalisation take each n-th channel into a group.
+    """Makes every group normalisation take each n-th channel into a group, in place.
 
-    This is what the session option ``groupNormStridedChannelGrouping`` asks for.
-
-    Args:
-        graph: The graph, changed in place.
+    The session option ``groupNormStridedChannelGrouping`` asks for this grouping.
     """
     import onnx_ir as ir
 

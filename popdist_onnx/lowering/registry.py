@@ -1,6 +1,6 @@
-"""Which function rewrites which operator of ``ai.graphcore``, and what that function is given.
+"""The registry of lowerings, and the `Operation` that each lowering gets.
 
-Operators that no host can run are listed with the reason, and with what to use instead.
+Operators that no host can run are listed with the reason and an alternative.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ DOMAIN = "ai.graphcore"
 
 @dataclass(frozen=True)
 class Operation:
-    """One node, read the way a lowering wants it.
+    """One node with typed access to its inputs and attributes.
 
     Args:
-        tape: Writes what takes the node's place.
+        tape: Writes the nodes that replace the node.
         node: The node.
     """
 
@@ -36,60 +36,30 @@ class Operation:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """The inputs that are given."""
+        """The inputs that are present."""
         return [self.tape.wrap(value) for value in self.node.inputs if value is not None]
 
     def optional(self, index: int) -> Tensor | None:
-        """An input that may be left out.
-
-        Args:
-            index: Its position.
-
-        Returns:
-            The input, if it is given.
-        """
+        """An optional input; None where it is absent."""
         if index >= len(self.node.inputs) or (value := self.node.inputs[index]) is None:
             return None
         return self.tape.wrap(value)
 
     def number(self, name: str, default: int) -> int:
-        """A whole-number attribute.
-
-        Args:
-            name: The attribute.
-            default: Its value where the node has none.
-
-        Returns:
-            The value.
-        """
+        """An integer attribute."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else int(attribute.as_int())
 
     def real(self, name: str, default: float) -> float:
-        """A floating-point attribute.
-
-        Args:
-            name: The attribute.
-            default: Its value where the node has none.
-
-        Returns:
-            The value.
-        """
+        """A floating-point attribute."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else float(attribute.as_float())
 
     def numbers(self, name: str, default: Sequence[int] | None = None) -> list[int]:
-        """An attribute of whole numbers.
-
-        Args:
-            name: The attribute.
-            default: Its value where the node has none; without one it must be there.
-
-        Returns:
-            The values.
+        """An attribute of integers; without default it must be present.
 
         Raises:
-            ValueRangeError: It is missing.
+            ValueRangeError: The attribute is missing.
         """
         attribute = self.node.attributes.get(name)
         if attribute is not None:
@@ -99,31 +69,14 @@ class Operation:
         return list(default)
 
     def text(self, name: str, default: str) -> str:
-        """An attribute of text.
-
-        Args:
-            name: The attribute.
-            default: Its value where the node has none.
-
-        Returns:
-            The value.
-        """
+        """An attribute of text."""
         attribute = self.node.attributes.get(name)
         return default if attribute is None else str(attribute.as_string())
 
     def misfit(
         self, what: str, *, value: object = None, accepted: str | None = None
     ) -> ValueRangeError:
-        """The error for operands or attributes that do not fit each other.
-
-        Args:
-            what: What is wrong, continuing "<operator> of <output>".
-            value: The value seen.
-            accepted: What would fit.
-
-        Returns:
-            The error.
-        """
+        """The error for operands or attributes; ``what`` continues "<operator> of <output>"."""
         output = self.node.outputs[0].name if self.node.outputs else self.node.name
         return ValueRangeError(
             "PD510",
@@ -141,14 +94,7 @@ LOWERINGS: dict[str, Lowering] = {}
 
 
 def lowering(*op_types: str) -> Callable[[Lowering], Lowering]:
-    """Registers a lowering.
-
-    Args:
-        *op_types: The operators of ``ai.graphcore`` that it rewrites.
-
-    Returns:
-        A decorator that leaves the function as it is.
-    """
+    """Registers a function as the lowering of operators of ``ai.graphcore``."""
 
     def register(function: Lowering) -> Lowering:
         LOWERINGS.update(dict.fromkeys(op_types, function))
@@ -157,7 +103,7 @@ def lowering(*op_types: str) -> Callable[[Lowering], Lowering]:
     return register
 
 
-# Operators of ``ai.graphcore`` that cannot be expressed for a host, why, and what to use.
+# Operators of ``ai.graphcore`` that no host can run, each with the reason and an alternative.
 
 
 REFUSED: dict[str, tuple[str, str]] = {

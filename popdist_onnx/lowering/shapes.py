@@ -1,7 +1,4 @@
-"""Elements in another order, number or place.
-
-Reshape, reverse and subsample; medians; slices whose place is known only at run time; scatters.
-"""
+"""Reshape, reverse, subsample, medians, dynamic slices and scatters."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _TO_THE_START = np.iinfo(np.int64).min
 
 @lowering("Reshape")
 def reshape(op: Operation) -> Tensor:
-    """The shape is an attribute here; -1 stands for what is left, 0 for the dimension as it is."""
+    """The shape is an attribute here; -1 is inferred, and 0 keeps the dimension."""
     (x,) = op.inputs
     return op.tape.Reshape(x, op.numbers("shape"))
 
@@ -65,7 +62,7 @@ def depth_to_space(op: Operation) -> Tensor:
 
 @lowering("Init")
 def init(op: Operation) -> Tensor:
-    """Zeros, which are as good as any content for ``InitType.NoInit``."""
+    """Zeros, which are valid for ``InitType.NoInit`` too."""
     import onnx_ir as ir
 
     dtype = ir.DataType(op.number("data_type", int(ir.DataType.FLOAT)))
@@ -75,7 +72,7 @@ def init(op: Operation) -> Tensor:
 
 @lowering("ReduceMedian")
 def reduce_median(op: Operation) -> tuple[Tensor, Tensor]:
-    """The lower median along axes, and where it stands among the elements that it is of."""
+    """The lower median along axes, and its index among the elements of these axes."""
     tape = op.tape
     (x,) = op.inputs
     axes = axes_of(op, "axes", x.rank, default=range(x.rank))
@@ -99,23 +96,14 @@ def reduce_median(op: Operation) -> tuple[Tensor, Tensor]:
 
 
 def ir_int32() -> int:
-    """The number of the type that PopART gives to indices."""
+    """The number of the type of PopART's indices."""
     from onnx import TensorProto
 
     return int(TensorProto.INT32)
 
 
 def axes_of(op: Operation, name: str, rank: int, default: range | None = None) -> list[int]:
-    """An attribute that names dimensions, counted from the front and each once.
-
-    Args:
-        op: The operator.
-        name: The attribute.
-        rank: The number of dimensions.
-        default: The dimensions where the attribute is missing; None if it must be there.
-
-    Returns:
-        The dimensions in ascending order.
+    """Axes from an attribute, in ascending order; ``default`` None if the attribute is required.
 
     Raises:
         ValueRangeError: There is no such dimension, or one is named twice.
@@ -131,13 +119,13 @@ def axes_of(op: Operation, name: str, rank: int, default: range | None = None) -
     return axes
 
 
-# Slices whose place is known only when the graph runs; they wrap around at the end, as on an IPU.
+# Slices at offsets that are known only at run time; they wrap around at the end, as on an IPU.
 #
-# Everything is gathers and selections with static shapes, which any reverse mode can go through.
+# They use gathers and selections with static shapes only, which are differentiable.
 
 
 class Place(NamedTuple):
-    """Where a slice lies along one axis."""
+    """The position of a slice along one axis."""
 
     axis: int
     start: Tensor
@@ -157,7 +145,7 @@ def dynamic_slice(op: Operation) -> Tensor:
 
 @lowering("DynamicUpdate")
 def dynamic_update(op: Operation) -> Tensor:
-    """The tensor, with the slice in place of what was there."""
+    """The tensor, with the slice written over its elements."""
     x, _, piece = op.inputs
     inside, spread = _spread(op, piece)
     return op.tape.Where(inside, spread, x)
@@ -165,7 +153,7 @@ def dynamic_update(op: Operation) -> Tensor:
 
 @lowering("DynamicAdd")
 def dynamic_add(op: Operation) -> Tensor:
-    """The tensor, with the slice added to what was there."""
+    """The tensor, with the slice added to its elements."""
     x, _, piece = op.inputs
     inside, spread = _spread(op, piece)
     return x + op.tape.Where(inside, spread, op.tape.scalar(0, x.dtype))
@@ -173,7 +161,7 @@ def dynamic_add(op: Operation) -> Tensor:
 
 @lowering("DynamicZero")
 def dynamic_zero(op: Operation) -> Tensor:
-    """The tensor, with zeros in place of what was there."""
+    """The tensor, with zeros over the slice's elements."""
     x = op.inputs[0]
     inside, _ = _spread(op, None)
     return op.tape.Where(inside, op.tape.scalar(0, x.dtype), x)
@@ -218,7 +206,7 @@ def _places(op: Operation) -> list[Place]:
     ]
 
 
-# Rows and elements that are moved to where indices say.
+# Rows and elements that are moved to the places of indices.
 
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -227,16 +215,17 @@ _REDUCTIONS = {"Sum": "add", "Max": "max", "Min": "min"}
 
 @lowering("ScatterReduce")
 def scatter_reduce(op: Operation) -> Tensor:
-    """Each value goes to its index along the axis; those that meet are combined.
+    """Combines the values of each index along the axis.
 
-    Where nothing arrives stands the third input, or zero.
+    An index without a value gets the third input's element, or zero.
     """
     tape = op.tape
     values, indices = op.inputs[:2]
     start = op.optional(2)
     dtype = values.dtype
     if dtype in _HALF:
-        # ONNX Runtime's kernel combines no half-precision numbers; sums are better for it, too.
+        # ONNX Runtime's kernel combines no half-precision numbers; single precision also sums
+        # better.
         values = tape.Cast(values, to=ir.DataType.FLOAT)
         start = None if start is None else tape.Cast(start, to=ir.DataType.FLOAT)
     rank = values.rank
@@ -257,7 +246,8 @@ def scatter_reduce(op: Operation) -> Tensor:
     if start is None:
         start = _filled(op, shape, 0, values.dtype)
         if name != "Sum":
-            # Zero is no neutral element of a maximum: begin with values that arrive.
+            # Zero is no neutral element of a maximum: the base is filled with values of the
+            # updates.
             start = scatter(start, values, "none")
     result = scatter(start, values, _REDUCTIONS[name])
     return tape.Cast(result, to=dtype) if dtype in _HALF else result

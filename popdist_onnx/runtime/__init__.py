@@ -1,6 +1,7 @@
 """Runs training graphs on ONNX Runtime.
 
-`reading` finds state, phases and exchange points in a model; `stages` cuts it there; `wiring` says
-where tensors lie; `extract` makes each stage a model of its own; `compiled` turns those into
-sessions; `state` holds what lives from one run to the next; `engine` runs the stages in order.
+`graph_reader` finds state, phases and exchange points in a model. `convolutions` and `fusion`
+rewrite the graph for this machine. `stages` cuts the graph at the exchange points, and `wiring`
+assigns memory to tensors. `compiled` makes a session of each stage, and `state` holds what outlives
+a run. `engine` runs the stages in order, and `collectives` sums gradients over all instances.
 """

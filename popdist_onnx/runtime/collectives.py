@@ -1,4 +1,8 @@
-"""Horovod's collectives on numpy arrays, through its PyTorch binding."""
+"""Sums gradients and broadcasts tensors over all processes.
+
+`Allreduce` sums gradients with Horovod, `Streams` with callbacks of the program. The other
+functions run Horovod's collectives on numpy arrays through its PyTorch binding.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,6 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.state import Array
 
 
-# Sums gradients over all instances: the shared exchange, over the real Horovod.
-
-
 _SHARE_WEIGHTS = (
     "share the first weights: popdist_onnx.horovod.broadcast_weights(session), then "
     "session.weightsFromHost()"
@@ -30,17 +31,17 @@ _BUILD_THE_SAME = "build the same model, options and optimizer on every instance
 
 
 class Allreduce:
-    """An exchange of all gradients of a session.
+    """An exchange of all gradients of a session through Horovod.
 
     Gradients lie back to back in flat buffers, where the graph writes and reads them. Before the
-    first exchange the instances compare what they are about to train.
+    first exchange the instances compare the facts of their trainings.
 
     Args:
         gradients: The exchange points, in the order of completion.
         horovod: The module ``horovod.torch``, initialised.
         average: Whether the sum is divided by the number of instances.
         facts: What must be equal on all instances, asked for before the first exchange.
-        name: Prefix of what travels; equal on all instances.
+        name: Prefix of the names of Horovod's operations; equal on all instances.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Allreduce:
         """Starts a round.
 
         Raises:
-            popart_exception: The instances are about to train different things.
+            popart_exception: The facts differ between instances.
         """
         if self._facts is not None:
             facts, self._facts = self._facts, None
@@ -84,11 +85,7 @@ class Allreduce:
         self._exchange.begin()
 
     def ready(self, index: int) -> None:
-        """Says that a gradient is complete; full slices leave at once.
-
-        Args:
-            index: Its index.
-        """
+        """Marks a gradient as complete; full slices are sent at once."""
         self._exchange.ready(index)
 
     def finish(self) -> None:
@@ -98,11 +95,6 @@ class Allreduce:
 
 def require_agreement(facts: Mapping[str, str], horovod: Any, *, hint: str | None = None) -> None:
     """Compares facts over all instances; every instance must call it.
-
-    Args:
-        facts: This instance's facts.
-        horovod: The module ``horovod.torch``, initialised.
-        hint: What to do where they differ; None for the advice about sessions.
 
     Raises:
         popart_exception: Instances differ; raised on all of them.
@@ -122,12 +114,12 @@ def require_agreement(facts: Mapping[str, str], horovod: Any, *, hint: str | Non
 
 
 def digest(array: Array) -> str:
-    """A short text that differs where arrays do; shape and type do not count."""
+    """A short text for an array's content; shape and type do not count."""
     return digest_of_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def _slice_bytes(total: int) -> int:
-    """Slices small enough for the first to leave long before the last gradient is complete."""
+    """Slices small enough for the first to be sent long before the last gradient is complete."""
     from popdist.exchange import DEFAULT_SLICE_BYTES
 
     return max(LEAST_BUCKET, min(DEFAULT_SLICE_BYTES, total // MOST_BUCKETS))
@@ -151,24 +143,16 @@ def _as_numpy(arena: Any) -> Array:
     return array
 
 
-# `isbuiltin` of types that numpy was taught, such as bfloat16.
+# `isbuiltin` of types that an extension such as ml_dtypes added to numpy.
 _TAUGHT = 2
 
 
 def moved(array: Array, collective: Callable[[Any], Any]) -> Array:
-    """Lets a collective that only moves content work on an array of any type.
-
-    Args:
-        array: This process's array.
-        collective: From a tensor to a tensor.
-
-    Returns:
-        The result, of the array's type; of its shape too, where it has as many elements.
-    """
+    """Runs a collective that moves content without arithmetic, on an array of any type."""
     import torch
 
     array = np.asarray(array)
-    # Horovod wants a dimension, and knows no bfloat16: its bits travel as they are.
+    # Horovod needs at least one dimension and has no bfloat16: the bits are sent as int16.
     flat = np.ascontiguousarray(array).reshape(array.shape or (1,)).copy()
     raw = flat.view(np.int16) if array.dtype.isbuiltin == _TAUGHT else flat
     result = collective(torch.from_numpy(raw)).numpy().view(array.dtype)
@@ -176,15 +160,7 @@ def moved(array: Array, collective: Callable[[Any], Any]) -> Array:
 
 
 def combined(array: Array, collective: Callable[[Any], Any]) -> Array:
-    """Lets a collective that calculates work on an array.
-
-    Args:
-        array: This process's array; bfloat16 is calculated in float32.
-        collective: From a tensor to a tensor of the same shape.
-
-    Returns:
-        The result, of the array's type and shape.
-    """
+    """Runs a collective that calculates; bfloat16 is calculated in float32."""
     array = np.asarray(array)
     if array.dtype.isbuiltin != _TAUGHT:
         return moved(array, collective)
@@ -192,15 +168,7 @@ def combined(array: Array, collective: Callable[[Any], Any]) -> Array:
 
 
 def broadcast_tensors(data: Mapping[str, Array], root_rank: int, horovod: Any) -> dict[str, Array]:
-    """Gives all processes the tensors of one of them.
-
-    Args:
-        data: This process's tensors by name.
-        root_rank: Whose tensors.
-        horovod: The module ``horovod.torch``, initialised.
-
-    Returns:
-        The tensors of that process.
+    """Copies the tensors of process ``root_rank`` to all processes.
 
     Raises:
         popart_exception: There is no such process, or the processes have other tensors.
@@ -218,11 +186,7 @@ def broadcast_tensors(data: Mapping[str, Array], root_rank: int, horovod: Any) -
 
 
 def require_rank(rank: int, size: int) -> None:
-    """Checks a rank.
-
-    Args:
-        rank: The rank.
-        size: The number of processes.
+    """Checks that a process of this rank exists.
 
     Raises:
         popart_exception: There is no process of this rank.
@@ -233,7 +197,7 @@ def require_rank(rank: int, size: int) -> None:
         )
 
 
-# Callbacks in the place of an exchange: the program's own functions sum the gradients.
+# Callbacks of the program that sum the gradients in place of Horovod.
 
 
 class Streams:
@@ -264,12 +228,7 @@ class Streams:
         return all((handle, 0) in self._callbacks for handle in self.handles)
 
     def connect(self, handle: str, callback: Callable[[Array], None], index: int) -> None:
-        """Says what a stream calls.
-
-        Args:
-            handle: The stream.
-            callback: Called with the memory of the gradient.
-            index: The local replica; loads serve all replicas at once and have index 0 only.
+        """Sets the callback of a stream, called with the memory of the gradient.
 
         Raises:
             popart_exception: There is no such stream or index.
@@ -292,20 +251,16 @@ class Streams:
         self._callbacks[handle, index] = callback
 
     def begin(self) -> None:
-        """Nothing to be done: stores start by themselves."""
+        """Does nothing: `ready` starts each store."""
 
     def ready(self, index: int) -> None:
-        """Stores a gradient.
-
-        Args:
-            index: Its index.
-        """
+        """Calls the store callbacks of a gradient."""
         handle = self._gradients[index].store
         for replica in range(self._replicas):
             if (handle, replica) in self._callbacks:
                 self._callbacks[handle, replica](self.memory[index])
 
     def finish(self) -> None:
-        """Loads all gradients."""
+        """Calls the load callbacks of all gradients."""
         for copy, memory in zip(self._gradients, self.memory, strict=True):
             self._callbacks[copy.load, 0](memory)

@@ -1,4 +1,4 @@
-"""A stage as a session of ONNX Runtime with everything bound to memory."""
+"""A stage as a session of ONNX Runtime whose inputs and outputs are bound to memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.wiring import Wiring
 
 
-# How ONNX Runtime is to run a stage: providers, threads, memory.
+# How ONNX Runtime runs a stage: providers, threads, memory.
 
 
 _CPU = "CPUExecutionProvider"
@@ -49,15 +49,7 @@ class Execution:
 
 
 def default_threads(environment: Mapping[str, str] | None = None) -> int:
-    """How many threads an operator may use.
-
-    Args:
-        environment: Where ``OMP_NUM_THREADS`` is looked up, which launchers and users set for all
-            libraries of a process alike; None for this process's own.
-
-    Returns:
-        Its first number; else as many as this process may use processors.
-    """
+    """The first number in ``OMP_NUM_THREADS``, else how many processors the process may use."""
     stated = (os.environ if environment is None else environment).get("OMP_NUM_THREADS", "")
     first = stated.split(",")[0].strip()
     if first.isdigit() and int(first) > 0:
@@ -70,16 +62,7 @@ def default_threads(environment: Mapping[str, str] | None = None) -> int:
 def make_session(
     model: bytes, execution: Execution, rewritten: Path | None = None
 ) -> ort.InferenceSession:
-    """Makes a session of a stage.
-
-    Args:
-        model: The stage as a file's content.
-        execution: How to run it.
-        rewritten: Where to write the stage as ONNX Runtime executes it; None does not.
-
-    Returns:
-        The session.
-    """
+    """Compiles a serialised stage; ``rewritten`` is a file for ONNX Runtime's own version of it."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = execution.threads
     # One operator at a time: the graph of a step is a chain, and its order decides its memory.
@@ -92,12 +75,12 @@ def make_session(
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if rewritten is not None:
         options.optimized_model_filepath = str(rewritten)
-    # Its warnings speak of constants that could be folded and the like; errors are raised as well.
+    # Warnings are hidden: they report such things as constants to fold. Errors are raised as well.
     options.log_severity_level = 4
     return ort.InferenceSession(model, options, providers=list(execution.providers))
 
 
-# Makes a stage a model of its own.
+# A stage as a model of its own.
 
 
 _ORT_IR_VERSION = 10
@@ -106,17 +89,7 @@ in a file, and no stage says more."""
 
 
 def extract(reading: Reading, stage: Stage, *, extra: Sequence[str] = ()) -> onnx.ModelProto:
-    """Builds the model of a stage.
-
-    Args:
-        reading: The training graph.
-        stage: The stage.
-        extra: More tensors of the stage that become outputs.
-
-    Returns:
-        A model whose inputs are what the stage reads, constants excepted, and whose outputs are
-        what it writes.
-    """
+    """Builds a stage's model; ``extra`` tensors become further outputs."""
     constants = [reading.constants[name] for name in stage.reads if name in reading.constants]
     # Every stage gets its own copy of a constant, which costs nothing and is folded there.
     nodes = [ir.to_proto(node) for value in constants if (node := value.producer())]
@@ -152,10 +125,10 @@ def _info(reading: Reading, name: str) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, int(spec.dtype), spec.shape)
 
 
-# What its kernels say of an index that points outside.
+# What ONNX Runtime's kernels report for an index out of range.
 _BEYOND = re.compile("out of range|out of bounds|indices element", re.IGNORECASE)
 
-# What ONNX Runtime says of opsets that onnx knows before it does.
+# What ONNX Runtime reports for opsets that onnx supports and ONNX Runtime does not.
 _NEWEST = re.compile(r"is till opset (\d+)")
 
 
@@ -163,27 +136,27 @@ class Locate(Protocol):
     """Finds the memory of a tensor."""
 
     def __call__(self, name: str, *, write: bool) -> Buffer:
-        """Tells where a tensor lies, or where its next value goes."""
+        """The memory that holds a tensor, or the memory for its next value."""
 
 
 class Compiled:
     """A stage that can be run.
 
-    Which memory a stage reads and writes depends on few things (which of two weight buffers is
+    The memory that a stage reads and writes depends on few things (which of two weight buffers is
     current, which replica runs). For each such situation one binding is made and kept, so that a
-    run binds only what the host hands over anew.
+    run binds only the host's new inputs and outputs.
 
     Args:
         reading: The graph.
         wiring: The stage, and where its tensors lie.
         execution: How to run it.
-        states: What it may perhaps overwrite.
+        states: State tensors that the stage may overwrite if that is safe.
 
     Attributes:
-        overwritable: What it may overwrite.
+        overwritable: State tensors that the stage may overwrite.
 
     Raises:
-        poplar_exception: ONNX Runtime does not take it.
+        poplar_exception: ONNX Runtime does not take the stage.
     """
 
     def __init__(
@@ -210,7 +183,7 @@ class Compiled:
         self._bindings: dict[Hashable, ort.IOBinding] = {}
 
     def forget(self) -> None:
-        """Drops all bindings, because memory has moved."""
+        """Drops all bindings after memory has moved."""
         self._bindings.clear()
 
     def run(
@@ -220,17 +193,10 @@ class Compiled:
         inputs: Mapping[str, Buffer],
         outputs: Mapping[str, Buffer],
     ) -> dict[str, Buffer]:
-        """Runs the stage.
+        """Runs the stage and returns the outputs that ONNX Runtime allocated.
 
-        Args:
-            situation: What decides about the fixed memory.
-            locate: Tells the fixed memory of a tensor, given whether it is written; asked once per
-                tensor and situation.
-            inputs: The other inputs.
-            outputs: The other outputs, but for those that ONNX Runtime is to allocate.
-
-        Returns:
-            What ONNX Runtime allocated.
+        ``situation`` decides which fixed memory is bound; ``locate`` is asked once per tensor and
+        situation.
 
         Raises:
             poplar_runtime_error: An operator failed.

@@ -1,13 +1,9 @@
-"""Computes convolutions of a training graph by the formulas that are fastest here.
+"""Computes convolutions of a training graph by the formulas that are fastest on this processor.
 
-On a processor, images whose channels divide into blocks go to ONNX Runtime's blocked kernels, with
-the weights laid out anew in every step, which costs little. So do the gradients of images where
-windows move one element at a time, and the gradients of weights where the batch divides into
-blocks. All other gradients of weights become matrix products. A training step of a small residual
-network (``python -m benchmarks --only onnx``) is a quarter shorter for it.
-
-It is done to the graph that is run, not to the one that is written to a file: what it makes fits
-this machine's processor.
+Images whose channels divide into blocks go to ONNX Runtime's blocked kernels, with the weights laid
+out anew in every step. So do the gradients of images where the stride is one, and the gradients of
+weights where the batch divides into blocks. All other gradients of weights become matrix products.
+The rewritten graph fits this machine only, so that files keep the graph before the rewrite.
 """
 
 from __future__ import annotations
@@ -35,13 +31,12 @@ if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tensor
 
 
-# Which convolutions ONNX Runtime's blocked kernels take, and how tensors are laid out for them.
+# Blocked layouts of images and weights (``com.microsoft.nchwc``).
 #
-# Where weights are constants, ONNX Runtime reorders them once and computes convolutions on
-# channels in blocks (``com.microsoft.nchwc``), up to twice as fast. It never does so for weights
-# that change, as they do in training; the kernels take them all the same. A block has as many
-# channels as a vector register has numbers, which nobody says: what ONNX Runtime makes of a small
-# model shows it.
+# ONNX Runtime uses its blocked kernels itself where weights are constants. In training the weights
+# change, so the layout is written here. A block has as many channels as a vector register has
+# numbers; ONNX Runtime publishes no such number, and `block_length` compiles a small model to find
+# it.
 
 
 DOMAIN = "com.microsoft.nchwc"
@@ -50,11 +45,7 @@ _PROBE_CHANNELS = 64
 
 @cache
 def block_length() -> int | None:
-    """How many channels make a block on this machine.
-
-    Returns:
-        The number; None where ONNX Runtime has no blocked kernels.
-    """
+    """Channels in a block on this machine; None where there are no blocked kernels."""
     shape = [1, _PROBE_CHANNELS, 8, 8]
     data = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
     made = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 1, 6, 6])
@@ -72,7 +63,7 @@ def block_length() -> int | None:
         options.optimized_model_filepath = str(Path(folder) / "probe.onnx")
         ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         rewritten = onnx.load(options.optimized_model_filepath)
-    # One channel is filled up to a whole block.
+    # One channel is padded to a whole block.
     lengths = {tensor.name: tensor.dims[0] for tensor in rewritten.graph.initializer}
     for found in rewritten.graph.node:
         if found.domain == DOMAIN and found.op_type == "Conv":
@@ -81,54 +72,24 @@ def block_length() -> int | None:
 
 
 def blocked(x: Tensor) -> Tensor:
-    """Images with their channels in blocks.
-
-    Args:
-        x: ``[N, C, H, W]``, where C is a number of whole blocks.
-
-    Returns:
-        The same numbers as ``[N, C / block, H, W, block]``, under the shape of ``x``.
-    """
+    """Images ``[N, C, H, W]`` as ``[N, C / block, H, W, block]``, under the shape of ``x``."""
     return _typed(x.tape.custom(DOMAIN, "ReorderInput", 1, x)[0], x.shape)
 
 
 def unblocked(y: Tensor) -> Tensor:
-    """Images as ONNX lays them out.
-
-    Args:
-        y: Blocked images.
-
-    Returns:
-        The same numbers as ``[N, C, H, W]``.
-    """
+    """Blocked images in ONNX's layout ``[N, C, H, W]``."""
     return _typed(y.tape.custom(DOMAIN, "ReorderOutput", 1, y, channels=y.shape[1])[0], y.shape)
 
 
 def blocked_weights(w: Tensor, length: int) -> Tensor:
-    """Weights as blocked convolutions read them.
-
-    Args:
-        w: ``[M, C, H, W]``.
-        length: Of a block.
-
-    Returns:
-        The same numbers as ``[M / block, C / block, H, W, block of C, block of M]``.
-    """
+    """Weights ``[M, C, H, W]`` as ``[M / block, C / block, H, W, block of C, block of M]``."""
     outputs, inputs, *kernel = w.shape
     split = [outputs // length, length, inputs // length, length, *kernel]
     return _reordered(w, split, [0, 2, 4, 5, 3, 1], w.shape)
 
 
 def blocked_mirrored_weights(w: Tensor, length: int) -> Tensor:
-    """Weights of the convolution that passes gradients back through another one.
-
-    Args:
-        w: The other's weights ``[M, C, H, W]``.
-        length: Of a block.
-
-    Returns:
-        Blocked weights ``[C, M, H, W]``, mirrored along both axes of the kernel.
-    """
+    """Weights ``[M, C, H, W]`` as blocked ``[C, M, H, W]``, mirrored, for gradients of images."""
     inputs, outputs, *kernel = w.shape
     far = -(1 << 31)
     mirrored = w.tape.Slice(w, [-1, -1], [far, far], [2, 3], [-1, -1]) if max(kernel) > 1 else w
@@ -137,15 +98,7 @@ def blocked_mirrored_weights(w: Tensor, length: int) -> Tensor:
 
 
 def blocked_batch(g: Tensor, length: int) -> Tensor:
-    """Images as the weights of a convolution whose channels are the batch.
-
-    Args:
-        g: ``[N, M, H, W]``.
-        length: Of a block.
-
-    Returns:
-        Blocked weights ``[M, N, H, W]``.
-    """
+    """Images ``[N, M, H, W]`` as blocked weights ``[M, N, H, W]``; the batch becomes channels."""
     batch, channels, *size = g.shape
     split = [batch // length, length, channels // length, *size, length]
     return _reordered(blocked(g), split, [2, 0, 3, 4, 1, 5], [channels, batch, *size])
@@ -161,20 +114,7 @@ def blocked_convolution(
     pads: Sequence[int],
     size: Sequence[int],
 ) -> Tensor:
-    """A convolution of blocked images by blocked weights.
-
-    Args:
-        x: Blocked images.
-        w: Blocked weights.
-        bias: One number per output channel.
-        strides: Steps between windows.
-        dilations: Steps between elements of a window.
-        pads: Padding as ONNX writes it.
-        size: Height and width of what comes out.
-
-    Returns:
-        Blocked images.
-    """
+    """A convolution of blocked operands; ``size`` is the output's height and width."""
     made = x.tape.custom(
         DOMAIN,
         "Conv",
@@ -199,7 +139,7 @@ def _reordered(
 
 
 def _typed(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """The domain is ONNX Runtime's own, so nobody else knows what comes out."""
+    """Sets type and shape: shape inference does not know ONNX Runtime's own domain."""
     tensor.value.shape = ir.Shape(shape)
     tensor.value.type = ir.TensorType(ir.DataType.FLOAT)
     return tensor
@@ -211,12 +151,7 @@ _LEAST_WIDTH = 3
 
 
 def choose_convolutions(model: ir.Model, block: int | None) -> None:
-    """Rewrites convolutions.
-
-    Args:
-        model: A training graph, changed in place.
-        block: Channels of a block of this machine's blocked kernels; None where there are none.
-    """
+    """Rewrites convolutions in place, without blocked kernels where ``block`` is None."""
     graph = model.graph
     tape = Tape(graph)
     for node in list(graph):
@@ -278,7 +213,7 @@ def _rewrite(tape: Tape, node: ir.Node, block: int) -> None:
 
 
 def _weight_gradient(tape: Tape, node: ir.Node, block: int | None) -> None:
-    """Writes another formula; the node's inputs are transposed images, its output is cut."""
+    """Replaces a weight gradient; the node's inputs are transposed images, its output is cut."""
     turned = [value.producer() for value in node.inputs[:2] if value is not None]
     (cut,) = node.outputs[0].consumers()
     (last,) = cut.outputs[0].consumers()
@@ -289,7 +224,7 @@ def _weight_gradient(tape: Tape, node: ir.Node, block: int | None) -> None:
     shape, pads = _shape(result), _pads(node)
     windows = Windows(
         kernel=shape[2:],
-        # Steps between windows and within them exchange their roles.
+        # Strides and dilations change places.
         strides=_ints(node, "dilations"),
         dilations=_ints(node, "strides"),
         before=tuple(pads[:2]),
@@ -320,9 +255,9 @@ def _is_blockable_gradient(x: Tensor, g: Tensor, windows: Windows, block: int) -
 def _by_blocks(
     x: Tensor, g: Tensor, shape: tuple[int, ...], windows: Windows, block: int
 ) -> Tensor:
-    """A convolution whose channels are the batch."""
+    """A weight gradient as a blocked convolution whose channels are the batch."""
     tape = x.tape
-    # The kernel treats padding apart, element by element; of so small an output that is all.
+    # The kernel computes padding element by element, which would be most of so small an output.
     padded = tape.Pad(x, [0, 0, *windows.before, 0, 0, *windows.after]) if windows.padded else x
     strides, dilations = windows.dilations, windows.strides
     size = [
@@ -362,7 +297,7 @@ def _ints(node: ir.Node, name: str) -> tuple[int, ...]:
 
 
 def _reach(node: ir.Node, weights: Sequence[int]) -> list[int]:
-    """How far a window extends from its first element."""
+    """The distance between the first and the last element of a window, per axis."""
     return [(n - 1) * step for n, step in zip(weights[2:], _ints(node, "dilations"), strict=True)]
 
 

@@ -1,4 +1,8 @@
-"""Runs a training graph: micro-batches, then the exchange, then the update."""
+"""Runs a training graph: micro-batches, then the exchange, then the update.
+
+`Masks` draws the graph's random tensors on the host, and `blame` names the first tensor that is not
+finite.
+"""
 
 from __future__ import annotations
 
@@ -23,29 +27,23 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.wiring import Wiring
 
 
-# Finds the first tensor that is not finite.
+# Search for the first tensor that is not finite.
 
 _SINGLE = 4
 """Bytes of a number in single precision."""
 
 
 def all_finite(arrays: Iterable[Array]) -> bool:
-    """Whether arrays hold numbers only.
-
-    Args:
-        arrays: The arrays.
-
-    Returns:
-        False where one holds NaN or an infinity.
-    """
+    """Whether no array holds NaN or an infinity."""
     return all(is_finite(array) for array in arrays)
 
 
 def is_finite(array: Array) -> bool:
-    """Whether an array holds numbers only; whole numbers always do."""
+    """Whether an array holds neither NaN nor an infinity; always true for integers."""
     if not _is_float(array):
         return True
-    # A sum is much faster than a look at each element; where it overflows, the look decides.
+    # A sum is much faster than a test of each element; where the sum overflows, each element is
+    # tested.
     if array.dtype.kind == "f" and array.dtype.itemsize >= _SINGLE:
         with np.errstate(all="ignore"):
             if np.isfinite(array.sum()):
@@ -56,17 +54,7 @@ def is_finite(array: Array) -> bool:
 def blame(
     reading: Reading, wiring: Wiring, execution: Execution, located: Callable[[str], Buffer]
 ) -> popart_runtime_error:
-    """Computes a stage again to see where its numbers went wrong.
-
-    Args:
-        reading: The graph.
-        wiring: The stage, one of whose outputs is not finite.
-        execution: How to run it.
-        located: Where its inputs lie.
-
-    Returns:
-        An error that names the first tensor that is not finite, and what made it.
-    """
+    """Computes a stage again; the error names the first tensor that is not finite."""
     inputs = {name: located(name) for name in wiring.stage.reads if name not in reading.constants}
     for name, buffer in inputs.items():
         if not all_finite([buffer.array]):
@@ -109,9 +97,9 @@ def _is_float(array: Array) -> bool:
 
 # Random tensors, drawn on the host.
 #
-# Each tensor of each micro-batch has a stream of its own, keyed by seed, replica, micro-batch and
-# tensor, so that what a replica draws depends on neither the other replicas of its process nor on
-# what was drawn before. A resumed training draws what it would have drawn without the break.
+# Each tensor of each micro-batch has a random stream of its own, keyed by seed, replica,
+# micro-batch and tensor. A replica's numbers do not depend on other replicas or on earlier draws,
+# so that a resumed training draws the same numbers as an uninterrupted one.
 
 
 _KEEP_BITS = 16
@@ -150,13 +138,7 @@ class Masks:
         return {mask.name: mask.buffer for mask in self._masks}
 
     def draw(self, seed: int, replica: int, micro_batch: int) -> None:
-        """Fills all tensors for one micro-batch.
-
-        Args:
-            seed: The session's seed.
-            replica: Index of the replica in the whole job.
-            micro_batch: How many micro-batches the replica has computed before.
-        """
+        """Fills all tensors; ``replica`` and ``micro_batch`` count over the whole job."""
         for index, mask in enumerate(self._masks):
             words = np.random.SeedSequence(
                 [seed % 2**64, _natural(mask.facts), replica, micro_batch, index]
@@ -165,7 +147,7 @@ class Masks:
 
 
 def _natural(facts: dict[str, str]) -> int:
-    """The operator's own seed, a float in ONNX, as the whole number that its bits spell."""
+    """The operator's own seed, a float attribute in ONNX, as the integer with the same bits."""
     return int(np.float32(facts.get(f"{names.RANDOM}.seed", 0)).view(np.uint32))
 
 
@@ -183,7 +165,7 @@ def _fill(mask: _Mask, generator: np.random.Generator) -> None:
 
 
 def _kept(probability: float, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-    """True with a probability; 16 random bits decide where those are enough."""
+    """True with the given probability; 16 random bits per element where they are exact enough."""
     scaled = probability * 2**_KEEP_BITS
     if scaled == int(scaled) and scaled < 2**_KEEP_BITS:
         return generator.integers(0, 2**_KEEP_BITS, shape, np.uint16) < int(scaled)
@@ -198,14 +180,14 @@ class HostReduce(Protocol):
         """Starts a round."""
 
     def ready(self, index: int) -> None:
-        """Says that a gradient is complete in its memory."""
+        """Marks a gradient as complete in its memory."""
 
     def finish(self) -> None:
         """Waits until the memory of all gradients holds their sums."""
 
 
 class Port(Protocol):
-    """Where a step's data come from and go to."""
+    """The source of a step's inputs and the target of its anchors."""
 
     def feed(self, run: int) -> dict[str, Array]:
         """The inputs of a run of the micro-batch part, by name."""
@@ -214,15 +196,15 @@ class Port(Protocol):
         """Memory for an anchor of a run; C-contiguous, of its type and shape."""
 
     def filled(self, run: int, anchor: str) -> None:
-        """Says that an anchor of a run is in its memory."""
+        """Reports that an anchor of a run is in its memory."""
 
     def used(self) -> None:
-        """Says that the inputs of a run are no longer needed."""
+        """Reports that the inputs of a run are no longer needed."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the micro-batches of one update follow one another.
+    """The order of the micro-batches of one update.
 
     Attributes:
         accumulation: Micro-batches per update and replica.
@@ -290,7 +272,8 @@ class Engine:
         self._stages: list[Compiled] = []
         for index, wiring in enumerate(wire(reading, stages, anchors, self.data_inputs)):
             progress(index, len(stages))
-            # Where numbers are checked, what they were made of has to stay for the search.
+            # A check for finite numbers computes a stage again, so its inputs must not be
+            # overwritten.
             states = [] if check_finite else overwritable_states(reading, stages, index)
             self._stages.append(Compiled(reading, wiring, execution, states))
         progress(len(stages), len(stages))
@@ -301,13 +284,7 @@ class Engine:
         self._late = [name for name in anchors if name not in {*early, *self._echoed}]
 
     def connect(self, reduce: HostReduce, memory: Sequence[Array]) -> None:
-        """Says who sums gradients, and where they are to lie.
-
-        Args:
-            reduce: Who.
-            memory: One C-contiguous array per gradient of `gradients`; what the graph computes is
-                written there, and the sum is read there.
-        """
+        """Sets who sums gradients, and the C-contiguous memory of each gradient in `gradients`."""
         self._reduce = reduce
         for (copy, spec), array in zip(self.gradients, memory, strict=True):
             state = copy.source.removeprefix(names.UPDATED)
@@ -319,9 +296,6 @@ class Engine:
 
     def update(self, port: Port) -> None:
         """Computes micro-batches, and one weight update if the graph has one.
-
-        Args:
-            port: The data.
 
         Raises:
             popart_runtime_error: The graph sends gradients to the host, and nobody is connected.
@@ -401,13 +375,13 @@ class Engine:
                 )
 
     def _locate(self, name: str, *, replica: int, update: bool, write: bool) -> Buffer:
-        """The memory of a tensor that is not handed over by the host."""
+        """The memory of a tensor that the host does not bring."""
         if name in self.state:
             return self.state.cell(name, replica).present
         state = name.removeprefix(names.UPDATED)
         if state in self.state:
             cell = self.state.cell(state, replica)
-            # For an update, what the last micro-batch wrote is the present value already.
+            # In an update, the last micro-batch's result is the present value already.
             return cell.present if update and not write else cell.next
         if name not in self._memory:
             self._memory[name] = empty(self.reading.spec(name))

@@ -1,12 +1,11 @@
-"""Folds plain SGD updates into the matrix products that make the gradients.
+"""Folds plain SGD updates into the matrix products that compute the gradients.
 
 ``g = A'B; w - s g`` becomes one ``Gemm`` with w as its third operand: the gradient is never stored,
-and the weight is read and written once. The number s goes to the smaller operand.
+and the weight is read and written once. The smaller operand is scaled by s.
 
-The new weight may take the old one's memory only once all others have read the old one (see
-`in_place`). The product with which the gradient passes through the layer is such a reader, and no
-data flow makes it come first. So s is made to depend on its result, by a choice that always falls
-on s.
+The new weight may overwrite the old one only after all other readers of the old one (see `wiring`).
+The matrix product of the layer's backward pass is such a reader, and no data flow puts it first. So
+s is made to depend on the result of that product, by a ``Where`` that always selects s.
 """
 
 from __future__ import annotations
@@ -30,12 +29,7 @@ _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 def fuse_updates(model: ir.Model, keep: Collection[str]) -> None:
-    """Folds updates where that is possible.
-
-    Args:
-        model: A training graph that computes micro-batch and update together, changed in place.
-        keep: Tensors that have to be there afterwards.
-    """
+    """Folds updates in a graph of micro-batch and update together; ``keep`` tensors stay."""
     graph = model.graph
     for output in list(graph.outputs):
         node = output.producer()
@@ -99,7 +93,7 @@ def _write(
 
 
 def _after(tape: Tape, number: Tensor, readers: Collection[ir.Node]) -> Tensor:
-    """The same number, but not before some nodes have run."""
+    """The same number, made to depend on the results of some nodes."""
     always = np.asarray(True)  # noqa: FBT003 - a tensor's content
     for reader in readers:
         flat = tape.Reshape(reader.outputs[0], [-1])
@@ -109,7 +103,7 @@ def _after(tape: Tape, number: Tensor, readers: Collection[ir.Node]) -> Tensor:
 
 
 def _independent_readers(graph: ir.Graph, weight: ir.Value, update: ir.Node) -> list[ir.Node]:
-    """Nodes that read a weight and that its update does not wait for yet."""
+    """Nodes that read a weight and that its update does not depend on yet."""
     before: set[ir.Node] = set()
     open_nodes = [update]
     while open_nodes:

@@ -1,4 +1,4 @@
-"""What the runtime reads in a training graph: nodes, state, phases and exchange points."""
+"""Finds nodes, state, phases and exchange points in a training graph."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Step:
 
     Attributes:
         node: The node.
-        reads: The tensors that it reads, those of its sub-graphs' surroundings included.
-        writes: The tensors that it makes.
-        update: Whether it runs once per weight update, and not for every micro-batch.
+        reads: The tensors that the node reads, outer tensors of its sub-graphs included.
+        writes: The node's outputs.
+        update: Whether the node runs once per weight update, and not for every micro-batch.
     """
 
     node: ir.Node
@@ -63,8 +63,8 @@ class HostCopy:
     Attributes:
         gradient: The tensor's published name, by which streams are called.
         source: The tensor that holds it on the device; the same unless an Identity lies between.
-        reduced: The tensor that holds what came back.
-        is_weight: Whether what came back is the weight's next value, and not the sum of gradients.
+        reduced: The tensor that holds the sum.
+        is_weight: Whether ``reduced`` is the weight's next value, and not the sum of gradients.
     """
 
     gradient: str
@@ -74,7 +74,7 @@ class HostCopy:
 
     @property
     def weight(self) -> str:
-        """What it is the gradient of, whether accumulated or not."""
+        """Name of the weight, for plain and accumulated gradients alike."""
         return self.gradient.removeprefix(names.FINAL_GRADIENT).removeprefix(names.GRADIENT)
 
     @property
@@ -117,14 +117,8 @@ class Reading:
     def spec(self, name: str) -> Spec:
         """Type and shape of a tensor.
 
-        Args:
-            name: The tensor.
-
-        Returns:
-            What is known of it.
-
         Raises:
-            popart_internal_exception: Not even its type is.
+            popart_internal_exception: The type of the tensor is not known.
         """
         if name not in self.specs:
             raise popart_internal_exception(
@@ -133,14 +127,7 @@ class Reading:
         return self.specs[name]
 
     def constant(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
-        """The value of a constant.
-
-        Args:
-            name: One of `constants`.
-
-        Returns:
-            Its array.
-        """
+        """The value of a name in `constants`."""
         value = self.constants[name]
         if value.const_value is not None:
             return np.asarray(value.const_value.numpy())
@@ -150,17 +137,10 @@ class Reading:
 
 
 def read(model: ir.Model, variables: Collection[str] = ()) -> Reading:
-    """Reads a training graph.
-
-    Args:
-        model: A model of standard operators and gradient copies only.
-        variables: Initializers that the host may write; state is one of them anyway.
-
-    Returns:
-        What was found.
+    """Reads a training graph; ``variables`` are the initializers that the host may write.
 
     Raises:
-        popart_exception: A node waits for a tensor that only later nodes make.
+        popart_exception: A node reads a tensor that only later nodes make.
     """
     graph = model.graph
     fixed = {str(n.outputs[0].name): n.outputs[0] for n in graph if n.op_type == "Constant"}

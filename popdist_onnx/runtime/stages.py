@@ -1,9 +1,9 @@
-"""Where a training graph is cut: after each bucket of gradients, and before the update. Pure.
+"""Cuts a training graph into stages: after each bucket of gradients, and before the update.
 
 A stage is what one ONNX Runtime session runs. On one instance with one micro-batch per update the
-whole graph is one stage. Otherwise the micro-batch part and the update part are cut apart, and with
-an exchange the micro-batch part is cut again after each bucket of gradients, so that a bucket
-travels while the next stage computes.
+whole graph is one stage. Otherwise the micro-batch part and the update part are cut apart. With an
+exchange the micro-batch part is cut again after each bucket of gradients, so that a bucket is sent
+while the next stage computes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Stage:
 
     Attributes:
         steps: Indices of the steps, ascending.
-        update: Whether it runs once per weight update.
-        reads: What it needs from outside.
-        writes: What others need from it.
-        complete: Gradients that may leave after it.
+        update: Whether the stage runs once per weight update.
+        reads: Tensors from outside the stage.
+        writes: Tensors that are needed outside the stage.
+        complete: Gradients that may be sent after the stage.
     """
 
     steps: tuple[int, ...]
@@ -40,15 +40,7 @@ class Stage:
 
 
 def buckets(sizes: Mapping[str, int], *, least_bytes: int) -> list[list[str]]:
-    """Groups gradients that travel together.
-
-    Args:
-        sizes: Bytes of each gradient, in the order in which they are complete.
-        least_bytes: What a bucket holds at least, but for the last one.
-
-    Returns:
-        The groups, in the same order.
-    """
+    """Groups gradients that are sent together, at least ``least_bytes`` in all but the last."""
     full = max(least_bytes, -(-sum(sizes.values()) // MOST_BUCKETS))
     groups: list[list[str]] = []
     room = 0
@@ -68,16 +60,13 @@ def cut(
     groups: Sequence[Sequence[str]] = (),
     whole: bool = False,
 ) -> list[Stage]:
-    """Divides a graph into stages.
+    """Divides a graph into stages, in the order in which they run; update stages are last.
 
     Args:
         steps: The graph.
         wanted: Tensors that are needed after a run; steps that none of them needs are left out.
-        groups: Gradients that leave together, in the order in which they are complete.
+        groups: Gradients that are sent together, in the order in which they are complete.
         whole: Whether micro-batch and update part may run as one.
-
-    Returns:
-        The stages in the order in which they run, update stages last; none where nothing is wanted.
     """
     leaving = [name for group in groups for name in group]
     needed = _ancestors(steps, {*wanted, *leaving})
@@ -112,7 +101,7 @@ def _places(
     *,
     whole: bool,
 ) -> dict[int, int]:
-    """The stage of each step: that of the first bucket that needs it, or of what it waits for."""
+    """The stage of each step: the stage of the first bucket that needs it, or of its inputs."""
     place: dict[int, int] = {}
     for index, group in enumerate(groups):
         for i in _ancestors(steps, set(group)):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.graph_reader import Reading, Spec
 
 
-# Memory that lives from one run to the next, and that sessions read and write in place.
+# Memory that outlives a run, and that sessions read and write in place.
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,46 +36,24 @@ class Buffer:
 
 
 def wrap(array: Array, spec: Spec) -> Buffer:
-    """Lets ONNX Runtime see an array; nothing is copied.
-
-    Args:
-        array: A C-contiguous array of the tensor's type and shape.
-        spec: The tensor.
-
-    Returns:
-        The buffer; it keeps the array alive.
-    """
+    """Binds a C-contiguous array to ONNX Runtime without a copy, and keeps the array alive."""
     if array.dtype.isbuiltin == 1:
         return Buffer(array, ort.OrtValue.ortvalue_from_numpy(array, "cpu", 0))
-    # bfloat16 and the like: numpy knows them through ml_dtypes only, ONNX Runtime by their number.
+    # numpy knows types such as bfloat16 through ml_dtypes only; ONNX Runtime gets the type's
+    # number.
     raw = array.view(f"u{array.dtype.itemsize}")
     return Buffer(array, ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, int(spec.dtype)))
 
 
 def reshaped(buffer: Buffer, spec: Spec) -> Buffer:
-    """The same memory in the shape in which a graph writes it.
-
-    Args:
-        buffer: The memory.
-        spec: What is written, with as many elements.
-
-    Returns:
-        The buffer, or one of the other shape.
-    """
+    """The same memory in another shape with as many elements."""
     if spec.shape is None or spec.shape == buffer.array.shape:
         return buffer
     return wrap(buffer.array.reshape(spec.shape), spec)
 
 
 def empty(spec: Spec) -> Buffer:
-    """Allocates a tensor.
-
-    Args:
-        spec: The tensor, of known shape.
-
-    Returns:
-        A buffer of unspecified content.
-    """
+    """Allocates a tensor of known shape, with unspecified content."""
     assert spec.shape is not None  # noqa: S101 - callers ask for stored tensors only
     return wrap(np.empty(spec.shape, spec.dtype.numpy()), spec)
 
@@ -111,15 +89,7 @@ class Cell:
 
 
 def cell(spec: Spec, *, in_place: bool) -> Cell:
-    """Allocates a state tensor.
-
-    Args:
-        spec: The tensor.
-        in_place: Whether a run may overwrite what it reads.
-
-    Returns:
-        A cell that holds zeros.
-    """
+    """Allocates a state tensor of zeros: one buffer with ``in_place``, else two."""
     buffers = tuple(empty(spec) for _ in range(1 if in_place else 2))
     buffers[0].array.fill(0)
     return Cell(spec, buffers)
@@ -134,12 +104,12 @@ class State:
     """All variables of a graph.
 
     Weights and optimizer state change with an update, accumulators with a micro-batch. Both exist
-    once in a process. What else changes with a micro-batch (running statistics) exists once per
-    replica, each of which sees its own micro-batches only.
+    once in a process. Other tensors that change with a micro-batch (running statistics) exist once
+    per replica, and each replica sees its own micro-batches only.
 
     Args:
         reading: The graph.
-        overwritable: States that may live in one buffer.
+        overwritable: States that may lie in one buffer.
         replicas: Replicas of this process.
     """
 
@@ -151,7 +121,7 @@ class State:
             groups = _groups(name, reading.states.get(name), replicas)
             for group in groups:
                 self._groups[group].append(name)
-            # What nothing writes needs no second buffer either.
+            # A variable that no node writes needs no second buffer either.
             in_place = name not in reading.states or name in overwritable
             self._cells[name] = [cell(reading.spec(name), in_place=in_place) for _ in groups]
         self._turns = dict.fromkeys(self._groups, 0)
@@ -165,61 +135,25 @@ class State:
         return list(self._cells)
 
     def situation(self, replica: int) -> Hashable:
-        """Which buffers are current, as far as a replica's run is concerned.
-
-        Args:
-            replica: The replica.
-
-        Returns:
-            A key.
-        """
+        """A key of the buffers that are current for a replica's run."""
         return (*self._turns.values(), replica)
 
     def cell(self, name: str, replica: int) -> Cell:
-        """The memory of a variable.
-
-        Args:
-            name: The variable.
-            replica: Whose.
-
-        Returns:
-            The cell.
-        """
+        """The memory of a variable."""
         copies = self._cells[name]
         return copies[replica if len(copies) > 1 else 0]
 
     def read(self, name: str, replica: int = 0) -> Array:
-        """The present value of a variable.
-
-        Args:
-            name: The variable.
-            replica: Whose.
-
-        Returns:
-            The memory itself; the next run may change it.
-        """
+        """The memory of a variable; the next run may change it."""
         return self.cell(name, replica).present.array
 
     def write(self, name: str, values: Array) -> None:
-        """Sets a variable, for all replicas.
-
-        Args:
-            name: The variable.
-            values: Its value, of its type and shape.
-        """
+        """Sets a variable of equal type and shape, for all replicas."""
         for copy in self._cells[name]:
             np.copyto(copy.present.array, values, casting="no")
 
     def place(self, name: str, array: Array) -> Buffer:
-        """Moves a variable into memory that somebody else chose.
-
-        Args:
-            name: A variable that exists once.
-            array: The memory.
-
-        Returns:
-            The same memory as a buffer.
-        """
+        """Moves a variable that exists once into the given memory."""
         (only,) = self._cells[name]
         buffer = wrap(array, only.spec)
         np.copyto(array, only.present.array)
@@ -228,12 +162,8 @@ class State:
         return buffer
 
     def begin_update(self, runs: int) -> None:
-        """Makes accumulators zero.
-
-        Args:
-            runs: How many micro-batches follow.
-        """
-        # So that the last one ends in the first buffer, which may be the exchange's.
+        """Sets accumulators to zero before ``runs`` micro-batches."""
+        # Chosen so that the last micro-batch writes the first buffer, which may be the exchange's.
         self._turns[_ACCUMULATE] = runs % 2
         for name in self._groups[_ACCUMULATE]:
             accumulator = self.cell(name, 0)
@@ -241,16 +171,12 @@ class State:
             accumulator.present.array.fill(0)
 
     def end_micro_batch(self, replica: int) -> None:
-        """Makes what a micro-batch wrote the present value.
-
-        Args:
-            replica: Whose micro-batch it was.
-        """
+        """Makes the results of a micro-batch the present values."""
         for group in (_ACCUMULATE, _CARRY, str(replica)):
             self._flip(group, replica)
 
     def end_update(self) -> None:
-        """Makes what an update wrote the present value."""
+        """Makes the results of an update the present values."""
         self._flip(_UPDATE, 0)
 
     def _flip(self, group: str, replica: int) -> None:

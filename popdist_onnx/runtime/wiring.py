@@ -1,4 +1,4 @@
-"""Which tensors of a stage lie where, decided once. Pure."""
+"""Decides in which memory each tensor of a stage lies, and which state a run may overwrite."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Wiring:
     Attributes:
         stage: The stage.
         data: Inputs that every micro-batch brings.
-        fixed_inputs: Inputs that lie in memory of the runtime.
-        fixed_outputs: Outputs that do.
+        fixed_inputs: Inputs in memory of the runtime.
+        fixed_outputs: Outputs in memory of the runtime.
         allocated: Outputs whose shape is known only after a run.
-        borrowed: Inputs that another stage allocated in that way.
-        direct: Anchors that are written where the host wants them.
-        copied: Anchors that others need as well, and that are copied therefore.
+        borrowed: Inputs that ONNX Runtime allocated as another stage's output.
+        direct: Anchors that are written to the host's memory.
+        copied: Anchors that other stages read too, and that are therefore copied.
     """
 
     stage: Stage
@@ -48,16 +48,7 @@ class Wiring:
 
 
 def divide(reading: Reading, anchors: Sequence[str], *, together: bool) -> list[Stage]:
-    """Cuts a graph where the runtime has to step in.
-
-    Args:
-        reading: The graph.
-        anchors: Tensors that are handed out.
-        together: Whether one micro-batch makes one update.
-
-    Returns:
-        The stages.
-    """
+    """Cuts a graph into stages; ``together`` if one micro-batch makes one update."""
     made = {name for step in reading.steps for name in step.writes}
     wanted = {*(names.updated(state) for state in reading.states), *made.intersection(anchors)}
     sizes = {copy.source: spec_bytes(reading.spec(copy.source)) for copy in _in_order(reading)}
@@ -70,31 +61,14 @@ def divide(reading: Reading, anchors: Sequence[str], *, together: bool) -> list[
 
 
 def gradients(reading: Reading, stages: Sequence[Stage]) -> list[tuple[HostCopy, Spec]]:
-    """What is exchanged, in the order in which stages complete it.
-
-    Args:
-        reading: The graph.
-        stages: Its stages.
-
-    Returns:
-        Each exchange point with type and shape of its gradient.
-    """
+    """Exchange points with type and shape, in the order in which stages complete them."""
     by_source = {copy.source: copy for copy in reading.copies}
     order = [name for stage in stages for name in stage.complete]
     return [(by_source[name], reading.spec(name)) for name in order]
 
 
 def overwritable_states(reading: Reading, stages: Sequence[Stage], index: int) -> list[str]:
-    """States that a stage may overwrite if its own nodes allow it.
-
-    Args:
-        reading: The graph.
-        stages: Its stages.
-        index: The stage.
-
-    Returns:
-        What it reads and writes, and no later stage reads.
-    """
+    """States that a stage reads and writes, and that no later stage reads."""
     later = {name for stage in stages[index + 1 :] for name in stage.reads}
     written = set(stages[index].writes)
     return [s for s in reading.states if names.updated(s) in written and s not in later]
@@ -103,22 +77,12 @@ def overwritable_states(reading: Reading, stages: Sequence[Stage], index: int) -
 def wire(
     reading: Reading, stages: Sequence[Stage], anchors: Collection[str], data: Collection[str]
 ) -> list[Wiring]:
-    """Decides where the tensors of all stages lie.
-
-    Args:
-        reading: The graph.
-        stages: Its stages.
-        anchors: Tensors that are handed out.
-        data: Inputs that every micro-batch brings.
-
-    Returns:
-        One for each stage.
-    """
+    """Decides where all tensors lie; ``data`` are the inputs that every micro-batch brings."""
     read_elsewhere = {name for stage in stages for name in stage.reads}
     kept = {names.updated(state) for state in reading.states} | read_elsewhere
     kept |= {copy.source for copy in reading.copies}
     unknown = {n for s in stages for n in s.writes if reading.spec(n).shape is None}
-    # The next value of a state has the state's memory, whatever inference knows of it.
+    # The next value of a state has the shape of the state's memory, whatever shape inference found.
     unknown -= {names.updated(state) for state in reading.states}
     found = []
     for stage in stages:
@@ -147,8 +111,8 @@ def wire(
 def _in_order(reading: Reading) -> list[HostCopy]:
     """The exchange points in the order in which the backward pass completes gradients.
 
-    It is the order of the gradients themselves and not of their sums over micro-batches, so that it
-    is the same on an instance that has several replicas and on one that has not.
+    The order is that of the gradients and not of their sums over micro-batches, so that instances
+    with one and with several replicas have the same order.
     """
     index_of = {name: i for i, step in enumerate(reading.steps) for name in step.writes}
     return sorted(
@@ -158,26 +122,19 @@ def _in_order(reading: Reading) -> list[HostCopy]:
 
 
 def spec_bytes(spec: Spec) -> int:
-    """The size of a tensor.
-
-    Args:
-        spec: Its type and shape.
-
-    Returns:
-        Bytes; zero where the shape is not known.
-    """
+    """The size of a tensor in bytes; zero where the shape is not known."""
     elements = 0 if spec.shape is None else 1
     for length in spec.shape or ():
         elements *= length
     return elements * spec.dtype.itemsize  # type: ignore[return-value]  # float only below a byte
 
 
-# Which state tensors a run may overwrite while it reads them. Pure.
+# State tensors that a run may overwrite while it reads them.
 #
-# ONNX Runtime may run nodes in any order that data flow allows. Overwriting is safe where all
-# readers of a tensor come before the node that writes its next value by data flow, and where that
-# node reads it, if at all, element by element. This is looked at in the graph as ONNX Runtime has
-# rewritten it for execution: its fusions make readers of nodes that were none before.
+# ONNX Runtime may run nodes in any order that data flow allows. A tensor may be overwritten where
+# all its other readers come first by data flow, and where the node that writes its next value reads
+# it element by element or not at all. The check uses the graph as ONNX Runtime has rewritten it: a
+# fused node can read tensors that none of its parts read.
 
 
 _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Sum", "Identity", "Max", "Sqrt", "Where"})
@@ -197,15 +154,7 @@ class _Node:
 
 
 def overwritable(model: onnx.ModelProto, states: Collection[str]) -> frozenset[str]:
-    """Finds the states that may live in one buffer.
-
-    Args:
-        model: A stage as ONNX Runtime executes it.
-        states: States that it reads and writes.
-
-    Returns:
-        Those of the states for which it is safe.
-    """
+    """States of ``model``, a stage as ONNX Runtime executes it, that may lie in one buffer."""
     nodes = _nodes(model.graph)
     sizes = {v.name: _size(v) for v in (*model.graph.input, *model.graph.output)}
     return frozenset(
@@ -239,7 +188,7 @@ def _safe(state: str, result: str, nodes: list[_Node]) -> bool:
 
 def _reads_elementwise(node: _Node, memory: set[str], result: str) -> bool:
     if node.op_type == "Gemm":
-        # The third operand is copied to the result before anything is added to it.
+        # The third operand is copied to the result before the product is added.
         return memory.isdisjoint(node.inputs[:2])
     if node.op_type == "Scan" and node.body is not None:
         return _reads_row_by_row(node, node.body, memory, result)
@@ -285,7 +234,7 @@ def _before(last: int, nodes: list[_Node], made_by: dict[str, int]) -> set[int]:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node reads; of its sub-graphs everything that could be from outside."""
+    """What a node reads; of its sub-graphs everything that may be an outer tensor."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):

@@ -1,4 +1,4 @@
-"""The published surface: sessions with their devices, data and weights."""
+"""Sessions with their devices, data and weights."""
 
 from popdist_onnx.session.devices import DeviceInfo, DeviceManager
 from popdist_onnx.session.inference import InferenceSession

@@ -1,4 +1,4 @@
-"""Anchors: their shapes over a step, and which values of a step they are."""
+"""Anchors of a step: the shapes of their arrays, and the values that a step returns."""
 
 from __future__ import annotations
 
@@ -32,16 +32,7 @@ logger = logging.getLogger("popdist.onnx")
 
 
 def array_shape(spec: Spec, art: AnchorReturnType, batches: int, layout: Layout) -> tuple[int, ...]:
-    """The shape of an anchor's array over a step.
-
-    Args:
-        spec: The tensor.
-        art: Its return type.
-        batches: Updates per step.
-        layout: Micro-batches per update.
-
-    Returns:
-        Batches, accumulation and replicas as far as they occur and are not 1, then the tensor's.
+    """Batches, accumulation and replicas where present and not 1, then the tensor's own shape.
 
     Raises:
         popart_exception: The tensor's shape is not known before it is computed.
@@ -59,15 +50,7 @@ def array_shape(spec: Spec, art: AnchorReturnType, batches: int, layout: Layout)
 
 
 def why_missing(reading: Reading, name: str) -> str | None:
-    """What a program can be told of an anchor that a graph does not have.
-
-    Args:
-        reading: The graph.
-        name: The anchor.
-
-    Returns:
-        Why there is no such tensor: no shape inference, no gradient, or a name like others.
-    """
+    """Why a graph has no such anchor: no shape inference, no gradient, or a misspelt name."""
     values = _values(reading)
     if name in values:
         return why_unknown(values[name])
@@ -79,7 +62,7 @@ def why_missing(reading: Reading, name: str) -> str | None:
 
 
 def failed_shape(reading: Reading, name: str) -> bool:
-    """Whether an anchor's shape is not known because inference failed, and not for its data."""
+    """Whether an anchor's shape is unknown because inference failed, not because of data."""
     if reading.specs[name].shape is not None:
         return False
     node = failed_inference(_values(reading)[name])
@@ -93,16 +76,16 @@ def _values(reading: Reading) -> dict[str, ir.Value]:
 
 
 class StepPort:
-    """The data of one step, handed to the engine micro-batch by micro-batch.
+    """The data of one step, given to the engine micro-batch by micro-batch.
 
     Args:
-        io: Where data come from and go to; None in synthetic mode.
+        io: Source of inputs and target of anchors; None in synthetic mode.
         flow: Batches and anchors.
         layout: Micro-batches per update.
         inputs: The inputs.
         anchors: The anchored tensors.
         invented: Data for synthetic mode, by input.
-        watched: Inputs to look for NaN in; one that has some is named in a warning and taken out.
+        watched: Inputs to check for NaN; an input with NaN is named in a warning and removed.
     """
 
     def __init__(
@@ -128,19 +111,12 @@ class StepPort:
         self._open: dict[tuple[str, int], Array] = {}
 
     def next_batch(self) -> None:
-        """Says that an update is over."""
+        """Moves to the next update."""
         self._batch += 1
         self._open.clear()
 
     def feed(self, run: int) -> dict[str, Array]:
-        """The inputs of a micro-batch.
-
-        Args:
-            run: Which one within the update.
-
-        Returns:
-            Arrays by input.
-        """
+        """The inputs of a micro-batch; ``run`` counts within the update."""
         del run
         if self._io is None:
             return dict(self._invented)
@@ -157,21 +133,13 @@ class StepPort:
         return taken
 
     def used(self) -> None:
-        """Says that the inputs of a micro-batch are no longer needed."""
+        """Reports that the inputs of a micro-batch are no longer needed."""
         if self._io is not None:
             for name in self._inputs:
                 self._io.taken(name)
 
     def target(self, run: int, anchor: str) -> Array:
-        """Memory for an anchor.
-
-        Args:
-            run: Which micro-batch within the update.
-            anchor: The tensor.
-
-        Returns:
-            The program's array where this value comes back as it is, else an array of ours.
-        """
+        """The program's array where the value is returned unchanged, else an internal array."""
         key = (anchor, run)
         if key not in self._open:
             spec = self._anchors[anchor]
@@ -184,12 +152,7 @@ class StepPort:
         return self._open[key]
 
     def filled(self, run: int, anchor: str) -> None:
-        """Says that an anchor is in its memory.
-
-        Args:
-            run: Which micro-batch within the update.
-            anchor: The tensor.
-        """
+        """Reports that an anchor is in its memory."""
         if self._io is None:
             return
         if self._flow.art(anchor).id() is AnchorReturnTypeId.Sum:
@@ -198,7 +161,7 @@ class StepPort:
             self._io.placed(anchor)
 
     def finish(self) -> None:
-        """Hands out sums over the step."""
+        """Writes the sums over the step."""
         for (anchor, _replica), total in sorted(self._sums.items(), key=lambda item: item[0]):
             assert self._io is not None  # noqa: S101 - sums exist only with it
             np.copyto(self._io.place(self._anchors[anchor]), total)
@@ -229,16 +192,7 @@ class StepPort:
 
 
 def elements(flow: DataFlow, anchors: Mapping[str, Spec], layout: Layout) -> dict[str, int]:
-    """How many elements of each anchor come back in a step.
-
-    Args:
-        flow: Batches and anchors.
-        anchors: The anchored tensors.
-        layout: Micro-batches per update.
-
-    Returns:
-        Numbers by anchor.
-    """
+    """By anchor, the number of elements that a step returns."""
     return {
         name: prod(array_shape(spec, flow.art(name), flow.batchesPerStep(), layout))
         for name, spec in anchors.items()

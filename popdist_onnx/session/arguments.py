@@ -1,4 +1,4 @@
-"""Checks of what a program hands to a session: objects of the right kind, before anything else."""
+"""Checks the types of a session's arguments."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from popdist_onnx.types import DataFlow, SessionOptions
 
 
 def options_of(given: object) -> SessionOptions:
-    """Checks a session's options.
-
-    Args:
-        given: The options; None takes the defaults.
-
-    Returns:
-        The options.
+    """A session's options; None gives the defaults.
 
     Raises:
-        ArgumentError: They are something else.
+        ArgumentError: The argument is no `SessionOptions`.
     """
     if given is None:
         return SessionOptions()
@@ -35,11 +29,8 @@ def options_of(given: object) -> SessionOptions:
 def require_data_flow(given: object) -> None:
     """Checks a session's data flow.
 
-    Args:
-        given: The data flow.
-
     Raises:
-        ArgumentError: It is something else.
+        ArgumentError: The argument is no `DataFlow`.
     """
     if not isinstance(given, DataFlow):
         raise ArgumentError(
@@ -53,12 +44,8 @@ def require_data_flow(given: object) -> None:
 def require_id(name: str, given: object) -> None:
     """Checks a tensor's id.
 
-    Args:
-        name: What it is for.
-        given: The id.
-
     Raises:
-        ArgumentError: It is no text.
+        ArgumentError: The id is no str.
     """
     if not isinstance(given, str):
         raise ArgumentError(
@@ -69,13 +56,8 @@ def require_id(name: str, given: object) -> None:
 def require_arrays(name: str, given: object, code: str = "PD571") -> None:
     """Checks a mapping of arrays.
 
-    Args:
-        name: What it is for.
-        given: The mapping.
-        code: The error's code.
-
     Raises:
-        ArgumentError: It is something else.
+        ArgumentError: The argument is no mapping of arrays.
     """
     if not isinstance(given, Mapping):
         raise ArgumentError(
@@ -87,13 +69,10 @@ def require_arrays(name: str, given: object, code: str = "PD571") -> None:
 
 
 def require_step_io(given: object) -> None:
-    """Checks what a step reads from and writes to.
-
-    Args:
-        given: The object.
+    """Checks the data object of a step.
 
     Raises:
-        ArgumentError: It cannot take part in a step.
+        ArgumentError: The object has no interface of a `StepIO`.
     """
     if not all(hasattr(given, name) for name in ("take", "taken", "place", "placed")):
         raise ArgumentError(

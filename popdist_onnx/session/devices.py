@@ -1,4 +1,4 @@
-"""`DeviceManager` and `DeviceInfo`: what runs a session; every device is one of this host's."""
+"""`DeviceManager` and `DeviceInfo`: the devices that run sessions, all of them on this host."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MODEL_TILES = 1216
 
 
 class DeviceInfo:
-    """A device, and whether this process holds it.
+    """A device, and whether this process has attached to it.
 
     Args:
-        kind: What the program asked for.
-        device_id: Its number.
-        num_ipus: How many IPUs it stands for.
-        tiles: Tiles of each.
-        connection: When it is attached.
+        kind: The kind that the program asked for.
+        device_id: The device's number.
+        num_ipus: The number of IPUs that the device stands for.
+        tiles: Tiles of each IPU.
+        connection: When the process attaches.
         providers: ONNX Runtime's execution providers, in order of preference.
     """
 
@@ -58,7 +58,7 @@ class DeviceInfo:
 
     @property
     def isAttached(self) -> bool:
-        """Whether this process holds it."""
+        """Whether this process has attached to the device."""
         return self._attached
 
     @property
@@ -68,20 +68,20 @@ class DeviceInfo:
 
     @property
     def offline(self) -> bool:
-        """Whether models can be compiled for it, but not run."""
+        """Whether models can be compiled for the device, but not run."""
         return self.connectionType is DeviceConnectionType.Never
 
     def attach(self) -> bool:
-        """Takes the device.
+        """Attaches to the device.
 
         Returns:
-            Whether this process holds it now.
+            Whether this process is attached now.
         """
         self._attached = not self.offline
         return self._attached
 
     def detach(self) -> None:
-        """Gives the device back."""
+        """Detaches from the device."""
         self._attached = False
 
     def __enter__(self) -> Self:
@@ -222,7 +222,7 @@ class DeviceManager:
         return [self._host(0, numIpus, tilesPerIPU, connectionType)]
 
     def setOnDemandAttachTimeout(self, attachTimeout: int) -> None:
-        """Says how long to wait for a device; a host's is always there.
+        """Sets how long to wait for a device; a host's device is always available.
 
         Args:
             attachTimeout: Seconds.
@@ -269,16 +269,10 @@ def _check(num_ipus: int, connection: DeviceConnectionType) -> None:
 
 
 def require(device: object) -> DeviceInfo:
-    """Checks what a session was given as its device.
-
-    Args:
-        device: What it was given.
-
-    Returns:
-        The device.
+    """Checks a session's device.
 
     Raises:
-        popart_exception: It is none.
+        popart_exception: The argument is no device.
     """
     if not isinstance(device, DeviceInfo):
         raise popart_exception(

@@ -1,4 +1,4 @@
-"""`InferenceSession`: a model run as it is."""
+"""`InferenceSession`: computes a model's tensors without training."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class InferenceSession(Session):
 
     Args:
         fnModel: The model: a file's name or content.
-        dataFlow: Batches per step, and what comes back.
+        dataFlow: Batches per step, and the tensors to return.
         deviceInfo: The device.
         inputShapeInfo: Shapes of inputs that the model leaves open.
-        patterns: Kept; ONNX Runtime optimises by rules of its own.
+        patterns: Kept; ONNX Runtime optimises by its own rules.
         userOptions: Options.
         name: For messages.
 

@@ -1,4 +1,4 @@
-"""From a model to what a session runs: the passes in their order."""
+"""Turns a model into the graph that a session runs: the passes in their order."""
 
 from __future__ import annotations
 
@@ -47,13 +47,7 @@ logger = logging.getLogger("popdist.onnx")
 
 
 def layout(options: SessionOptions) -> Layout:
-    """The micro-batches per update that options ask for.
-
-    Args:
-        options: The session's options.
-
-    Returns:
-        Accumulation and replicas.
+    """The micro-batches per update that the options set.
 
     Raises:
         popart_exception: A number is not positive.
@@ -74,14 +68,7 @@ def layout(options: SessionOptions) -> Layout:
 
 
 def shared_by_collectives(options: SessionOptions) -> bool:
-    """Whether replicas of other processes take part in every update by themselves.
-
-    Args:
-        options: The session's options.
-
-    Returns:
-        True where this process holds some of a job's replicas only.
-    """
+    """Whether this process holds only some of the replicas that share every update."""
     local = layout(options).replicas
     return options.enableDistributedReplicatedGraphs and options.globalReplicationFactor > local
 
@@ -93,20 +80,12 @@ def training_graph(
     options: SessionOptions,
     anchors: Sequence[str] = (),
 ) -> ir.Model:
-    """Makes a training graph.
+    """A graph of standard operators and gradient copies; without weights it has gradients only.
 
-    Args:
-        proto: The model, with known input shapes.
-        loss: The tensor to minimise.
-        optimizer: How.
-        options: The session's options.
-        anchors: What the program wants back: gradients of any tensors among it are made as well.
-
-    Returns:
-        A graph of standard operators and gradient copies. Without weights it has gradients only.
+    ``anchors`` may name gradients of any tensors, which are then computed too.
 
     Raises:
-        popart_exception: Something in the model or the options cannot be done.
+        popart_exception: The model or an option is not supported.
     """
     check_host_options(options, require_optimizer(optimizer))
     scaling = options.automaticLossScalingSettings
@@ -152,15 +131,7 @@ def _gradients_asked_for(model: ir.Model, anchors: Sequence[str]) -> list[str]:
 
 
 def inference_graph(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
-    """Makes a graph that computes a model as it is.
-
-    Args:
-        proto: The model, with known input shapes.
-        options: The session's options.
-
-    Returns:
-        A graph of standard operators.
-    """
+    """A graph of standard operators that computes a model of known input shapes."""
     return random_inputs(lower(_loaded(proto, options)), training=False)
 
 
@@ -173,17 +144,10 @@ def _loaded(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
 
 
 def read_with_shapes(source: Source, shapes: InputShapeInfo | None) -> onnx.ModelProto:
-    """Reads a model and fixes its input shapes.
-
-    Args:
-        source: The model.
-        shapes: What the program says of inputs whose shape the model leaves open.
-
-    Returns:
-        A copy of the model.
+    """Reads a copy of a model and fixes the input shapes that the model leaves open.
 
     Raises:
-        popart_exception: A shape is open still, contradicts the model, or is of no input.
+        popart_exception: A shape is still open, contradicts the model, or belongs to no input.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(read(source))
@@ -231,7 +195,7 @@ def _fix(value: onnx.ValueInfoProto, shapes: InputShapeInfo) -> None:
 
 
 def _forget_open_shapes(graph: onnx.GraphProto) -> None:
-    """Leaves it to inference what the fixed shapes mean for all other tensors."""
+    """Removes the shapes of all other tensors, so that inference computes them anew."""
     del graph.value_info[:]
     for value in graph.output:
         for dim in value.type.tensor_type.shape.dim:

@@ -1,4 +1,4 @@
-"""What training and inference sessions have in common."""
+"""`Session`: the base of training and inference sessions."""
 
 from __future__ import annotations
 
@@ -206,9 +206,10 @@ class Session:
     def modelToHost(self, path: str | PathLike[str]) -> None:
         """Fetches all variables and writes the model with them to a file.
 
-        The file of a training session holds optimizer state too; a session made of it continues
-        exactly where this one stands. The host's tensor data become what was fetched. Weights stand
-        in typed fields (``float_data``); more than a gibibyte of them in ``<path>.data``.
+        The file of a training session holds optimizer state too; a session made from the file
+        continues exactly from the saved state. The host's tensor data become the fetched data.
+        Weights are in typed fields (``float_data``); more than a gibibyte of them in
+        ``<path>.data``.
 
         Args:
             path: The file.
@@ -371,10 +372,10 @@ class Session:
         return [engine.seed, engine.micro_batches]
 
     def setRNGState(self, rngState: list[int]) -> None:
-        """Continues random streams where another session left them.
+        """Continues random streams from the state of another session.
 
         Args:
-            rngState: What `getRNGState` returned.
+            rngState: The result of `getRNGState`.
 
         Raises:
             popart_exception: The session is not prepared, the option is off, or this is no state.
@@ -484,11 +485,11 @@ class Session:
         return self._engine
 
     def _saved_properties(self) -> dict[str, str]:
-        """What a saved model says beside its weights."""
+        """Metadata that a saved model holds beside its weights."""
         return {}
 
     def _updated(self, engine: Engine) -> None:
-        """Follows each update of a step."""
+        """Called after each update of a step."""
 
     def _needs_weights(self) -> bool:
         return bool(self._host.data)
@@ -544,15 +545,10 @@ def _no_report(call: str, hint: str) -> NotOnHostError:
 
 @contextmanager
 def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows how many stages of something are done.
-
-    It is shown on a terminal only, and only by a job's first instance.
-
-    Args:
-        title: What is done.
+    """Shows on a terminal how many stages are done, for a job's first instance only.
 
     Yields:
-        A function to call with how many of how many are done.
+        A function to call with the number of finished stages and of all stages.
     """
     first = not topology().instance_index
     with tqdm(

@@ -1,4 +1,4 @@
-"""`PyStepIO`, `PyStepIOCallback`: where the data of a step come from and go to."""
+"""`PyStepIO`, `PyStepIOCallback`: the inputs and anchors of a step."""
 
 from __future__ import annotations
 
@@ -19,21 +19,14 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.state import Array
 
 
-# Checks of the arrays that a program hands over for a step.
+# Checks of a step's arrays.
 
 
 logger = logging.getLogger("popdist.onnx")
 
 
 def typed(array: Array, spec: Spec) -> Array:
-    """Checks an array's element type.
-
-    Args:
-        array: The array.
-        spec: The input that it is for.
-
-    Returns:
-        The array; int64 given for int32 is converted, as numpy makes int64 of every list.
+    """An array of the input's type; int64 for int32 is converted, as numpy makes lists int64.
 
     Raises:
         popart_runtime_error: The type is another one.
@@ -53,7 +46,7 @@ def typed(array: Array, spec: Spec) -> Array:
 
 @cache
 def _warn_of_conversion(name: str) -> None:
-    # Once per process: it happens in every step.
+    # Once per process, as every step would warn again.
     logger.warning("input %s is int64 and is converted to int32", name)
 
 
@@ -67,15 +60,7 @@ def _warn_of_initialized(name: str) -> None:
 
 
 def discrepancy(spec: Spec, array: Array) -> popart_runtime_error:
-    """The error for an array of another element type.
-
-    Args:
-        spec: The tensor that it is for.
-        array: The array.
-
-    Returns:
-        The error.
-    """
+    """The error for an array of another element type."""
     wanted = np.dtype(spec.dtype.numpy()).name
     return popart_runtime_error(
         "PD571",
@@ -86,15 +71,7 @@ def discrepancy(spec: Spec, array: Array) -> popart_runtime_error:
 
 
 def flattened(name: str, array: object, side: str) -> Array:
-    """Checks that an array can be read, or written, without a copy.
-
-    Args:
-        name: The tensor that it is for.
-        array: The array.
-        side: ``input`` or ``output``, which is written.
-
-    Returns:
-        A view of it of one dimension.
+    """A view of one dimension; ``side`` is ``input``, or ``output`` for an array to write.
 
     Raises:
         ArgumentError: It is no array, not C-contiguous, or an output that cannot be written.
@@ -120,19 +97,19 @@ def flattened(name: str, array: object, side: str) -> Array:
 
 
 class StepIO(Protocol):
-    """What a session asks for its data, one micro-batch of one tensor at a time."""
+    """The source of a session's data, one micro-batch of one tensor at a time."""
 
     def take(self, spec: Spec) -> Array:
         """The next micro-batch of an input."""
 
     def taken(self, name: str) -> None:
-        """Says that a micro-batch of an input has been used."""
+        """Reports that a micro-batch of an input has been used."""
 
     def place(self, spec: Spec) -> Array:
         """Memory for the next value of an anchor."""
 
     def placed(self, name: str) -> None:
-        """Says that it has been written."""
+        """Reports that the value of an anchor has been written."""
 
 
 class PyStepIO:
@@ -236,7 +213,7 @@ class PyStepIO:
         return _chunk(array, spec, self._read)
 
     def taken(self, name: str) -> None:
-        """Nothing to be done: arrays belong to the program throughout."""
+        """Does nothing: the program keeps the arrays."""
 
     def place(self, spec: Spec) -> Array:
         """Memory for the next value of an anchor.
@@ -253,7 +230,7 @@ class PyStepIO:
         return _chunk(array, spec, self._written)
 
     def placed(self, name: str) -> None:
-        """Nothing to be done, as above."""
+        """Does nothing: the program keeps the arrays."""
 
     def _array(self, arrays: Mapping[str, Array], name: str, side: str) -> Array:
         if name not in arrays:
@@ -300,7 +277,7 @@ class PyStepIOCallback:
         return self._fit(self._input(spec.name, False), spec, "input")  # noqa: FBT003 - published
 
     def taken(self, name: str) -> None:
-        """Says that a micro-batch of an input has been used.
+        """Reports that a micro-batch of an input has been used.
 
         Args:
             name: The input.
@@ -319,7 +296,7 @@ class PyStepIOCallback:
         return self._fit(self._output(spec.name), spec, "output")
 
     def placed(self, name: str) -> None:
-        """Says that it has been written.
+        """Reports that the value of an anchor has been written.
 
         Args:
             name: The anchor.
@@ -347,7 +324,7 @@ class PyStepIOCallback:
 
 
 def _chunk(array: Array, spec: Spec, positions: dict[str, int]) -> Array:
-    """The next micro-batch of a flat array, with its position moved on."""
+    """The next micro-batch of a flat array; advances the array's position."""
     count = prod(spec.shape or ())
     start = positions[spec.name]
     if start + count > array.size:

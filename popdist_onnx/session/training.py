@@ -1,4 +1,4 @@
-"""`TrainingSession`: a model with a loss and an optimizer."""
+"""`TrainingSession`: trains a model with a loss and an optimizer."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class TrainingSession(Session):
 
     @property
     def gradients(self) -> Sequence[tuple[HostCopy, Spec]]:
-        """What is exchanged, with type and shape, in the order of completion."""
+        """Gradients of the exchange with type and shape, in the order of completion."""
         return self.prepared_engine("gradients").gradients
 
     def _prepared(self, _engine: Engine) -> None:
@@ -280,7 +280,7 @@ class TrainingSession(Session):
         self.updateOptimizerFromHost(self._optimizer.with_loss_scaling(scale))
 
     def _continue_loss_scale(self) -> None:
-        """Takes over the loss scale that a saved model was trained with last."""
+        """Takes over the last loss scale of a saved model."""
         for prop in self._proto.metadata_props:
             if prop.key == _LOSS_SCALE and self._options.automaticLossScalingSettings.enabled:
                 self._optimizer = self._optimizer.with_loss_scaling(float(prop.value))

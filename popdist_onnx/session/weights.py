@@ -1,4 +1,4 @@
-"""Weights outside the device: `PyWeightsIO`, and the host's copies of a session's variables."""
+"""Weights on the host: `PyWeightsIO`, and the host's copies of a session's variables."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class PyWeightsIO:
 
 
 class HostTensors:
-    """The host's tensor data: what `weightsFromHost` loads.
+    """The host's tensor data, which `weightsFromHost` loads.
 
-    They are another copy than the device's, and than what `weightsToHost` fetched.
+    The data are separate from the device's and from those that `weightsToHost` fetched.
 
     Args:
         reading: The graph, whose initializers are the first content.
@@ -60,14 +60,11 @@ class HostTensors:
 
     @property
     def data(self) -> Mapping[str, Array]:
-        """What the next `weightsFromHost` loads."""
+        """The data that the next `weightsFromHost` loads."""
         return self._data
 
     def write(self, weights: Mapping[str, Array]) -> None:
         """Replaces data; ids of no variable are ignored.
-
-        Args:
-            weights: Arrays by id.
 
         Raises:
             popart_exception: An array does not fit its variable.
@@ -82,15 +79,10 @@ class HostTensors:
     def reset(
         self, source: Source, constants: Mapping[str, Array], *, ignore_unknown: bool
     ) -> None:
-        """Replaces data by a model's initializers.
-
-        Args:
-            source: The model.
-            constants: Initializers of the session's model that are no variables, by name.
-            ignore_unknown: Whether initializers that the session does not have are passed over.
+        """Replaces data by a model's initializers; ``constants`` are no variables.
 
         Raises:
-            popart_exception: The model has others, or one does not fit.
+            popart_exception: The model has other initializers, or one does not fit.
         """
         found = {tensor.name: content(tensor) for tensor in read(source).graph.initializer}
         unknown = [name for name in found if name not in {*self._data, *constants}]
@@ -122,10 +114,7 @@ class HostTensors:
                 self._data[name] = _content(array)
 
     def read_fetched(self, weights: Mapping[str, Array]) -> None:
-        """Copies what was fetched from the device into arrays; other ids are ignored.
-
-        Args:
-            weights: Arrays by id.
+        """Copies fetched data into arrays; ids of no variable are ignored.
 
         Raises:
             popart_exception: An array is of another size, or cannot be written.
@@ -144,7 +133,7 @@ class HostTensors:
             np.copyto(array.reshape(source.shape), source, casting="no")
 
     def adopt_fetched(self) -> None:
-        """Makes what was fetched the host's data."""
+        """Makes the fetched data the host's data."""
         self._data.update(self.fetched)
 
 

@@ -1,4 +1,4 @@
-"""Training in a few lines, for those who have a model and data and want no sessions."""
+"""`train` and `Trainer`: training from a model and data, without sessions."""
 
 from popdist_onnx.training.callbacks import Callback, Checkpoint, EarlyStopping, History
 from popdist_onnx.training.torch_modules import from_torch, to_torch

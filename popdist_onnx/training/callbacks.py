@@ -1,4 +1,4 @@
-"""What happens between the epochs of a training: records, early ends, checkpoints."""
+"""Callbacks between the epochs of a training: history, early stopping, checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class History(list[float]):
-    """The mean loss of each epoch, and with `records` all that was measured.
+    """The mean loss of each epoch; `records` has all measurements.
 
     Attributes:
         records: One dictionary per epoch: ``epoch`` (from 1), ``loss``, ``learning_rate``, and with
@@ -54,7 +54,7 @@ class History(list[float]):
 
 
 class Training(Protocol):
-    """What a callback may ask of a `Trainer`."""
+    """The interface of a `Trainer` for callbacks."""
 
     stop: bool
 
@@ -83,7 +83,7 @@ class Callback:
         """Called after each weight update with its number, from 0, and this instance's loss."""
 
     def on_epoch_end(self, trainer: Training, record: dict[str, float]) -> None:
-        """Called after each epoch with what was measured; equal on all instances."""
+        """Called after each epoch with its measurements; equal on all instances."""
 
 
 class EarlyStopping(Callback):
@@ -123,12 +123,12 @@ class EarlyStopping(Callback):
         self._weights: dict[str, Array] | None = None
 
     def on_train_begin(self, trainer: Training) -> None:
-        """Forgets what an earlier training has shown."""
+        """Resets the best value of an earlier training."""
         del trainer
         self._best, self._waited, self._weights = math.inf, 0, None
 
     def on_epoch_end(self, trainer: Training, record: dict[str, float]) -> None:
-        """Compares, and stops where patience is at its end."""
+        """Compares, and stops after ``patience`` epochs without a better value."""
         if self.monitor not in record:
             raise ValueRangeError(
                 "PD583",
@@ -149,7 +149,7 @@ class EarlyStopping(Callback):
 
 
 class Checkpoint(Callback):
-    """Writes a checkpoint after epochs, from which `Trainer.resume` goes on.
+    """Writes a checkpoint after epochs, from which `Trainer.resume` continues.
 
     Args:
         path: The file; the job's first instance writes it.
@@ -176,5 +176,5 @@ class _Function(Callback):
 
 
 def callbacks_of(given: Iterable[Any]) -> list[Callback]:
-    """Takes callbacks as they are, and functions as what is called after each epoch."""
+    """Callbacks unchanged, and functions as callbacks after each epoch."""
     return [one if isinstance(one, Callback) else _Function(one) for one in given]

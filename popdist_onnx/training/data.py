@@ -1,4 +1,4 @@
-"""A program's arrays, checked against what a model takes before anything runs."""
+"""Checks a program's arrays against a model's inputs, and selects the samples of each process."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Data(NamedTuple):
-    """What a model is fed.
+    """The inputs of a model.
 
     Attributes:
         shapes: The shape of one sample of each input, the labels of a loss included.
         types: The element type of each of them.
-        classes: How many classes the labels tell apart; None where they are no class numbers.
+        classes: The number of classes of the labels; None where labels are no class numbers.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -33,15 +33,7 @@ class Data(NamedTuple):
 
     @classmethod
     def of(cls, proto: onnx.ModelProto, classes: int | None) -> Data:
-        """Reads it from a model with fixed shapes.
-
-        Args:
-            proto: The model, with its loss.
-            classes: How many classes its labels tell apart.
-
-        Returns:
-            The description.
-        """
+        """Reads inputs and types from a model with its loss and with fixed shapes."""
         import onnx
 
         initializers = {tensor.name for tensor in proto.graph.initializer}
@@ -56,18 +48,10 @@ class Data(NamedTuple):
         )
 
     def named(self, inputs: object, labels: object = None) -> dict[str, Array]:
-        """Gives a program's arrays their names, and checks them.
-
-        Args:
-            inputs: Samples, first dimension; with several inputs, arrays by id. Lists may
-                stand for arrays.
-            labels: What the loss compares with; None where there is nothing to compare.
-
-        Returns:
-            Arrays by input.
+        """Checked arrays by input; labels are None where there is nothing to compare.
 
         Raises:
-            popart_exception: They are not those of the model's inputs, or do not fit them.
+            popart_exception: The arrays do not belong to the model's inputs, or do not fit them.
         """
         wanted = [name for name in self.shapes if name != LABELS]
         if not isinstance(inputs, Mapping):
@@ -98,7 +82,7 @@ class Data(NamedTuple):
                 hint='leave them out, or train with loss="cross_entropy" or loss="mse"',
             )
         shape, dtype = self.shapes[name], self.types[name]
-        # Lists hold Python's numbers; and every type of whole numbers can number classes.
+        # Lists hold Python's numbers, and every integer type can hold class numbers.
         whole = self.classes is not None and name == LABELS and array.dtype.kind in "iu"
         if array.dtype != dtype and (whole or not isinstance(content, np.ndarray)):
             array = array.astype(dtype)
@@ -126,11 +110,11 @@ class Data(NamedTuple):
 
 
 def _fits(have: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Dimensions of length 1, as in columns of labels, make no difference."""
+    """Whether shapes agree but for dimensions of length 1, as in columns of labels."""
     return [n for n in have if n != 1] == [n for n in wanted if n != 1]
 
 
-# Which samples a process takes in an epoch. Pure.
+# The samples of a process in an epoch.
 
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -139,14 +123,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def sample_count(arrays: Mapping[str, Array]) -> int:
     """The number of samples of a data set.
 
-    Args:
-        arrays: Arrays by input, samples first.
-
-    Returns:
-        The number.
-
     Raises:
-        popart_exception: There are no arrays, or they differ in it.
+        popart_exception: There are no arrays, or their numbers of samples differ.
     """
     counts = {name: len(array) for name, array in arrays.items() if array.ndim}
     if len(set(counts.values())) != 1 or len(counts) != len(arrays):
@@ -159,17 +137,10 @@ def sample_count(arrays: Mapping[str, Array]) -> int:
 
 
 def updates_of(samples: int, global_batch: int) -> int:
-    """How many weight updates an epoch has.
-
-    Args:
-        samples: Samples of the data set.
-        global_batch: Samples per update in the whole job.
-
-    Returns:
-        The number of whole global batches; what is left over waits for another order.
+    """The number of whole global batches in an epoch.
 
     Raises:
-        popart_exception: There is not even one.
+        popart_exception: There are fewer samples than one global batch.
     """
     if samples < global_batch:
         raise popart_exception(
@@ -185,19 +156,10 @@ def updates_of(samples: int, global_batch: int) -> int:
 def indices(
     samples: int, *, batch: int, accumulation: int, job: Job, order: tuple[int, ...] | None
 ) -> Iterator[Array]:
-    """The samples of a process, update by update.
+    """Indices ``[accumulation, local replicas, batch]`` of a process, update by update.
 
-    All processes draw the same order. A global batch is divided by accumulation step, then replica.
-
-    Args:
-        samples: Samples of the data set.
-        batch: Samples of a micro-batch.
-        accumulation: Micro-batches per update and replica.
-        job: Which replicas are this process's.
-        order: Seeds of the order; None takes the samples as they come.
-
-    Yields:
-        Indices [accumulation, local replicas, batch].
+    All processes draw the same order from the seeds ``order``; None keeps the order of the samples.
+    A global batch is divided by accumulation step, then replica.
     """
     shape = (accumulation, job.total_replicas, batch)
     size = int(np.prod(shape))

@@ -1,4 +1,4 @@
-"""Loss and metrics of a model on data that it is not trained with."""
+"""Loss and metrics of a model on validation data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def accuracy(outputs: Array, labels: Array) -> Array:
-    """Whether the largest score along the second axis is that of the label, for each label."""
+    """Whether the largest score along the second axis is the label's, for each label."""
     return np.asarray(outputs.argmax(1) == labels.reshape(outputs.argmax(1).shape))
 
 
@@ -39,13 +39,7 @@ NAMED: dict[str, Metric] = {"accuracy": accuracy, "absolute_error": absolute_err
 
 
 def metrics_of(given: Iterable[str] | Mapping[str, Metric]) -> dict[str, Metric]:
-    """Metrics by name.
-
-    Args:
-        given: Names, or functions by name: from outputs and labels to a number per sample.
-
-    Returns:
-        The functions.
+    """Metrics by name: functions from outputs and labels to a number per sample.
 
     Raises:
         ValueRangeError: There is no such metric.
@@ -69,11 +63,11 @@ def metrics_of(given: Iterable[str] | Mapping[str, Metric]) -> dict[str, Metric]
 
 
 class Evaluator:
-    """A model compiled once for inference, whose weights are loaded whenever it is used.
+    """A model compiled once for inference, whose weights are loaded for every use.
 
     Args:
         proto: The model, with a fixed batch size.
-        outputs: What comes back.
+        outputs: The tensors to return.
         batch: Samples of a batch.
     """
 
@@ -95,14 +89,9 @@ class Evaluator:
     ) -> Iterator[tuple[slice, dict[str, Array]]]:
         """Computes the outputs batch by batch.
 
-        Args:
-            weights: The weights to use.
-            data: Arrays by input, samples first.
-            samples: How many there are.
-
         Yields:
             The samples of a batch, and their outputs, which the next batch overwrites. The last
-            batch is filled up by repeating its last sample; what that gives is left out.
+            batch is padded with its last sample, and the outputs of the padding are left out.
         """
         self._session.writeWeights(PyWeightsIO(weights))
         self._session.weightsFromHost()

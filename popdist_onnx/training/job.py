@@ -1,4 +1,4 @@
-"""This process's place in its job, whoever started it."""
+"""The replicas of this process in its job, under poprun or another launcher."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from popdist.popdist_core import topology
 
 @dataclass(frozen=True)
 class Job:
-    """Which of a job's replicas a process runs.
+    """The replicas of a job that a process runs.
 
     Attributes:
-        first_replica: Index of its first one.
-        local_replicas: How many it runs.
-        total_replicas: How many the job runs.
-        first: Whether it is the one that reports.
+        first_replica: Index of the process's first replica.
+        local_replicas: Replicas of the process.
+        total_replicas: Replicas of the job.
+        first: Whether this process reports for the job.
         horovod: The module ``horovod.torch``, initialised, where another launcher than poprun
             started several processes.
     """
@@ -30,11 +30,7 @@ class Job:
 
 
 def current_job() -> Job:
-    """Finds this process's place; connects it with the others where poprun did not start them.
-
-    Returns:
-        What poprun says; else the place among the processes that another launcher has started, each
-        with one replica; else that the process is alone.
+    """The place in poprun's job, else in another launcher's job with one replica each, else alone.
 
     Raises:
         BackendError: No usable Horovod is installed, or it sees another job than the launcher's.

@@ -1,4 +1,4 @@
-"""A model made ready for training: its batch size fixed, its loss added."""
+"""Prepares a model for training: fixes its batch size and adds its loss."""
 
 from __future__ import annotations
 
@@ -45,14 +45,7 @@ _RANK_OF_SCORES = 2
 
 
 def with_batch(source: object, batch_size: int) -> onnx.ModelProto:
-    """Fixes the open first dimension of a model's inputs.
-
-    Args:
-        source: The model.
-        batch_size: Samples of a micro-batch.
-
-    Returns:
-        A copy of the model.
+    """A copy of a model whose inputs have ``batch_size`` as first dimension.
 
     Raises:
         popart_exception: Another dimension is open, or the first one is another number.
@@ -86,12 +79,12 @@ def with_batch(source: object, batch_size: int) -> onnx.ModelProto:
 
 
 class Trainable(NamedTuple):
-    """A model made ready for training.
+    """A model prepared for training.
 
     Attributes:
         proto: The model.
         loss: The loss's id.
-        classes: How many classes its labels tell apart; None where it has no class labels.
+        classes: The number of classes of the labels; None where there are no class labels.
     """
 
     proto: onnx.ModelProto
@@ -100,18 +93,11 @@ class Trainable(NamedTuple):
 
 
 def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) -> Trainable:
-    """Adds what training needs and inference does not.
+    """Adds a loss: ``cross_entropy`` or ``mse`` of the first output, or the id of a scalar.
 
     Batch normalisation that was exported for inference is switched to training. Where the model
     ends with a softmax, cross entropy takes the scores before it, as it has a softmax of its own.
-
-    Args:
-        proto: The model, with known shapes.
-        loss: ``cross_entropy`` or ``mse`` of the first output, or the id of a scalar of the model.
-        evaluation: Whether the loss is wanted of each label, of the model as it is for inference.
-
-    Returns:
-        The model with its loss.
+    With ``evaluation`` the loss is computed per label, in inference mode.
 
     Raises:
         popart_exception: There is no such loss.
@@ -147,11 +133,7 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
 
 
 def mark_frozen(proto: onnx.ModelProto, patterns: str | Iterable[str]) -> None:
-    """Writes into a model which of its weights are not trained.
-
-    Args:
-        proto: The model, changed in place; what it freezes already stays frozen.
-        patterns: Names, or patterns with ``*`` and ``?``.
+    """Records in a model which weights are not trained; earlier records stay.
 
     Raises:
         ValueRangeError: A pattern fits no weight.
@@ -174,12 +156,12 @@ def mark_frozen(proto: onnx.ModelProto, patterns: str | Iterable[str]) -> None:
 
 
 def stated_loss(proto: onnx.ModelProto) -> str | None:
-    """The loss that a model was exported for; None where it says nothing."""
+    """The loss that a model was exported for; None where the model has no such record."""
     return next((one.value for one in proto.metadata_props if one.key == LOSS_KIND), None)
 
 
 def _scores(output: ir.Value) -> ir.Value:
-    """What a model's last softmax over classes is made of; the output where it has none."""
+    """The input of a model's last softmax over classes; the output where there is no softmax."""
     node = output.producer()
     if node is None or node.op_type != "Softmax" or node.inputs[0] is None:
         return output
@@ -192,10 +174,10 @@ def _has(model: ir.Model, name: str) -> bool:
     return any(value.name == name for node in model.graph for value in node.outputs)
 
 
-# Weights that a file does not store, but fills with one number: made initializers again.
+# Weights that a file stores as a node that fills a tensor with one number become initializers.
 #
-# The model-zoo networks that come with onnx are such files. A node that fills a tensor is no
-# weight, so that without this a model would train what little is stored, or nothing.
+# The model-zoo networks that come with onnx are such files. The output of a node is no weight, so
+# that such a model would otherwise train few weights or none.
 
 
 logger = logging.getLogger("popdist.onnx")
@@ -213,15 +195,7 @@ _WEIGHTS = {
 
 
 def with_stored_fills(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Stores weights that nodes fill with one number.
-
-    Args:
-        proto: The model.
-
-    Returns:
-        The model itself, or a copy in which ``ConstantOfShape`` nodes of a fixed shape that only
-        feed weights of layers have become initializers.
-    """
+    """Makes weights of layers that ``ConstantOfShape`` nodes fill initializers, in a copy."""
     graph = proto.graph
     shapes = {one.name: one for one in graph.initializer if one.data_type == onnx.TensorProto.INT64}
     users: dict[str, list[bool]] = {}

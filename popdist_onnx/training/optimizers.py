@@ -1,4 +1,4 @@
-"""Optimizers by name, for those who do not want to know PopART's settings."""
+"""Optimizers by name, with the default values of torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class _Named(NamedTuple):
     """An optimizer under a name.
 
     Attributes:
-        make: From all values to the optimizer.
-        rate: The learning rate where the program gives none.
+        make: Makes the optimizer of all values.
+        rate: The default learning rate.
         values: Further values, those of torch.
     """
 
@@ -58,17 +58,10 @@ DEFAULT = "momentum"
 
 
 def optimizer_of(given: object = None, learning_rate: float | None = None) -> Optimizer:
-    """Makes an optimizer of what a program says.
-
-    Args:
-        given: A name, an optimizer, or None for SGD with momentum 0.9.
-        learning_rate: The learning rate of a named one; None takes the usual one.
-
-    Returns:
-        The optimizer.
+    """An optimizer of a name or object; None gives SGD with momentum 0.9.
 
     Raises:
-        ArgumentError: It is neither, or the learning rate was given twice.
+        ArgumentError: ``given`` is neither, or the learning rate was given twice.
         ValueRangeError: There is no optimizer of this name, or the learning rate is not positive.
     """
     if isinstance(given, Optimizer):

@@ -1,7 +1,7 @@
-"""Where samples come from: arrays, data sets with an index, and whatever can be iterated.
+"""Sources of samples: arrays, data sets with an index, and iterables.
 
-Every instance of a job gets the whole data and takes its part of every global batch, so that what
-is trained does not depend on how many instances there are.
+Every instance of a job gets the whole data and takes its part of every global batch, so that the
+samples of an update do not depend on the number of instances.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Source(Protocol):
     """How many there are; None where only their end tells."""
 
     def first(self) -> dict[str, Array]:
-        """A few samples, by which instances see whether they have the same data."""
+        """A few samples, with which instances compare their data."""
 
     def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
         """An epoch: for each update arrays [accumulation, local replicas, batch, ...] by input."""
@@ -69,7 +69,7 @@ class Arrays:
         updates_of(self.samples, layout.size)
 
     def first(self) -> dict[str, Array]:
-        """All of it: a look at some samples is cheap."""
+        """All arrays, as reading a few of their samples is cheap."""
         return dict(self._arrays)
 
     def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
@@ -82,9 +82,9 @@ class Indexed:
     """A data set with a length and an index, such as ``torch.utils.data.Dataset``.
 
     Args:
-        dataset: Each of its elements is one sample: a mapping by input, or inputs and a label.
-        data: What the model takes.
-        layout: How samples are divided. Only this instance's samples are asked for.
+        dataset: Each element is one sample: a mapping by input, or inputs and a label.
+        data: The model's inputs.
+        layout: How samples are divided. Only this instance's samples are read.
     """
 
     def __init__(self, dataset: Any, data: Data, layout: Layout) -> None:
@@ -109,11 +109,11 @@ class Indexed:
 
 
 class Streamed:
-    """Batches or samples of anything that can be iterated; its order is its own.
+    """Batches or samples of an iterable, in its own order.
 
     Args:
-        make: Called for each epoch; returns what is iterated.
-        data: What the model takes.
+        make: Called for each epoch; returns the iterable.
+        data: The model's inputs.
         layout: How samples are divided.
     """
 
@@ -123,11 +123,11 @@ class Streamed:
         self._make, self._data, self._layout = make, data, layout
 
     def first(self) -> dict[str, Array]:
-        """Nothing: to look at a sample would use it up."""
+        """Nothing, as reading a sample would consume it."""
         return {}
 
     def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
-        """An epoch; samples that do not fill an update are left out, as everywhere."""
+        """An epoch; samples that do not fill an update are left out."""
         del order
         size, job = self._layout.size, self._layout.job
         mine = slice(job.first_replica, job.first_replica + job.local_replicas)
@@ -158,20 +158,10 @@ class Streamed:
 
 
 def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int) -> Source:
-    """Finds out what a program trains with.
-
-    Args:
-        inputs: Arrays, a data set, something to iterate, or a function that makes it.
-        labels: Labels, for arrays.
-        data: What the model takes.
-        layout: How samples are divided.
-        epochs: How often they are gone through.
-
-    Returns:
-        The samples.
+    """The source for arrays, a data set, an iterable or a function that makes an iterable.
 
     Raises:
-        ArgumentError: An iterator is to be gone through twice, or labels come twice.
+        ArgumentError: An iterator would be read twice, or labels are given twice.
     """
     if _are_arrays(inputs):
         return Arrays(data.named(inputs, labels), layout)
@@ -234,12 +224,12 @@ def _by_name(element: Any, data: Data) -> dict[str, Any]:
 
 
 def _numpy(part: Any) -> Array:
-    # Tensors of torch that need gradients, and those on devices, know how to become plain.
+    # Tensors of torch with gradients or on devices have methods that give plain tensors.
     return np.asarray(part.detach().cpu() if hasattr(part, "detach") else part)
 
 
 def _checked(arrays: Mapping[str, Array], data: Data) -> dict[str, Array]:
-    """Checks arrays as those that a program gives whole; wide numbers become the model's."""
+    """Checks the arrays of an element; numbers of the same kind become the model's type."""
     wide = {
         name: one.astype(data.types[name])
         if name in data.types and one.dtype.kind == data.types[name].kind

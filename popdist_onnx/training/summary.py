@@ -1,4 +1,4 @@
-"""What a model is made of, in tables for people."""
+"""Tables that describe a model."""
 
 from __future__ import annotations
 
@@ -25,14 +25,7 @@ _SHOWN = 3
 
 
 def training_summary(model: ir.Model) -> str:
-    """Describes a training graph.
-
-    Args:
-        model: The graph.
-
-    Returns:
-        A table of its parts and one of its weights.
-    """
+    """A table of a training graph's parts, and a table of its weights."""
     parts = Counter(_part(node) for node in model.graph)
     weights = list(variables(model.graph))
     trained = updaters(model)
@@ -57,15 +50,7 @@ def training_summary(model: ir.Model) -> str:
 
 
 def weight_summary(proto: onnx.ModelProto, trained: Collection[str]) -> str:
-    """Says of each floating-point initializer of a model whether it is trained.
-
-    Args:
-        proto: The model.
-        trained: The ids of the weights that are.
-
-    Returns:
-        A table, with the number of elements that are trained and that are not.
-    """
+    """A table of floating-point initializers, with counts of trained and other elements."""
     properties = {prop.key: prop.value for prop in proto.metadata_props}
     frozen = json.loads(properties.get(names.FROZEN, "[]"))
     statistics = {
@@ -94,14 +79,7 @@ def weight_summary(proto: onnx.ModelProto, trained: Collection[str]) -> str:
 
 
 def operator_report(model: ir.Model) -> tuple[str, bool]:
-    """Says which of a model's operators have a gradient rule.
-
-    Args:
-        model: The model.
-
-    Returns:
-        A table, and whether all of them have one or need none.
-    """
+    """A table of operators with their gradient rules, and whether no rule is missing."""
     load_rules()
     found: dict[tuple[str, str], list[ir.Node]] = {}
     for node in model.graph:
@@ -122,15 +100,7 @@ def operator_report(model: ir.Model) -> tuple[str, bool]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligns columns.
-
-    Args:
-        head: The first line.
-        rows: The others.
-
-    Returns:
-        The lines.
-    """
+    """Text of aligned columns."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

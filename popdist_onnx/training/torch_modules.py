@@ -1,4 +1,4 @@
-"""A module of torch as a model to train here, and trained weights back into the module."""
+"""Exports a module of torch for training, and copies trained weights back into the module."""
 
 from __future__ import annotations
 
@@ -154,11 +154,11 @@ def _exported(
 
     file = io.BytesIO()
     mode = {one: one.training for one in module.modules()}
-    # A trace in training mode moves running statistics and draws random numbers.
+    # A trace in training mode changes running statistics and draws random numbers.
     buffers = {name: one.detach().clone() for name, one in module.named_buffers()}
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-            # That this exporter is the older of two, and that a trace follows one way.
+            # Warnings that this exporter is the older of two, and that a trace follows one branch.
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 module.train(),

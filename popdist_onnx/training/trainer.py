@@ -1,4 +1,4 @@
-"""`train` and `Trainer`: a model, a loss, an optimizer, arrays; everything else is looked after."""
+"""`train` and `Trainer`: train a model from a loss, an optimizer and data."""
 
 from __future__ import annotations
 
@@ -60,23 +60,18 @@ _CHECKPOINT = "popdist.training"
 _PAIR = 2
 
 
-# Do all instances train on the same data set in the same order? Asked before the first update.
+# Checks, before the first update, that all instances train on the same data in the same order.
 
 
 _LOOKED_AT = 64
 
 
 def require_same_training(job: Job, data: Mapping[str, Array], **facts: object) -> None:
-    """Compares what decides how many updates are made, and of which samples.
+    """Compares what decides the number of updates and their samples.
 
-    Where it differs, an instance waits for an update that another never makes, or samples are
-    taken twice and others never. Of a data set's values a few samples are compared: who has divided
-    it already differs in all of them.
-
-    Args:
-        job: This process's place in its job.
-        data: The data set; arrays with the samples as first dimension, by id.
-        **facts: What must be equal on all instances.
+    With different facts an instance waits for an update that another instance never makes, or
+    samples are used twice. Of a data set's values only a few samples are compared: where each
+    instance has a part of its own, those samples differ.
 
     Raises:
         popart_exception: Instances differ; raised on all of them.
@@ -98,11 +93,11 @@ def _few(array: Array) -> Array:
     return few
 
 
-# Settings of the front door: those that exist, with numbers that make sense.
+# Checks of the settings of `train` and `Trainer`.
 
 
 def require_known(known: Sequence[str], given: Iterable[str]) -> None:
-    """Refuses settings that do not exist, with the nearest one that does."""
+    """Refuses settings that do not exist, and names the nearest one that does."""
     for name in given:
         if name not in known:
             raise ArgumentError(
@@ -114,13 +109,10 @@ def require_known(known: Sequence[str], given: Iterable[str]) -> None:
 
 
 def require_positive(**numbers: object) -> None:
-    """Checks counts.
-
-    Args:
-        **numbers: Counts by name.
+    """Checks that counts are positive.
 
     Raises:
-        ValueRangeError: One is no positive whole number.
+        ValueRangeError: A count is no positive integer.
     """
     for name, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -476,7 +468,7 @@ class Trainer:
     def _next(
         self, steps: Iterator[dict[str, Array]], source: SampleSource
     ) -> dict[str, Array] | None:
-        """The data of the next update; None at the end, which has to be that of all instances."""
+        """The data of the next update; None at the end, which all instances must reach together."""
         step = next(steps, None)
         if self._in_job and source.samples is None:
             have = self._summed({"have": float(step is not None), "instances": 1.0})
@@ -503,7 +495,7 @@ class Trainer:
             proto, loss, _ = trainable(self._model, self._loss_kind, evaluation=True)
             self._evaluator = Evaluator(proto, dict.fromkeys([output, loss]), self._layout.batch)
         totals = dict.fromkeys(["loss", *self._metrics, "samples"], 0.0)
-        # A loss that the model computes is one of a whole batch: what is left over has none.
+        # A loss inside the model belongs to a whole batch, so the rest of the samples has no loss.
         kept = samples if by_label else samples - samples % self._layout.batch
         for rows, found in self._evaluator.run(self._present(), data, kept):
             count = rows.stop - rows.start
@@ -519,13 +511,13 @@ class Trainer:
         return (validation[0], validation[1]) if is_pair else (validation, None)
 
     def _present(self) -> dict[str, Array]:
-        """The weights where they lie; the next update changes them."""
+        """The weights in their memory; the next update changes them."""
         state = self.session.prepared_engine("weights").state
         names = [tensor.name for tensor in self._original.graph.initializer]
         return {name: state.read(name) for name in names if name in state}
 
     def _read_checkpoint(self, path: str | PathLike[str]) -> dict[str, Any]:
-        """The state in a file, whose weights become the host's; an error as a text."""
+        """The state in a file, whose weights become the host's; an error is returned as a text."""
         try:
             proto = read(path)
             properties = {prop.key: prop.value for prop in proto.metadata_props}
@@ -543,7 +535,7 @@ class Trainer:
         return found | {"random": [int(word) for word in words]}
 
     def _from_first(self, content: dict[str, Any]) -> dict[str, Any]:
-        """What the job's first instance has."""
+        """The content on the job's first instance."""
         if not self._in_job:
             return content
         horovod: Any = backend.connect("torch")

@@ -1,9 +1,9 @@
 """Gradient accumulation: sums over micro-batches that the update reads.
 
 The pass divides the graph into two parts. Nodes without ``popdist.phase = update`` run for every
-micro-batch and end in ``UpdatedVar___Accum___w = Accum___w + Gradient___w``; the others run once
-per update and begin with ``FinalReducedGradient___w``, the finished sum. Who runs the graph feeds
-zeros for ``Accum___w`` at the first micro-batch of every update.
+micro-batch and end in ``UpdatedVar___Accum___w = Accum___w + Gradient___w``. The others run once
+per update and begin with ``FinalReducedGradient___w``, the finished sum. The runtime sets
+``Accum___w`` to zero before the first micro-batch of every update.
 """
 
 from __future__ import annotations
@@ -52,13 +52,10 @@ class AccumulateGradients(Pass):
         self.kept_as = kept_as
 
     def requires(self, model: ir.Model) -> None:
-        """Looks for gradients.
-
-        Args:
-            model: The model.
+        """Checks that gradients exist and are not accumulated yet.
 
         Raises:
-            UpdateError: There are none, or they are accumulated already.
+            UpdateError: There are no gradients, or they are accumulated already.
         """
         require_gradients(model)
         if self.factor < 1:
@@ -74,21 +71,14 @@ class AccumulateGradients(Pass):
             )
 
     def change(self, model: ir.Model) -> bool:
-        """Adds the sums.
-
-        Args:
-            model: The model.
-
-        Returns:
-            True.
-        """
+        """Adds the sums."""
         graph = model.graph
         found = gradients_of(model)
         every = Tape(graph, scope="accumulate/", metadata={names.PASS: "accumulate"})
         nodes: list[ir.Node | None] = list(graph)
         following = dict(zip([None, *nodes], [*nodes, None], strict=True))
         for weight, gradient in found.items():
-            # Right behind the gradient, so that a sum is finished as early as it can be.
+            # Directly after the gradient, so that a sum is finished as early as possible.
             with every.at(following[gradient.producer()]):
                 self._add(every, weight, gradient)
         once = Tape(graph, scope="accumulate/", metadata=UPDATE_PHASE)
@@ -115,15 +105,7 @@ class AccumulateGradients(Pass):
 
 
 def accumulate(model: ir.Model, factor: int, kept_as: DataType = DataType.UNDEFINED) -> ir.Model:
-    """Adds up each weight's gradient over several micro-batches.
-
-    Args:
-        model: A differentiated model, changed in place.
-        factor: The number of micro-batches per weight update, local replicas included.
-        kept_as: Element type of the sums; UNDEFINED takes the weight's.
-
-    Returns:
-        The model.
+    """Adds up each weight's gradient over ``factor`` micro-batches, local replicas included.
 
     Raises:
         UpdateError: The model has no gradients, or they are accumulated already.
@@ -133,14 +115,7 @@ def accumulate(model: ir.Model, factor: int, kept_as: DataType = DataType.UNDEFI
 
 
 def updaters(model: ir.Model) -> Mapping[str, ir.Value]:
-    """The tensors that updates read.
-
-    Args:
-        model: A differentiated model.
-
-    Returns:
-        By weight: its accumulated gradient where gradients are accumulated, else its gradient.
-    """
+    """By weight, the gradient that the update reads: the accumulated one where there is one."""
     made = {str(value.name): value for node in model.graph for value in node.outputs}
     return {
         weight: made.get(names.FINAL_GRADIENT + weight, gradient)
@@ -151,11 +126,8 @@ def updaters(model: ir.Model) -> Mapping[str, ir.Value]:
 def require_gradients(model: ir.Model) -> None:
     """Refuses a model without gradients.
 
-    Args:
-        model: The model.
-
     Raises:
-        UpdateError: It has none.
+        UpdateError: The model has no gradients.
     """
     if gradients_of(model):
         return

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-# Which values and nodes lie between some tensors and the loss, and whether all have a rule.
+# Values and nodes between some tensors and the loss, and whether all nodes have a rule.
 
 
 _SHOWN = 20
@@ -46,8 +46,8 @@ class Paths:
 
     Args:
         graph: The graph.
-        sources: Where gradients are to arrive.
-        losses: Where they start.
+        sources: Tensors whose gradients are wanted.
+        losses: Tensors from which gradients start.
     """
 
     def __init__(self, graph: ir.Graph, sources: Collection[ir.Value], *losses: ir.Value) -> None:
@@ -70,18 +70,14 @@ class Paths:
         ]
 
     def without_rule(self) -> list[ir.Node]:
-        """The nodes on the way that have no rule.
-
-        Returns:
-            The nodes in graph order.
-        """
+        """The nodes between sources and losses that have no rule, in graph order."""
         return [node for node in self.nodes if rule_of(node) is None]
 
     def require_rules(self) -> None:
-        """Checks that every node on the way has a rule.
+        """Checks that every node between sources and losses has a rule.
 
         Raises:
-            popart_exception: Nodes have none; all of them are named.
+            popart_exception: Nodes have no rule; all of them are named.
         """
         lost = self.without_rule()
         if not lost:
@@ -114,14 +110,14 @@ def _flowing(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _may_flow(value: ir.Value) -> bool:
-    """An unknown type must not cut a gradient off without a word."""
+    """Whether a value may have a gradient; true where its type is unknown."""
     return value.dtype is None or value.dtype in FLOATING
 
 
 # Which initializers of a graph are weights.
 
 
-# Where an operator takes a setting or a running statistic, not something that is learnt.
+# Inputs that hold a setting or a running statistic of an operator, and no weight.
 _SETTINGS: dict[str, Collection[int]] = {
     "BatchNormalization": (3, 4),
     "Clip": (1, 2),
@@ -137,7 +133,7 @@ _SETTINGS: dict[str, Collection[int]] = {
 _STATISTICS = slice(3, 5)
 """Running mean and variance among the inputs of `BatchNormalization`."""
 
-# Exporters lift numbers of the program to initializers, under names that they make up.
+# Exporters lift constants of the program to initializers, under generated names.
 _MADE_UP = re.compile(
     r"(?:.*/)?(?:val_\d+|onnx::\w+_\d+|_?(?:scalar|const|constant)\w*)(?:_output_\d+)?$",
     re.IGNORECASE,
@@ -145,21 +141,14 @@ _MADE_UP = re.compile(
 
 
 def variables(graph: ir.Graph, frozen: Collection[str] = ()) -> list[ir.Value]:
-    """The initializers that training changes.
+    """The initializers that training changes, in the graph's order.
 
     1. They hold floating-point numbers.
     2. They are no setting or running statistic of an operator (limits of `Clip`, mean and variance
        of `BatchNormalization`, a single exponent, ...) wherever they are read.
-    3. They are not a single number under a name that an exporter made up: that is a constant of
+    3. They are not a single number under a name that an exporter generated: that is a constant of
        the program.
     4. They are no state of a pass (a reserved name), and not frozen.
-
-    Args:
-        graph: The main graph.
-        frozen: Names that stay as they are.
-
-    Returns:
-        The weights in the graph's order.
     """
     return [
         value
@@ -179,14 +168,7 @@ def frozen_of(model: ir.Model) -> list[str]:
 
 
 def weights_and_statistics(graph: ir.Graph) -> list[ir.Value]:
-    """The initializers that training changes, running statistics of normalisation among them.
-
-    Args:
-        graph: The main graph.
-
-    Returns:
-        Weights, then statistics, each in the graph's order.
-    """
+    """The weights, then the running statistics of normalisation, each in the graph's order."""
     statistics = {
         value
         for node in graph
@@ -241,14 +223,7 @@ class Autodiff(Pass):
         self.outputs = outputs
 
     def change(self, model: ir.Model) -> bool:
-        """Adds the backward half.
-
-        Args:
-            model: The model.
-
-        Returns:
-            True.
-        """
+        """Adds the backward pass."""
         load_rules()
         self.frozen = {*self.frozen, *frozen_of(model)}
         graph, loss = model.graph, loss_of(model)
@@ -268,7 +243,7 @@ class Autodiff(Pass):
 
 
 class _Backward:
-    """Walks the nodes from the loss back and writes their gradients."""
+    """Writes the gradients of nodes in reverse order, from the loss to the sources."""
 
     def __init__(
         self,
@@ -286,34 +261,20 @@ class _Backward:
         self.seeded: set[ir.Value] = set()
 
     def from_loss(self, loss: ir.Value) -> dict[str, ir.Value]:
-        """Writes the gradients of one scalar.
-
-        Args:
-            loss: The scalar.
-
-        Returns:
-            The gradients by the name of their tensor.
-        """
+        """The gradients of one scalar, by the name of their tensor."""
         seed = self.done[loss] = self._seed(loss)
         self.seeded.add(loss)
         self._run([(loss, seed)])
         return {str(value.name): one.value for value, one in self.done.items()}
 
     def from_values(self, seeds: Sequence[tuple[ir.Value, Tensor]]) -> dict[ir.Value, Tensor]:
-        """Writes the gradients of a sub-graph.
-
-        Args:
-            seeds: Values of the sub-graph with gradients that come from outside.
-
-        Returns:
-            The gradients by their value.
-        """
+        """The gradients of a sub-graph's values; ``seeds`` are gradients from outside of it."""
         self._run(seeds)
         return self.done
 
     def _run(self, seeds: Sequence[tuple[ir.Value, Tensor]]) -> None:
         for value, seed in seeds:
-            # What is done with a seed from outside is written here.
+            # Nodes that convert a seed from outside are written here.
             self.edges.setdefault(value, []).append(self.tape.wrap(seed.value))
         for node in reversed(self.paths.nodes):
             self.tape.scope = f"{self.scope}{node.name or node.outputs[0].name}/"
@@ -335,7 +296,7 @@ class _Backward:
         return seed
 
     def _complete(self, value: ir.Value) -> Tensor | None:
-        """Sums what has arrived at a value, once all nodes that read it are done."""
+        """Sums the gradients of a value, once all nodes that read the value are done."""
         arrived = self.edges.pop(value, [])
         if value in self.seeded:
             return arrived[0] if arrived else None
@@ -375,7 +336,7 @@ class _Backward:
         seeds: Sequence[tuple[ir.Value, Tensor]],
         sources: Sequence[ir.Value],
     ) -> Mapping[ir.Value, Tensor]:
-        """Writes the gradients of a graph inside of a node."""
+        """Writes the gradients of a node's sub-graph."""
         ends = [value for value, _ in seeds]
         paths = Paths(graph, sources, *ends)
         while expand(graph, paths.without_rule()):
@@ -408,26 +369,18 @@ def autodiff(
         outputs: Tensors whose gradients become outputs of the graph.
 
     Returns:
-        The model.
+        The same model.
 
     Raises:
-        popart_exception: An operator on the way has no rule, or a node is of a kind that its rule
-            cannot handle.
+        popart_exception: An operator between a variable and the loss has no rule, or its rule does
+            not cover a node.
     """
     Autodiff(wanted, frozen, outputs)(model)
     return model
 
 
 def gradients_of(model: ir.Model, frozen: Collection[str] = ()) -> dict[str, ir.Value]:
-    """The gradients of a differentiated model's variables.
-
-    Args:
-        model: The model.
-        frozen: Initializers that are not trained.
-
-    Returns:
-        Gradients by variable; variables without a path to the loss have none.
-    """
+    """The gradients by variable; a variable without a path to the loss has none."""
     made = {str(value.name): value for node in model.graph for value in node.outputs}
     found = {
         str(value.name): made.get(names.gradient(str(value.name)))
@@ -437,15 +390,7 @@ def gradients_of(model: ir.Model, frozen: Collection[str] = ()) -> dict[str, ir.
 
 
 def why_no_gradient(model: ir.Model, value: ir.Value) -> str:
-    """Says why a tensor of a model has no gradient.
-
-    Args:
-        model: A model; with its loss where it is trained.
-        value: The tensor.
-
-    Returns:
-        A sentence that names what stands between the tensor and the loss.
-    """
+    """A sentence that names what stops the gradient between the loss and the tensor."""
     if LOSS not in model.metadata_props:
         return "gradients are made by a training session, from its loss"
     if value.dtype is not None and value.dtype not in FLOATING:

@@ -1,13 +1,13 @@
-"""Runs the update of a large weight block by block, so that what it calculates stays in the cache.
+"""Runs the update of a large weight block by block, so that intermediate results stay in the cache.
 
-An update such as Adam's is a dozen operations on each element. Node by node, every one of them
-reads and writes whole tensors from and to memory. The pass moves them into the body of a ``Scan``
-over blocks of some ten thousand elements; results are the same bit by bit. ``python -m benchmarks
---only onnx-updates`` shows what it saves: on one thread, Adam took 0.6 of the time, momentum 0.8.
+An update such as Adam's is a dozen operations on each element. Node by node, every operation reads
+and writes whole tensors in memory. The pass moves the nodes into the body of a ``Scan`` over blocks
+of some ten thousand elements; results are the same bit by bit. ``python -m benchmarks --only
+onnx-updates`` measures the gain: on one thread, Adam took 0.6 of the time, momentum 0.8.
 
-What the ``Scan`` writes are the same tensors in another shape, ``[blocks, length]``: who runs the
-graph lets it write into the state's memory as it lies. Weights whose elements do not divide into
-blocks, and updates that need a number made of the whole tensor (LAMB), stay as they are.
+The ``Scan`` writes the same tensors in the shape ``[blocks, length]``, and the runtime binds them
+to the state's memory without a copy. Weights whose elements do not divide into blocks, and updates
+that need a number computed from the whole tensor (LAMB), are not changed.
 """
 
 from __future__ import annotations
@@ -80,14 +80,7 @@ class BlockUpdates(Pass):
         self.keep = keep
 
     def change(self, model: ir.Model) -> bool:
-        """Moves the updates.
-
-        Args:
-            model: The model.
-
-        Returns:
-            Whether any was moved.
-        """
+        """Moves the updates; false where there is none to move."""
         graph = model.graph
         tape = Tape(graph, scope="blocked/")
         moved = False
@@ -101,15 +94,7 @@ class BlockUpdates(Pass):
 
 
 def block_updates(model: ir.Model, keep: Collection[str] = ()) -> ir.Model:
-    """Moves updates of large weights into loops over blocks.
-
-    Args:
-        model: A training graph, changed in place.
-        keep: Tensors that have to be there afterwards, in their own shape.
-
-    Returns:
-        The model.
-    """
+    """Moves updates of large weights into loops over blocks; ``keep`` tensors keep their shape."""
     BlockUpdates(keep)(model)
     return model
 

@@ -1,11 +1,10 @@
-"""The host-allreduce pass: between each weight's gradient and its update, a way over the host.
+"""The host-allreduce pass: sums each weight's gradient on the host before its update.
 
 For every gradient g the pass writes ``GradCopyToHost(g)`` and ``HostReduceOut__g =
-GradCopyFromHost(g)``, and lets the update read ``HostReduceOut__g``. All copies out come before all
-copies in, with a ``Sync`` node between them: a host may begin to sum a gradient as soon as it is
-copied out, and copies back when all sums are there. What travels is the gradient itself, summed
-over micro-batches, before it is clipped, before loss scaling is removed, and before any optimizer
-sees it, so that every optimizer can be used.
+GradCopyFromHost(g)``, and lets the update read ``HostReduceOut__g``. All copies to the host come
+before all copies from it, with a ``Sync`` node between them: a host may begin to sum a gradient as
+soon as it is copied out, and copies back when all sums are there. The host gets the gradient summed
+over micro-batches, before clipping, loss scaling and the optimizer, so that every optimizer works.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from popdist_onnx.types.session_options import SessionOptions
 
 
-# The streams between graph and host that the host-allreduce pass has made, by their handles.
+# Handles of the streams between graph and host.
 
 
 GRAPHCORE = "ai.graphcore"
@@ -52,35 +51,24 @@ class StreamError(popart_exception, KeyError):
     """A stream or gradient of the host allreduce does not exist, or exists already."""
 
     def __str__(self) -> str:
-        # KeyError would show the text with its line breaks escaped.
+        # KeyError would print the text with its line breaks escaped.
         return self._text()
 
 
 class UpdateOnHost(Pass):
-    """Takes each weight's next value from the host, which computes it of the gradient.
+    """Takes each weight's next value from the host, which computes it from the gradient.
 
     Needs: ``Gradient___w`` values, and no updates.
-    Leaves: ``UpdatedVar___w`` as an output of the graph: what comes back for the gradient once
-    `HostAllReduce` has sent it, and the model's metadata that say so.
+    Leaves: ``UpdatedVar___w`` as an output of the graph: the tensor that the host sends back once
+    `HostAllReduce` has sent the gradient. The model's metadata record it.
     """
 
     def requires(self, model: ir.Model) -> None:
-        """Looks for gradients.
-
-        Args:
-            model: The model.
-        """
+        """Checks that gradients exist."""
         require_gradients(model)
 
     def change(self, model: ir.Model) -> bool:
-        """Adds the updates.
-
-        Args:
-            model: The model.
-
-        Returns:
-            True.
-        """
+        """Adds the updates."""
         tape = Tape(model.graph, scope="update/", metadata=UPDATE_PHASE)
         for weight, gradient in updaters(model).items():
             (taken,) = tape.many("Identity", [names.updated(weight)], gradient)
@@ -90,28 +78,13 @@ class UpdateOnHost(Pass):
 
 
 def update_on_host(model: ir.Model) -> ir.Model:
-    """Takes each weight's next value from the host.
-
-    Args:
-        model: A differentiated model, changed in place.
-
-    Returns:
-        The model.
-    """
+    """Takes each weight's next value from the host, in a differentiated model, in place."""
     UpdateOnHost()(model)
     return model
 
 
 def host_reduce_stream_ids(model: ir.Model) -> list[str]:
-    """The handles of a model's streams.
-
-    Args:
-        model: A model that the host-allreduce pass has seen.
-
-    Returns:
-        Those to the host, then those from it, each in the graph's order; none where the model has
-        no exchange.
-    """
+    """Handles of the streams to the host, then from the host, each in the graph's order."""
     return [
         _PREFIXES[node.op_type] + str(node.inputs[0].name)
         for node in model.graph
@@ -135,10 +108,7 @@ class HostAllReduce(Pass):
         self.gradients = gradients
 
     def requires(self, model: ir.Model) -> None:
-        """Looks for gradients, and for an earlier exchange.
-
-        Args:
-            model: The model.
+        """Checks that the gradients exist and that there is no exchange yet.
 
         Raises:
             StreamError: There is no such gradient, or an exchange already.
@@ -155,12 +125,6 @@ class HostAllReduce(Pass):
 
     def change(self, model: ir.Model) -> bool:
         """Inserts the copies.
-
-        Args:
-            model: The model.
-
-        Returns:
-            True.
 
         Raises:
             StreamError: A gradient depends on what another one updates.
@@ -179,7 +143,7 @@ class HostAllReduce(Pass):
                 _reconnect(node, value, copied)
             if not readers:
                 graph.outputs.append(copied)
-        # ONNX knows no node without inputs and outputs: this output is never read.
+        # ONNX has no node without inputs and outputs: this output is never read.
         token = ir.Value(name="hostReduceSync")
         barrier = ir.Node(
             GRAPHCORE, BARRIER, [], outputs=[token], name=token.name, metadata_props=dict(METADATA)
@@ -197,16 +161,12 @@ class HostAllReduce(Pass):
         return True
 
     def ensures(self, model: ir.Model) -> None:
-        """Counts copies, and looks at their order.
-
-        Args:
-            model: The model.
-        """
+        """Checks the number of copies and their order."""
         super().ensures(model)
         require_exchange_in_order(model)
 
     def _chosen(self, model: ir.Model) -> dict[ir.Value, str]:
-        """The gradients with what their copies are called by."""
+        """The gradients, with the labels of their copies."""
         made = {str(v.name): v.producer() for v in model.graph.outputs}
         if self.gradients is None:
             return {
@@ -229,15 +189,7 @@ class HostAllReduce(Pass):
 
 
 def insert_host_allreduce(model: ir.Model, gradients: Collection[str] | None = None) -> ir.Model:
-    """Sends the gradient of every weight over the host, once per weight update.
-
-    Args:
-        model: A training graph, changed in place.
-        gradients: The gradients to send, by name; None takes those of all weights, accumulated
-            where the model accumulates.
-
-    Returns:
-        The model.
+    """Sends gradients over the host once per update; None sends those of all weights.
 
     Raises:
         StreamError: There are no such gradients, an exchange already, or a gradient depends on what
@@ -248,13 +200,10 @@ def insert_host_allreduce(model: ir.Model, gradients: Collection[str] | None = N
 
 
 def require_exchange_in_order(model: ir.Model) -> None:
-    """Checks that copies in follow all copies out, one for each.
-
-    Args:
-        model: A model.
+    """Checks that copies from the host follow all copies to it, one for each.
 
     Raises:
-        StreamError: They do not.
+        StreamError: The order or the number is another one.
     """
     kinds = {COPY_TO_HOST: 0, BARRIER: 1, COPY_FROM_HOST: 2}
     nodes = [n for n in model.graph if n.domain == GRAPHCORE and n.op_type in kinds]
@@ -344,7 +293,7 @@ def _is_update(node: ir.Node) -> bool:
     return node.metadata_props.get(names.PHASE) == "update"
 
 
-# Which session options fit the exchange of gradients on the host, and which contradict it.
+# Session options that contradict the exchange of gradients on the host.
 
 
 class HostAllReduceOptionError(popart_exception, ValueError):
@@ -352,11 +301,7 @@ class HostAllReduceOptionError(popart_exception, ValueError):
 
 
 def check_host_options(options: SessionOptions, optimizer: Optimizer | None = None) -> None:
-    """Refuses combinations of options of a training session that cannot work.
-
-    Args:
-        options: The session's options.
-        optimizer: The session's optimizer.
+    """Refuses options of a training session that contradict each other.
 
     Raises:
         HostAllReduceOptionError: Options contradict each other.

@@ -1,4 +1,4 @@
-"""Says which tensor is the loss, and adds one to a model that has none."""
+"""Marks a tensor as the loss, and adds a loss to a model that has none."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ class SetLoss(Pass):
         self.loss = loss
 
     def requires(self, model: ir.Model) -> None:
-        """Looks at the tensor.
-
-        Args:
-            model: The model.
+        """Checks that the tensor exists and can be a loss.
 
         Raises:
             popart_exception: There is no such tensor, or it is not a scalar.
@@ -71,28 +68,14 @@ class SetLoss(Pass):
             )
 
     def change(self, model: ir.Model) -> bool:
-        """Records the loss.
-
-        Args:
-            model: The model.
-
-        Returns:
-            Whether it was another one before.
-        """
+        """Records the loss; false where the same loss was recorded before."""
         changed = model.metadata_props.get(LOSS) != self.loss
         model.metadata_props[LOSS] = self.loss
         return changed
 
 
 def set_loss(model: ir.Model, loss: str) -> ir.Model:
-    """Says which tensor is the loss.
-
-    Args:
-        model: The model, changed in place.
-        loss: The tensor's name.
-
-    Returns:
-        The model.
+    """Records in the model's metadata which tensor is the loss.
 
     Raises:
         popart_exception: There is no such tensor, or it is not a scalar.
@@ -102,13 +85,7 @@ def set_loss(model: ir.Model, loss: str) -> ir.Model:
 
 
 def loss_of(model: ir.Model) -> ir.Value:
-    """The loss tensor.
-
-    Args:
-        model: A model that `set_loss` has seen.
-
-    Returns:
-        The tensor.
+    """The loss that `set_loss` recorded.
 
     Raises:
         popart_exception: No loss was set.
@@ -133,7 +110,7 @@ def add_cross_entropy(
         reduction: Mean or sum over the labels, or none.
 
     Returns:
-        The model.
+        The same model.
     """
     tape = Tape(model.graph)
     scores = tape.wrap(_value(model.graph, logits))
@@ -155,7 +132,7 @@ def add_squared_error(
         reduction: Mean or sum over all elements, or none.
 
     Returns:
-        The model.
+        The same model.
     """
     tape = Tape(model.graph)
     made = tape.wrap(_value(model.graph, output))
@@ -168,7 +145,7 @@ def add_squared_error(
 
 
 def add_sum(model: ir.Model, output: str, reduction: Reduction = "mean") -> ir.Model:
-    """Makes a tensor the loss by its mean or sum, for models that calculate their loss themselves.
+    """Makes the mean or sum of a tensor the loss, for models that compute their loss themselves.
 
     Args:
         model: The model, changed in place; afterwards its loss is the output ``loss``.
@@ -176,7 +153,7 @@ def add_sum(model: ir.Model, output: str, reduction: Reduction = "mean") -> ir.M
         reduction: Mean or sum over all elements.
 
     Returns:
-        The model.
+        The same model.
     """
     tape = Tape(model.graph)
     reduce = "ReduceMean" if reduction == "mean" else "ReduceSum"

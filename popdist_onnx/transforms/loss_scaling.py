@@ -1,9 +1,9 @@
 """Automatic loss scaling: counts large gradients, and changes the loss scale by their share.
 
-It is PopART's rule. Of each gradient that is watched, the elements beyond a bin edge are counted;
-the edge is a share of the largest number of the gradient's type. After every ``updatePeriod``
-weight updates the loss scale is halved where the share of such elements is larger than a threshold,
-and doubled where it is not. The counts are summed over micro-batches, replicas and instances.
+The rule is PopART's. Of each tracked gradient, the elements beyond a bin edge are counted; the edge
+is a share of the largest number of the gradient's type. After every ``updatePeriod`` weight updates
+the loss scale is halved where the share of such elements exceeds a threshold, and doubled
+otherwise. The counts are summed over micro-batches, replicas and instances.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class CountLargeGradients(Pass):
     """Adds the count of large elements of gradients.
 
     Needs: gradients, of known shape.
-    Leaves: the state `LARGE`, which every micro-batch moves on, and `ELEMENTS` in the metadata.
+    Leaves: the state `LARGE`, to which every micro-batch adds, and `ELEMENTS` in the metadata.
 
     Args:
-        settings: What is watched, and where the bin edge lies.
+        settings: The tracked gradients and the bin edge.
     """
 
     def __init__(self, settings: AutomaticLossScalingSettings) -> None:
@@ -56,14 +56,8 @@ class CountLargeGradients(Pass):
     def change(self, model: ir.Model) -> bool:
         """Adds the count.
 
-        Args:
-            model: The model.
-
-        Returns:
-            True.
-
         Raises:
-            popart_exception: There is nothing to watch.
+            popart_exception: There is no gradient to track.
         """
         graph = model.graph
         watched = [one for one in self._watched(model) if static(one)]
@@ -81,7 +75,7 @@ class CountLargeGradients(Pass):
             dtype = tensor.dtype.numpy()
             largest = float(np.finfo(dtype).max) if dtype.kind == "f" else float(np.finfo("f4").max)
             edge = tape.scalar(self.settings.binEdgeLocation * largest, tensor.dtype)
-            # A comparison with NaN is false: what is not small is large.
+            # A comparison with NaN is false, so that NaN counts as large.
             small = tape.LessOrEqual(tape.Abs(tensor), edge)
             large = tape.Cast(tape.Not(small), to=_INT64)
             counts.append(tape.ReduceSum(large, keepdims=0) if tensor.rank else large)
@@ -119,42 +113,23 @@ class CountLargeGradients(Pass):
 
 
 def count_large_gradients(model: ir.Model, settings: AutomaticLossScalingSettings) -> ir.Model:
-    """Adds the count of large elements of gradients.
-
-    Args:
-        model: A differentiated model, changed in place.
-        settings: What is watched, and where the bin edge lies.
-
-    Returns:
-        The model.
+    """Adds the count of large gradient elements to a differentiated model, in place.
 
     Raises:
-        popart_exception: There is nothing to watch.
+        popart_exception: There is no gradient to track.
     """
     CountLargeGradients(settings)(model)
     return model
 
 
 def factor(settings: AutomaticLossScalingSettings, large: float, elements: float) -> float:
-    """What the loss scale is multiplied by.
-
-    Args:
-        settings: The threshold.
-        large: How many elements lie beyond the bin edge.
-        elements: How many were looked at.
-
-    Returns:
-        A half or two.
-    """
+    """A half or two: the loss scale's factor if ``large`` of ``elements`` exceed the bin edge."""
     share = large / elements
     return _HALF if share > settings.thresholdUpperCountProportion else _DOUBLE
 
 
 def require_variable_loss_scale(optimizer: Optimizer) -> None:
     """Refuses optimizers whose loss scale cannot change.
-
-    Args:
-        optimizer: The session's optimizer.
 
     Raises:
         popart_exception: The loss scale is constant, or the optimizer's state is scaled with it.

@@ -1,8 +1,8 @@
-"""Grows the update of every weight from its gradient: the pass behind the optimizers.
+"""Adds the update of every weight to the graph: loss scaling, clipping and the optimizer's formula.
 
-States are initializers, and ``UpdatedVar___<state>`` is an output of the graph with what it
-becomes. Constant numbers are baked in; the others are inputs of the graph, to which `scalar_inputs`
-gives content.
+States are initializers, and ``UpdatedVar___<state>`` is an output of the graph with the next value.
+Constant numbers are written into the graph. The others are inputs of the graph, and `scalar_inputs`
+gives their values.
 """
 
 from __future__ import annotations
@@ -45,13 +45,7 @@ if TYPE_CHECKING:
 def write_update(
     numbers: Numbers, weight: ir.Value, gradient: ir.Value, clip: Coefficient | None
 ) -> None:
-    """Writes the update of one weight.
-
-    Args:
-        numbers: The scalars of all updates, with their optimizer.
-        weight: The weight.
-        gradient: Its gradient, summed and exchanged.
-        clip: What the gradient is multiplied by to clip it; None does not clip.
+    """Writes the update of one weight from its summed gradient; ``clip`` None does not clip.
 
     Raises:
         TypeError: The optimizer has no formula.
@@ -68,21 +62,14 @@ def write_update(
             raise TypeError(f"{type(other).__name__} has no formula")
 
 
-# Clipping by norm: one factor per group of weights, with which updates multiply gradients.
+# Clipping by norm: one factor per group of weights, by which updates multiply gradients.
 
 
 def clip_factors(numbers: Numbers, gradients: Mapping[str, ir.Value]) -> dict[str, Coefficient]:
-    """Writes the factor of every group.
+    """Writes the clipping factor of every group, and gives the factors by weight.
 
-    The norm is one reduction per weight and some nodes on numbers; gradients themselves are
-    multiplied by the update, together with its other factors.
-
-    Args:
-        numbers: The scalars of all updates, with their optimizer.
-        gradients: The gradients that updates read, by weight.
-
-    Returns:
-        The factor by weight; weights that are in no group have none.
+    The norm is one reduction per weight and a few nodes on scalars. The update multiplies the
+    gradient by the factor together with its other factors. A weight in no group has no factor.
     """
     factors = {}
     for group in numbers.optimizer.getClipNormSettings():
@@ -124,7 +111,7 @@ class ScaleLoss(Pass):
     Leaves: the same names; every gradient is scaled.
 
     Args:
-        optimizer: Whose loss scaling.
+        optimizer: The optimizer with the loss scaling.
         reduction: How gradients combine over replicas; a mean divides the loss gradient.
         replicas: The number of replicas that a mean is taken over.
     """
@@ -139,14 +126,7 @@ class ScaleLoss(Pass):
         self.replicas = replicas if reduction is ReductionType.Mean else 1
 
     def change(self, model: ir.Model) -> bool:
-        """Scales the seed.
-
-        Args:
-            model: The model.
-
-        Returns:
-            Whether there was something to scale.
-        """
+        """Scales the seed; false where the factor is one."""
         graph, scaling = model.graph, self.optimizer.lossScaling()
         if scaling.isConst() and scaling.val() == self.replicas:
             return False
@@ -200,10 +180,7 @@ class GrowUpdates(Pass):
         self.divisor = accumulation if reduction is ReductionType.Mean else 1
 
     def requires(self, model: ir.Model) -> None:
-        """Looks for gradients, and for the weights that the optimizer names.
-
-        Args:
-            model: The model.
+        """Checks that gradients exist, and the weights that the optimizer names.
 
         Raises:
             UpdateError: There are no gradients, there are updates already, or the optimizer names a
@@ -217,14 +194,7 @@ class GrowUpdates(Pass):
             self._require_known("clipping", group.weightIds, model)
 
     def change(self, model: ir.Model) -> bool:
-        """Adds the updates.
-
-        Args:
-            model: The model.
-
-        Returns:
-            True.
-        """
+        """Adds the updates."""
         once = Tape(model.graph, scope="optimizer/", metadata=UPDATE_PHASE)
         numbers = Numbers(once, self.optimizer, self.divisor)
         read = updaters(model)
@@ -236,11 +206,7 @@ class GrowUpdates(Pass):
         return True
 
     def ensures(self, model: ir.Model) -> None:
-        """Every weight with a gradient has an update.
-
-        Args:
-            model: The model.
-        """
+        """Checks that every weight with a gradient has an update."""
         super().ensures(model)
         missing = [
             w for w in updaters(model) if names.updated(w) not in _names(model.graph.outputs)
@@ -278,14 +244,14 @@ def grow_updates(
         replicas: The number of replicas that a mean is taken over.
 
     Returns:
-        The model.
+        The same model.
 
     Raises:
         UpdateError: There are no gradients, there are updates already, a weight that the optimizer
             names does not exist, or a state in the model does not fit.
     """
     grow = GrowUpdates(optimizer, reduction, accumulation)
-    # Before the loss is scaled: a model that is refused stays as it was.
+    # Checked before the loss is scaled, so that a refused model is not changed.
     grow.requires(model)
     ScaleLoss(optimizer, reduction, replicas)(model)
     grow(model)
@@ -298,31 +264,13 @@ def scale_loss(
     reduction: ReductionType = ReductionType.Sum,
     replicas: int = 1,
 ) -> ir.Model:
-    """Scales the gradients of a model that has no weights to update.
-
-    Args:
-        model: A differentiated model, changed in place.
-        optimizer: Whose loss scaling.
-        reduction: How gradients combine over replicas.
-        replicas: The number of replicas that a mean is taken over.
-
-    Returns:
-        The model.
-    """
+    """Scales the gradients of a model that has no weights to update, in place."""
     ScaleLoss(optimizer, reduction, replicas)(model)
     return model
 
 
 def scalar_inputs(model: ir.Model, optimizer: Optimizer) -> dict[str, Array]:
-    """The content of the inputs that carry an optimizer's non-constant numbers.
-
-    Args:
-        model: A model with this optimizer's updates.
-        optimizer: The optimizer, or a valid replacement.
-
-    Returns:
-        Arrays without dimensions by input.
-    """
+    """Arrays of shape ``[]`` for the inputs that hold the optimizer's non-constant numbers."""
     divisor = float(model.metadata_props.get(DIVISOR, "1"))
     feeds = {str(v.name): scalar_feed(optimizer, v, divisor) for v in model.graph.inputs}
     return {name: feed for name, feed in feeds.items() if feed is not None}

@@ -1,4 +1,4 @@
-"""Random operators become graph inputs, which the session fills from its own streams."""
+"""Replaces random operators by graph inputs, which the session fills with random numbers."""
 
 from __future__ import annotations
 
@@ -36,14 +36,7 @@ class RandomInputs(Pass):
         self.training = training
 
     def change(self, model: ir.Model) -> bool:
-        """Replaces the operators.
-
-        Args:
-            model: The model.
-
-        Returns:
-            Whether there were any.
-        """
+        """Replaces the operators; false where there are none."""
         graph = model.graph
         tape = Tape(graph)
         nodes = [node for node in graph if node.domain == "" and node.op_type in _REPLACED]
@@ -63,7 +56,7 @@ class _Source:
         self.tape, self.node, self.count, self.training = tape, node, count, training
 
     def draw(self, like: ir.Value, dtype: ir.DataType, settings: Mapping[str, object]) -> Tensor:
-        """A random input of a value's shape."""
+        """A random input of the shape of ``like``."""
         shape = dims(like)
         if shape is None:
             raise popart_exception(
@@ -86,25 +79,17 @@ class _Source:
 
     @property
     def output(self) -> ir.Value:
-        """What the node makes."""
+        """The node's first output."""
         return self.node.outputs[0]
 
     @property
     def dtype(self) -> ir.DataType:
-        """Type of what the node makes."""
+        """Type of the node's first output."""
         return self.output.dtype or ir.DataType.FLOAT
 
 
 def random_inputs(model: ir.Model, *, training: bool = True) -> ir.Model:
-    """Replaces random operators by inputs that the session fills.
-
-    Args:
-        model: The model, changed in place.
-        training: Whether Dropout of opsets before 12, which has no mode, drops.
-
-    Returns:
-        The model.
-    """
+    """Replaces random operators in place; ``training`` decides for Dropout before opset 12."""
     RandomInputs(training=training)(model)
     return model
 
@@ -182,7 +167,7 @@ def _uniform(source: _Source) -> Sequence[Tensor]:
 
 
 def _bernoulli(source: _Source) -> Sequence[Tensor]:
-    """One with the probability that the input says."""
+    """One with the probability in the input, else zero."""
     probability = source.tape.wrap(_given(source.node, 0))
     settings = {RANDOM: "uniform", f"{RANDOM}.low": 0.0, f"{RANDOM}.high": 1.0}
     drawn = source.draw(probability.value, probability.dtype, settings)

@@ -1,4 +1,4 @@
-"""Running statistics of batch normalisation: state that each micro-batch moves on."""
+"""Running statistics of batch normalisation: state that each micro-batch updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("popdist.onnx")
 
 _MEAN, _VARIANCE = 3, 4
 
-# What torch's exporter calls weights that it calculates.
+# Names that torch's exporter gives to weights that it computes.
 _FOLDED = re.compile(r"onnx::Conv\w*_\d+$")
 
 _MOMENTUM = 0.9
@@ -36,14 +36,7 @@ class RunningStatistics(Pass):
     """
 
     def change(self, model: ir.Model) -> bool:
-        """Rewrites the nodes.
-
-        Args:
-            model: The model.
-
-        Returns:
-            Whether there was such a node.
-        """
+        """Rewrites the nodes; false where there are none."""
         nodes = [node for node in model.graph if _moves(node)]
         tape = Tape(model.graph)
         for node in nodes:
@@ -59,14 +52,7 @@ class TrainStatistics(Pass):
     """
 
     def change(self, model: ir.Model) -> bool:
-        """Replaces the nodes.
-
-        Args:
-            model: The model.
-
-        Returns:
-            Whether there was such a node.
-        """
+        """Replaces the nodes; false where there are none."""
         nodes = [n for n in model.graph if n.op_type == "BatchNormalization" and not _trains(n)]
         for node in nodes:
             _switch(model.graph, node)
@@ -74,37 +60,19 @@ class TrainStatistics(Pass):
 
 
 def running_statistics(model: ir.Model) -> ir.Model:
-    """Makes the running mean and variance of batch normalisation state.
-
-    Args:
-        model: The model, changed in place.
-
-    Returns:
-        The model.
-    """
+    """Makes the running mean and variance of batch normalisation state, in place."""
     RunningStatistics()(model)
     return model
 
 
 def train_statistics(model: ir.Model) -> ir.Model:
-    """Lets batch normalisation that was exported for inference use its batches' statistics.
-
-    Args:
-        model: The model, changed in place.
-
-    Returns:
-        The model.
-    """
+    """Switches batch normalisation from inference mode to statistics of its batch, in place."""
     TrainStatistics()(model)
     return model
 
 
 def warn_of_inference(model: ir.Model) -> None:
-    """Warns of batch normalisation that a model to be trained has fixed for inference.
-
-    Args:
-        model: The model.
-    """
+    """Warns of batch normalisation in inference mode in a model that is to be trained."""
     fixed = [n for n in model.graph if n.op_type == "BatchNormalization" and not _trains(n)]
     if fixed:
         logger.warning(
@@ -142,8 +110,8 @@ def _separated(tape: Tape, node: ir.Node) -> list[Tensor]:
     momentum = node.attributes.get_float("momentum", _MOMENTUM)
     settings = {name: one.value for name, one in node.attributes.items()} | {"momentum": 0.0}
     x, scale, bias, *_ = (tape.wrap(value) for value in node.inputs if value is not None)
-    # With momentum 0 what ran before does not count. ONNX Runtime's kernel may write the new
-    # statistics over the old ones it is given: these must be nobody's.
+    # With momentum 0 the old statistics do not count. ONNX Runtime's kernel may overwrite the
+    # statistics that it reads, so each node needs statistics that no other node reads.
     unused = (scale - scale, bias - bias)
     y, *batch = tape.many("BatchNormalization", 3, x, scale, bias, *unused, **settings)
     outputs = [y]
@@ -156,7 +124,7 @@ def _separated(tape: Tape, node: ir.Node) -> list[Tensor]:
 
 
 def _as_state(tape: Tape, running: ir.Value, moved: Tensor) -> Tensor:
-    """Names the next value; a statistic that several nodes share keeps the first one's."""
+    """Names the next value; a statistic that several nodes share keeps the first node's value."""
     graph, wanted = tape.graph, names.updated(str(running.name))
     taken = any(value.name == wanted for value in graph.outputs)
     if running.name not in graph.initializers or taken:
@@ -167,7 +135,7 @@ def _as_state(tape: Tape, running: ir.Value, moved: Tensor) -> Tensor:
 
 
 def _switch(graph: ir.Graph, node: ir.Node) -> None:
-    """Gives a node in inference mode training mode; the number of outputs is fixed in a node."""
+    """Replaces a node by one in training mode, because the number of outputs is fixed in a node."""
     old = node.outputs[0]
     fresh = []
     for what, index in (("mean", _MEAN), ("variance", _VARIANCE)):

@@ -1,4 +1,4 @@
-"""`DataFlow`: how many batches a step takes, and which tensors come back."""
+"""`DataFlow`: how many batches a step takes, and which tensors a step returns."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from popdist_onnx.types.enums import AnchorReturnTypeId
 
 
 class AnchorReturnType:
-    """Which of a step's values of an anchored tensor come back.
+    """The values of an anchored tensor that a step returns.
 
     Args:
         name: ``Final`` (of the last micro-batch), ``All``, ``Sum`` (over the step) or ``EveryN``,
             in any case.
-        period: N, for ``EveryN`` only: every N-th micro-batch comes back.
+        period: N, for ``EveryN`` only: the value of every N-th micro-batch is returned.
 
     Raises:
         ValueRangeError: The name is unknown, or the period is missing, not positive, or given to
@@ -68,12 +68,12 @@ class AnchorReturnType:
 
 
 class DataFlow:
-    """How many batches a step takes, and which tensors come back.
+    """How many batches a step takes, and which tensors a step returns.
 
     Args:
         batchesPerStep: Weight updates (in inference: batches) of one call of ``run``.
-        anchorTensors: The tensors that come back: a return type by id, or ids alone.
-        anchorReturnType: The return type of ids given alone; `All` where nothing is said.
+        anchorTensors: The tensors to return: a return type by id, or ids alone.
+        anchorReturnType: The return type of ids given alone; `All` by default.
 
     Raises:
         ArgumentError: An argument is of the wrong type.
@@ -119,21 +119,21 @@ class DataFlow:
         return self._batches_per_step
 
     def anchors(self) -> list[str]:
-        """The ids of the tensors that come back, in the order given."""
+        """The ids of the tensors to return, in the order given."""
         return list(self._arts)
 
     def nAnchors(self) -> int:
-        """How many tensors come back."""
+        """The number of tensors to return."""
         return len(self._arts)
 
     def isAnchored(self, tensor_id: str) -> bool:
-        """Whether a tensor comes back.
+        """Whether a step returns a tensor.
 
         Args:
-            tensor_id: The tensor.
+            tensor_id: The tensor's id.
 
         Returns:
-            True if it does.
+            True if the tensor is anchored.
         """
         return tensor_id in self._arts
 
@@ -141,7 +141,7 @@ class DataFlow:
         """The return type of an anchored tensor.
 
         Args:
-            tensor_id: The tensor.
+            tensor_id: The tensor's id.
 
         Returns:
             Its return type.

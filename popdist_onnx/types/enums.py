@@ -1,4 +1,4 @@
-"""The enumerations of the PopART API."""
+"""The enumerations of the PopART API, its loggers and its `Patterns`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AnchorReturnTypeId(IntEnum):
-    """Which of a step's values of an anchored tensor come back."""
+    """The values of an anchored tensor that a step returns."""
 
     Final = 0
     EveryN = 1
@@ -125,7 +125,7 @@ class WeightDecayMode(IntEnum):
 
 
 class DeviceType(IntEnum):
-    """What a device is."""
+    """The kind of a device."""
 
     IpuModel = 0
     Cpu = 1
@@ -135,7 +135,7 @@ class DeviceType(IntEnum):
 
 
 class DeviceConnectionType(IntEnum):
-    """When a device is attached to; `Never` is an offline device."""
+    """When a session attaches to a device; `Never` is an offline device."""
 
     Always = 0
     OnDemand = 1
@@ -143,7 +143,7 @@ class DeviceConnectionType(IntEnum):
 
 
 class DeviceSelectionCriterion(IntEnum):
-    """Which of several fitting devices is taken."""
+    """The choice among several devices that fit."""
 
     First = 0
     Random = 1
@@ -179,7 +179,7 @@ class CommGroupType(IntEnum):
 
 
 class InitType(IntEnum):
-    """What a tensor made by ``aiGraphcore.init`` holds."""
+    """The content of a tensor made by ``aiGraphcore.init``."""
 
     NoInit = 0
     Zero = 1
@@ -193,7 +193,7 @@ class SubgraphCopyingStrategy(IntEnum):
 
 
 class TensorStorage(IntEnum):
-    """On which memory of an IPU system a tensor lies; a host has one."""
+    """The memory of an IPU system that holds a tensor; a host has one memory."""
 
     OnChip = 0
     OffChip = 1
@@ -207,14 +207,14 @@ class TileSet(IntEnum):
 
 
 class ReplicatedTensorSharding(IntEnum):
-    """Whether replicas keep a share of a tensor each."""
+    """Whether each replica keeps a share of a tensor."""
 
     Off = 0
     On = 1
 
 
 class GradientTensorTrackingMethod(IntEnum):
-    """Which gradients automatic loss scaling watches."""
+    """Which gradients automatic loss scaling tracks."""
 
     AllNonViewChangingGradientTensors = 0
     ConvAndMatmulGradients = 1
@@ -222,7 +222,7 @@ class GradientTensorTrackingMethod(IntEnum):
 
 
 class ScatterReduction(Enum):
-    """How ``aiGraphcore.scatterreduce`` combines values that meet."""
+    """How ``aiGraphcore.scatterreduce`` combines values with the same index."""
 
     Sum = "Sum"
     Max = "Max"
@@ -245,7 +245,7 @@ _ROOT = "popdist.onnx"
 
 
 class Logger:
-    """One of the adapter's loggers; a handler is the program's own affair.
+    """One of the adapter's loggers; the program adds the handlers.
 
     Args:
         name: The part of the adapter, or ``all``.
@@ -263,16 +263,16 @@ class Logger:
         """Writes a message of the lowest level.
 
         Args:
-            message: A format of the standard library's kind.
-            *arguments: Its values.
+            message: A format string of ``logging``.
+            *arguments: The values of the format string.
         """
         self._logger.log(_LEVELS["TRACE"], message, *arguments)
 
     def setLevel(self, level: str) -> None:
-        """Says which messages are kept.
+        """Sets the lowest level whose messages are kept.
 
         Args:
-            level: The least level.
+            level: The level's name.
 
         Raises:
             ValueRangeError: There is no such level.
@@ -296,7 +296,7 @@ def getLogger(name: str = "all") -> Logger:
     return Logger(name)
 
 
-# `Patterns`: which graph patterns PopART applies; ONNX Runtime optimises by rules of its own.
+# `Patterns`: PopART's graph patterns; ONNX Runtime optimises by its own rules.
 
 
 class Patterns:
@@ -345,7 +345,7 @@ class Patterns:
             name: The pattern.
 
         Returns:
-            What was said of it, else whether the level applies patterns beyond the least.
+            The pattern's switch if set, else whether the level applies patterns beyond the least.
         """
         return self._switches.get(name, self._level >= PatternsLevel.Default)
 

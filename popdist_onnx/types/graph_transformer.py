@@ -1,4 +1,4 @@
-"""`GraphTransformer`: changes a model's types and initializers before it is trained."""
+"""`GraphTransformer`: changes a model's types and initializers before training."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 class GraphTransformer:
     """Changes a model; `getModelProto` returns the result.
 
-    Conversions of whole-number types change inputs, outputs and initializers, and cast inside, so
-    that operators which demand int64 (the shape of ``Reshape``) go on getting it. Conversions of
+    Conversions of integer types change inputs, outputs and initializers, and add casts inside, so
+    that operators that need int64 (the shape of ``Reshape``) still get int64. Conversions of
     floating-point types change the whole graph.
 
     Args:
         modelProtoOrFilename: The model, serialized or a file.
 
     Raises:
-        popart_exception: There is no such file, or it holds no model.
+        popart_exception: There is no such file, or the file holds no model.
     """
 
     def __init__(self, modelProtoOrFilename: bytes | str | PathLike[str]) -> None:
@@ -44,7 +44,7 @@ class GraphTransformer:
         self._graph = self._model.graph
 
     def getModelProto(self) -> bytes:
-        """The model as it is now.
+        """The changed model.
 
         Returns:
             A serialized ``onnx.ModelProto``.
@@ -52,7 +52,7 @@ class GraphTransformer:
         return bytes(self._model.SerializeToString())
 
     def removeUnusedInputs(self) -> None:
-        """Removes inputs and initializers that nothing reads."""
+        """Removes inputs and initializers that no node reads."""
         used = {name for node in _nodes(self._graph) for name in node.input}
         used.update(one.name for graph in _graphs(self._graph) for one in graph.output)
         for entries in (self._graph.input, self._graph.initializer):
@@ -60,9 +60,9 @@ class GraphTransformer:
                 entries.remove(unused)
 
     def prepareNodesForTraining(self) -> None:
-        """Gives batch normalisations of opsets before 14 the outputs that training needs.
+        """Adds the outputs of training mode to batch normalisations of opsets before 14.
 
-        From opset 14 on, an attribute says so.
+        From opset 14 on, an attribute sets the mode.
         """
         opset = next(one.version for one in self._model.opset_import if not one.domain)
         for node in _nodes(self._graph):
@@ -116,15 +116,15 @@ class GraphTransformer:
         """Narrows int64 inputs, outputs and initializers to int32.
 
         Args:
-            clip: Whether numbers that do not fit become the nearest that does.
+            clip: Whether numbers outside of int32 become the nearest number of int32.
 
         Raises:
-            ValueRangeError: A number does not fit, and is not to be clipped.
+            ValueRangeError: A number is outside of int32, and ``clip`` is false.
         """
         self._rewiden(TensorProto.INT64, clip=clip)
 
     def convertInitializersToConstants(self, ids: Iterable[str]) -> None:
-        """Makes initializers constants, which training leaves alone.
+        """Makes initializers constants, which training does not change.
 
         Args:
             ids: The initializers.
@@ -140,7 +140,7 @@ class GraphTransformer:
             self._graph.node.insert(0, constant)
 
     def convertAllFixedPointInitializersToConstants(self) -> None:
-        """Makes all whole-number initializers constants."""
+        """Makes all integer initializers constants."""
         floating = (
             TensorProto.FLOAT,
             TensorProto.FLOAT16,
@@ -185,7 +185,7 @@ class GraphTransformer:
                         _change(attribute.t, lambda array: array.astype(dtype))
 
     def _rewiden(self, old: int, *, clip: bool = False) -> None:
-        """Changes what the outside sees, with casts between that and the graph."""
+        """Changes inputs, outputs and initializers to int32, with casts around the nodes."""
 
         def narrowed(name: str) -> Callable[[Array], Array]:
             return lambda array: _as_int32(name, array, clip=clip)

@@ -88,15 +88,15 @@ class ReplicatedCollectivesSettings(Settings):
 
 @dataclasses.dataclass
 class DeveloperSettings(Settings):
-    """Switches for those who work on PopART."""
+    """Switches for developers of PopART."""
 
     timePartitionLoggerThresholdPercentage: float = stored(1.0, "the least share that is logged")
 
 
-# The session options that are about IPUs: kept as the program sets them, without effect here.
+# Session options about IPUs: the value is kept, and has no effect on a host.
 
 
-# The published options have untyped containers; so have ours.
+# The published options have untyped containers; so have these.
 # mypy: disable-error-code="type-arg"
 @dataclasses.dataclass
 class PlacementOptions(Settings):
@@ -204,7 +204,7 @@ class CompilationOptions(Settings):
 
 @dataclasses.dataclass
 class ReportingOptions(Settings):
-    """What is written down about a session."""
+    """The reports that a session writes."""
 
     logDir: str = stored("", "where graphs are drawn")
     dotChecks: set = stored(set, "the passes after which the graph is drawn")
@@ -226,7 +226,7 @@ class ReportingOptions(Settings):
     )
 
 
-# The session options on which something depends on a host.
+# Session options that have an effect on a host.
 
 
 @dataclasses.dataclass
@@ -284,7 +284,7 @@ class SessionOptions(HostOptions, PlacementOptions, CompilationOptions, Reportin
     """How a session runs a model.
 
     Options about IPUs keep the value that a program gives them and change nothing. Setting a name
-    that is no option is an error here, where PopART's binding would take it without a word.
+    that is no option is an error here; PopART's binding accepts such a name silently.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

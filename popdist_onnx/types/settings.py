@@ -1,4 +1,4 @@
-"""Base of option objects: attributes that exist, with values of their declared type."""
+"""Base of option objects: attributes that are declared, with values of their declared type."""
 
 from __future__ import annotations
 
@@ -11,28 +11,12 @@ from popdist_onnx.errors import ArgumentError, OptionError
 
 
 def option(default: Any, meaning: str) -> Any:
-    """Declares an option of a `Settings` class on which something depends.
-
-    Args:
-        default: The value before the program sets one, or what makes one for each object.
-        meaning: What it does, for the documentation.
-
-    Returns:
-        The dataclass field.
-    """
+    """Declares an option that has an effect; a callable ``default`` is a factory."""
     return _field(default, meaning, effect=meaning)
 
 
 def stored(default: Any, meaning: str) -> Any:
-    """Declares an option that is kept for the program's sake, but changes nothing on a host.
-
-    Args:
-        default: The value before the program sets one, or what makes one for each object.
-        meaning: What it does on an IPU, for the documentation.
-
-    Returns:
-        The dataclass field.
-    """
+    """Declares an option without effect on a host; a callable ``default`` is a factory."""
     return _field(default, meaning)
 
 

@@ -1,4 +1,8 @@
-"""`TensorInfo`: the element type and the shape of a tensor."""
+"""`TensorInfo`: the element type and the shape of a tensor.
+
+`InputSettings` says how an input reaches the replicas, and `InputShapeInfo` gives shapes that the
+model leaves open.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-# Element types: PopART's names, and what numpy and ONNX call the same thing.
+# Element types under PopART's names, with their numpy and ONNX types.
 
 
 class DataType(IntEnum):
@@ -51,7 +55,7 @@ class DataType(IntEnum):
         """The numpy type with the same meaning.
 
         Raises:
-            ArgumentError: numpy has none.
+            ArgumentError: numpy has no such type.
         """
         if self is DataType.BFLOAT16:
             # numpy itself has no bfloat16; ml_dtypes comes with onnx-ir.
@@ -70,7 +74,7 @@ class DataType(IntEnum):
 
     @classmethod
     def of(cls, dtype: object) -> DataType:
-        """The element type that a program means.
+        """The element type for a name or a numpy type.
 
         Args:
             dtype: A member, a name (``"FLOAT"``, ``"float32"``), a numpy type or scalar class.
@@ -79,7 +83,7 @@ class DataType(IntEnum):
             The member.
 
         Raises:
-            ArgumentError: It is none of these, or names no known type.
+            ArgumentError: ``dtype`` is none of these, or names no known type.
         """
         if isinstance(dtype, DataType):
             return dtype
@@ -137,7 +141,7 @@ _NUMPY: dict[DataType, type[np.generic]] = {
 
 
 class TensorInfo:
-    """What is known of a tensor before it has values.
+    """Element type and shape of a tensor.
 
     Args:
         dtype_or_array: An element type (name, numpy type or `DataType`), or an array to describe.
@@ -224,16 +228,10 @@ class TensorInfo:
 
 
 def checked_shape(shape: Iterable[int]) -> tuple[int, ...]:
-    """Dimensions as plain whole numbers.
-
-    Args:
-        shape: What the program gave.
-
-    Returns:
-        The dimensions.
+    """Dimensions as a tuple of plain int.
 
     Raises:
-        ArgumentError: It is no sequence of whole numbers.
+        ArgumentError: ``shape`` is no sequence of integers.
         ValueRangeError: A dimension is negative.
     """
     try:
@@ -305,7 +303,7 @@ class InputShapeInfo:
         self._infos: dict[str, TensorInfo] = {}
 
     def add(self, tensor_id: str, info: TensorInfo) -> None:
-        """Says what an input looks like.
+        """Sets element type and shape of an input.
 
         Args:
             tensor_id: The input.
@@ -319,16 +317,16 @@ class InputShapeInfo:
         self._infos[tensor_id] = info
 
     def get(self, tensor_id: str) -> TensorInfo:
-        """What was said of an input.
+        """The element type and shape of an input.
 
         Args:
             tensor_id: The input.
 
         Returns:
-            Its element type and shape.
+            What `add` got for the input.
 
         Raises:
-            ValueRangeError: Nothing was said.
+            ValueRangeError: Nothing was added for the input.
         """
         if tensor_id not in self._infos:
             raise ValueRangeError(
@@ -339,7 +337,7 @@ class InputShapeInfo:
         return self._infos[tensor_id]
 
     def has(self, tensor_id: str) -> bool:
-        """Whether something was said of an input.
+        """Whether `add` was called for an input.
 
         Args:
             tensor_id: The input.
@@ -350,5 +348,5 @@ class InputShapeInfo:
         return tensor_id in self._infos
 
     def getAllTensorIds(self) -> list[str]:
-        """The inputs of which something was said."""
+        """The inputs for which `add` was called."""
         return list(self._infos)
