@@ -150,11 +150,18 @@ _WITHOUT_KERNEL = ("Swish",)
 
 
 def load(source: Source) -> ir.Model:
-    """Reads a model into the form for passes.
+    """Reads a model into the form that passes work on.
 
-    Afterwards the graph is sorted, has no functions, uses opset 18 or newer (the oldest opset with
-    the same meaning, as ONNX Runtime supports the newest later than onnx), has inferred shapes and
-    folded constants, and no initializer is an input. Names of values stay.
+    Afterwards the graph is sorted, has no functions, uses opset 18 or newer (the oldest that says
+    the same: ONNX Runtime knows the newest ones later than onnx), its shapes are inferred, what
+    depends on shapes only is folded to constants, and initializers are no inputs. Names of values
+    stay.
+
+    Args:
+        source: A file's path, a serialized model, a proto, or a model in memory (left as it is).
+
+    Returns:
+        The model.
 
     Raises:
         popart_exception: There is no such file, it holds no model, or its opset is out of range.
@@ -222,7 +229,15 @@ def read(source: Source) -> onnx.ModelProto:
 
 
 def save(model: ir.Model, path: str | PathLike[str] | None = None) -> onnx.ModelProto:
-    """Converts a model to a proto, and writes the proto if a path is given."""
+    """Turns a model into a proto, and writes it where a path is given.
+
+    Args:
+        model: The model.
+        path: The file to write; None writes none.
+
+    Returns:
+        The proto.
+    """
     proto: onnx.ModelProto = ir.to_proto(model)
     if path is not None:
         onnx.save(proto, Path(path))

@@ -92,7 +92,14 @@ class Lower(Pass):
 
 
 def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
-    """Rewrites the operators of ``ai.graphcore`` into ``ai.onnx``, except ``keep``; see `Lower`.
+    """Rewrites the operators of ``ai.graphcore`` into ``ai.onnx``; see `Lower`.
+
+    Args:
+        model: The model, changed in place.
+        keep: Operators to leave alone, for example because autodiff has rules for them.
+
+    Returns:
+        The same model.
 
     Raises:
         NotOnHostError: The model has an operator that no host can run.

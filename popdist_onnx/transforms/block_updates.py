@@ -94,7 +94,15 @@ class BlockUpdates(Pass):
 
 
 def block_updates(model: ir.Model, keep: Collection[str] = ()) -> ir.Model:
-    """Moves updates of large weights into loops over blocks; ``keep`` tensors keep their shape."""
+    """Moves updates of large weights into loops over blocks.
+
+    Args:
+        model: A training graph, changed in place.
+        keep: Tensors that have to be there afterwards, in their own shape.
+
+    Returns:
+        The model.
+    """
     BlockUpdates(keep)(model)
     return model
 

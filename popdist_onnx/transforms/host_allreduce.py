@@ -84,7 +84,15 @@ def update_on_host(model: ir.Model) -> ir.Model:
 
 
 def host_reduce_stream_ids(model: ir.Model) -> list[str]:
-    """Handles of the streams to the host, then from the host, each in the graph's order."""
+    """The handles of a model's streams.
+
+    Args:
+        model: A model that the host-allreduce pass has seen.
+
+    Returns:
+        Those to the host, then those from it, each in the graph's order; none where the model has
+        no exchange.
+    """
     return [
         _PREFIXES[node.op_type] + str(node.inputs[0].name)
         for node in model.graph
@@ -189,7 +197,15 @@ class HostAllReduce(Pass):
 
 
 def insert_host_allreduce(model: ir.Model, gradients: Collection[str] | None = None) -> ir.Model:
-    """Sends gradients over the host once per update; None sends those of all weights.
+    """Sends the gradient of every weight over the host, once per weight update.
+
+    Args:
+        model: A training graph, changed in place.
+        gradients: The gradients to send, by name; None takes those of all weights, accumulated
+            where the model accumulates.
+
+    Returns:
+        The model.
 
     Raises:
         StreamError: There are no such gradients, an exchange already, or a gradient depends on what

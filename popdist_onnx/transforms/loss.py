@@ -75,7 +75,14 @@ class SetLoss(Pass):
 
 
 def set_loss(model: ir.Model, loss: str) -> ir.Model:
-    """Records in the model's metadata which tensor is the loss.
+    """Says which tensor is the loss.
+
+    Args:
+        model: The model, changed in place.
+        loss: The tensor's name.
+
+    Returns:
+        The model.
 
     Raises:
         popart_exception: There is no such tensor, or it is not a scalar.

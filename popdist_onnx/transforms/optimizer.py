@@ -270,7 +270,15 @@ def scale_loss(
 
 
 def scalar_inputs(model: ir.Model, optimizer: Optimizer) -> dict[str, Array]:
-    """Arrays of shape ``[]`` for the inputs that hold the optimizer's non-constant numbers."""
+    """The content of the inputs that carry an optimizer's non-constant numbers.
+
+    Args:
+        model: A model with this optimizer's updates.
+        optimizer: The optimizer, or a valid replacement.
+
+    Returns:
+        Arrays without dimensions by input.
+    """
     divisor = float(model.metadata_props.get(DIVISOR, "1"))
     feeds = {str(v.name): scalar_feed(optimizer, v, divisor) for v in model.graph.inputs}
     return {name: feed for name, feed in feeds.items() if feed is not None}
