@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist.exchange import (
-    DEFAULT_LENT_BYTES,
     DEFAULT_TAIL_BYTES,
+    DEFAULT_ZERO_COPY_BYTES,
     Exchange,
     Item,
     allocate,
@@ -125,13 +125,13 @@ class InstanceSum:
         layout = plan(
             items,
             tail_bytes=DEFAULT_TAIL_BYTES,
-            lent_bytes=DEFAULT_LENT_BYTES if wire is None else None,
+            zero_copy_bytes=DEFAULT_ZERO_COPY_BYTES if wire is None else None,
         )
         # Large gradients by index of their parameters, while they are exchanged.
         self._large: dict[int, torch.Tensor | None] = {
             index: None
             for index, slot in enumerate(layout.slots)
-            if layout.arenas[slot.arena].lent and index < len(self._parameters)
+            if layout.arenas[slot.arena].zero_copy and index < len(self._parameters)
         }
         self._arenas = allocate(layout, device=self._parameters[0].device)
         shapes = [tuple(_real(p.detach()).shape) for p in self._parameters] + [(said,)]
@@ -200,7 +200,7 @@ class InstanceSum:
                 continue
             gradient, view = _gradient(self._parameters[index]), self._views[index]
             if index in self._large:
-                view = self._lend(index)
+                view = self._attach(index)
             elif gradient is None:
                 view.zero_()
             # The sum of the last round is still there where the program keeps its gradients.
@@ -214,7 +214,7 @@ class InstanceSum:
         if self._factor != 1 and scaled:
             torch._foreach_mul_(scaled, self._factor)
 
-    def _lend(self, index: int) -> torch.Tensor:
+    def _attach(self, index: int) -> torch.Tensor:
         """Lends the exchange the memory of a large gradient; returns the gradient."""
         parameter = self._parameters[index]
         gradient = _gradient(parameter)
@@ -225,7 +225,7 @@ class InstanceSum:
             gradient = gradient.detach().clone()
         gradient = gradient.contiguous()
         self._large[index] = gradient
-        self._exchange.lend(index, gradient.view(-1))
+        self._exchange.attach(index, gradient.view(-1))
         return gradient
 
 

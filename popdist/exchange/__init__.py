@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from popdist.exchange.allreduce import Exchange, gather
 from popdist.exchange.buckets import (
-    DEFAULT_LENT_BYTES,
     DEFAULT_SLICE_BYTES,
     DEFAULT_TAIL_BYTES,
+    DEFAULT_ZERO_COPY_BYTES,
     Item,
     Plan,
     Slice,
@@ -21,9 +21,9 @@ from popdist.exchange.buckets import (
 )
 
 __all__ = [
-    "DEFAULT_LENT_BYTES",
     "DEFAULT_SLICE_BYTES",
     "DEFAULT_TAIL_BYTES",
+    "DEFAULT_ZERO_COPY_BYTES",
     "Exchange",
     "Item",
     "Plan",

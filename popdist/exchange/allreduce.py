@@ -92,10 +92,10 @@ class Exchange:
             here if (wire := wires[s.arena]) is None else wire[s.start : s.stop]
             for s, here in zip(plan.slices, self._local, strict=True)
         ]
-        self._lent = {
+        self._attached = {
             index: self._local[index]
             for index, part in enumerate(plan.slices)
-            if plan.arenas[part.arena].lent
+            if plan.arenas[part.arena].zero_copy
         }
         self._slices_of: list[list[int]] = [[] for _ in plan.items]
         for index, part in enumerate(plan.slices):
@@ -111,8 +111,8 @@ class Exchange:
         self._missing = [len(part.items) for part in self._plan.slices]
         self._complete = bytearray(len(self._plan.items))
 
-    def lend(self, item: int, memory: torch.Tensor) -> None:
-        """Sets the memory of an item in a lent arena, until the end of this round.
+    def attach(self, item: int, memory: torch.Tensor) -> None:
+        """Sets the memory of an item in a zero-copy arena, until the end of this round.
 
         Args:
             item: Index of the item.
@@ -124,8 +124,10 @@ class Exchange:
         arena = self._plan.arenas[self._plan.slots[item].arena]
         expected = (arena.dtype, arena.elements, True)
         seen = (str(memory.dtype)[6:], memory.numel(), memory.dim() == 1 and memory.is_contiguous())
-        if not arena.lent or seen != expected:
-            raise BackendError("PD020", "an item is lent other memory than planned", value=seen)
+        if not arena.zero_copy or seen != expected:
+            raise BackendError(
+                "PD020", "an item is attached to other memory than planned", value=seen
+            )
         for index in self._slices_of[item]:
             part = self._plan.slices[index]
             self._local[index] = memory[part.start : part.stop]
@@ -171,7 +173,7 @@ class Exchange:
                 self._horovod.synchronize(handle)
             if not self._direct[index]:
                 self._local[index].copy_(self._wire[index])
-        for index, nothing in self._lent.items():
+        for index, nothing in self._attached.items():
             self._local[index] = nothing
             if self._direct[index]:
                 self._wire[index] = nothing
@@ -182,8 +184,8 @@ class Exchange:
         if self._fill is not None:
             self._fill(self._plan.slices[index].items)
         wire, local = self._wire[index], self._local[index]
-        if index in self._lent and not local.numel():
-            raise BackendError("PD020", "a slice was to leave before its memory was lent")
+        if index in self._attached and not local.numel():
+            raise BackendError("PD020", "a slice was to leave before its memory was attached")
         if not self._direct[index]:
             wire.copy_(local)
         if wire.is_complex():  # Horovod has no complex type; the parts are summed
@@ -218,7 +220,7 @@ def _wire(arena: torch.Tensor, elements: int) -> torch.Tensor | None:
 
 
 def _check(plan: Plan, arenas: Sequence[torch.Tensor]) -> None:
-    planned = [(f"torch.{a.dtype}", (0 if a.lent else a.elements,)) for a in plan.arenas]
+    planned = [(f"torch.{a.dtype}", (0 if a.zero_copy else a.elements,)) for a in plan.arenas]
     given = [(str(arena.dtype), tuple(arena.shape)) for arena in arenas]
     if planned != given or not all(arena.is_contiguous() for arena in arenas):
         raise BackendError(

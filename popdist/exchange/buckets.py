@@ -8,7 +8,7 @@ is complete. With items in the order of the backward pass, the first slices are 
 later gradients are still being computed.
 
 A large tensor need not be copied into an arena: the tensor can be exchanged in the memory in which
-it was computed. The tensor then has an arena of its own, whose memory is set (lent) in each round.
+it was computed. The tensor then has an arena of its own, whose memory is set in each round.
 
 The plan depends only on its arguments, so all instances of a job make the same plan.
 """
@@ -32,7 +32,7 @@ DEFAULT_TAIL_BYTES = 512 << 10
 """The largest last slice, whose exchange cannot overlap with computing. A smaller slice would not
 be faster, because latency dominates below this size."""
 
-DEFAULT_LENT_BYTES = 1 << 20
+DEFAULT_ZERO_COPY_BYTES = 1 << 20
 """From this size on, copying a tensor takes longer than exchanging one more slice."""
 
 
@@ -60,12 +60,12 @@ class Arena:
     Attributes:
         dtype: The element type, by name.
         elements: The number of elements.
-        lent: Whether the arena holds one item only, in memory that is set in each round.
+        zero_copy: Whether the arena holds one item only, in memory that is set in each round.
     """
 
     dtype: str
     elements: int
-    lent: bool = False
+    zero_copy: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Plan:
 
     Attributes:
         items: The tensors, in the order given.
-        arenas: The flat buffers: one per type, in the order of first occurrence, then the lent
+        arenas: The flat buffers: one per type, in the order of first occurrence, then the zero-copy
             arenas.
         slots: The place of each item.
         slices: The slices, which cover each arena without overlap.
@@ -124,7 +124,7 @@ def plan(
     *,
     slice_bytes: int = DEFAULT_SLICE_BYTES,
     tail_bytes: int | None = None,
-    lent_bytes: int | None = None,
+    zero_copy_bytes: int | None = None,
 ) -> Plan:
     """Lays out an exchange.
 
@@ -133,7 +133,7 @@ def plan(
         slice_bytes: Size of a slice; the last slices of an arena may be smaller.
         tail_bytes: Largest size of the last slice of an arena, for exchanges that run while items
             are still being computed; None for ``slice_bytes``.
-        lent_bytes: Items of this size or larger remain in their own memory; None for no such items.
+        zero_copy_bytes: Items of this size or larger remain in their own memory; None for none.
 
     Raises:
         ValueError: A slice cannot hold one element.
@@ -142,23 +142,23 @@ def plan(
     slots: list[Slot] = [Slot(0, 0, 0)] * len(items)
     slices: list[Slice] = []
     sizes = [item.elements * item.itemsize for item in items]
-    lent = [lent_bytes is not None and size >= lent_bytes for size in sizes]
+    zero_copy = [zero_copy_bytes is not None and size >= zero_copy_bytes for size in sizes]
     shared: dict[str, list[int]] = {}
     for i, item in enumerate(items):
-        if not lent[i]:
+        if not zero_copy[i]:
             shared.setdefault(item.dtype, []).append(i)
-    groups = [*shared.values(), *([i] for i in range(len(items)) if lent[i])]
+    groups = [*shared.values(), *([i] for i in range(len(items)) if zero_copy[i])]
     for arena, members in enumerate(groups):
         first = items[members[0]]
         stops = list(accumulate(items[i].elements for i in members))
         for i, stop in zip(members, stops, strict=True):
             slots[i] = Slot(arena, stop - items[i].elements, stop)
-        arenas.append(Arena(first.dtype, stops[-1], lent=lent[members[0]]))
+        arenas.append(Arena(first.dtype, stops[-1], zero_copy=zero_copy[members[0]]))
         step = slice_bytes // first.itemsize
         if step < 1:
             raise ValueError(f"a slice of {slice_bytes} bytes cannot hold one {first.dtype}")
         # A single item is complete at once; a smaller last slice would be sent no earlier.
-        whole = tail_bytes is None or arenas[-1].lent
+        whole = tail_bytes is None or arenas[-1].zero_copy
         tail = step if whole else min(step, max(1, (tail_bytes or 0) // first.itemsize))
         borders = _borders(stops[-1], step, tail)
         slices += _cut(arena, borders, [(i, slots[i]) for i in members])
@@ -198,11 +198,13 @@ def allocate(plan: Plan, *, device: torch.device | str = "cpu") -> list[torch.Te
         device: The device of the arenas.
 
     Returns:
-        One zero-filled 1-D tensor per arena; a tensor without elements for a lent arena.
+        One zero-filled 1-D tensor per arena; a tensor without elements for a zero-copy arena.
     """
     return [
         torch.zeros(
-            0 if arena.lent else arena.elements, dtype=getattr(torch, arena.dtype), device=device
+            0 if arena.zero_copy else arena.elements,
+            dtype=getattr(torch, arena.dtype),
+            device=device,
         )
         for arena in plan.arenas
     ]
@@ -220,11 +222,11 @@ def views(
 
     Returns:
         One tensor per item, of the item's shape, that shares the arena's memory; a tensor without
-        elements for an item in a lent arena.
+        elements for an item in a zero-copy arena.
     """
     return [
         arenas[slot.arena]
-        if plan.arenas[slot.arena].lent
+        if plan.arenas[slot.arena].zero_copy
         else arenas[slot.arena][slot.start : slot.stop].view(tuple(shape))
         for slot, shape in zip(plan.slots, shapes, strict=True)
     ]

@@ -90,15 +90,15 @@ class Ready:
     def _reserve(self, job: Job, environ: Mapping[str, str], log: Log) -> None:
         if not any("partition" in name or name.startswith("vipu-") for name in job.given):
             return
-        from popdist.poprun.partitions.fitting import read_wish, stand_in
+        from popdist.poprun.partitions.fitting import read_request, stand_in
         from popdist.poprun.partitions.reservation import assign, preview, reserve
 
         if note := stand_in(job):
             say(f"poprun: {note}")
-        wish = read_wish(job, environ)
-        if wish is None:
+        request = read_request(job, environ)
+        if request is None:
             return
-        self._reservation = (preview if job.dry_run else reserve)(wish, environ, log)
+        self._reservation = (preview if job.dry_run else reserve)(request, environ, log)
         names = ", ".join(device.name for device in self._reservation.devices)
         log.info(f"Reserved {names} of partition {self._reservation.partition}")
-        self.instances = assign(self.instances, self._reservation, wish.timeout)
+        self.instances = assign(self.instances, self._reservation, request.timeout)

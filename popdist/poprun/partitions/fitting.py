@@ -28,7 +28,7 @@ class BusyError(Exception):
 
 
 def create_partition(
-    pool: Pool, name: str, wish: Wish, partitions: Mapping[str, Partition]
+    pool: Pool, name: str, request: PartitionRequest, partitions: Mapping[str, Partition]
 ) -> tuple[Partition, Cluster]:
     """Makes a partition of as many free devices as the job needs.
 
@@ -36,49 +36,49 @@ def create_partition(
         BusyError: The devices are in other partitions.
         LaunchError: The cluster has fewer devices.
     """
-    cluster = _cluster(wish, partitions)
-    free = _unassigned(cluster, wish, partitions)
-    allowed = len(allowed_devices(cluster, wish.visible))
-    if allowed < wish.devices:
+    cluster = _cluster(request, partitions)
+    free = _unassigned(cluster, request, partitions)
+    allowed = len(allowed_devices(cluster, request.visible))
+    if allowed < request.devices:
         raise LaunchError(
             "PD130",
             f"the partition needs more devices than there are in {cluster.name}",
-            value=f"{wish.devices} devices (replicas x --ipus-per-replica), {allowed} there",
+            value=f"{request.devices} devices (replicas x --ipus-per-replica), {allowed} there",
             accepted=f"at most {allowed}",
             hint="fewer replicas, --vipu-allocation=cores-<n> to divide the cores into more, or "
             "--offline-mode=yes to leave devices alone",
         )
-    if len(free) < wish.devices:
+    if len(free) < request.devices:
         others = sorted({p.name for p in partitions.values() if p.cluster == cluster.name})
         raise BusyError(
-            f"{len(free)} devices of {cluster.name} are in no partition, {wish.devices} are "
+            f"{len(free)} devices of {cluster.name} are in no partition, {request.devices} are "
             f"needed; the others are in {', '.join(others)}"
         )
-    chosen = tuple(device.name for device in free[: wish.devices])
-    owner = this_process() if wish.removes else None
-    partition = Partition(name, cluster.name, chosen, owner, dict(wish.attributes))
+    chosen = tuple(device.name for device in free[: request.devices])
+    owner = this_process() if request.removes else None
+    partition = Partition(name, cluster.name, chosen, owner, dict(request.attributes))
     pool.store(partition)
     return partition, cluster
 
 
-def _cluster(wish: Wish, partitions: Mapping[str, Partition]) -> Cluster:
+def _cluster(request: PartitionRequest, partitions: Mapping[str, Partition]) -> Cluster:
     """The cluster for a new partition.
 
     For a V-IPU server's name, the cores are divided into as many devices as the job needs.
     """
     divided = _division(partitions)
-    if wish.cluster is not None or divided is not None or not wish.stands_in:
-        return find_cluster(wish.cluster or divided)
+    if request.cluster is not None or divided is not None or not request.stands_in:
+        return find_cluster(request.cluster or divided)
     cluster = find_cluster(None)
-    enough = len(allowed_devices(cluster, wish.visible)) >= wish.devices
-    return cluster if enough else find_cluster(f"cores-{wish.devices}")
+    enough = len(allowed_devices(cluster, request.visible)) >= request.devices
+    return cluster if enough else find_cluster(f"cores-{request.devices}")
 
 
 def fit_partition(
     pool: Pool,
     known: Partition,
     cluster: Cluster,
-    wish: Wish,
+    request: PartitionRequest,
     partitions: Mapping[str, Partition],
 ) -> Partition:
     """The existing partition, changed to what the job needs where the user allows changes.
@@ -88,24 +88,24 @@ def fit_partition(
         LaunchError: The partition is not what the job needs.
     """
     wrong = []
-    if wish.cluster is not None and find_cluster(wish.cluster).name != cluster.name:
-        raise _unlike(known.name, [f"it is of {cluster.name}, not of {wish.cluster}"], None)
-    if len(known.devices) < wish.devices:
-        wrong.append(f"it has {len(known.devices)} devices, the job needs {wish.devices}")
+    if request.cluster is not None and find_cluster(request.cluster).name != cluster.name:
+        raise _unlike(known.name, [f"it is of {cluster.name}, not of {request.cluster}"], None)
+    if len(known.devices) < request.devices:
+        wrong.append(f"it has {len(known.devices)} devices, the job needs {request.devices}")
     wrong += [
         f"its {name} is {known.attributes.get(name, 'not set')}, not {value}"
-        for name, value in wish.attributes.items()
+        for name, value in request.attributes.items()
         if known.attributes.get(name) != value
     ]
     if not wrong:
         return known
-    if not wish.updates:
+    if not request.updates:
         raise _unlike(known.name, wrong, "--update-partition=yes")
-    changes = {**known.attributes, **wish.attributes}
+    changes = {**known.attributes, **request.attributes}
     if changes != known.attributes and (used := pool.in_use(known)):
         raise BusyError(f"{known.name} cannot be changed while {users_of(pool, used)}")
-    missing = max(0, wish.devices - len(known.devices))
-    free = _unassigned(cluster, wish, partitions)[:missing]
+    missing = max(0, request.devices - len(known.devices))
+    free = _unassigned(cluster, request, partitions)[:missing]
     if len(free) < missing:
         raise BusyError(f"{known.name} needs {missing} more devices, and {len(free)} are in none")
     devices = (*known.devices, *(device.name for device in free))
@@ -114,7 +114,9 @@ def fit_partition(
     return updated
 
 
-def verify_partition(stored: Partition, cluster: Cluster, wish: Wish) -> list[Device]:
+def verify_partition(
+    stored: Partition, cluster: Cluster, request: PartitionRequest
+) -> list[Device]:
     """Checks that the stored partition is as wanted, and returns its devices.
 
     Raises:
@@ -123,11 +125,11 @@ def verify_partition(stored: Partition, cluster: Cluster, wish: Wish) -> list[De
     there = {device.name: device for device in cluster.devices}
     lost = [name for name in stored.devices if name not in there]
     wrong = [f"{', '.join(lost)} are not there any more"] if lost else []
-    if len(stored.devices) < wish.devices:
-        wrong.append(f"it has {len(stored.devices)} devices instead of {wish.devices}")
+    if len(stored.devices) < request.devices:
+        wrong.append(f"it has {len(stored.devices)} devices instead of {request.devices}")
     wrong += [
         f"its {name} is not {value}"
-        for name, value in wish.attributes.items()
+        for name, value in request.attributes.items()
         if stored.attributes.get(name) != value
     ]
     if wrong:
@@ -148,7 +150,9 @@ def _division(partitions: Mapping[str, Partition]) -> str | None:
     return same[0] if same else None
 
 
-def _unassigned(cluster: Cluster, wish: Wish, partitions: Mapping[str, Partition]) -> list[Device]:
+def _unassigned(
+    cluster: Cluster, request: PartitionRequest, partitions: Mapping[str, Partition]
+) -> list[Device]:
     for other in partitions.values():
         if other.cluster.partition("-")[0] == cluster.kind and other.cluster != cluster.name:
             raise LaunchError(
@@ -160,7 +164,9 @@ def _unassigned(cluster: Cluster, wish: Wish, partitions: Mapping[str, Partition
             )
     assigned = {name for partition in partitions.values() for name in partition.devices}
     return [
-        device for device in allowed_devices(cluster, wish.visible) if device.name not in assigned
+        device
+        for device in allowed_devices(cluster, request.visible)
+        if device.name not in assigned
     ]
 
 
@@ -180,7 +186,7 @@ PARTITION_OPTIONS = {
 _SERVERS = LOCAL_NAMES | {"::1"}
 
 
-class Wish(Record):
+class PartitionRequest(Record):
     """What a job wants of a partition.
 
     Attributes:
@@ -228,7 +234,7 @@ def stand_in(job: Job) -> str | None:
     return f"{server}: {name} is left out, as the job runs on several hosts, which share no devices"
 
 
-def read_wish(job: Job, environ: Mapping[str, str]) -> Wish | None:
+def read_request(job: Job, environ: Mapping[str, str]) -> PartitionRequest | None:
     """What a job wants of a partition; None for no partition.
 
     Raises:
@@ -257,7 +263,7 @@ def read_wish(job: Job, environ: Mapping[str, str]) -> Wish | None:
     cluster = asked.vipu_allocation or asked.vipu_cluster
     if elsewhere and cluster and cluster.partition("-")[0] not in ("gpus", "cores"):
         cluster = None  # a cluster of the server
-    return Wish(
+    return PartitionRequest(
         name=asked.vipu_partition,
         cluster=cluster,
         devices=job.num_replicas * job.ipus_per_replica,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from popdist.poprun.log import Log
-    from popdist.poprun.partitions.fitting import Wish
+    from popdist.poprun.partitions.fitting import PartitionRequest
     from popdist.poprun.plan.placement import Instance
 
 
@@ -73,38 +73,38 @@ class Reservation:
             pool.evict()
 
 
-def reserve(wish: Wish, environ: Mapping[str, str], log: Log) -> Reservation:
+def reserve(request: PartitionRequest, environ: Mapping[str, str], log: Log) -> Reservation:
     """Reserves devices, and waits for devices in use for up to the job's timeout.
 
     Raises:
         LaunchError: There are no such devices, the partition is not what the job needs, or its
             devices stayed in use for as long as the job was willing to wait.
     """
-    return _reserve(Pool(environ, max(wish.timeout, _LOCK_PATIENCE_S)), wish, log)
+    return _reserve(Pool(environ, max(request.timeout, _LOCK_PATIENCE_S)), request, log)
 
 
-def preview(wish: Wish, environ: Mapping[str, str], log: Log) -> Reservation:
+def preview(request: PartitionRequest, environ: Mapping[str, str], log: Log) -> Reservation:
     """As `reserve`, for a dry run: partitions stay as they are.
 
     Raises:
         LaunchError: As `reserve` raises it.
     """
-    return _reserve(Preview(environ, max(wish.timeout, _LOCK_PATIENCE_S)), wish, log)
+    return _reserve(Preview(environ, max(request.timeout, _LOCK_PATIENCE_S)), request, log)
 
 
-def _reserve(pool: Pool, wish: Wish, log: Log) -> Reservation:
-    until = monotonic() + wish.timeout
-    attempts = wish.attempts
+def _reserve(pool: Pool, request: PartitionRequest, log: Log) -> Reservation:
+    until = monotonic() + request.timeout
+    attempts = request.attempts
     told, tell_at = False, monotonic() + _SILENCE_S
     while True:
         try:
             with pool:
-                return _try(pool, wish, log)
+                return _try(pool, request, log)
         except BusyError as busy:
             if monotonic() >= until:
-                raise _in_use(wish, str(busy)) from None
+                raise _in_use(request, str(busy)) from None
             if not told and monotonic() >= tell_at:
-                say(f"poprun: waiting for devices, {wish.timeout:g} s at most: {busy}")
+                say(f"poprun: waiting for devices, {request.timeout:g} s at most: {busy}")
                 told = True
         except LaunchError as error:
             attempts -= 1
@@ -114,24 +114,24 @@ def _reserve(pool: Pool, wish: Wish, log: Log) -> Reservation:
         sleep(_BETWEEN_TRIES_S)
 
 
-def _try(pool: Pool, wish: Wish, log: Log) -> Reservation:
+def _try(pool: Pool, request: PartitionRequest, log: Log) -> Reservation:
     for name in pool.evict():
         log.info(f"Evicted partition {name}, whose launcher has ended")
     partitions = pool.partitions()
-    name = _name(wish, partitions)
+    name = _name(request, partitions)
     known = partitions.get(name)
     if known is None:
-        partition, cluster = create_partition(pool, name, wish, partitions)
+        partition, cluster = create_partition(pool, name, request, partitions)
         log.info(f"Created partition {name}: {len(partition.devices)} devices of {cluster.name}")
     else:
         log.info(f"Partition {name} exists: {len(known.devices)} devices of {known.cluster}")
         cluster = find_cluster(known.cluster)
-        partition = fit_partition(pool, known, cluster, wish, partitions)
-        if wish.resets and (used := pool.in_use(partition)):
+        partition = fit_partition(pool, known, cluster, request, partitions)
+        if request.resets and (used := pool.in_use(partition)):
             raise BusyError(f"a reset of {name} needs all of it, and {users_of(pool, used)}")
     try:
-        devices = verify_partition(pool.partitions()[name], cluster, wish)
-        return _take(pool, partition, devices, wish)
+        devices = verify_partition(pool.partitions()[name], cluster, request)
+        return _take(pool, partition, devices, request)
     except BaseException:
         if known is None:
             pool.remove(name)
@@ -140,9 +140,9 @@ def _try(pool: Pool, wish: Wish, log: Log) -> Reservation:
         raise
 
 
-def _name(wish: Wish, partitions: Mapping[str, Partition]) -> str:
-    if wish.name is not None:
-        return wish.name
+def _name(request: PartitionRequest, partitions: Mapping[str, Partition]) -> str:
+    if request.name is not None:
+        return request.name
     if len(partitions) == 1:
         return next(iter(partitions))
     raise LaunchError(
@@ -154,22 +154,26 @@ def _name(wish: Wish, partitions: Mapping[str, Partition]) -> str:
     )
 
 
-def _take(pool: Pool, partition: Partition, devices: Sequence[Device], wish: Wish) -> Reservation:
+def _take(
+    pool: Pool, partition: Partition, devices: Sequence[Device], request: PartitionRequest
+) -> Reservation:
     allowed = {
-        device.name for device in allowed_devices(find_cluster(partition.cluster), wish.visible)
+        device.name for device in allowed_devices(find_cluster(partition.cluster), request.visible)
     }
     free = [
         device
         for device in devices
         if device.name in allowed and not is_taken(pool.device_file(device.name))
     ]
-    if len(free) < wish.devices:
+    if len(free) < request.devices:
         used = [device.name for device in devices if device not in free]
         raise BusyError(
             f"{len(free)} of the {len(devices)} devices of {partition.name} are free, "
-            f"{wish.devices} are needed; {users_of(pool, used)}"
+            f"{request.devices} are needed; {users_of(pool, used)}"
         )
-    return Reservation(pool, partition.name, _neighbours(free, wish.devices), os.urandom(16).hex())
+    return Reservation(
+        pool, partition.name, _neighbours(free, request.devices), os.urandom(16).hex()
+    )
 
 
 def _neighbours(free: Sequence[Device], count: int) -> Sequence[Device]:
@@ -181,12 +185,12 @@ def _neighbours(free: Sequence[Device], count: int) -> Sequence[Device]:
     return free[:count]
 
 
-def _in_use(wish: Wish, why: str) -> LaunchError:
+def _in_use(request: PartitionRequest, why: str) -> LaunchError:
     return LaunchError(
         "PD131",
-        f"no devices came free within {wish.timeout:g} s",
+        f"no devices came free within {request.timeout:g} s",
         value=why,
-        accepted=f"{wish.devices} free devices",
+        accepted=f"{request.devices} free devices",
         hint="wait longer (--vipu-server-timeout), see who has them (poprun partitions), or take "
         "another partition",
     )

@@ -112,7 +112,7 @@ def test_buffers_must_be_those_of_the_plan():
 
 def lending(dtype):
     horovod = Doubling()
-    layout = plan([Item("a", 2, dtype, 2), Item("large", 9, dtype, 2)], lent_bytes=18)
+    layout = plan([Item("a", 2, dtype, 2), Item("large", 9, dtype, 2)], zero_copy_bytes=18)
     arenas = allocate(layout)
     return Exchange(layout, arenas, horovod), horovod
 
@@ -123,7 +123,7 @@ def test_lent_memory_is_summed_where_it_is_and_let_go(dtype):
     for _ in range(2):
         memory = torch.arange(9, dtype=dtype)
         shared.begin()
-        shared.lend(1, memory)
+        shared.attach(1, memory)
         shared.ready(1)
         assert len(horovod.waiting) == 1
         shared.finish()
@@ -138,9 +138,9 @@ def test_memory_must_be_lent_as_planned():
     shared.begin()
     for wrong in (torch.zeros(8), torch.zeros(9), torch.zeros(3, 3, dtype=torch.float16)):
         with pytest.raises(BackendError, match="PD020"):
-            shared.lend(1, wrong)
+            shared.attach(1, wrong)
     with pytest.raises(BackendError, match="PD020"):
-        shared.lend(0, torch.zeros(2, dtype=torch.float16))
+        shared.attach(0, torch.zeros(2, dtype=torch.float16))
 
 
 def test_items_are_filled_in_before_their_slice_leaves():

@@ -54,20 +54,22 @@ def test_a_slice_waits_for_exactly_the_items_that_lie_in_it(items, slice_bytes):
 
 
 @given(items, slice_bytes, st.integers(1, 200), st.integers(1, 200))
-def test_tails_are_small_and_large_items_lie_alone(items, slice_bytes, tail_bytes, lent_bytes):
-    layout = plan(items, slice_bytes=slice_bytes, tail_bytes=tail_bytes, lent_bytes=lent_bytes)
+def test_tails_are_small_and_large_items_lie_alone(items, slice_bytes, tail_bytes, zero_copy_bytes):
+    layout = plan(
+        items, slice_bytes=slice_bytes, tail_bytes=tail_bytes, zero_copy_bytes=zero_copy_bytes
+    )
     seen = []
     for index, arena in enumerate(layout.arenas):
         members = [i for s, i in zip(layout.slots, items, strict=True) if s.arena == index]
         seen += members
         sizes = [item.elements * item.itemsize for item in members]
         assert arena.elements == sum(item.elements for item in members)
-        assert arena.lent == any(size >= lent_bytes for size in sizes)
-        assert not arena.lent or len(members) == 1
+        assert arena.zero_copy == any(size >= zero_copy_bytes for size in sizes)
+        assert not arena.zero_copy or len(members) == 1
         parts = [part for part in layout.slices if part.arena == index]
         covered = [element for part in parts for element in range(part.start, part.stop)]
         assert covered == list(range(arena.elements))
-        if parts and not arena.lent:
+        if parts and not arena.zero_copy:
             last = (parts[-1].stop - parts[-1].start) * SIZES[arena.dtype]
             assert last <= max(tail_bytes, SIZES[arena.dtype])
     assert sorted(seen, key=id) == sorted(items, key=id)

@@ -24,7 +24,7 @@ from popdist.poprun.options.table import OPTIONS
 from popdist.poprun.output.dry_run import dry_run_text
 from popdist.poprun.output.result_json import write_result
 from popdist.poprun.output.topology_table import topology_table
-from popdist.poprun.partitions.fitting import read_wish, stand_in
+from popdist.poprun.partitions.fitting import read_request, stand_in
 from popdist.poprun.plan import rendezvous as meeting
 from popdist.poprun.plan.command import Run
 from popdist.poprun.plan.job import make_job, remarks
@@ -140,7 +140,7 @@ def plan(words, environ, dialect):
     assert topology_table(instances, job.num_ilds)
     if job.offline or job.is_local:
         stand_in(job)
-        read_wish(job, environ)
+        read_request(job, environ)
     meet = meeting.rendezvous(job, instances, environ)
     command = build_command(
         job, instances, Mpirun("/opt/mpirun", dialect), environ,

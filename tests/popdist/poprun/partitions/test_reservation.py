@@ -12,7 +12,12 @@ from popdist.poprun.log import Log
 from popdist.poprun.machines.hosts import Host
 from popdist.poprun.options.requests import Partition
 from popdist.poprun.partitions import listing
-from popdist.poprun.partitions.fitting import Wish, read_wish, stand_in, verify_partition
+from popdist.poprun.partitions.fitting import (
+    PartitionRequest,
+    read_request,
+    stand_in,
+    verify_partition,
+)
 from popdist.poprun.partitions.pool import Pool
 from popdist.poprun.partitions.reservation import preview, reserve
 from popdist.poprun.protocol.device_locks import keep
@@ -27,12 +32,12 @@ def environ(tmp_path, monkeypatch):
     return os.environ
 
 
-def wish(devices=1, name="P", cluster="cores-4", timeout=0.0, **more):
-    return Wish(name=name, cluster=cluster, devices=devices, timeout=timeout, **more)
+def request(devices=1, name="P", cluster="cores-4", timeout=0.0, **more):
+    return PartitionRequest(name=name, cluster=cluster, devices=devices, timeout=timeout, **more)
 
 
 def take(*positional, **named):
-    return reserve(wish(*positional, **named), os.environ, Log())
+    return reserve(request(*positional, **named), os.environ, Log())
 
 
 def names(reservation):
@@ -61,10 +66,10 @@ def elsewhere(then, **more):
     return run(
         "import os, sys, time\n"
         "from popdist.poprun.log import Log\n"
-        "from popdist.poprun.partitions.fitting import Wish\n"
+        "from popdist.poprun.partitions.fitting import PartitionRequest\n"
         "from popdist.poprun.partitions.reservation import reserve\n"
-        f"wish = Wish(name='P', cluster='cores-4', devices=1, **{more!r})\n"
-        "held = reserve(wish, os.environ, Log())\n"
+        f"request = PartitionRequest(name='P', cluster='cores-4', devices=1, **{more!r})\n"
+        "held = reserve(request, os.environ, Log())\n"
         f"print(held.devices[0].name, flush=True)\n{then}"
     )
 
@@ -87,7 +92,7 @@ def test_a_partition_may_stay_and_is_used_again():
     assert names(take(1)) == ["core0"]
 
 
-def test_neighbours_are_preferred():
+def test_other_launchers_are_preferred():
     take(4, removes=False).release()
     first, second = take(1), take(1)
     first.release()
@@ -314,14 +319,14 @@ def asked(given, hosts=(), **partition):
 
 
 def test_jobs_without_partition_or_devices_wish_for_nothing():
-    assert read_wish(asked([]), {}) is None
-    assert read_wish(asked(["vipu-server-timeout"], vipu_server_timeout=60.0), {}) is None
+    assert read_request(asked([]), {}) is None
+    assert read_request(asked(["vipu-server-timeout"], vipu_server_timeout=60.0), {}) is None
     offline = make_job(1, 1, offline=True, partition=Partition(vipu_server_host="10.1.2.3"))
-    assert read_wish(offline, {}) is None
+    assert read_request(offline, {}) is None
 
 
 def test_a_wish_is_what_the_options_say():
-    found = read_wish(
+    found = read_request(
         asked(
             ["vipu-partition", "sync-type", "vipu-allocation"],
             vipu_partition="P",
@@ -333,7 +338,7 @@ def test_a_wish_is_what_the_options_say():
         ),
         {"CUDA_VISIBLE_DEVICES": "1"},
     )
-    assert found == Wish(
+    assert found == PartitionRequest(
         name="P", cluster="cores-8", devices=8, attributes={"sync-type": "X"}, timeout=60.0,
         resets=True, removes=False, visible="1",
     )  # fmt: skip
@@ -343,21 +348,21 @@ def test_devices_of_this_machine_stand_in_for_a_server_on_the_network():
     given = ["vipu-server-host", "vipu-partition", "vipu-cluster"]
     for host in ("10.3.7.150", "vipu.example.org"):
         job = asked(given, vipu_server_host=host, vipu_partition="P8", vipu_cluster="A8")
-        found = read_wish(job, {})
+        found = read_request(job, {})
         assert (found.name, found.cluster, found.stands_in) == ("P8", None, True)
         assert f"{host} is not asked" in stand_in(job)
         assert "P8 is made of this machine's own devices" in stand_in(job)
         kept = asked(given, vipu_server_host=host, vipu_cluster="cores-3")
-        assert read_wish(kept, {}).cluster == "cores-3"
+        assert read_request(kept, {}).cluster == "cores-3"
     for host in ("localhost", "127.0.0.1", os.uname().nodename):
         job = asked(given, vipu_server_host=host, vipu_cluster="A8")
         assert stand_in(job) is None
-        assert read_wish(job, {}).cluster == "A8"  # which is refused, as there is none
+        assert read_request(job, {}).cluster == "A8"  # which is refused, as there is none
 
 
 def test_a_preview_says_what_would_be_and_changes_nothing():
     def look(*positional, **named):
-        shown = preview(wish(*positional, **named), os.environ, Log())
+        shown = preview(request(*positional, **named), os.environ, Log())
         shown.release()
         return names(shown)
 
@@ -384,4 +389,4 @@ def test_cores_are_divided_into_what_a_job_with_a_server_needs():
 
 def test_partitions_have_devices_of_this_machine_only():
     with pytest.raises(UsageError, match="this machine only"):
-        read_wish(asked(["vipu-partition"], hosts=(Host("elsewhere"),), vipu_partition="P"), {})
+        read_request(asked(["vipu-partition"], hosts=(Host("elsewhere"),), vipu_partition="P"), {})

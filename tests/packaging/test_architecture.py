@@ -1,4 +1,4 @@
-"""The rules of the house that a machine can check (docs/contributing.md)."""
+"""The rules of the architecture that a machine can check (docs/architecture.md)."""
 
 import ast
 import sys
@@ -7,11 +7,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ADAPTERS = {"popdist_torch", "popdist_tf", "popdist_onnx"}
 DOORS = {"popdist.poptorch", "popdist.tensorflow", "popdist.popart"}
-FIRST_FLOOR = (
+FIRST_LAYER = (
     "popdist.exchange", "popdist.poprun", "popdist.runner", "popdist.horovod_build", "popdist.sdk",
 )  # fmt: skip
 # What reads a run afterwards stands beside the adapters: it may use the launcher.
-SECOND_FLOOR = ("popdist.report",)
+SECOND_LAYER = ("popdist.report",)
 FRAMEWORKS = {"torch", "tensorflow", "onnx", "onnxruntime", "onnx_ir", "horovod", "keras", "numpy"}
 
 FILES = sorted(
@@ -27,10 +27,10 @@ def module_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def floor(module):
-    if module.split(".")[0] in ADAPTERS or module in DOORS or module.startswith(SECOND_FLOOR):
+def layer(module):
+    if module.split(".")[0] in ADAPTERS or module in DOORS or module.startswith(SECOND_LAYER):
         return 2
-    return 1 if module.startswith(FIRST_FLOOR) else 0
+    return 1 if module.startswith(FIRST_LAYER) else 0
 
 
 def imports(path, *, at_start=False, with_types=False):
@@ -64,7 +64,7 @@ def test_imports_point_down():
                 continue
             if package not in (here.split(".")[0], "popdist") and here not in DOORS:
                 wrong.append(f"{here} imports another adapter: {target}")
-            if floor(target) > floor(here):
+            if layer(target) > layer(here):
                 wrong.append(f"{here} imports {target}, which lies above it")
     assert not wrong
 
@@ -100,7 +100,7 @@ def test_names_say_what_modules_are_for():
 def test_the_core_and_the_launcher_load_no_framework():
     for path in FILES:
         here = module_of(path)
-        if floor(here) < 2 and not here.startswith("popdist.exchange"):
+        if layer(here) < 2 and not here.startswith("popdist.exchange"):
             loaded = {name.split(".")[0] for name in imports(path, at_start=True)} & FRAMEWORKS
             assert not loaded, f"{here} imports {sorted(loaded)} when it is imported"
 
