@@ -15,11 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.programs import find_mpirun, find_poprun
 from benchmarks.sampling import MeasurementError
-from popdist.poprun.supervisor.job_folder import new_folder
-from popdist.runner.instance import main as serve
-from popdist.runner.messages import CONTACT, Server
-from popdist.runner.pickles import load, pack
-from popdist.runner.process import Streams, run_process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,6 +90,12 @@ def run_on_ranks(
     Raises:
         MeasurementError: There is no such launcher, or the job failed or did not end in time.
     """
+    # `--list` does not import what the benchmarks measure.
+    from popdist.poprun.supervisor.job_folder import new_folder
+    from popdist.runner.messages import CONTACT, Server
+    from popdist.runner.pickles import load, pack
+    from popdist.runner.process import Streams, run_process
+
     start = launch_command(launcher, ranks) if isinstance(launcher, str) else launcher
     payload = pack(_call, (target, arguments), {})
     # The ranks end themselves a little later, should mpirun be unable to end them.
@@ -157,4 +158,6 @@ def _call(target: str, arguments: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
+    from popdist.runner.instance import main as serve
+
     serve(int(os.environ["OMPI_COMM_WORLD_RANK"]))

@@ -23,6 +23,7 @@ PAGES = {
 }
 NOT_DESCRIBED = {
     "popdist.__version__": "a text",
+    "popdist_torch.enums": "its names stand under the shorter paths",
     "popdist_torch.options": "its names stand under the shorter paths",
     "popdist_tf.keras.Average": "Horovod's",
     "popdist_tf.keras.Sum": "Horovod's",

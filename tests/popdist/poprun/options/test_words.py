@@ -12,7 +12,9 @@ from popdist.poprun.options.types import FLAG
     "value",
     ["--num-instances=2", "--num-instances", "--num-inst", "-np", "-vv", "-x", "--", "-m", "-H"],
 )
-@pytest.mark.parametrize("option", [o for o in OPTIONS if o.kind is not FLAG], ids=str)
+@pytest.mark.parametrize(
+    "option", [o for o in OPTIONS if o.kind is not FLAG], ids=lambda option: option.name
+)
 def test_an_option_is_no_value_of_another_unless_attached(option, value):
     if option.takes_options:  # mpirun's own may have the same names
         parse([f"--{option.name}", value, "true"])
