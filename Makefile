@@ -8,16 +8,19 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
 ALONE := tests/popdist/ tests/popdist_onnx/ tests/popdist_torch/ tests/popdist_tf/
+ONE_OF_EACH := $(addprefix tests/distributed/,test_run.py test_torch_as_written.py \
+	test_onnx_agreement.py test_tf_strategies.py::test_replicas_have_global_ids)
 FEW := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/
 
 # Programs of the environment come first, so that Horovod finds the environment's mpicxx and cmake.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test test-all test-latest test-tf-latest lint format bench docs clean help
+.PHONY: demo test test-fast test-all test-latest test-tf-latest lint format bench docs clean help
 
 help:
 	@echo "make demo         set up, then train on handwritten digits in 2 instances with 4 replicas"
 	@echo "make test         set up what is missing, then check style and types and run all tests"
+	@echo "make test-fast    the unit tests, and one real job of each kind"
 	@echo "make test-all     both of these, with random examples in place of recorded ones; SEED=n repeats"
 	@echo "make test-latest  the same with the newest frameworks, in an environment of its own"
 	@echo "make test-tf-latest  the tests of the TensorFlow adapter alone, in that environment"
@@ -37,6 +40,10 @@ test: $(READY) lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ALONE)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(FEW)
 	$(BIN)/python -m pytest $(filter-out tests/__pycache__/ $(ALONE) $(FEW),$(wildcard tests/*/))
+
+test-fast: $(READY)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(ALONE)
+	$(BIN)/python -m pytest -q $(ONE_OF_EACH)
 
 # What a random example finds becomes an explicit one, so that `make test` has it from then on.
 test-all: export HYPOTHESIS_PROFILE = explore
