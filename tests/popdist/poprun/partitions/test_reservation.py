@@ -92,7 +92,7 @@ def test_a_partition_may_stay_and_is_used_again():
     assert names(take(1)) == ["core0"]
 
 
-def test_other_launchers_are_preferred():
+def test_neighbours_are_preferred():
     take(4, removes=False).release()
     first, second = take(1), take(1)
     first.release()
