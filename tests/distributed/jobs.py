@@ -1,7 +1,8 @@
 """Runs a function on every instance of a real job and returns what each of them answered.
 
-Distributed tests go through `run_job`, which is `popdist.run` with a hard time limit from outside:
-a real poprun over a real mpirun, and nothing left running afterwards.
+Distributed tests go through `run_job`, which is `popdist.run` with a time limit: a real poprun over
+a real mpirun, which shows the Python stacks of all ranks at the limit. Nothing is left running
+afterwards: a second limit from outside ends what poprun has not ended.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from popdist.runner.process import Streams
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = [sys.executable, "-m", "popdist.poprun"]
+_TIME_FOR_STACKS = 30
 
 
 class JobFailedError(AssertionError):
@@ -38,7 +40,7 @@ def run_job(function, *, instances=2, replicas=None, options=(), env=None, timeo
         replicas: Total number of replicas; None for one an instance.
         options: More options for poprun.
         env: Variables that are added to the environment.
-        timeout: Seconds after which the whole job is killed.
+        timeout: Seconds after which poprun shows the stacks of all ranks, and ends the job.
         **kwargs: JSON values passed to the function.
 
     Returns:
@@ -52,11 +54,16 @@ def run_job(function, *, instances=2, replicas=None, options=(), env=None, timeo
             _call_in_plain_values,
             (target, json.dumps(kwargs)),
             {},
-            [f"--num-instances={instances}", f"--num-replicas={replicas}", *map(str, options)],
+            [
+                f"--num-instances={instances}",
+                f"--num-replicas={replicas}",
+                f"--timeout={timeout}",
+                *map(str, options),
+            ],
             environ=_environment(env),
             cwd=str(ROOT),
             streams=Streams(said.extend, said.extend),
-            limit=timeout,
+            limit=timeout + _TIME_FOR_STACKS,
         )
     except PopdistError as error:
         code = getattr(error, "exit_code", 2)
