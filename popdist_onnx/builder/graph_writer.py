@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     from popdist_onnx.types import TensorInfo
 
-DEFAULT_OPSETS = {"ai.onnx": 10, DOMAIN: 1, "ai.onnx.ml": 1}
+# The published names of what a builder takes where a program asks for no opset.
+defaultAiOnnxOpset = 10  # noqa: N816 - published name
+defaultAiGraphcoreOpset = 1  # noqa: N816 - published name
+defaultAiOnnxMlOpset = 1  # noqa: N816 - published name
+
+DEFAULT_OPSETS = {
+    "ai.onnx": defaultAiOnnxOpset,
+    DOMAIN: defaultAiGraphcoreOpset,
+    "ai.onnx.ml": defaultAiOnnxMlOpset,
+}
 """The versions that PopART's builder takes where the program does not say."""
 
 _SHOWN = 40

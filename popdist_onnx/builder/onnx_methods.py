@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx.defs import OpSchema
 
+from popdist._version import __version__
 from popdist_onnx.builder.attributes import Kind
 from popdist_onnx.builder.methods import REQUIRED, Method, OperatorSet, Parameter, make
 from popdist_onnx.errors import NotOnHostError, ValueRangeError
@@ -205,3 +208,64 @@ def getSupportedOperations(includeInternal: bool = False) -> list[OperatorIdenti
     internal = ["GradCopyFromHost", "GradCopyToHost"] if includeInternal else []
     found += [OperatorIdentifier(DOMAIN, name, 1) for name in (*LOWERINGS, *internal)]
     return sorted(found)
+
+
+class OpDefinition(NamedTuple):
+    """What an operator takes and makes.
+
+    Attributes:
+        inputs: The names of its inputs, each with the element types that it may have. Operators of
+            ``ai.graphcore`` name neither: their lowering decides.
+        outputs: The same of its outputs.
+        attributes: The names of its attributes.
+    """
+
+    inputs: dict[str, tuple[str, ...]]
+    outputs: dict[str, tuple[str, ...]]
+    attributes: tuple[str, ...]
+
+
+def getSupportedOperationsDefinition(
+    includeInternal: bool = False,
+) -> dict[OperatorIdentifier, OpDefinition]:
+    """The operators that a model may hold, with what each takes and makes.
+
+    Args:
+        includeInternal: Whether those that only training adds are listed as well.
+
+    Returns:
+        The definition of each operator of `getSupportedOperations`.
+    """
+    from popdist_onnx.builder.graphcore_methods import METHODS
+
+    own = {one.op_type: tuple(each.attribute for each in one.parameters) for one in METHODS}
+    found = {}
+    for one in getSupportedOperations(includeInternal):
+        if one.domain == DOMAIN:
+            found[one] = OpDefinition({}, {}, own.get(one.type, ()))
+            continue
+        schema = onnx.defs.get_schema(one.type, one.version, "")
+        found[one] = OpDefinition(
+            {each.name: tuple(sorted(each.types)) for each in schema.inputs},
+            {each.name: tuple(sorted(each.types)) for each in schema.outputs},
+            tuple(sorted(schema.attributes)),
+        )
+    return found
+
+
+# What is installed.
+
+
+def versionString() -> str:
+    """The version of the installed popdist."""
+    return __version__
+
+
+@cache
+def packageHash() -> str:
+    """A digest of this package's source files, by which a program tells two installations apart."""
+    root = Path(__file__).parents[1]
+    content = sha256()
+    for path in sorted(root.rglob("*.py")):
+        content.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return content.hexdigest()

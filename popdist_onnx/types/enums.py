@@ -221,6 +221,79 @@ class GradientTensorTrackingMethod(IntEnum):
     GradientsOfUserSpecifiedTensors = 2
 
 
+class AccumulateOuterFragmentSchedule(IntEnum):
+    """The order of what runs once per weight update; a host runs one operator after the other."""
+
+    Scheduler = 0
+    Serial = 1
+    OverlapCycleOptimized = 2
+    OverlapMemoryOptimized = 3
+
+
+class AutodiffStitchStrategy(IntEnum):
+    """How a backward sub-graph gets the forward tensors it reads; they are kept here."""
+
+    RecomputeMinimal = 0
+    RecomputeAllNonInputs = 1
+    AddFwdOutputs = 2
+    SafeAddFwdOutputs = 3
+
+
+class BatchSerializationBatchSchedule(IntEnum):
+    """The order of the pieces of a serialised batch; a host computes the batch whole."""
+
+    Scheduler = 0
+    Isomorphic = 1
+    OverlapOnIo = 2
+    OverlapOnCompute = 3
+
+
+class BatchSerializationMethod(IntEnum):
+    """How the pieces of a serialised batch are written; a host computes the batch whole."""
+
+    UnrollDynamic = 0
+    UnrollStatic = 1
+    Loop = 2
+
+
+class BatchSerializationTransformContext(IntEnum):
+    """Where a batch is serialised; a host computes the batch whole."""
+
+    Fwd = 0
+    Bwd = 1
+    Forward = 0
+    Backward = 1
+
+
+class DotCheck(IntEnum):
+    """The moments of compilation at which a graph is drawn; nothing is drawn on a host."""
+
+    Fwd0 = 0
+    Fwd1 = 1
+    Bwd0 = 2
+    PreAlias = 3
+    Final = 4
+
+
+class ExecutionPhaseIOSchedule(IntEnum):
+    """When the tensors of an execution phase are loaded; a host has one phase."""
+
+    Preload = 0
+    OnDemand = 1
+
+
+class ExecutionPhaseSchedule(IntEnum):
+    """The order of transfers and operators of an execution phase; a host has one phase."""
+
+    Interleaving = 0
+    Batch = 1
+    BatchClusteredIO = 2
+
+
+class NumIOTiles(int):
+    """A number of tiles reserved for transfers; a host has no tiles."""
+
+
 class ScatterReduction(Enum):
     """How ``aiGraphcore.scatterreduce`` combines values with the same index."""
 

@@ -6,6 +6,13 @@ import dataclasses
 from typing import Any
 
 from popdist_onnx.types.enums import (
+    AccumulateOuterFragmentSchedule,
+    AutodiffStitchStrategy,
+    BatchSerializationBatchSchedule,
+    BatchSerializationMethod,
+    BatchSerializationTransformContext,
+    ExecutionPhaseIOSchedule,
+    ExecutionPhaseSchedule,
     GradientTensorTrackingMethod,
     Instrumentation,
     MeanReductionStrategy,
@@ -68,6 +75,15 @@ class BatchSerializationSettings(Settings):
     concatOnVirtualGraphChange: bool = stored(True, "join the pieces between IPUs")
     concatOnExecutionPhaseChange: bool = stored(True, "join the pieces between phases")
     concatOnPipelineStageChange: bool = stored(True, "join the pieces between stages")
+    transformContext: BatchSerializationTransformContext = stored(
+        BatchSerializationTransformContext.Fwd, "before or after autodiff"
+    )
+    method: BatchSerializationMethod = stored(
+        BatchSerializationMethod.UnrollDynamic, "how the pieces are written"
+    )
+    batchSchedule: BatchSerializationBatchSchedule = stored(
+        BatchSerializationBatchSchedule.Isomorphic, "the order of the pieces"
+    )
 
 
 @dataclasses.dataclass
@@ -76,6 +92,40 @@ class ExecutionPhaseSettings(Settings):
 
     phases: int = stored(0, "the number of phases; 0 for none")
     stages: int = stored(2, "the groups of IPUs that take turns")
+    weightIOSchedule: ExecutionPhaseIOSchedule = stored(
+        ExecutionPhaseIOSchedule.Preload, "when weights are loaded"
+    )
+    activationIOSchedule: ExecutionPhaseIOSchedule = stored(
+        ExecutionPhaseIOSchedule.Preload, "when activations are loaded"
+    )
+    optimizerStateIOSchedule: ExecutionPhaseIOSchedule = stored(
+        ExecutionPhaseIOSchedule.OnDemand, "when optimizer states are loaded"
+    )
+    accumulatorIOSchedule: ExecutionPhaseIOSchedule = stored(
+        ExecutionPhaseIOSchedule.Preload, "when gradient sums are loaded"
+    )
+    schedule: ExecutionPhaseSchedule = stored(
+        ExecutionPhaseSchedule.Interleaving, "the order of transfers and operators"
+    )
+
+
+@dataclasses.dataclass
+class AccumulateOuterFragmentSettings(Settings):
+    """In which order an IPU runs what it runs once per weight update."""
+
+    schedule: AccumulateOuterFragmentSchedule = stored(
+        AccumulateOuterFragmentSchedule.Serial, "the order"
+    )
+    excludedVirtualGraphs: list = stored(list, "the IPUs that keep the order of the graph")
+
+
+@dataclasses.dataclass
+class AutodiffSettings(Settings):
+    """How backward sub-graphs are made; a host's read the forward tensors, which are kept."""
+
+    stitchStrategy: AutodiffStitchStrategy = stored(
+        AutodiffStitchStrategy.RecomputeAllNonInputs, "how they get the forward tensors"
+    )
 
 
 @dataclasses.dataclass
@@ -135,6 +185,14 @@ class PlacementOptions(Settings):
     replicatedCollectivesSettings: ReplicatedCollectivesSettings = stored(
         ReplicatedCollectivesSettings, "how collectives between replicas are prepared"
     )
+    accumulateOuterFragmentSettings: AccumulateOuterFragmentSettings = stored(
+        AccumulateOuterFragmentSettings, "the order of what runs once per weight update"
+    )
+    autodiffSettings: AutodiffSettings = stored(
+        AutodiffSettings, "how backward sub-graphs get the forward tensors"
+    )
+    enableMergeExchange: bool = stored(True, "merge transfers that stand side by side")
+    groupHostSync: bool = stored(False, "group the transfers from the host at a step's begin")
     numIOTiles: int = stored(0, "tiles reserved for transfers")
     useHostCopyOps: bool = stored(False, "write host transfers into the graph")
     aliasZeroCopy: bool = stored(False, "share memory between sub-graph operands")

@@ -1,9 +1,11 @@
 """The list of what ``popart`` publishes says of this package what is so."""
 
 import dataclasses
+import re
 
 import pytest
 
+import popdist
 import popdist_onnx as popart
 from popdist.sdk.surface import load
 from popdist_onnx.builder.graphcore_methods import METHODS
@@ -35,6 +37,41 @@ def test_every_operator_is_listed():
         operators = {name for name in vars(ai_onnx(opset)) if not name.startswith("_")}
         listed = {name.rpartition(".")[2] for name in LISTED if ".aiOnnx" in name}
         assert operators - {"domain", "version"} <= listed
+
+
+def test_names_of_release_2_2():
+    """Those that A6 of the conformance notes found absent."""
+    assert popart.Builder().aiOnnx.version == popart.defaultAiOnnxOpset == 10
+    options = popart.SessionOptions()
+    options.accumulateOuterFragmentSettings = popart.AccumulateOuterFragmentSettings(
+        popart.AccumulateOuterFragmentSchedule.OverlapMemoryOptimized, [0]
+    )
+    options.autodiffSettings.stitchStrategy = popart.AutodiffStitchStrategy.AddFwdOutputs
+    serialization = options.batchSerializationSettings
+    serialization.method = popart.BatchSerializationMethod.Loop
+    serialization.transformContext = popart.BatchSerializationTransformContext.Forward
+    serialization.batchSchedule = popart.BatchSerializationBatchSchedule.Scheduler
+    options.executionPhaseSettings.schedule = popart.ExecutionPhaseSchedule.Batch
+    options.executionPhaseSettings.weightIOSchedule = popart.ExecutionPhaseIOSchedule.OnDemand
+    options.dotChecks = {popart.DotCheck.Final, popart.DotCheck.Fwd0}
+    options.numIOTiles = popart.NumIOTiles(32)
+    options.enableMergeExchange, options.groupHostSync = False, True
+    assert options.numIOTiles == 32
+    with pytest.raises(popart.popart_exception, match="has no option stitchStrategie"):
+        options.autodiffSettings.stitchStrategie = 1
+    assert popart.versionString() == popdist.__version__
+    assert re.fullmatch("[0-9a-f]{64}", popart.packageHash())
+
+
+def test_operations_are_described_as_onnx_describes_them():
+    found = popart.getSupportedOperationsDefinition()
+    assert list(found) == popart.getSupportedOperations()
+    conv = found[popart.OperatorIdentifier("ai.onnx", "Conv", 11)]
+    assert list(conv.inputs) == ["X", "W", "B"]
+    assert "tensor(float16)" in conv.inputs["X"]
+    assert {"pads", "group", "auto_pad"} < set(conv.attributes)
+    nll = found[popart.OperatorIdentifier("ai.graphcore", "Nll", 1)]
+    assert "ignoreIndex" in nll.attributes
 
 
 def test_names_that_are_close_are_suggested():
