@@ -8,6 +8,7 @@ model that is too large for one message of protobuf is written in the same form.
 from __future__ import annotations
 
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,7 +83,8 @@ def write_model(proto: onnx.ModelProto, tensors: Mapping[str, Array], path: Path
     """Writes a model with other weights; ``path`` may be the file that the model was read from.
 
     Weights of more than a gibibyte go to a file ``<name>.data`` beside the model's. They are
-    written one after the other, so that no second copy is in memory.
+    written one after the other, so that no second copy is in memory. Several processes may write the
+    same path; the last one's file stays.
     """
     model = ir.from_proto(proto)
     initializers = model.graph.initializers
@@ -97,28 +99,47 @@ def write_model(proto: onnx.ModelProto, tensors: Mapping[str, Array], path: Path
             )
             model.graph.register_initializer(value)
         initializers[name].const_value = tensor
-    contents = [one.const_value for one in initializers.values() if one.const_value is not None]
-    new = path.with_name(f".{path.name}.new")
-    total = sum(one.nbytes for one in contents)
+    # A name of this call: all instances of a job may save to the same place at once.
+    new = path.with_name(f".{path.name}.{token_hex(4)}.new")
+    new_data = new.with_name(f"{new.name}.data")
+    try:
+        if _write(model, new, new_data, path):
+            new_data.replace(_data_of(path))
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+        new_data.unlink(missing_ok=True)
+
+
+def _data_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.data")
+
+
+def _write(model: ir.Model, new: Path, new_data: Path, path: Path) -> bool:
+    """Writes the model that will be ``path``; returns whether its weights are in a second file."""
+    contents = [
+        (value, value.const_value)
+        for value in model.graph.initializers.values()
+        if value.const_value is not None
+    ]
+    total = sum(tensor.nbytes for _, tensor in contents)
     if total <= INLINE_UP_TO:
-        for value in initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
+        for value, tensor in contents:
+            if isinstance(tensor, ir.ExternalTensor):
+                value.const_value = ir.Tensor(tensor.numpy(), name=value.name)
         written = ir.to_proto(model)
         if total <= TYPED_UP_TO:
             use_typed_fields(written)
         onnx.save(written, new)
-    else:
-        data, new_data = f"{path.name}.data", new.with_name(f"{new.name}.data")
-        ir.save(model, new, external_data=new_data.name)
-        written = onnx.load(new, load_external_data=False)
-        for initializer in written.graph.initializer:
-            for entry in initializer.external_data:
-                if entry.key == "location":
-                    entry.value = data
-        onnx.save(written, new)
-        new_data.replace(path.with_name(data))
-    new.replace(path)
+        return False
+    ir.save(model, new, external_data=new_data.name)
+    written = onnx.load(new, load_external_data=False)
+    for initializer in written.graph.initializer:
+        for entry in initializer.external_data:
+            if entry.key == "location":
+                entry.value = _data_of(path).name
+    onnx.save(written, new)
+    return True
 
 
 def _bytes(tensor: onnx.TensorProto) -> int:

@@ -1,6 +1,7 @@
 """Weights in files of their own: mapped, trained, written again; and 3 GB of them, on request."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,17 @@ def test_few_external_data_are_read_at_once(tmp_path):
     found = trained(path).weights
     for name, expected in zip(found, wanted, strict=True):
         np.testing.assert_allclose(found[name], expected, atol=1e-6)
+
+
+def test_all_instances_of_a_job_may_save_to_one_path(tmp_path):
+    trainer = trained(written(tmp_path))
+    path = tmp_path / "trained.onnx"
+    with ThreadPoolExecutor(4) as writers:  # what they write is of more than one system call
+        for one in [writers.submit(trainer.save, path) for _ in range(40)]:
+            one.result()
+    for weight in onnx.load(path).graph.initializer:
+        np.testing.assert_array_equal(numpy_helper.to_array(weight), trainer.weights[weight.name])
+    assert [one.name for one in tmp_path.iterdir() if one.name.endswith(".new")] == []
 
 
 def test_data_outside_the_models_folder_are_refused(tmp_path, monkeypatch):
