@@ -83,8 +83,8 @@ def write_model(proto: onnx.ModelProto, tensors: Mapping[str, Array], path: Path
     """Writes a model with other weights; ``path`` may be the file that the model was read from.
 
     Weights of more than a gibibyte go to a file ``<name>.data`` beside the model's. They are
-    written one after the other, so that no second copy is in memory. Several processes may write the
-    same path; the last one's file stays.
+    written one after the other, so that no second copy is in memory. Several processes may write
+    the same path; the last one's file stays.
     """
     model = ir.from_proto(proto)
     initializers = model.graph.initializers
