@@ -14,11 +14,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from popdist_onnx.errors import poplar_exception, poplar_runtime_error
-from popdist_onnx.runtime.state import Buffer, reshaped
+from popdist_onnx.runtime.graph_reader import Spec
+from popdist_onnx.runtime.state import Buffer, empty, reshaped
 from popdist_onnx.runtime.wiring import overwritable
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from popdist_onnx.runtime.graph_reader import Reading
     from popdist_onnx.runtime.stages import Stage
@@ -88,18 +89,23 @@ _ORT_IR_VERSION = 10
 in a file, and no stage says more."""
 
 
-def extract(reading: Reading, stage: Stage, *, extra: Sequence[str] = ()) -> onnx.ModelProto:
-    """Builds a stage's model; ``extra`` tensors become further outputs."""
+def extract(
+    reading: Reading, stage: Stage, *, extra: Sequence[str] = (), summed: Sequence[str] = ()
+) -> onnx.ModelProto:
+    """Builds a stage's model; it also returns ``extra`` tensors, and sums of ``summed`` ones."""
     constants = [reading.constants[name] for name in stage.reads if name in reading.constants]
     # Every stage gets its own copy of a constant, which costs nothing and is folded there.
     nodes = [ir.to_proto(node) for value in constants if (node := value.producer())]
     nodes += [ir.to_proto(reading.steps[i].node) for i in stage.steps]
-    outputs = dict.fromkeys((*stage.writes, *extra))
+    outputs = [_info(reading, name) for name in dict.fromkeys((*stage.writes, *extra))]
+    for dtype, terms in summed_types(reading, summed).items():
+        nodes += _sum(reading, terms, dtype)
+        outputs.append(onnx.helper.make_tensor_value_info(_total(dtype), int(dtype), []))
     graph = onnx.helper.make_graph(
         nodes,
         "stage",
         [_info(reading, name) for name in stage.reads if name not in reading.constants],
-        [_info(reading, name) for name in outputs],
+        outputs,
         [_tensor(value) for value in constants if value.producer() is None],
     )
     model = reading.model
@@ -110,6 +116,32 @@ def extract(reading: Reading, stage: Stage, *, extra: Sequence[str] = ()) -> onn
     return onnx.helper.make_model(
         graph, opset_imports=opsets, ir_version=min(model.ir_version, _ORT_IR_VERSION)
     )
+
+
+def summed_types(reading: Reading, names: Sequence[str]) -> dict[ir.DataType, list[str]]:
+    """Tensors to sum by the type of their sum: half precision would overflow."""
+    found: dict[ir.DataType, list[str]] = {}
+    for name in names:
+        wide = reading.spec(name).dtype == ir.DataType.DOUBLE
+        found.setdefault(ir.DataType.DOUBLE if wide else ir.DataType.FLOAT, []).append(name)
+    return found
+
+
+def _total(dtype: ir.DataType) -> str:
+    return f"popdist.sum/{dtype.name}"
+
+
+def _sum(reading: Reading, names: Sequence[str], dtype: ir.DataType) -> Iterator[onnx.NodeProto]:
+    """Nodes that sum all elements of tensors."""
+    parts = []
+    for i, name in enumerate(names):
+        wide, part = name, f"{_total(dtype)}/{i}"
+        if reading.spec(name).dtype != dtype:
+            wide = f"{part}/wide"
+            yield onnx.helper.make_node("Cast", [name], [wide], to=int(dtype))
+        yield onnx.helper.make_node("ReduceSum", [wide], [part], keepdims=0)
+        parts.append(part)
+    yield onnx.helper.make_node("Sum", parts, [_total(dtype)])
 
 
 def _tensor(value: ir.Value) -> onnx.TensorProto:
@@ -151,21 +183,33 @@ class Compiled:
         wiring: The stage, and where its tensors lie.
         execution: How to run it.
         states: State tensors that the stage may overwrite if that is safe.
+        summed: Outputs whose elements are summed, to see whether all are finite.
 
     Attributes:
         overwritable: State tensors that the stage may overwrite.
+        sums: After a run the sums of all elements of ``summed`` outputs, one for each type.
 
     Raises:
         poplar_exception: ONNX Runtime does not take the stage.
     """
 
     def __init__(
-        self, reading: Reading, wiring: Wiring, execution: Execution, states: Sequence[str]
+        self,
+        reading: Reading,
+        wiring: Wiring,
+        execution: Execution,
+        states: Sequence[str],
+        summed: Sequence[str] = (),
     ) -> None:
         self.wiring = wiring
+        self._sums = {
+            _total(dtype): empty(Spec(_total(dtype), dtype, ()))
+            for dtype in summed_types(reading, summed)
+        }
+        self.sums = [buffer.array for buffer in self._sums.values()]
         self._specs = {name: reading.spec(name) for name in wiring.fixed_outputs}
         self.overwritable: frozenset[str] = frozenset()
-        model = extract(reading, wiring.stage).SerializeToString()
+        model = extract(reading, wiring.stage, summed=summed).SerializeToString()
         try:
             if not states:
                 self._session = make_session(model, execution)
@@ -209,6 +253,8 @@ class Compiled:
             for name in self.wiring.fixed_outputs:
                 buffer = reshaped(locate(name, write=True), self._specs[name])
                 binding.bind_ortvalue_output(name, buffer.value)
+            for name, buffer in self._sums.items():
+                binding.bind_ortvalue_output(name, buffer.value)
         for name, buffer in inputs.items():
             binding.bind_ortvalue_input(name, buffer.value)
         for name, buffer in outputs.items():
@@ -228,7 +274,7 @@ class Compiled:
         if not self.wiring.allocated:
             return {}
         # Outputs come back in the order in which they were first bound.
-        bound = [*self.wiring.fixed_outputs, *outputs, *self.wiring.allocated]
+        bound = [*self.wiring.fixed_outputs, *self._sums, *outputs, *self.wiring.allocated]
         made = dict(zip(bound, binding.get_outputs(), strict=True))
         return {name: Buffer(made[name].numpy(), made[name]) for name in self.wiring.allocated}
 

@@ -6,6 +6,7 @@ finite.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +21,7 @@ from popdist_onnx.runtime.state import Array, Buffer, State, empty, wrap
 from popdist_onnx.runtime.wiring import divide, gradients, overwritable_states, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from popdist_onnx.runtime.compiled import Execution
     from popdist_onnx.runtime.graph_reader import Reading
@@ -51,11 +52,42 @@ def is_finite(array: Array) -> bool:
     return bool(np.isfinite(array).all())
 
 
+def checked_outputs(reading: Reading, wiring: Wiring) -> list[str]:
+    """The outputs of a stage that show whether all of it is finite.
+
+    Those are complete gradients, weights, and what changes with a micro-batch. Optimizer state is
+    left out: what is not finite in it comes from a gradient, which a weight shows as well, or from
+    its own overflow (see `Engine._check_next_state`).
+    """
+    states = [s for s, update in reading.states.items() if not update or _is_weight(s)]
+    shown = {names.updated(state) for state in states} | set(wiring.stage.complete)
+    return [
+        name
+        for name in wiring.fixed_outputs
+        if name in shown and reading.spec(name).dtype.is_floating_point()
+    ]
+
+
+def _is_weight(name: str) -> bool:
+    return names.reserved_prefix(name) is None
+
+
 def blame(
-    reading: Reading, wiring: Wiring, execution: Execution, located: Callable[[str], Buffer]
+    reading: Reading,
+    wiring: Wiring,
+    execution: Execution,
+    located: Callable[[str], Buffer],
+    overwritten: Collection[str],
 ) -> popart_runtime_error:
-    """Computes a stage again; the error names the first tensor that is not finite."""
+    """Computes a stage again; the error names the first tensor that is not finite.
+
+    Of ``overwritten`` states the stage has changed the content: zeros stand for it.
+    """
     inputs = {name: located(name) for name in wiring.stage.reads if name not in reading.constants}
+    for name in overwritten:
+        if name in inputs:
+            zeros = np.zeros_like(inputs[name].array)
+            inputs[name] = wrap(zeros, reading.spec(name))
     for name, buffer in inputs.items():
         if not all_finite([buffer.array]):
             return _error(name, buffer.array, "it came into the step like that")
@@ -272,13 +304,18 @@ class Engine:
         self._stages: list[Compiled] = []
         for index, wiring in enumerate(wire(reading, stages, anchors, self.data_inputs)):
             progress(index, len(stages))
-            # A check for finite numbers computes a stage again, so its inputs must not be
-            # overwritten.
-            states = [] if check_finite else overwritable_states(reading, stages, index)
-            self._stages.append(Compiled(reading, wiring, execution, states))
+            states = overwritable_states(reading, stages, index)
+            summed: list[str] = []
+            if check_finite:
+                # A stage that is not finite is computed again, from weights as they were before.
+                states = [state for state in states if not _is_weight(state)]
+                summed = checked_outputs(reading, wiring)
+            self._stages.append(Compiled(reading, wiring, execution, states, summed))
         progress(len(stages), len(stages))
         in_place = frozenset().union(*(stage.overwritable for stage in self._stages))
         self.state = State(reading, in_place, self.layout.replicas)
+        floats = [n for n in self.state.names if _is_float(self.state.read(n))]
+        self._unchecked = itertools.cycle([n for n in floats if not _is_weight(n)])
         early = {n for stage in self._stages for n in (*stage.wiring.direct, *stage.wiring.copied)}
         self._echoed = [n for n in anchors if n in self.data_inputs or n in self.masks.buffers]
         self._late = [name for name in anchors if name not in {*early, *self._echoed}]
@@ -320,6 +357,8 @@ class Engine:
             if stage.wiring.stage.update:
                 self._run(stage, 0, {}, {})
         self.state.end_update()
+        if self._check_finite:
+            self._check_next_state()
         for run in range(self.layout.runs):
             for anchor in self._late:
                 np.copyto(port.target(run, anchor), self._value(anchor, run))
@@ -364,7 +403,10 @@ class Engine:
         locate = partial(self._locate, replica=replica, update=stage.wiring.stage.update)
         given = data | {name: self._memory[name] for name in stage.wiring.borrowed}
         self._memory |= stage.run(self.state.situation(replica), locate, given, direct)
-        if self._check_finite:
+        if self._check_finite and not all_finite(
+            [*stage.sums, *(buffer.array for buffer in direct.values())]
+        ):
+            # The sum of finite numbers may overflow.
             written = [locate(name, write=True).array for name in stage.wiring.fixed_outputs]
             if not all_finite([*written, *(buffer.array for buffer in direct.values())]):
                 raise blame(
@@ -372,7 +414,14 @@ class Engine:
                     stage.wiring,
                     self._execution,
                     lambda name: given.get(name) or locate(name, write=False),
+                    stage.overwritable,
                 )
+
+    def _check_next_state(self) -> None:
+        """Checks one optimizer state, another one after each update."""
+        name = next(self._unchecked, None)
+        if name is not None and not is_finite(array := self.state.read(name)):
+            raise _error(name, array, "a gradient was so large that the update overflowed")
 
     def _locate(self, name: str, *, replica: int, update: bool, write: bool) -> Buffer:
         """The memory of a tensor that the host does not bring."""

@@ -248,6 +248,54 @@ def test_numbers_that_are_not_finite_name_the_first_tensor():
     step(huge)  # without the option a step runs through
 
 
+def test_an_accumulated_gradient_that_is_not_finite_names_the_first_tensor():
+    huge = data()
+    huge["target"] = np.concatenate([huge["target"], huge["target"]], 1)
+    huge["x"] = np.concatenate([huge["x"], huge["x"]], 1)
+    huge["target"][-1, -1] = 1e200
+    with refused(r"Tensor squares is not finite: the first one, made by Mul"):
+        step(
+            huge,
+            enableFloatingPointChecks=True,
+            enableGradientAccumulation=True,
+            accumulationFactor=2,
+        )
+
+
+def steep(optimizer, gradient, dtype="FLOAT", steps=3):
+    """Runs a session whose only weight has the given gradient in each of its elements."""
+    builder = popart.Builder()
+    kind = {"FLOAT": np.float32, "FLOAT16": np.float16}[dtype]
+    x = builder.addInputTensor(dtype, [4], "x")
+    w = builder.addInitializedInputTensor(np.ones(4, kind), "w")
+    loss = builder.aiGraphcore.identityloss([builder.aiOnnx.mul([w, x])], popart.ReductionType.Sum)
+    options = popart.SessionOptions()
+    options.enableFloatingPointChecks = True
+    model, flow = (
+        builder.getModelProto(),
+        popart.DataFlow(steps, {loss: popart.AnchorReturnType("All")}),
+    )
+    made = popart.TrainingSession(model, flow, loss, optimizer, CPU, userOptions=options)
+    made.prepareDevice()
+    made.weightsFromHost()
+    fed = np.full((steps, 4), gradient, kind)
+    made.run(popart.PyStepIO({"x": fed}, made.initAnchorArrays()))
+
+
+def test_optimizer_state_that_overflows_is_named():
+    # The second moment is infinite then, and divides every later update to nothing.
+    with refused("Tensor Accl2___w is not finite: a gradient was so large"):
+        steep(popart.Adam({"defaultLearningRate": (1e-3, False)}), 1e25)
+
+
+def test_ordinary_numbers_whose_sum_overflows_are_finite():
+    steep(popart.SGD({"defaultLearningRate": (2e3, False)}), -10, "FLOAT16", steps=1)
+    far = popart.SGD({"defaultLearningRate": (1e8, False)})
+    steep(far, -1e30, steps=1)
+    with refused("is not finite: the first one, made by Mul"):
+        steep(far, -1e30, steps=2)
+
+
 def test_a_failed_step_leaves_the_weights_alone():
     made = ready(enableFloatingPointChecks=True)
     huge = data()
