@@ -65,6 +65,7 @@ class Executor(ABC):
         _require_module(self._user_model)
         given._freeze()  # noqa: SLF001 - what freezing is for
         self._options = given.resolved(default_output)
+        self._placement = self._options.placement  # computed anew at each access
         self._batching = Batching.of(self._options)
         self._trains = trains
         # Programs switch their module between train and eval; a live wrapper keeps its own flags.
@@ -240,7 +241,7 @@ class Executor(ABC):
         if self._replicas is None:
             return list(self._loaded_replicas)
         compiled = self._replicas
-        return replicas.rows(compiled.streams, compiled.model.buffers, self._options.placement)
+        return replicas.rows(compiled.streams, compiled.model.buffers, self._placement)
 
     def load_replica_state(self, rows: list[dict[str, Any]]) -> None:
         """Restores the local replicas from states of `replica_state`, at once or on the first call.
@@ -251,7 +252,7 @@ class Executor(ABC):
         Raises:
             CheckpointError: They are of a job of another number of replicas.
         """
-        self._loaded_replicas = replicas.of_this_process(rows, self._options.placement)
+        self._loaded_replicas = replicas.of_this_process(rows, self._placement)
         if self._replicas is not None:
             self._restore(self._replicas)
 
@@ -417,7 +418,7 @@ class Executor(ABC):
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         device = choose(self._options)
         arguments = self._arguments(args, kwargs, device)
-        here = self._options.placement
+        here = self._placement
         model = DeviceModel(
             self._user_model,
             self._training_flags,

@@ -136,6 +136,9 @@ def require_same(expected: Signature, seen: Signature) -> None:
     )
 
 
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
 def _bound(
     signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Callable[[dict[str, Any]], tuple[Any, Any]]]:
@@ -150,6 +153,14 @@ def _bound(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise _refused(signature, args, kwargs, str(error)) from error
+
+    if not any(parameter.kind in _VARIADIC for parameter in signature.parameters.values()):
+        # `BoundArguments` would work this out anew in each micro-batch.
+        given = [name for name in bound.arguments if name not in kwargs]
+        return bound.arguments, lambda named: (
+            tuple(named[name] for name in given),
+            {name: named[name] for name in kwargs},
+        )
 
     def call(named: dict[str, Any]) -> tuple[Any, Any]:
         made = inspect.BoundArguments(signature, named)  # a dict will do

@@ -228,7 +228,7 @@ class ReplicaBuffers:
             self._active = index
             for position, part in enumerate(self._parts):
                 buffers = _buffers(part)
-                if buffers or taken[position]:
+                if (buffers or taken[position]) and not _empty(buffers, taken[position]):
                     left[position] = {n: _Held.of(value) for n, value in buffers.items()}
                     if index == HOST:
                         # Buffers that forward has registered exist for the program at once.
@@ -354,6 +354,15 @@ class ReplicaBuffers:
                 placed = {name: one.place() for name, one in held.items()}
             buffers.clear()
             buffers.update(placed)
+
+
+def _empty(buffers: dict[str, torch.Tensor | None], other: dict[str, _Held]) -> bool:
+    """Whether both name the same buffers, and none has values, as in losses without weights."""
+    return (
+        all(value is None for value in buffers.values())
+        and all(held.values is None for held in other.values())
+        and buffers.keys() == other.keys()
+    )
 
 
 def _buffers(part: nn.Module) -> dict[str, torch.Tensor | None]:

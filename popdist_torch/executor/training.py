@@ -200,9 +200,8 @@ class TrainingExecutor(Executor):
         """Applies the changes that the program has made since the last call."""
         optimizer, weights = self._driver(), self._require_compiled().model.weights
         optimizer.require_constants()
-        known = {id(parameter) for parameter in weights.parameters}
         for index, parameter in enumerate(optimizer.parameters()):
-            if id(parameter) not in known:
+            if not weights.has(parameter):
                 weights.add(f"parameter {index} of the optimizer", parameter)
                 self._follow()
 
@@ -237,7 +236,7 @@ class TrainingExecutor(Executor):
         reduction = self._options.Training.accumulation_and_replication_reduction_type
         if reduction == ReductionType.Sum:
             return 1
-        return self._batching.accumulation * self._options.placement.total_replicas
+        return self._batching.accumulation * self._placement.total_replicas
 
     def _choose_reduction(self) -> None:
         """Uses a running mean for half-precision accumulators, as PopTorch does."""
@@ -266,7 +265,7 @@ class TrainingExecutor(Executor):
     def _started(self, compiled: Replicas, trained: list[nn.Parameter]) -> Training:
         """Prepares updates of some parameters; in a job every instance does so at the same call."""
         first = self._training is None
-        here, weights = self._options.placement, compiled.model.weights
+        here, weights = self._placement, compiled.model.weights
         if not trained and any(p.requires_grad for p in self._user_model.parameters()):
             raise OptimizerError(
                 "PD306",
@@ -309,7 +308,7 @@ class TrainingExecutor(Executor):
     def _gradients(
         self, trained: list[nn.Parameter], divisor: float, horovod: Any, label: str
     ) -> Gradients:
-        here, weights = self._options.placement, self._require_compiled().model.weights
+        here, weights = self._placement, self._require_compiled().model.weights
         if not trained:
             return Gradients(trained, divisor)
         if self._placement_invariant:
@@ -326,7 +325,7 @@ class TrainingExecutor(Executor):
 
     def _facts(self, compiled: Replicas, optimizer: DeviceOptimizer) -> list[int]:
         """The numbers of ``_FACTS``, which must be equal on all instances."""
-        if self._options.placement.num_processes == 1:
+        if self._placement.num_processes == 1:
             return []
         weights = compiled.model.weights
         names = [weights.name_of(parameter) for parameter in self._trained()]
@@ -343,7 +342,7 @@ class TrainingExecutor(Executor):
 
     def _require_possible(self, trained: list[nn.Parameter]) -> None:
         """Refuses hooks that see one replica's part of a gradient as if it were all of it."""
-        if self._batching.accumulation * self._options.placement.total_replicas == 1:
+        if self._batching.accumulation * self._placement.total_replicas == 1:
             return
         own = 1 if isinstance(self._training and self._training.gradients, SharedGradients) else 0
         for parameter in trained:

@@ -98,6 +98,10 @@ class Weights:
                 if type(parameter) is not kind:
                     parameter.__class__ = kind
 
+    def has(self, parameter: nn.Parameter) -> bool:
+        """Whether it is one of the parameters."""
+        return id(parameter) in self._names_by_identity
+
     def name_of(self, parameter: nn.Parameter) -> str:
         """The name of a parameter."""
         return self._names_by_identity[id(parameter)]
