@@ -11,6 +11,8 @@ from popdist_onnx.gradients.registry import At, gradient
 from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from popdist_onnx.graph.tensor import Tensor
 
 _INT64 = 7
@@ -153,8 +155,16 @@ def _gather_nd(at: At) -> Tensor:
 def _scatter_elements(at: At) -> list[Tensor | None]:
     tape, indices, axis = at.tape, at.input(1), at.get("axis", 0)
     reduction = at.get("reduction", "none")
+    if reduction in ("max", "min"):
+        return _shared_by_extremes(
+            at,
+            lambda one: tape.GatherElements(one, indices, axis=axis),
+            lambda base, ones: tape.ScatterElements(
+                base, indices, ones, axis=axis, reduction="add"
+            ),
+        )
     if reduction not in ("none", "add"):
-        raise at.refused(f"reduction {reduction!r}", "use reduction 'none' or 'add'")
+        raise at.refused(f"reduction {reduction!r}", "use reduction none, add, max or min")
     taken = tape.GatherElements(at.g, indices, axis=axis)
     if reduction == "add":
         return [at.g, None, taken]
@@ -166,12 +176,29 @@ def _scatter_elements(at: At) -> list[Tensor | None]:
 def _scatter_nd(at: At) -> list[Tensor | None]:
     tape, indices = at.tape, at.input(1)
     reduction = at.get("reduction", "none")
+    if reduction in ("max", "min"):
+        return _shared_by_extremes(
+            at,
+            lambda one: tape.GatherND(one, indices),
+            lambda base, ones: tape.ScatterND(base, indices, ones, reduction="add"),
+        )
     if reduction not in ("none", "add"):
-        raise at.refused(f"reduction {reduction!r}", "use reduction 'none' or 'add'")
+        raise at.refused(f"reduction {reduction!r}", "use reduction none, add, max or min")
     taken = tape.GatherND(at.g, indices)
     if reduction == "add":
         return [at.g, None, taken]
     return [tape.ScatterND(at.g, indices, shape_ops.zeros(at.input(2))), None, taken]
+
+
+def _shared_by_extremes(
+    at: At, gather: Callable[[Tensor], Tensor], add: Callable[[Tensor, Tensor], Tensor]
+) -> list[Tensor | None]:
+    """Equal extremes of a place share its gradient, as in torch's ``scatter_reduce``."""
+    tape, y, g = at.tape, at.output(0), wide(at.g)
+    base = tape.Cast(tape.Equal(at.x, y), to=g.dtype)
+    updates = tape.Cast(tape.Equal(at.input(2), gather(y)), to=g.dtype)
+    share = g / tape.Max(add(base, updates), 1.0)
+    return [narrow(base * share, at.x), None, narrow(updates * gather(share), at.x)]
 
 
 @gradient("TopK", inputs=(0,))
@@ -186,13 +213,13 @@ def _compress(at: At) -> Tensor:
     shape = tape.Shape(at.x)
     count = tape.ReduceProd(shape, keepdims=0)
     zero, one = np.asarray(0, np.int64), np.asarray(1, np.int64)
-    positions = tape.Reshape(tape.Range(zero, count, one), shape)
+    positions = tape.Reshape(tape.Range(zero, count, one), shape, allowzero=1)
     axis = at.node.attributes.get("axis")
     chosen = tape.Compress(positions, at.input(1), axis=None if axis is None else axis.value)
     flat = tape.Reshape(shape_ops.zeros(at.x), [-1])
     rows = tape.Reshape(chosen, [-1])
     filled = tape.ScatterElements(flat, rows, tape.Reshape(at.g, [-1]), axis=0)
-    return tape.Reshape(filled, shape)
+    return tape.Reshape(filled, shape, allowzero=1)
 
 
 @gradient("OneHot", inputs=(2,))

@@ -107,11 +107,11 @@ def _slice_back_at_run_time(at: At) -> Tensor:
     tape = at.tape
     shape = tape.Shape(at.x)
     count = tape.ReduceProd(shape, keepdims=0)
-    positions = tape.Reshape(tape.Range(_int(0), count, _int(1)), shape)
+    positions = tape.Reshape(tape.Range(_int(0), count, _int(1)), shape, allowzero=1)
     taken = tape.Reshape(tape.Slice(positions, *at.node.inputs[1:]), [-1])
     zeros = tape.Reshape(shape_ops.zeros(at.x), [-1])
     filled = tape.ScatterElements(zeros, taken, tape.Reshape(at.g, [-1]), axis=0)
-    return tape.Reshape(filled, shape)
+    return tape.Reshape(filled, shape, allowzero=1)
 
 
 def _int(number: int) -> np.ndarray[tuple[()], np.dtype[np.int64]]:

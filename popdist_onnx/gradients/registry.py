@@ -323,7 +323,7 @@ WITHOUT_FLOAT64 = frozenset(
         *("Conv", "ConvTranspose"),
         *("InstanceNormalization", "LRN", "MeanVarianceNormalization"),
         *("GRU", "LSTM", "RNN"),
-        "Mean",
+        *("Mean", "NonZero", "Hardmax", "Atan2", "MultiConv"),
     }
 )
 """Operators that the runtime cannot train in float64 (ONNX Runtime 1.31, tried one by one)."""

@@ -77,9 +77,12 @@ def replace_uses(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
     if is_output is not None and not is_output():
         # Most values are no outputs, and graphs are long.
         return
-    for index, output in enumerate(graph.outputs):
-        if output is old:
-            graph.outputs[index] = new
+    places = [index for index, output in enumerate(graph.outputs) if output is old]
+    for index in places:
+        graph.outputs[index] = new
+    if places:
+        # A value is an output of one graph only.
+        return
     for user in graph:
         for inner in subgraphs(user):
             replace_uses(inner, old, new)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from popdist_onnx.graph import resampling
+from popdist_onnx.graph import resampling, shape_ops
 from popdist_onnx.graph.compat import captured, replace_inside, replace_uses, subgraphs
 from popdist_onnx.graph.inference import (
     RECURRENT,
@@ -318,6 +318,27 @@ def _lrn(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     padded = tape.Pad(x * x, around)
     parts = [tape.Slice(padded, [one], [one + x.dims[1]], [1]) for one in range(size)]
     return [x / (tape.Sum(*parts) * alpha + bias) ** beta]
+
+
+@_form("SpaceToDepth", "DepthToSpace")
+def _space_and_depth(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """Blocks of integers, which the kernel does not move."""
+    x = tape.wrap(node.inputs[0])  # type: ignore[arg-type]
+    if x.dtype.is_floating_point() or not x.static:
+        return None
+    n, c, h, w = x.shape
+    size = node.attributes.get_int("blocksize", 1)
+    if node.op_type == "SpaceToDepth":
+        parts = shape_ops.reshaped(x, [n, c, h // size, size, w // size, size])
+        moved = tape.Transpose(parts, perm=[0, 3, 5, 1, 2, 4])
+        return [shape_ops.reshaped(moved, [n, c * size * size, h // size, w // size])]
+    rest = c // (size * size)
+    if node.attributes.get_string("mode", "DCR") == "DCR":
+        parts, perm = shape_ops.reshaped(x, [n, size, size, rest, h, w]), [0, 3, 4, 1, 5, 2]
+    else:
+        parts, perm = shape_ops.reshaped(x, [n, rest, size, size, h, w]), [0, 1, 4, 2, 5, 3]
+    moved = tape.Transpose(parts, perm=perm)
+    return [shape_ops.reshaped(moved, [n, rest, h * size, w * size])]
 
 
 # PopART's indices have 32 bits.

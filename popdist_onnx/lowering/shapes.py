@@ -28,7 +28,9 @@ def reshape(op: Operation) -> Tensor:
 def reverse(op: Operation) -> Tensor:
     """A slice with steps of -1."""
     (x,) = op.inputs
-    axes = axes_of(op, "dimensions", x.rank)
+    # ONNX Runtime's kernel makes an element where there is none to walk back over.
+    known = x.dims or ()
+    axes = [axis for axis in axes_of(op, "dimensions", x.rank) if known[axis] not in (0, 1)]
     if not axes:
         return op.tape.Identity(x)
     starts, ends = [-1] * len(axes), [_TO_THE_START] * len(axes)
@@ -243,13 +245,22 @@ def scatter_reduce(op: Operation) -> Tensor:
     def scatter(base: Tensor, updates: Tensor, how: str) -> Tensor:
         return tape.ScatterElements(base, indices, updates, axis=axis, reduction=how)
 
-    if start is None:
-        start = _filled(op, shape, 0, values.dtype)
-        if name != "Sum":
-            # Zero is no neutral element of a maximum: the base is filled with values of the
-            # updates.
-            start = scatter(start, values, "none")
-    result = scatter(start, values, _REDUCTIONS[name])
+    if start is None and name != "Sum":
+        # Zero is no neutral element of a maximum.
+        info = np.finfo if values.dtype.is_floating_point() else np.iinfo
+        ends = info(values.dtype.numpy())
+        end = np.asarray(ends.min if name == "Max" else ends.max).item()
+        lowest = _filled(op, shape, end, values.dtype)
+        zeros, ones = (
+            tape.constant(np.full(one, number, np.int64))
+            for one, number in ((shape, 0), (values.shape, 1))
+        )
+        covered = tape.Cast(scatter(zeros, ones, "none"), to=ir.DataType.BOOL)
+        extremes = scatter(lowest, values, _REDUCTIONS[name])
+        result = tape.Where(covered, extremes, tape.scalar(0, values.dtype))
+    else:
+        start = _filled(op, shape, 0, values.dtype) if start is None else start
+        result = scatter(start, values, _REDUCTIONS[name])
     return tape.Cast(result, to=dtype) if dtype in _HALF else result
 
 

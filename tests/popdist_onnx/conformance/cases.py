@@ -43,6 +43,10 @@ class Case:
         tolerance: Relative to the largest element.
         read: Which outputs are compared; None takes all.
         fixed: Which floating-point inputs are constants of the graph.
+        domain: The operator's domain.
+        dtype: The type of its floating-point inputs.
+        by_differences: Whether the slope is that of differences of the forward function, because
+            torch's own gradient is another one.
     """
 
     op_type: str
@@ -57,6 +61,9 @@ class Case:
     tolerance: float = 3e-5
     read: Sequence[int] | None = None
     fixed: Sequence[int] = ()
+    domain: str = ""
+    dtype: str = "float32"
+    by_differences: bool = False
 
 
 def pairs(**values: Sequence[Any]) -> Iterator[dict[str, Any]]:

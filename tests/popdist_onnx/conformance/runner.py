@@ -6,8 +6,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from popdist_onnx.gradients import load_rules
@@ -28,8 +29,11 @@ load_rules()
 STEP = 1e-5
 
 
+_HALF_TOLERANCE, _DOUBLE_TOLERANCE = 2e-3, 1e-6
+
+
 def _floating(array: Any) -> bool:
-    return array is not None and array.dtype == np.float32
+    return array is not None and array.dtype.kind == "f"
 
 
 def wanted(case: Case) -> list[int]:
@@ -37,6 +41,17 @@ def wanted(case: Case) -> list[int]:
     if not case.slope:
         return []
     return [i for i, one in enumerate(case.inputs) if _floating(one) and i not in case.fixed]
+
+
+def _fed(case: Case, place: int, opset: int) -> bool:
+    """Whether an input comes at run time: a node of constants would be computed while loading."""
+    if case.domain or case.op_type in _OF_SHAPES or place in case.fixed:
+        return False
+    formal = onnx.defs.get_schema(case.op_type, opset, "").inputs
+    return formal[min(place, len(formal) - 1)].type_str == formal[0].type_str
+
+
+_OF_SHAPES = {"ConstantOfShape", "Range", "Expand"}
 
 
 def run(cases: Sequence[Case], opset: int) -> list[tuple[list[Any], list[Any]]]:
@@ -58,18 +73,16 @@ def run(cases: Sequence[Case], opset: int) -> list[tuple[list[Any], list[Any]]]:
             names.append(name)
             if array is None:
                 continue
-            if place in wanted(case):
+            if place in wanted(case) or _fed(case, place, opset):
                 feeds[name] = array
                 kind = helper.np_dtype_to_tensor_dtype(array.dtype)
                 values.append(helper.make_tensor_value_info(name, kind, array.shape))
-                sources.append(name)
+                sources += [name] if place in wanted(case) else []
             else:
                 tensor = numpy_helper.from_array(array)
                 nodes.append(helper.make_node("Constant", [], [name], value=tensor))
         outputs = [f"{number}.out{place}" for place in range(case.outputs)]
-        nodes.append(
-            helper.make_node(case.op_type, names, outputs, name=f"{number}", **case.attributes)
-        )
+        nodes.append(_node(case, names, outputs, f"{number}"))
         ends += outputs
         for place, factors in weighed[number].items():
             tensor = numpy_helper.from_array(factors.astype(np.float32))
@@ -91,7 +104,8 @@ def run(cases: Sequence[Case], opset: int) -> list[tuple[list[Any], list[Any]]]:
         nodes.append(helper.make_node("Sum", parts, ["loss"]))
         graph_outputs.append(helper.make_tensor_value_info("loss", TensorProto.FLOAT, []))
     graph = helper.make_graph(nodes, "cases", values, graph_outputs, initializers)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.graphcore", 1)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     model = lower(load(proto), keep=differentiable("ai.graphcore"))
     if parts:
         model = lower(autodiff(set_loss(model, "loss"), outputs=sources))
@@ -106,17 +120,27 @@ def run(cases: Sequence[Case], opset: int) -> list[tuple[list[Any], list[Any]]]:
     return results
 
 
+def _node(case: Case, names: list[str], outputs: list[str], name: str) -> NodeProto:
+    node = helper.make_node(case.op_type, names, outputs, name=name, domain=case.domain)
+    for key, value in case.attributes.items():
+        kind = AttributeProto.INTS if isinstance(value, list) and not value else None
+        node.attribute.append(helper.make_attribute(key, value, attr_type=kind))
+    return node
+
+
 def forward(case: Case, opset: int, inputs: Sequence[Any] | None = None) -> list[Any]:
     """What torch or ONNX's reference evaluator makes of a case."""
-    operands = case.inputs if inputs is None else inputs
+    operands = inputs
+    if operands is None:
+        operands = case.inputs if case.dtype == "float32" else _base(case)
     if case.torch is not None:
         tensors = [None if one is None else torch.tensor(_wide(one)) for one in operands]
         made = case.torch(*tensors)
         return [one.numpy() for one in ([made] if isinstance(made, torch.Tensor) else made)]
     names = [f"in{place}" if one is not None else "" for place, one in enumerate(operands)]
     outputs = [f"out{place}" for place in range(case.outputs)]
-    node = helper.make_node(case.op_type, names, outputs, **case.attributes)
-    feeds = {name: one for name, one in zip(names, operands, strict=True) if name}
+    node = _node(case, names, outputs, "node")
+    feeds = {name: np.asarray(one) for name, one in zip(names, operands, strict=True) if name}
     empty = helper.make_empty_tensor_value_info
     graph = helper.make_graph(
         [node], "node", [empty(n) for n in feeds], [empty(n) for n in outputs]
@@ -128,6 +152,14 @@ def forward(case: Case, opset: int, inputs: Sequence[Any] | None = None) -> list
 
 def _wide(array: Any) -> Any:
     return array.astype(np.float64) if _floating(array) else array
+
+
+def _base(case: Case) -> list[Any]:
+    """The operands in double precision; settings such as scales stay in single precision."""
+    return [
+        one if i in case.fixed else _wide(one) if _floating(one) else one
+        for i, one in enumerate(case.inputs)
+    ]
 
 
 @cache
@@ -151,7 +183,7 @@ def weights(case: Case, opset: int) -> dict[int, Any]:
 def slopes(case: Case, opset: int) -> list[Any]:
     """The gradients: torch's, or differences of ONNX's reference evaluator, in float64."""
     factors = weights(case, opset)
-    if case.torch is not None:
+    if case.torch is not None and not case.by_differences:
         tensors = [
             None if one is None else torch.tensor(_wide(one), requires_grad=_floating(one))
             for one in case.inputs
@@ -171,11 +203,7 @@ def slopes(case: Case, opset: int) -> list[Any]:
         made = forward(case, opset, inputs)
         return float(sum((made[place] * one).sum() for place, one in factors.items()))
 
-    # Settings such as scales stay in single precision.
-    base = [
-        one if i in case.fixed else _wide(one) if _floating(one) else one
-        for i, one in enumerate(case.inputs)
-    ]
+    base = _base(case)
     found = []
     for place in wanted(case):
         gradient = np.zeros(base[place].shape)
@@ -198,7 +226,7 @@ def mismatch(case: Case, opset: int, made: Sequence[Any], gradients: Sequence[An
             continue
         if one.shape != want.shape:
             return f"output {place} has shape {one.shape}, not {want.shape}"
-        if not _close(one, want, case.tolerance):
+        if not _close(one, want, _tolerance(case)):
             return f"output {place} is {one.tolist()}, not {want.tolist()}"
     if not case.slope:
         return None
@@ -206,14 +234,25 @@ def mismatch(case: Case, opset: int, made: Sequence[Any], gradients: Sequence[An
         got = np.zeros(want.shape) if one is None else one
         if got.shape != want.shape:
             return f"gradient {place} has shape {got.shape}, not {want.shape}"
-        if not _close(got, want, case.tolerance * 4):
+        if not _close(got, want, _tolerance(case) * 4):
             return f"gradient {place} is {got.tolist()}, not {want.tolist()}"
     return None
+
+
+def _tolerance(case: Case) -> float:
+    """That of the case, which is single precision's, in the case's own type."""
+    if case.dtype == "float16":
+        return max(_HALF_TOLERANCE, min(case.tolerance * 100, 1e-2))
+    return _DOUBLE_TOLERANCE if case.dtype == "float64" else case.tolerance
 
 
 def _close(one: Any, want: Any, tolerance: float) -> bool:
     if one.dtype.kind != "f" or want.dtype.kind != "f":
         return bool(np.array_equal(one, want))
+    with np.errstate(over="ignore"):
+        # What is beyond the type's range is infinite.
+        want = want.astype(one.dtype).astype(np.float64)
+    one = one.astype(np.float64)
     finite = want[np.isfinite(want)]
     scale = max(1.0, float(np.abs(finite).max(initial=0)))
     return bool(np.allclose(one, want, rtol=tolerance * 4, atol=tolerance * scale, equal_nan=True))

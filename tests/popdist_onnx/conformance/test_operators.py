@@ -3,6 +3,8 @@
 import onnx
 import pytest
 
+from popdist_onnx.builder.graphcore_methods import METHODS
+from popdist_onnx.lowering.registry import REFUSED
 from tests.popdist_onnx.conformance.cases import (
     ELSEWHERE,
     EXCLUDED,
@@ -12,7 +14,11 @@ from tests.popdist_onnx.conformance.cases import (
     opsets_of,
     version,
 )
+from tests.popdist_onnx.conformance.graphcore import ELSEWHERE as GRAPHCORE_ELSEWHERE
+from tests.popdist_onnx.conformance.graphcore import WITHOUT_CASE as GRAPHCORE_WITHOUT_CASE
+from tests.popdist_onnx.conformance.graphcore import graphcore_cases
 from tests.popdist_onnx.conformance.runner import mismatch, run
+from tests.popdist_onnx.conformance.typed import FLOATS, INTEGERS, typed_cases
 
 CASES = all_cases()
 
@@ -20,7 +26,25 @@ CASES = all_cases()
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("opset", OPSETS)
 def test_operators_agree(opset):
-    chosen = [case for case in CASES if opset in opsets_of(case)]
+    compare([case for case in CASES if opset in opsets_of(case)], opset)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_operators_of_graphcore_agree():
+    compare(graphcore_cases(), 10)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
+def test_operators_agree_in_other_types(dtype):
+    by_opset = {}
+    for case, opset in typed_cases(dtype):
+        by_opset.setdefault(opset, []).append(case)
+    for opset, cases in by_opset.items():
+        compare(cases, opset)
+
+
+def compare(chosen, opset):
     try:
         results = run(chosen, opset)
     # One that cannot be built or run fails all: find it.
@@ -29,7 +53,7 @@ def test_operators_agree(opset):
     complaints = []
     for number, case in enumerate(chosen):
         shapes = [None if one is None else one.shape for one in case.inputs]
-        what = f"{case.op_type} {dict(case.attributes)} of {shapes}"
+        what = f"{case.op_type} {dict(case.attributes)} of {case.dtype} {shapes}"
         try:
             made = run([case], opset)[0] if results is None else results[number]
             wrong = mismatch(case, opset, *made)
@@ -65,3 +89,21 @@ def test_every_operator_and_attribute_has_a_case_or_a_reason(opset):
 
 def test_no_operator_is_excluded_that_has_a_case():
     assert not {case.op_type for case in CASES} & (set(EXCLUDED) | set(ELSEWHERE))
+
+
+def test_every_operator_and_argument_of_graphcore_has_a_case_or_a_reason():
+    given = {}
+    for case in graphcore_cases():
+        given.setdefault(case.op_type, set()).update(case.attributes)
+    missing = []
+    for method in METHODS:
+        if method.op_type in REFUSED or method.op_type in GRAPHCORE_ELSEWHERE:
+            assert method.op_type not in given
+            continue
+        wanted = {one.attribute for one in method.parameters} - {
+            argument for name, argument in GRAPHCORE_WITHOUT_CASE if name == method.op_type
+        }
+        lost = wanted - given.get(method.op_type, set())
+        missing += [f"{method.op_type}.{one}" for one in sorted(lost)]
+        missing += [] if method.op_type in given else [method.op_type]
+    assert missing == []
