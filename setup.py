@@ -34,6 +34,7 @@ EXTRAS = {
         "pyyaml",
     ],
     "lightning": ["lightning>=2.4"],
+    "notebook": ["ipykernel>=6.29", "tqdm>=4.60"],
     "examples": ["matplotlib>=3.8", "scikit-learn>=1.3", "tqdm>=4.60"],
     # The documentation site; it is built and read without the internet.
     "docs": ["mkdocs-material>=9.6", "mkdocstrings-python>=2"],

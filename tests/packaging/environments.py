@@ -8,19 +8,19 @@ requirements' own metadata.
 import subprocess
 import sys
 import venv
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 
-def fresh_environment(folder, wheel, extra=None):
-    """Makes an environment with a wheel and the closure of one of its extras.
+def fresh_environment(folder, wheel, *extras):
+    """Makes an environment with a wheel and the closure of what it requires.
 
     Args:
         folder: Where the environment goes.
         wheel: The wheel, installed for real.
-        extra: The extra whose requirements are linked, or None for nothing beside the wheel.
+        *extras: The extras whose requirements are linked too.
 
     Returns:
         The environment's Python.
@@ -33,12 +33,17 @@ def fresh_environment(folder, wheel, extra=None):
         check=True,
     )  # fmt: skip
     site = next((Path(folder) / "lib").glob("python3*/site-packages"))
-    if extra is not None:
-        for requirement in distribution("popdist").requires or ():
-            parsed = Requirement(requirement)
-            if parsed.marker is not None and parsed.marker.evaluate({"extra": extra}):
-                _link(parsed, site, set())
+    (installed,) = distributions(name="popdist", path=[str(site)])
+    for text in installed.requires or ():
+        if _applies(Requirement(text), {"", *extras}):
+            _link(Requirement(text), site, set())
+    _link(Requirement("pip"), site, set())
     return python
+
+
+def _applies(requirement, extras):
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
 
 
 def _link(requirement, site, seen):
@@ -49,12 +54,16 @@ def _link(requirement, site, seen):
         dist = distribution(requirement.name)
     except PackageNotFoundError:  # optional on this platform
         return
-    source = Path(dist.locate_file(""))
-    for top in {file.parts[0] for file in dist.files or () if file.parts[0] not in ("..", "bin")}:
+    source, programs = Path(dist.locate_file("")), site.parents[2] / "bin"
+    files = dist.files or ()
+    for top in {file.parts[0] for file in files if file.parts[0] not in ("..", "bin")}:
         if not (site / top).exists() and (source / top).exists():
             (site / top).symlink_to(source / top)
+    for file in files:
+        program = programs / file.name
+        if file.parts[0] == ".." and file.parts[-2:-1] == ("bin",) and not program.exists():
+            program.symlink_to(Path(dist.locate_file(file)).resolve())
     for text in dist.requires or ():
         parsed = Requirement(text)
-        extras = requirement.extras or {""}
-        if parsed.marker is None or any(parsed.marker.evaluate({"extra": e}) for e in extras):
+        if _applies(parsed, requirement.extras or {""}):
             _link(parsed, site, seen)

