@@ -136,11 +136,13 @@ def call(
     cwd: str | None = None,
     streams: Streams | None = None,
     limit: float | None = None,
+    python: Sequence[str] = (sys.executable,),
 ) -> list[T]:
     """Does the work of `run`, with options as command line words.
 
     ``limit`` is the number of seconds after which the job is ended in any case; None in
-    ``environ``, ``cwd`` or ``streams`` means this process's own.
+    ``environ``, ``cwd`` or ``streams`` means this process's own. ``python`` starts an instance's
+    interpreter.
 
     Raises:
         TimeoutError: The job did not end within the limit.
@@ -148,7 +150,7 @@ def call(
     import json
 
     environ = dict(os.environ if environ is None else environ)
-    program = [sys.executable, "-c", _INSTANCE, _ROOT]
+    program = [*python, "-c", _INSTANCE, _ROOT]
     line = parse([*words, "--", *program], environ)
     job = make_job(line, environ)  # mistakes in the options are reported before the start
     others = [host.name for host in job.hosts if not host.is_local]

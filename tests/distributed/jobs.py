@@ -20,6 +20,7 @@ import numpy as np
 from popdist.errors import PopdistError
 from popdist.runner.caller import call
 from popdist.runner.process import Streams
+from tests.distributed.warm import framework_of, python
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = [sys.executable, "-m", "popdist.poprun"]
@@ -30,7 +31,10 @@ class JobFailedError(AssertionError):
     """The job did not end with exit code 0."""
 
 
-def run_job(function, *, instances=2, replicas=None, options=(), env=None, timeout=120, **kwargs):
+def run_job(
+    function, *, instances=2, replicas=None, options=(), env=None, timeout=120,
+    framework="its own", **kwargs,
+):  # fmt: skip
     """Calls ``function(**kwargs)`` on every instance of a job.
 
     Args:
@@ -41,6 +45,8 @@ def run_job(function, *, instances=2, replicas=None, options=(), env=None, timeo
         options: More options for poprun.
         env: Variables that are added to the environment.
         timeout: Seconds after which poprun shows the stacks of all ranks, and ends the job.
+        framework: What instances need not import, see `warm.python`; by default the one that the
+            function's file imports.
         **kwargs: JSON values passed to the function.
 
     Returns:
@@ -49,6 +55,8 @@ def run_job(function, *, instances=2, replicas=None, options=(), env=None, timeo
     replicas = instances if replicas is None else replicas
     said = bytearray()
     target = f"{function.__module__}:{function.__qualname__}"
+    if framework == "its own":
+        framework = framework_of(sys.modules[function.__module__].__file__)
     try:
         return call(
             _call_in_plain_values,
@@ -64,6 +72,7 @@ def run_job(function, *, instances=2, replicas=None, options=(), env=None, timeo
             cwd=str(ROOT),
             streams=Streams(said.extend, said.extend),
             limit=timeout + _TIME_FOR_STACKS,
+            python=python(framework),
         )
     except PopdistError as error:
         code = getattr(error, "exit_code", 2)

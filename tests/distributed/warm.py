@@ -1,0 +1,392 @@
+"""Processes of real jobs that need not import their framework: forks of one that has.
+
+Most of a short job's time is the import of PyTorch or TensorFlow, in each of its ranks. `python`
+gives words that stand for ``sys.executable`` in any command line. What they start takes
+milliseconds (`warm_start`): it hands its environment, descriptors, directory, cores and limits to a
+nursery, a process that has imported a framework and nothing else. The nursery forks a process that
+takes all of these over and runs the program; signals, the exit status and a sudden end are passed
+on. Every launch is a launch of poprun or mpirun as ever, and every program has a process of its
+own, so no state can pass from one test to the next.
+
+A nursery has one thread and has started no library of a job, so that a fork is safe. A program with
+an environment that Python, the loader or a framework would have read before is started as ever. A
+framework has two nurseries, as ranks must not share what is random per process: the seed of hashes
+and the addresses of objects, by which an order may differ between ranks.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import builtins
+import ctypes
+import fcntl
+import functools
+import gc
+import marshal
+import os
+import resource
+import runpy
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import types
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+from tests.distributed.warm_start import NUMBER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).resolve().parents[2]
+NURSERIES = 2  # a framework
+
+IMPORTS = {
+    "torch": ("numpy", "torch", "cloudpickle", "packaging.version", "pytest"),
+    "tensorflow": ("numpy", "tensorflow", "cloudpickle", "packaging.version", "pytest"),
+}
+"""What nurseries import: no module of the project, and no Horovod, as popdist looks whether a
+program has imported one."""
+
+AT_IMPORT = (
+    "ATEN_", "CUDA_", "GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "NPY_", "OMP_",
+    "ONEDNN_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TF_", "TORCH_", "XLA_",
+)  # fmt: skip
+"""Beginnings of variables that are read before a program's first line, or by an import."""
+
+LATER = ("TF_CONFIG",)
+"""Variables with such a beginning that are read when the program needs them."""
+
+_START = [sys.executable, "-c", "from tests.distributed.warm import main; main()"]
+_MEMBER = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warm_start.py"))]
+_PATIENCE_SECONDS = 200  # for an import, on a machine that is busy
+_PR_SET_PDEATHSIG = 1
+_HIGH = 512  # descriptors from here on are free
+
+_running: dict[str, tuple[Path, list[subprocess.Popen[bytes]]]] = {}
+
+
+def python(framework: str | None) -> list[str]:
+    """The words that start Python with a framework (a key of `IMPORTS`) or, for None, with none."""
+    if framework is None:
+        return [sys.executable]
+    return [*_MEMBER, str(_folder_of_nurseries(framework)), sys.executable]
+
+
+@functools.cache
+def framework_of(path: str) -> str | None:
+    """The one framework that a file imports, at its top or in a function; None for none or both."""
+    names = set()
+    for node in ast.walk(ast.parse(Path(path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    words = {part for name in names for part in name.split(".")}
+    found = [
+        framework
+        for framework, adapter in (("torch", "popdist_torch"), ("tensorflow", "popdist_tf"))
+        if words & {framework, adapter}
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def environment() -> dict[str, str]:
+    """The environment of nurseries, which has what mpirun says to the loader in ranks."""
+    library = str(Path(sys.prefix, "lib"))
+    paths = [library, *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)]
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "LD_LIBRARY_PATH": os.pathsep.join(dict.fromkeys(filter(None, paths))),
+    }
+
+
+def _folder_of_nurseries(framework: str) -> Path:
+    """The folder with the sockets of a framework's nurseries, which are started if need be."""
+    if framework in _running:
+        folder, nurseries = _running[framework]
+        if all(nursery.poll() is None for nursery in nurseries):
+            return folder
+        for nursery in nurseries:
+            nursery.kill()
+    folder = Path(tempfile.mkdtemp(prefix="popdist-warm-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    nurseries = [
+        subprocess.Popen(
+            [*_START, framework, str(folder / str(number))],
+            env=environment(),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,  # whose end is that of this process
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for number in range(NURSERIES)
+    ]
+    for nursery in nurseries:
+        _await(nursery)
+    _running[framework] = folder, nurseries
+    return folder
+
+
+def _await(nursery: subprocess.Popen[bytes]) -> None:
+    said = b""
+    while not said.endswith(b"\nready\n"):
+        ready, _, _ = select.select([nursery.stdout], [], [], _PATIENCE_SECONDS)
+        part = os.read(nursery.stdout.fileno(), 1 << 16) if ready else b""
+        if not part:
+            nursery.kill()
+            raise AssertionError(f"a nursery does not start: {said.decode(errors='replace')}")
+        said += part
+
+
+# In a nursery.
+
+
+def main() -> None:
+    """Imports a framework, forks a process for every program, and becomes it in that process."""
+    framework, path = sys.argv[1:]
+    for name in IMPORTS[framework]:
+        import_module(name)
+    if framework == "tensorflow":
+        dir(sys.modules["tensorflow"].keras)  # Keras is imported when it is first used
+    threads = [*Path("/proc/self/task").iterdir()]
+    if len(threads) != 1:
+        raise RuntimeError(f"a fork is not safe beside {len(threads) - 1} threads")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        gc.collect()
+        gc.freeze()
+        os.write(1, b"\nready\n")
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for fd in (1, 2):
+            os.dup2(nothing, fd)
+        os.close(nothing)
+        program = Nursery(listener).serve()
+    if program is not None:
+        program.run()
+
+
+class Nursery:
+    """Forks processes, and sees them to their end.
+
+    Args:
+        listener: Where `warm_start` connects.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._poll = select.poll()
+        self._poll.register(listener, select.POLLIN)
+        self._poll.register(0, select.POLLIN)
+        self._members: dict[int, Member] = {}
+
+    def serve(self) -> Program | None:
+        """Returns the program in each new process; None at the end of the tests."""
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd == 0:
+                    for member in {*self._members.values()}:
+                        member.kill()
+                    return None
+                if fd == self._listener.fileno():
+                    program = self._accept()
+                    if program is not None:
+                        return program
+                elif fd in self._members:
+                    self._end(self._members[fd], lost=fd != self._members[fd].ended)
+
+    def _accept(self) -> Program | None:
+        connection, _ = self._listener.accept()
+        try:
+            program = Program(*_receive(connection))
+        except (OSError, EOFError):  # ended while it was starting
+            connection.close()
+            return None
+        if not program.is_as_imported():
+            program.close()
+            with suppress(OSError):
+                connection.sendall(bytes(NUMBER))
+            connection.close()
+            return None
+        pid = os.fork()
+        if not pid:
+            connection.close()
+            for member in {*self._members.values()}:
+                member.close()
+            return program
+        program.close()
+        with suppress(OSError):
+            os.setpgid(pid, pid)
+        member = Member(pid, connection)
+        for fd in (member.ended, connection.fileno()):
+            self._members[fd] = member
+            self._poll.register(fd, select.POLLIN)
+        with suppress(OSError):
+            connection.sendall(pid.to_bytes(NUMBER, "big"))
+        return None
+
+    def _end(self, member: Member, *, lost: bool) -> None:
+        """Passes the end of a process on, or ends it where its starting process is lost."""
+        for fd in (member.ended, member.connection.fileno()):
+            del self._members[fd]
+            self._poll.unregister(fd)
+        if lost:
+            member.kill()
+        _, status = os.waitpid(member.pid, 0)
+        member.kill()  # what it has left behind
+        code = os.waitstatus_to_exitcode(status)
+        with suppress(OSError):
+            member.connection.sendall(code.to_bytes(NUMBER, "big", signed=True))
+        member.close()
+
+
+class Member:
+    """A process that a nursery has forked.
+
+    Args:
+        pid: Its number, and that of its process group.
+        connection: To the process that stands for it.
+    """
+
+    def __init__(self, pid: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self.connection = connection
+        self.ended = os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        """Kills all of its group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Closes what this process has of it."""
+        self.connection.close()
+        os.close(self.ended)
+
+
+class Program:
+    """A program that is to run, with all that it has from the process that stands for it.
+
+    Args:
+        state: As `warm_start` sends it.
+        fds: The descriptors, as they were received.
+    """
+
+    def __init__(self, state: dict[str, object], fds: list[int]) -> None:
+        self._state = state
+        self._fds = fds
+
+    def close(self) -> None:
+        """Closes the descriptors in the nursery."""
+        for fd in self._fds:
+            os.close(fd)
+
+    def is_as_imported(self) -> bool:
+        """Whether the program would have found what the nursery has imported."""
+        _, first, *_ = [*self._state["words"], "", ""]
+        theirs = _read_at_import(self._state["environ"])
+        return theirs == _read_at_import(os.environb) and (
+            first in ("-c", "-m") or (first and not first.startswith("-"))
+        )
+
+    def run(self) -> None:
+        """Becomes the program."""
+        self._take_over()
+        try:
+            _run(self._state["words"])
+        except BaseException as error:
+            hook, trace = sys.excepthook, error.__traceback__
+            while trace and trace.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+                trace = trace.tb_next
+            sys.excepthook = lambda kind, value, _: hook(kind, value.with_traceback(trace), trace)
+            raise
+
+    def _take_over(self) -> None:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        with suppress(OSError):
+            os.setpgid(0, 0)
+        held = [fcntl.fcntl(fd, fcntl.F_DUPFD, _HIGH) for fd in self._fds]
+        self.close()
+        for fd, target in zip(held, self._state["fds"], strict=True):
+            os.dup2(fd, target)
+            os.close(fd)
+        os.chdir(self._state["directory"])
+        os.umask(self._state["umask"])
+        os.sched_setaffinity(0, self._state["cores"])
+        for kind, limits in self._state["limits"]:
+            resource.setrlimit(kind, limits)
+        os.environb.clear()
+        os.environb.update(self._state["environ"])
+        for stream, fd in ((sys.stdin, 0), (sys.stdout, 1), (sys.stderr, 2)):
+            stream.reconfigure(line_buffering=fd == 2 or os.isatty(fd))
+        tempfile.tempdir = None
+        # As at import; Python's own generator sees to itself.
+        sys.modules["numpy"].random.seed()
+        if "torch" in sys.modules:
+            sys.modules["torch"].default_generator.seed()
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def _run(words: list[str]) -> None:
+    """Runs a program as the interpreter does."""
+    interpreter, first, *arguments = words
+    sys.orig_argv = [interpreter, first, *arguments]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
+    program = types.ModuleType("__main__")
+    sys.modules["__main__"] = program
+    if first == "-c":
+        code, *arguments = arguments
+        sys.argv = ["-c", *arguments]
+        program.__dict__["__builtins__"] = builtins
+        exec(compile(code, "<string>", "exec", dont_inherit=True), program.__dict__)  # noqa: S102
+    elif first == "-m":
+        name, *arguments = arguments
+        sys.argv = [name, *arguments]
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [first, *arguments]
+        sys.path[0] = str(Path(first).resolve().parent)
+        program.__file__ = first
+        program.__dict__["__builtins__"] = builtins
+        code = compile(Path(first).read_bytes(), first, "exec", dont_inherit=True)
+        exec(code, program.__dict__)  # noqa: S102
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
+    """The state that `warm_start` sends, and its descriptors here."""
+    size, fds, _, _ = socket.recv_fds(connection, NUMBER, 64)
+    length = int.from_bytes(size, "big")
+    data = bytearray()
+    while len(data) < length:
+        part = connection.recv(length - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return marshal.loads(bytes(data)), fds  # noqa: S302 - from a process of this user
+
+
+def _read_at_import(environ: Mapping[bytes, bytes]) -> dict[str, str]:
+    """The variables that are read at import, those of the loader without repetitions."""
+    named = {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}
+    return {
+        name: os.pathsep.join(dict.fromkeys(value.split(os.pathsep)))
+        for name, value in named.items()
+        if name.startswith(AT_IMPORT) and name not in LATER
+    }
+
+
+if __name__ == "__main__":
+    main()
