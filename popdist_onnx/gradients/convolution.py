@@ -150,7 +150,7 @@ def _conv(at: At) -> list[Tensor | None]:
     if x.static and 0 in x.shape:
         # The kernels know no convolution of nothing.
         return [shape_ops.zeros(at.input(index)) for index in range(len(at.node.inputs))]
-    windows = Windows.of(at, x, at.y, (w.dims or ())[2:])
+    windows = Windows.of(at, x, at.y, w.lengths[2:])
     groups = at.get("group", 1)
     return [
         _data_gradient(at, windows, groups) if at.wants(0) else None,
@@ -183,14 +183,14 @@ def _conv_transpose(at: At) -> list[Tensor | None]:
 
 def _transposed_windows(at: At, x: Tensor, w: Tensor) -> Windows:
     """Padding that makes the convolution of the output as large as the input."""
-    windows = Windows.of(at, at.y, x, (w.dims or ())[2:]) if _explicit(at) else None
+    windows = Windows.of(at, at.y, x, w.lengths[2:]) if _explicit(at) else None
     counts, lengths = spatial(x), spatial(at.y)
     if counts is None or lengths is None:
         if windows is not None and not any(at.get("output_padding", [])):
             return windows
         raise at.refused("lengths are unknown", "export the model with fixed shapes")
     rank = len(counts)
-    kernel = tuple(int(one or 0) for one in (w.dims or ())[2:])
+    kernel = tuple(int(one or 0) for one in w.lengths[2:])
     strides = tuple(at.get("strides", [1] * rank))
     dilations = tuple(at.get("dilations", [1] * rank))
     bare = Windows(kernel, strides, dilations, (0,) * rank, (0,) * rank)

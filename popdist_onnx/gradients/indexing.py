@@ -84,7 +84,7 @@ def _gather(at: At) -> Tensor:
     if axis:
         order = [*range(axis, axis + count), *range(axis), *range(axis + count, g.rank)]
         g = tape.Transpose(g, perm=order)
-    rest = [one for place, one in enumerate(at.x.dims or ()) if place != axis]
+    rest = [one for place, one in enumerate(at.x.lengths) if place != axis]
     if count != 1:
         g = tape.Reshape(g, _lengths(at, [-1, *rest], axis))
     rows = tape.Reshape(indices, [-1, 1])

@@ -69,7 +69,7 @@ def one_hot(labels: Tensor, scores: Tensor, axis: int) -> Tensor:
         A tensor of the scores' shape and type.
     """
     tape = scores.tape
-    classes = (scores.dims or ())[axis]
+    classes = scores.lengths[axis]
     depth = tape.ints(classes) if isinstance(classes, int) else _length(scores, axis)
     # ONNX Runtime has this kernel for int64 labels and float32 values.
     index = labels if labels.dtype.value == _INT64 else tape.Cast(labels, to=_INT64)

@@ -280,10 +280,10 @@ def scan(
     body = ir.Graph([], [], nodes=[], name=name)
     inner = Tape(body, scope=f"{name}/", metadata=tape.metadata, opset=tape.opset)
     held = [
-        inner.input(f"{name}/state_{i}", one.dtype, one.dims or ()) for i, one in enumerate(states)
+        inner.input(f"{name}/state_{i}", one.dtype, one.lengths) for i, one in enumerate(states)
     ]
     seen = [
-        inner.input(f"{name}/element_{i}", one.dtype, (one.dims or ())[1:])
+        inner.input(f"{name}/element_{i}", one.dtype, one.lengths[1:])
         for i, one in enumerate(sequences)
     ]
     following, given = step(inner, held, seen)
@@ -306,5 +306,5 @@ def scan(
     lead = (sequences[0].dims or (None,))[0]
     for one, element in zip(made[len(states) :], given, strict=True):
         one.value.type = element.value.type
-        one.value.shape = ir.Shape([lead, *(element.dims or ())])
+        one.value.shape = ir.Shape([lead, *element.lengths])
     return made[: len(states)], made[len(states) :]

@@ -124,7 +124,7 @@ def spatial(tensor: Tensor) -> list[int] | None:
     Returns:
         The lengths; None where one is unknown.
     """
-    found = [dim for dim in (tensor.dims or ())[2:] if isinstance(dim, int)]
+    found = [dim for dim in tensor.lengths[2:] if isinstance(dim, int)]
     return found if tensor.dims is not None and len(found) == tensor.rank - 2 else None
 
 

@@ -156,7 +156,7 @@ def _coerced(tape: Tape, node: Parts) -> None:
     """Before opset 13 everything from the axis on was one dimension."""
     value = node.tensor(tape)
     axis = node.attributes["axis"] = node.take("axis", 1) % max(value.rank, 1)
-    if all(dim == 1 for dim in (value.dims or ())[axis + 1 :]):
+    if all(dim == 1 for dim in value.lengths[axis + 1 :]):
         return
     node.feed(0, tape.Flatten(value, axis=axis))
     node.attributes["axis"] = 1

@@ -64,6 +64,17 @@ class Tensor:
         return dims(self.value)
 
     @property
+    def lengths(self) -> tuple[Dim, ...]:
+        """The known part of the shape of a tensor whose rank has to be known.
+
+        Raises:
+            UnknownShapeError: The rank is not known.
+        """
+        if (known := self.dims) is None:
+            raise self._unknown("rank")
+        return known
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape.
 
@@ -86,9 +97,7 @@ class Tensor:
         Raises:
             UnknownShapeError: It is not known.
         """
-        if (known := self.dims) is None:
-            raise self._unknown("rank")
-        return len(known)
+        return len(self.lengths)
 
     @property
     def dtype(self) -> ir.DataType:

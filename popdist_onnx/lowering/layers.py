@@ -304,7 +304,7 @@ def ungrouped(op: Operation, by_group: Tensor, x: Tensor, groups: int) -> Tensor
 
 
 def _positions(x: Tensor) -> int:
-    return int(np.prod([dim if isinstance(dim, int) else -1 for dim in (x.dims or ())[2:]]))
+    return int(np.prod([dim if isinstance(dim, int) else -1 for dim in x.lengths[2:]]))
 
 
 def stride_groups(graph: ir.Graph) -> None:

@@ -143,7 +143,7 @@ def add_squared_error(
     """
     tape = Tape(model.graph)
     made = tape.wrap(_value(model.graph, output))
-    wanted = tape.input(target, made.dtype, made.dims or ())
+    wanted = tape.input(target, made.dtype, made.lengths)
     error = made - wanted
     if reduction == "none":
         return _finished(model, tape.many("Mul", ["loss"], error, error)[0], scalar=False)

@@ -369,6 +369,18 @@ def test_failed_shape_inference_names_its_node_and_reason():
         builder.aiOnnx.transpose([x], [1, 0])
 
 
+def test_a_loss_of_scores_without_shape_names_the_node_that_has_none():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[4, 5] x, int64[4] labels) => (float loss)
+        <float[3, 2] w = {1, 2, 3, 4, 5, 6}>
+        { h = MatMul(x, w)
+          loss = SoftmaxCrossEntropyLoss(h, labels) }"""
+    )
+    with refused(r"(?s)rank of tensor 'h' is not known.*stopped at MatMul.*x FLOAT \[4, 5\]"):
+        make(model)
+
+
 def test_an_anchored_constant_comes_back():
     builder = popart.Builder()
     y = builder.aiOnnx.identity([builder.aiOnnx.constant(np.arange(3, dtype=np.float32))])
