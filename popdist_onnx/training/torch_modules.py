@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import warnings
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.load import Source
 
-_OPSET = 17
+EXPORTERS = {"torchscript": 17, "dynamo": 18}
+"""The exporters of torch, each with the version of ``ai.onnx`` that it writes by default."""
+
 _SHOWN = 3
 
 
@@ -35,7 +39,8 @@ def from_torch(
     *,
     example_labels: Any = None,
     input_names: Iterable[str] | None = None,
-    opset: int = _OPSET,
+    exporter: str = "torchscript",
+    opset: int | None = None,
 ) -> onnx.ModelProto:
     """Exports a module so that it trains here as it would in torch.
 
@@ -52,13 +57,17 @@ def from_torch(
             model; None leaves it to `Trainer`.
         example_labels: Labels, where ``loss`` is a function.
         input_names: Ids of the inputs; ``x`` for one, ``x0``, ``x1``, ... for several.
-        opset: The version of ``ai.onnx``.
+        exporter: ``"torchscript"``, which traces the module, or ``"dynamo"``, which captures it
+            with ``torch.export`` and needs ``onnxscript``. Both give the same training; some
+            modules can be exported by one of them only.
+        opset: The version of ``ai.onnx``; None takes 17 for ``"torchscript"``, 18 for ``"dynamo"``.
 
     Returns:
         The model, for `popdist_onnx.train`.
 
     Raises:
         ArgumentError: There are no examples, or labels are missing.
+        ValueRangeError: There is no such loss or exporter.
         popart_exception: torch cannot export the module.
     """
     import torch
@@ -87,9 +96,14 @@ def from_torch(
         raise ValueRangeError(
             "PD584", "not a loss", value=loss, accepted=f"{', '.join(LOSSES)}, or a function"
         )
-    proto = _exported(target, arguments, names, outputs, opset)
-    if target is not module:
-        _rename(proto, {name: name.removeprefix("module.") for name in _stored(proto)})
+    proto = _exported(target, arguments, names, outputs, exporter, opset)
+    ties = _ties(module)
+    own = {
+        name: name.removeprefix("module.") if target is not module else name
+        for name in _stored(proto)
+    }
+    # The exporters choose among the names of a tied weight in different ways.
+    _rename(proto, {name: ties.get(plain, plain) for name, plain in own.items()})
     properties = {one.key: one.value for one in proto.metadata_props}
     properties[FROZEN] = json.dumps(_untrained(module, proto))
     if loss is not None:
@@ -148,48 +162,147 @@ def _exported(
     arguments: tuple[Any, ...],
     names: list[str],
     outputs: list[str],
-    opset: int,
+    exporter: str,
+    opset: int | None,
 ) -> onnx.ModelProto:
     import torch
 
-    file = io.BytesIO()
+    if exporter not in EXPORTERS:
+        raise ValueRangeError(
+            "PD584", "there is no such exporter", value=exporter, accepted=", ".join(EXPORTERS)
+        )
+    write = _by_dynamo if exporter == "dynamo" else _by_torchscript
+    if exporter == "dynamo":
+        _require_onnxscript()
     mode = {one: one.training for one in module.modules()}
     # A trace in training mode changes running statistics and draws random numbers.
     buffers = {name: one.detach().clone() for name, one in module.named_buffers()}
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-            # Warnings that this exporter is the older of two, and that a trace follows one branch.
+            # Warnings that this exporter is the older of two, that a trace follows one branch, and
+            # that the module is in training mode.
             warnings.simplefilter("ignore")
-            torch.onnx.export(
-                module.train(),
-                arguments,
-                file,  # type: ignore[arg-type]  # the older exporter writes to files in memory
-                input_names=names,
-                output_names=outputs,
-                dynamic_axes={name: {0: "batch"} for name in (*names, outputs[0])},
-                training=torch.onnx.TrainingMode.TRAINING,
-                do_constant_folding=False,
-                opset_version=opset,
-                dynamo=False,
-            )
+            proto = write(module.train(), arguments, names, outputs, opset or EXPORTERS[exporter])
     except Exception as error:  # torch raises errors of many kinds
-        lines = str(error).strip().splitlines()
+        (other,) = set(EXPORTERS) - {exporter}
         raise popart_exception(
             "PD584",
-            f"torch cannot export the module: {lines[0] if lines else type(error).__name__}",
-            hint="torch.onnx.export(module.train(), ...) shows the whole error",
+            f"torch cannot export the module: {_cause(error)}",
+            hint=f'try exporter="{other}"; torch.onnx.export(module.train(), ...) shows the whole '
+            "error",
         ) from error
     finally:
         for one, training in mode.items():
             one.training = training
         for name, buffer in module.named_buffers():
             buffer.data.copy_(buffers[name])
-    proto = onnx.load_from_string(file.getvalue())
     for tensor in proto.graph.initializer:
         if tensor.name in buffers:
             array = buffers[tensor.name].cpu().numpy()
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
     return proto
+
+
+def _by_torchscript(
+    module: torch.nn.Module,
+    arguments: tuple[Any, ...],
+    names: list[str],
+    outputs: list[str],
+    opset: int,
+) -> onnx.ModelProto:
+    import torch
+
+    file = io.BytesIO()
+    torch.onnx.export(
+        module,
+        arguments,
+        file,  # type: ignore[arg-type]  # the older exporter writes to files in memory
+        input_names=names,
+        output_names=outputs,
+        dynamic_axes={name: {0: "batch"} for name in (*names, outputs[0])},
+        training=torch.onnx.TrainingMode.TRAINING,
+        do_constant_folding=False,
+        opset_version=opset,
+        dynamo=False,
+    )
+    return onnx.load_from_string(file.getvalue())
+
+
+def _by_dynamo(
+    module: torch.nn.Module,
+    arguments: tuple[Any, ...],
+    names: list[str],
+    outputs: list[str],
+    opset: int,
+) -> onnx.ModelProto:
+    import torch
+
+    program = torch.onnx.export(
+        module,
+        arguments,
+        input_names=names,
+        output_names=outputs,
+        dynamic_shapes=_open_batch(module, len(names)),
+        opset_version=opset,
+        dynamo=True,
+        # Optimisation would fold batch normalisation and join weights of equal content.
+        optimize=False,
+        verbose=False,
+    )
+    if program is None:
+        raise RuntimeError("the exporter returned no model")
+    proto: onnx.ModelProto = program.model_proto
+    return proto
+
+
+def _open_batch(module: torch.nn.Module, inputs: int) -> tuple[Any, ...]:
+    """An open first dimension for each input, in the form of the module's parameters."""
+    import torch
+
+    # A module may need a fixed number of samples; AUTO leaves the number open where it can be.
+    shapes = tuple({0: torch.export.Dim.AUTO} for _ in range(inputs))
+    kinds = [one.kind for one in inspect.signature(module.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return shapes
+    named = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+    return (*shapes[:named], shapes[named:])
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of the error that an exporter failed with at first."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _require_onnxscript() -> None:
+    """Checks that torch's newer exporter has the packages that it imports late."""
+    import onnx_ir
+
+    try:
+        onnxscript = import_module("onnxscript")
+    except ImportError as missing:
+        raise popart_exception(
+            "PD596",
+            f"the dynamo exporter needs a package that is not installed: {missing.name}",
+            hint=_NEWER,
+        ) from None
+    # torch imports this module of onnx-ir by attribute, and fails with an AttributeError.
+    if not hasattr(onnx_ir, "schemas"):
+        raise popart_exception(
+            "PD596",
+            "the dynamo exporter needs a newer onnx-ir than is installed",
+            value=f"onnx-ir {onnx_ir.__version__}, onnxscript {onnxscript.__version__}",
+            accepted="onnxscript 0.7 or newer, with the onnx-ir that it asks for",
+            hint=_NEWER,
+        )
+
+
+_NEWER = (
+    'python -m pip install "onnxscript>=0.7" in an environment without TensorFlow 2.15, whose '
+    'ml-dtypes is too old for it; or use exporter="torchscript"'
+)
 
 
 def _with_loss(module: torch.nn.Module, loss: Callable[..., Any]) -> torch.nn.Module:
@@ -227,7 +340,19 @@ def _stored(proto: onnx.ModelProto) -> list[str]:
 
 
 def _rename(proto: onnx.ModelProto, names: Mapping[str, str]) -> None:
-    for tensor in proto.graph.initializer:
+    """Renames initializers; those that get the same name become one."""
+    seen: set[str] = set()
+    for index, tensor in reversed(list(enumerate(proto.graph.initializer))):
         tensor.name = names[tensor.name]
-    for node in proto.graph.node:
+        if tensor.name in seen:
+            del proto.graph.initializer[index]
+        seen.add(tensor.name)
+    _rename_inputs(proto.graph, names)
+
+
+def _rename_inputs(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _rename_inputs(inner, names)
