@@ -293,6 +293,48 @@ PATCHES: tuple[Patch, ...] = (
         open_mpi=VersionRange("5"),
     ),
     Patch(
+        name="large-prescaled-reducescatter",
+        why="Horovod scales the input of a reducescatter in its fusion buffer, and refuses inputs "
+        "larger than HOROVOD_FUSION_THRESHOLD. The buffer grows instead, and stays as large.",
+        edits=(
+            Edit(
+                "horovod/common/controller.cc",
+                """    if (requests[0].prescale_factor() != 1.0) {
+      auto tensor_bytes = tensor_shape.num_elements() * GetTypeSize(data_type);
+      if (tensor_bytes > TensorFusionThresholdBytes()) {
+        error = true;
+        error_message_stream << "Reducescatter with prescale_factor == "
+                             << requests[0].prescale_factor()
+                             << " != 1.0: The fusion buffer is not large "
+                                "enough to hold the input tensor ("
+                             << tensor_bytes
+                             << " bytes); increase HOROVOD_FUSION_THRESHOLD.";
+      }
+    }
+""",
+                "",
+            ),
+            Edit(
+                "horovod/common/operations.cc",
+                """      Status status = horovod_global.fusion_buffer.InitializeBuffer(
+          process_set.controller->TensorFusionThresholdBytes(),
+          first_entry.device,""",
+                """      int64_t buffer_bytes = process_set.controller->TensorFusionThresholdBytes();
+      int64_t tensor_bytes = first_entry.tensor->size();
+      if (entries.size() == 1 && tensor_bytes > buffer_bytes) {
+        buffer_bytes = tensor_bytes;
+      }
+      Status status = horovod_global.fusion_buffer.InitializeBuffer(
+          buffer_bytes, first_entry.device,""",
+            ),
+            Edit(
+                "horovod/common/fusion_buffer_manager.cc",
+                "if (size != threshold) {",
+                "if (size < threshold) {",
+            ),
+        ),
+    ),
+    Patch(
         name="cuda-cxx17",
         why="The headers of current CUDA toolkits need C++17 in device code; Horovod asks for "
         "C++11.",

@@ -79,8 +79,86 @@ def calls():
     return seen
 
 
+THRESHOLD = 64 << 10
+"""Bytes up to which Horovod joins small tensors; the inputs of some calls are scaled there too."""
+
+
+def single_calls(hvd, everyone):
+    """Results of calls of one tensor, and what they should be; ``everyone`` has a row a rank."""
+    rank, size, mine = hvd.rank(), hvd.size(), everyone[hvd.rank()]
+    total, part = everyone.sum(0), everyone.sum(0).tensor_split(size)[rank]
+    for before, after in ((1.0, 1.0), (0.5, 1.0), (1.0, 4.0), (0.5, 4.0)):
+        scale = {"op": hvd.Sum, "prescale_factor": before, "postscale_factor": after}
+        factor = before * after
+        yield f"allreduce x {factor}", hvd.allreduce(mine, **scale), total * factor
+        yield f"in place x {factor}", hvd.allreduce_(mine.clone(), **scale), total * factor
+        yield f"reducescatter x {factor}", hvd.reducescatter(mine, **scale), part * factor
+    yield "allgather", hvd.allgather(mine), everyone.flatten()
+    yield "broadcast", hvd.broadcast(mine, size - 1), everyone[-1]
+    shares = torch.tensor([len(share) for share in mine.tensor_split(size)])
+    sent, _ = hvd.alltoall(mine, splits=shares.int())
+    yield "alltoall", sent, torch.cat([one.tensor_split(size)[rank] for one in everyone])
+
+
+def joint_calls(hvd, of):
+    """The same of calls of several tensors; ``of`` has a tensor like ``everyone`` for each size."""
+    rank, size, scale = hvd.rank(), hvd.size(), {"op": hvd.Sum, "prescale_factor": 0.5}
+    mine = [everyone[rank] for everyone in of.values()]
+    totals = [everyone.sum(0) / 2 for everyone in of.values()]
+    parts = [total.tensor_split(size)[rank] for total in totals]
+    together = [everyone.flatten() for everyone in of.values()]
+    for call, got, wanted in (
+        ("allreduce", hvd.grouped_allreduce(mine, **scale), totals),
+        ("reducescatter", hvd.grouped_reducescatter(mine, **scale), parts),
+        ("allgather", hvd.grouped_allgather(mine), together),
+    ):
+        for pair in zip(got, wanted, strict=True):
+            yield f"grouped {call}", *pair
+    # All at once, so that small ones are joined while large ones are scaled.
+    handles = [
+        (hvd.reducescatter_async(one, name=f"{one.dtype} {turn} {index}", **scale), parts[index])
+        for turn in range(3)
+        for index, one in enumerate(mine)
+    ]
+    for handle, wanted in handles:
+        yield "many", hvd.synchronize(handle), wanted
+
+
+def sizes():
+    """Calls with tensors smaller than, of, and larger than the threshold, scaled and not."""
+    import horovod.torch as hvd
+
+    hvd.init(process_sets="dynamic")
+    wrong = []
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        full = THRESHOLD // dtype.itemsize
+        of = {
+            count: torch.stack([(torch.arange(count) % 7 + r).to(dtype) for r in range(hvd.size())])
+            for count in (6, full // 2, full - 1, full, full + 1, 3 * full + 5)
+        }
+        for count, everyone in of.items():
+            answers = single_calls(hvd, everyone)
+            wrong += [f"{name} {dtype} {count}" for name, a, b in answers if not torch.equal(a, b)]
+        answers = joint_calls(hvd, of)
+        wrong += [f"{name} {dtype} {len(b)}" for name, a, b in answers if not torch.equal(a, b)]
+    return {"wrong": wrong}
+
+
+def calls_and_sizes():
+    seen = sizes()
+    return seen | calls()  # the last: ranks join
+
+
 @pytest.mark.parametrize("instances", [2, 3])
 def test_calls_of_horovod_give_their_results(instances):
     for answer in run_job(calls, instances=instances):
         assert [name for name, right in answer.items() if not right] == []
         assert len(answer) >= 14
+
+
+@pytest.mark.parametrize("instances", [2, 3])
+def test_calls_beyond_the_fusion_threshold_give_their_results(instances):
+    env = {"HOROVOD_FUSION_THRESHOLD": str(THRESHOLD)}
+    for answer in run_job(calls_and_sizes, instances=instances, env=env):
+        assert answer.pop("wrong") == []
+        assert [name for name, right in answer.items() if not right] == []
