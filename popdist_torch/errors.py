@@ -22,6 +22,8 @@ CODES = declare(
         "PD323": "instances wait for each other at different places",
         "PD322": "Lightning asks for something that Horovod cannot do",
         "PD321": "a process would train alone, though it was started with others",
+        "PD324": "a checkpoint cannot be resumed with another layout of instances",
+        "PD325": "a sharded checkpoint needs a folder that all instances have in common",
         "PD390": "a model cannot be wrapped",
         "PD391": "a wrapped model was called with arguments or shapes that it does not take",
         "PD392": "a wrapped model has no tensor of this name",

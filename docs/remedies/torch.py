@@ -136,6 +136,22 @@ REMEDIES = {
             "replicas; `register_hook` sees each micro-batch's gradient."
         ),
     ),
+    "PD324": (
+        (
+            "The number of instances changed between save and load, and the checkpoint holds "
+            "something that belongs to one instance: a loader whose data the program divides, or "
+            "an object whose state differed."
+        ),
+        (
+            "Let `poptorch.DataLoader` divide the data with `drop_last=True`, and shuffle with "
+            "`partition=DataPartition.Interleaved` where one instance saved; or resume in the "
+            "old layout ([checkpoints](torch.md#checkpoints))."
+        ),
+    ),
+    "PD325": (
+        "`Checkpoint(sharded=True)` was given a folder that each host has for itself.",
+        "Give a folder that all hosts have mounted, or leave `sharded=True` out.",
+    ),
     "PD390": (
         (
             "What was given is no module or no options, was compiled with `torch.compile`, or is "
@@ -173,7 +189,7 @@ REMEDIES = {
         "Pad samples to one shape, or use `DataLoaderMode.Sync`.",
     ),
     "PD396": (
-        "A position was saved by a loader of other data, batch size, seed or layout.",
+        "A position was saved by a loader of other data, batch size, seed or replicas.",
         "Resume with the loader that saved it, or begin a new epoch.",
     ),
 }

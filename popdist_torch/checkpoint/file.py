@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import pickle
 import random
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from popdist_torch.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 
@@ -27,11 +29,24 @@ def write(path: Path, content: Any) -> None:
     Raises:
         CheckpointError: It cannot be written; the file is unchanged.
     """
+    _replace(path, lambda stream: torch.save(content, stream))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replaces a file with some bytes, as `write` does.
+
+    Raises:
+        CheckpointError: It cannot be written; the file is unchanged.
+    """
+    _replace(path, lambda stream: stream.write(content))
+
+
+def _replace(path: Path, fill: Callable[[IO[bytes]], Any]) -> None:
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with unfinished.open("wb") as stream:
-            torch.save(content, stream)
+            fill(stream)
             stream.flush()
             os.fsync(stream.fileno())
         unfinished.replace(path)
@@ -136,3 +151,53 @@ def restore(kept: dict[str, Any]) -> None:
 
         name, keys, *rest = kept["numpy"]
         np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002 - theirs
+
+
+def moved(states: Sequence[dict[str, Any]], owner: int, offset: int) -> dict[str, Any]:
+    """The streams of an instance in another layout than that of the instances that saved them.
+
+    Streams that were equal on all instances stay so, as programs draw common decisions from them.
+    Others belong to one instance: it is the new one that has the ``owner``'s first replica. Further
+    ones, whose first replica is that of the owner plus ``offset``, begin streams of their own.
+    """
+    chosen = states[owner]
+    kept = {}
+    for name, state in chosen.items():
+        own = offset > 0 and any(not equal(other.get(name), state) for other in states)
+        kept[name] = _forked(name, state, offset) if own else state
+    return kept
+
+
+def moved_generator(states: Sequence[torch.Tensor], owner: int, offset: int) -> torch.Tensor:
+    """The state of one CPU generator of torch, as `moved` chooses those of the host."""
+    generator: torch.Tensor = moved([{"torch": state} for state in states], owner, offset)["torch"]
+    return generator
+
+
+def equal(first: Any, second: Any) -> bool:
+    """Whether two states of tensors and plain values are the same."""
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        return all(map(equal, first, second))
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(equal(first[k], second[k]) for k in first)
+    return bool(first == second)
+
+
+def _forked(name: str, state: Any, offset: int) -> Any:
+    """A stream that begins where another one's state and an offset say."""
+    words = pickle.dumps(state.tolist() if isinstance(state, torch.Tensor) else state)
+    mixed = hashlib.sha256(words + offset.to_bytes(4, "big")).digest()
+    seed = int.from_bytes(mixed[:4], "big")
+    if name == "torch":
+        return torch.Generator().manual_seed(seed).get_state()
+    if name == "python":
+        version, numbers, gauss = random.Random(seed).getstate()  # noqa: S311 - no secret
+        return [version, list(numbers), gauss]
+    if name == "numpy":
+        import numpy as np
+
+        name, keys, *rest = np.random.RandomState(seed).get_state()
+        return [name, np.asarray(keys).tolist(), *rest]
+    return state

@@ -6,18 +6,23 @@ Some state is saved once for the job, other state once for each instance.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import nn
 
 from popdist import backend
+from popdist_torch.checkpoint import file
+from popdist_torch.data.loader import DataLoader, PositionedLoader
 from popdist_torch.errors import CheckpointError
+from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.training import TrainingExecutor
 from popdist_torch.optim.device import FACTOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from popdist_torch.data.partition import Layout
 
 
 def shared(part: Any) -> Any:
@@ -45,7 +50,7 @@ def own(part: Any) -> Any:
     return part.state_dict()
 
 
-def load(part: Any, for_all: Any, each: list[Any], index: int) -> None:
+def load(part: Any, for_all: Any, each: list[Any], move: Move) -> None:
     """Restores an object from the result of `shared` and those of `own` on each instance."""
     if isinstance(part, TrainingExecutor):
         part.load_state_dict(for_all["module"])
@@ -56,11 +61,84 @@ def load(part: Any, for_all: Any, each: list[Any], index: int) -> None:
             part.optimizer.loss_scaling = for_all["loss_scaling"]  # type: ignore[attr-defined]
         part.load_replica_state([row for state in each for row in state])
     elif isinstance(part, nn.Module):
-        part.load_state_dict({**for_all, **each[index]})
+        part.load_state_dict({**for_all, **each[move.owner]})
     elif isinstance(part, torch.optim.Optimizer):
         load_optimizer(part, for_all)
+    elif isinstance(part, PositionedLoader) and move.layout is not None:
+        part.load_state_dict(_moved_position(each, move, move.layout))
     else:
-        part.load_state_dict(each[index])
+        part.load_state_dict(each[move.owner])
+
+
+@dataclass(frozen=True)
+class Move:
+    """From which of the instances that saved a checkpoint an instance takes its state.
+
+    Attributes:
+        owner: The instance that had the first replica of this one.
+        offset: How many replicas of the owner come before that replica.
+        layout: First replica and number of replicas of each instance that saved; None where the
+            present layout is the same.
+    """
+
+    owner: int
+    offset: int = 0
+    layout: Layout | None = None
+
+    @classmethod
+    def between(cls, past: Layout, present: Layout, index: int) -> Move:
+        """The move of instance ``index`` between two layouts of the same replicas."""
+        if past == present:
+            return cls(index)
+        first = present[index][0]
+        owner = next(n for n, place in enumerate(past) if place[0] <= first < sum(place))
+        return cls(owner, first - past[owner][0], past)
+
+
+def place_of(part: Any) -> list[int] | None:
+    """The first replica and the number of replicas of this instance; None where unknown."""
+    if isinstance(part, Executor | DataLoader):
+        here = part.options.placement
+        return [here.first_replica, here.local_replicas]
+    return None
+
+
+def require_movable(name: str, part: Any, each: list[Any]) -> None:
+    """Checks that the state of each instance can be given to another number of instances.
+
+    Raises:
+        CheckpointError: It was an instance's own, and nothing says what another layout has of it.
+    """
+    if isinstance(part, TrainingExecutor | torch.optim.Optimizer):
+        return
+    if isinstance(part, PositionedLoader):
+        places = {(state["epoch"], state["batch"]) for state in each}
+        if len(places) == 1:
+            return
+        what = f"epoch and batch {sorted(places)}"
+    elif all(file.equal(state, each[0]) for state in each):
+        return
+    else:
+        what = "a state of its own on each instance"
+    raise CheckpointError(
+        "PD324",
+        f"{name} cannot be resumed with another layout of instances",
+        value=what,
+        accepted="a training model, a loader at the same place everywhere, or one state for all",
+        hint="resume in the layout that saved the checkpoint, or leave the object out of it",
+    )
+
+
+def _moved_position(each: list[Any], move: Move, layout: Layout) -> dict[str, Any]:
+    states = [state["random"] for state in each]
+    random = each[move.owner]["random"]
+    if random is not None and all(state is not None for state in states):
+        generators = [torch.tensor(state, dtype=torch.uint8) for state in states]
+        random = file.moved_generator(generators, move.owner, move.offset).tolist()
+    size = each[0]["place"][2]
+    grouped = sum(local for _, local in layout) // size  # replicas that read the same rows
+    places = [[first // grouped, local // grouped] for first, local in layout]
+    return {**each[move.owner], "random": random, "layout": each[0]["layout"] or places}
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -75,6 +153,17 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
         for name, value in values.items():
             if isinstance(value, torch.Tensor) and loaded[name].dtype != value.dtype:
                 loaded[name] = value.clone().to(loaded[name].device)
+
+
+def private(parts: dict[str, Any]) -> set[str]:
+    """Paths of the tensors in `shared` that may differ between instances: buffers."""
+    found: set[str] = set()
+    for name, part in parts.items():
+        if isinstance(part, TrainingExecutor):
+            found |= {f"['{name}']['module']['{key}']" for key in _buffer_names(part.model)}
+        elif isinstance(part, nn.Module):
+            found |= {f"['{name}']['{key}']" for key in _buffer_names(part)}
+    return found
 
 
 def require_parts(parts: dict[str, Any]) -> None:
@@ -99,7 +188,7 @@ def _buffer_names(module: nn.Module) -> list[str]:
     return [name for name in module.state_dict() if name not in parameters]
 
 
-# Exchange of states between instances; only instance 0 reads and writes the file.
+# Exchange of states between instances.
 
 
 Result = TypeVar("Result")
@@ -184,6 +273,25 @@ class Job:
         if self.index == 0:
             raise raised
         raise CheckpointError("PD307", "instance 0 failed", value=failure.decode())
+
+    def on_each(self, function: Callable[[], Result]) -> Result:
+        """Calls a function on every instance; all must call this.
+
+        Raises:
+            CheckpointError: The function raised it on some instance; then all instances raise it.
+        """
+        result, failure = None, b""
+        try:
+            result = function()
+        except CheckpointError as error:
+            failure, raised = str(error).encode(), error
+        failures = self.gathered(failure)
+        if failure:
+            raise raised
+        for index, failed in enumerate(failures):
+            if failed:
+                raise CheckpointError("PD307", f"instance {index} failed", value=failed.decode())
+        return cast("Result", result)
 
     def from_first(self, content: bytes) -> bytes:
         """Instance 0's bytes; all must call it, and the others' content is ignored."""

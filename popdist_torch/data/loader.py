@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,14 @@ from popdist_torch.data.accessor import AsynchronousDataAccessor
 from popdist_torch.data.loader_plan import Reading, Request, require
 from popdist_torch.data.prefetch_worker import start_method
 from popdist_torch.data.sampler import Position
+from popdist_torch.errors import DataError
 from popdist_torch.options import DataLoaderMode, DataPartition, Options
 from popdist_torch.options.settings import member, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from popdist_torch.data.partition import Layout
 
 
 # A torch loader with a position that can be saved and restored.
@@ -38,7 +42,8 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
     """
 
     def __init__(self, dataset: Any, reading: Reading, **kwargs: Any) -> None:
-        self._reading = reading
+        self._reading = self._as_placed = reading
+        self._layout: Layout | None = None
         self._position = Position()
         # Whether the next iteration starts at `_position`, and not in the epoch after it.
         self._waiting = True
@@ -71,7 +76,8 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         position = self._position
         if self._waiting and position.random is None and self.generator is not None:
             position = Position(position.epoch, position.batch, self.generator.get_state())
-        return position.state_dict(self._reading.data)
+        reading = self._reading
+        return position.state_dict(data=reading.data, place=reading.place, layout=self._layout)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration resume at the saved position of another run's loader.
@@ -84,12 +90,46 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
 
         Args:
             state: What `state_dict` returned; the loader must read the same data in the same way.
+                With a ``layout``, which `Checkpoint` adds, each replica reads what it would have
+                read in a job of that layout, in later epochs too.
 
         Raises:
-            DataError: It is a position of another loader.
+            DataError: It is a position of another loader, or of another layout.
         """
-        self._position = Position.from_state_dict(state, self._reading.data)
+        position = Position.from_state_dict(state, self._reading.data)
+        self._follow(state["layout"], state["place"])
+        self._position = position
         self._waiting = True
+
+    def _follow(self, layout: Layout | None, place: list[int]) -> None:
+        """Reads as placed, or as the replicas of this process would in a job of another layout."""
+        own = self._as_placed
+        if layout is None:
+            if place != own.place:
+                raise DataError(
+                    "PD396",
+                    "the position belongs to another loader: one of other replicas",
+                    value=_placed(place),
+                    accepted=_placed(own.place),
+                    hint="popdist_torch.Checkpoint moves positions to another layout of instances",
+                )
+            self._reading = own
+        else:
+            if own.relaid is None or sum(local for _, local in layout) != own.place[2]:
+                raise DataError(
+                    "PD324",
+                    "a loader cannot resume with another layout of instances where the program "
+                    "divides the data, or with drop_last=False",
+                    value=f"processes with {[local for _, local in layout]} replicas then",
+                    accepted="the layout in which it was saved",
+                    hint="let poptorch.DataLoader divide the data, or leave the loader out of the "
+                    "checkpoint and begin an epoch",
+                )
+            self._reading = replace(own, sampler=own.relaid(layout))
+        self._layout = layout
+        if isinstance(self.batch_sampler, torch.utils.data.BatchSampler):
+            self.batch_sampler.sampler = self._reading.sampler or self.batch_sampler.sampler
+        self._part = self._reading.part_of(self._whole)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if not self._waiting:
@@ -151,6 +191,11 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
             torch.set_rng_state(state)
         else:
             self.generator.set_state(state)
+
+
+def _placed(place: list[int]) -> str:
+    first, local, total = place
+    return f"replicas {first} to {first + local - 1} of {total}"
 
 
 logger = logging.getLogger("popdist.torch")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset
 
-from popdist_torch.data.partition import Share, share, weave
+from popdist_torch.data.partition import Layout, Share, replay, share, weave
 from popdist_torch.data.sampler import (
     DrawnSampler,
     EpochSampler,
@@ -23,9 +24,10 @@ from popdist_torch.options.enums import DataPartition
 from popdist_torch.options.settings import whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from popdist_torch.options import Options
+    from popdist_torch.options.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,9 @@ class Reading:
         in_batches: Whether ``sampler`` gives whole batches.
         items_per_batch: Items of the sampler that the program gets as one batch.
         data: Description that a resumed loader must match.
+        place: First replica, local replicas and all replicas, in groups that read the same.
+        relaid: Makes the sampler of a job in another layout, as far as it concerns the replicas
+            of this process; None where the order depends on more than options and arguments.
         shared: Description that all instances must match; None where nothing can be said.
     """
 
@@ -48,6 +53,8 @@ class Reading:
     in_batches: bool
     items_per_batch: int
     data: str
+    place: list[int]
+    relaid: Callable[[Layout], EpochSampler] | None
     shared: str | None
 
     def in_pieces(self, rows: int) -> Reading:
@@ -125,7 +132,7 @@ class Request:
     def _read(
         self, sampler: EpochSampler | None, *, in_batches: bool = False, shared: str | None = None
     ) -> Reading:
-        combined = None
+        combined, here = None, self.options.placement.in_groups(self.options.input_group_size)
         if self.batch_size is not None and not in_batches:
             combined = self.batch_size * Batching.of(self.options).parts
         return Reading(
@@ -134,8 +141,27 @@ class Request:
             self.drop_last,
             in_batches,
             combined or 1,
-            self._identity(combined),
+            self._identity(in_batches=in_batches),
+            [here.first_replica, here.local_replicas, here.total_replicas],
+            self._relaid(in_batches=in_batches),
             shared,
+        )
+
+    def _relaid(self, *, in_batches: bool) -> Callable[[Layout], EpochSampler] | None:
+        """The maker of samplers for other layouts; None where the program divides its data."""
+        if in_batches or self.sampler is not None or self.batch_size is None:
+            return None
+        if isinstance(self.dataset, IterableDataset) or not (self.automatic and self.drop_last):
+            return None
+        return partial(
+            _relaid,
+            length=len(self.dataset),
+            micro_batch=self.batch_size,
+            steps=self._steps(),
+            here=self.options.placement.in_groups(self.options.input_group_size),
+            woven=self.partition == DataPartition.Interleaved,
+            shuffle=self.shuffle,
+            seed=self.options.random_seed if self.options.exists("random_seed") else None,
         )
 
     def _whole(self) -> EpochSampler:
@@ -199,23 +225,51 @@ class Request:
             f"shuffle={self.shuffle}, drop_last={self.drop_last}"
         )
 
-    def _identity(self, combined: int | None) -> str:
-        here = self.options.placement
+    def _identity(self, *, in_batches: bool) -> str:
         length = len(self.dataset) if hasattr(self.dataset, "__len__") else "an unknown number of"
         seed = self.options.random_seed if self.options.exists("random_seed") else None
+        size = None if in_batches or self.batch_size is None else self.batch_size * self._steps()
         return (
-            f"{length} samples in batches of {combined}, {self.partition.name}, "
-            f"shuffle={self.shuffle}, drop_last={self.drop_last}, seed {seed}, process "
-            f"{here.process_id} of {here.num_processes}, replicas {here.first_replica} to "
-            f"{here.first_replica + here.local_replicas - 1} of {here.total_replicas}"
+            f"{length} samples, {size} a replica and call, {self.partition.name}, "
+            f"shuffle={self.shuffle}, drop_last={self.drop_last}, seed {seed}"
         )
 
 
-def require(holds: bool, what: str, value: object, *, hint: str | None = None) -> None:
+def _relaid(
+    layout: Layout,
+    *,
+    length: int,
+    micro_batch: int,
+    steps: int,
+    here: Placement,
+    woven: bool,
+    shuffle: bool,
+    seed: int | None,
+) -> EpochSampler:
+    """Reads what this process's replicas would read in a job of another layout."""
+    require(
+        not shuffle or woven or len(layout) > 1,
+        "the order of one process that shuffles alone comes from its own random stream, which "
+        "several processes do not share",
+        f"{len(layout)} process then, {here.num_processes} now",
+        hint="pass partition=DataPartition.Interleaved, whose order is the same in every layout",
+        code="PD324",
+    )
+    part = (
+        weave(length, micro_batch, steps, here)
+        if woven
+        else replay(length, micro_batch, steps, here, layout)
+    )
+    return PartitionSampler(length, part, seed=seed if shuffle else None)
+
+
+def require(
+    holds: bool, what: str, value: object, *, hint: str | None = None, code: str = "PD302"
+) -> None:
     """Checks a rule of the loader's arguments; ``value`` and ``hint`` go into the message.
 
     Raises:
         DataError: The rule does not hold.
     """
     if not holds:
-        raise DataError("PD302", what, value=value, hint=hint)
+        raise DataError(code, what, value=value, hint=hint)

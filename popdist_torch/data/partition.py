@@ -88,6 +88,61 @@ class Woven:
         return positions
 
 
+@dataclass(frozen=True)
+class Replayed:
+    """One process's rows of the batches that a job in another layout would read by `share`.
+
+    Attributes:
+        rows: The rows of one call, as positions of the first call: ``[rows of this process]``.
+        strides: How far each of them moves from one call to the next.
+        calls: Calls in an epoch.
+        leftover: As for `Share`.
+    """
+
+    rows: Sequence[int]
+    strides: Sequence[int]
+    calls: int
+    leftover: int
+
+    def __len__(self) -> int:
+        return self.calls * len(self.rows)
+
+    def positions(self, epoch: int) -> Sequence[int]:
+        """The positions to read in an epoch (from 0), as many in every epoch."""
+        calls = np.arange(self.calls)[:, None]
+        shift = self.leftover if epoch % 2 else 0
+        positions: list[int] = (np.array(self.rows) + calls * self.strides + shift).ravel().tolist()
+        return positions
+
+
+Layout = list[list[int]]
+"""The first replica and the number of replicas of each process of a job."""
+
+
+def replay(length: int, micro_batch: int, steps: int, here: Placement, layout: Layout) -> Part:
+    """What `share` gives a job in another layout, divided so that each replica reads the same.
+
+    ``steps`` are the micro-batches of one replica in one call. Only whole global batches are read.
+
+    Raises:
+        DataError: Not one global batch fits.
+    """
+    global_batch = micro_batch * steps * here.total_replicas
+    batches = _batches(length, micro_batch * steps, global_batch, here)
+    rows: list[int] = []
+    strides: list[int] = []
+    for step in range(steps):
+        for replica in range(here.first_replica, here.first_replica + here.local_replicas):
+            first, local = next(p for p in layout if p[0] <= replica < sum(p))
+            start = batches * micro_batch * steps * first
+            row = start + (step * local + replica - first) * micro_batch
+            rows += range(row, row + micro_batch)
+            strides += [micro_batch * steps * local] * micro_batch
+    # A process that is alone reads whole batches from the start of the order in every epoch.
+    leftover = length - batches * global_batch if len(layout) > 1 else 0
+    return Replayed(rows, strides, batches, leftover)
+
+
 def share(length: int, samples_per_replica: int, here: Placement, *, drop_last: bool) -> Share:
     """Divides a data set over the processes of a job, by PopTorch's rule.
 

@@ -217,10 +217,10 @@ class Position:
         """The start of the following epoch."""
         return Position(self.epoch + 1)
 
-    def state_dict(self, data: str) -> dict[str, Any]:
-        """The position as plain values, for ``torch.save`` or JSON; ``data`` describes the data."""
+    def state_dict(self, **about: Any) -> dict[str, Any]:
+        """The position as plain values, for ``torch.save`` or JSON, with what the loader adds."""
         random = None if self.random is None else self.random.tolist()
-        return {"data": data, "epoch": self.epoch, "batch": self.batch, "random": random}
+        return {"epoch": self.epoch, "batch": self.batch, "random": random, **about}
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], data: str) -> Position:
@@ -229,7 +229,7 @@ class Position:
         Raises:
             DataError: It is a position in other data, or none at all.
         """
-        wrong = {"data", "epoch", "batch", "random"} ^ set(state)
+        wrong = {"data", "place", "layout", "epoch", "batch", "random"} ^ set(state)
         if wrong:
             raise DataError(
                 "PD396",
@@ -243,8 +243,8 @@ class Position:
                 "the position belongs to another loader",
                 value=state["data"],
                 accepted=data,
-                hint="resume with the data set, batch size, options and number of instances that "
-                "the position was saved with",
+                hint="resume with the data set, batch size and options that the position was saved "
+                "with",
             )
         random = state["random"]
         return cls(

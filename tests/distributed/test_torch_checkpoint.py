@@ -113,6 +113,87 @@ def test_a_job_that_is_killed_twice_goes_on_bit_for_bit(tmp_path):
         np.testing.assert_array_equal(rest["statistics"], whole["statistics"])
 
 
+CASES = {
+    "shuffled": {"shuffle": True, "mode": "Async"},
+    "interleaved": {"shuffle": True, "partition": "Interleaved"},
+}
+
+
+def relaid(folder, case, calls, sharded, partition="Contiguous", mode="Sync", **reading):
+    """Trains to a number of calls, from the last save on, in whatever layout the job has."""
+    popdist.init()
+    options = popdist.poptorch.Options().randomSeed(3).deviceIterations(2)
+    options.Training.gradientAccumulation(2)
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(100, 5, generator=generator), torch.arange(100) % 4
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    training = poptorch.trainingModel(model, options, optimizer, placement_invariant=True)
+    loader = poptorch.DataLoader(
+        options,
+        TensorDataset(x, y),
+        batch_size=2,
+        partition=poptorch.DataPartition[partition],
+        mode=poptorch.DataLoaderMode[mode],
+        **reading,
+    )
+    parts = {"model": training, "loader": loader, "scheduler": scheduler}
+    saved = poptorch.Checkpoint(Path(folder, case), sharded=sharded, **parts)
+    done = (saved.load() or {"calls": 0})["calls"]
+    while done < calls:
+        for images, labels in loader:
+            training(images, labels)
+            scheduler.step()
+            done += 1
+            if done == calls:
+                break
+    saved.save(calls=done)
+    loader.terminate()
+    return {
+        "weights": reference.flat(model),
+        "statistics": np.stack(
+            [
+                np.concatenate([b.double().reshape(-1).numpy() for b in row["buffers"][0].values()])
+                for row in training.replica_state()
+            ]
+        ),
+    }
+
+
+def relaid_cases(runs):
+    found = {}
+    for run, (folder, calls, sharded) in runs.items():
+        for case, reading in CASES.items():
+            answer = relaid(folder, case, calls, sharded, **reading)
+            found |= {f"{run}, {case}: {name}": value for name, value in answer.items()}
+    return found
+
+
+def test_a_run_resumes_with_another_number_of_instances_bit_for_bit(tmp_path):
+    """2 instances, then 3 with 1, 1 and 2 replicas from shards, then 1 from the merged file."""
+
+    def run(instances, **runs):
+        return run_job(relaid_cases, instances=instances, replicas=4, runs=runs)
+
+    moving, merged = str(tmp_path / "moving"), tmp_path / "merged"
+    whole = run(2, whole=(str(tmp_path / "whole"), 7, False), moving=(moving, 2, True))
+    run(3, moving=(moving, 4, True))
+    for case in CASES:
+        assert len(list((tmp_path / "moving" / case).glob("*/instance-*.pt"))) == 3
+        poptorch.Checkpoint(tmp_path / "moving" / case).merge(merged / case)
+    rest = run(1, merged=(str(merged), 7, False))[0]
+    for case in CASES:
+        for answer in whole:
+            np.testing.assert_array_equal(
+                rest[f"merged, {case}: weights"], answer[f"whole, {case}: weights"]
+            )
+        statistics = [answer[f"whole, {case}: statistics"] for answer in whole]
+        np.testing.assert_array_equal(
+            rest[f"merged, {case}: statistics"], np.concatenate(statistics)
+        )
+
+
 def refuse(path):
     """Instance 0 cannot write; a damaged file; a file of other things: seen by everybody."""
     popdist.init()

@@ -11,7 +11,7 @@ from torch import nn
 
 import popdist_torch as poptorch
 from popdist_torch.checkpoint import file
-from popdist_torch.checkpoint.parts import load_optimizer
+from popdist_torch.checkpoint.parts import load_optimizer, require_movable
 from popdist_torch.errors import CheckpointError
 
 X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
@@ -173,3 +173,54 @@ def test_random_streams_can_be_put_back():
     second.compile(X, Y)
     with pytest.raises(poptorch.Error, match="another number of replicas"):
         second.rng_state = state[:-1]
+
+
+def test_a_folder_holds_what_a_file_holds(tmp_path):
+    training = training_of(1)
+    run(training)
+    poptorch.Checkpoint(tmp_path / "run.pt", model=training).save(epoch=4)
+    sharded = poptorch.Checkpoint(tmp_path / "run", sharded=True, model=training)
+    sharded.save(epoch=3)
+    sharded.save(epoch=4)
+    assert [path.name for path in (tmp_path / "run").iterdir() if path.is_dir()] == ["2"]
+    assert file.equal(sharded.read(), file.read(tmp_path / "run.pt"))
+    (tmp_path / "run" / "3").mkdir()  # as a job that was killed while it saved leaves it
+    expected = run(training)
+    second = training_of(2)
+    assert poptorch.Checkpoint(tmp_path / "run", model=second).load() == {"epoch": 4}
+    assert run(second) == expected
+    sharded.save()
+    (tmp_path / "run" / "3" / "instance-0.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"instance-0\.pt cannot be read"):
+        sharded.load()
+
+
+def streams(seed):
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - what programs use
+    torch.manual_seed(seed)
+    return file.state()
+
+
+def test_streams_of_other_layouts_stay_common_or_apart():
+    """Three instances had 2, 2 and 2 replicas; new ones begin at the first or second of them."""
+
+    def draw(owner, offset, states):
+        file.restore(file.moved(states, owner, offset))
+        return torch.rand(1).item(), random.random(), np.random.rand()  # noqa: S311, NPY002
+
+    common = [streams(5)] * 3
+    assert len({draw(owner, offset, common) for owner in range(3) for offset in range(2)}) == 1
+    apart = [streams(seed) for seed in range(3)]
+    drawn = [draw(owner, offset, apart) for owner in range(3) for offset in range(2)]
+    assert all(len(set(column)) == 6 for column in zip(*drawn, strict=True))
+    file.restore(apart[1])
+    assert drawn[2] == (torch.rand(1).item(), random.random(), np.random.rand())  # noqa: S311, NPY002
+    assert drawn == [draw(owner, offset, apart) for owner in range(3) for offset in range(2)]
+
+
+def test_states_of_single_instances_are_not_given_to_others():
+    alike = [{"lr": 0.1}, {"lr": 0.1}]
+    require_movable("scheduler", object(), alike)
+    with pytest.raises(CheckpointError, match="PD324"):
+        require_movable("scheduler", object(), [{"lr": 0.1}, {"lr": 0.2}])

@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, TensorDataset
 
 import popdist_torch as poptorch
+from popdist_torch.options import Placement
 
 LENGTH = 43
 
@@ -174,3 +175,78 @@ def test_a_loaded_position_is_the_position_at_once():
     resumed = loader(batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(1))
     resumed.load_state_dict(saved)
     assert resumed.state_dict() == saved
+
+
+def placed(locals_, index):
+    """Options of one process of a job with such numbers of replicas, as poprun would make them."""
+    here = Placement(
+        first_replica=sum(locals_[:index]),
+        local_replicas=locals_[index],
+        total_replicas=sum(locals_),
+        process_id=index,
+        num_processes=len(locals_),
+    )
+    kind = type("Placed", (poptorch.Options,), {"placement": property(lambda _self: here)})
+    options = kind().randomSeed(3).deviceIterations(2).replicationFactor(here.local_replicas)
+    options.Training.gradientAccumulation(2)
+    return options
+
+
+def by_replica(locals_, **arguments):
+    """Loaders of a job, and a function that reads each replica's rows of the next batches."""
+    loaders = []
+    for index in range(len(locals_)):
+        data = TensorDataset(torch.arange(200))
+        options = placed(locals_, index)
+        loaders.append(poptorch.DataLoader(options, data, batch_size=3, **arguments))
+    readers = []
+
+    def read(count):
+        readers.extend(Reader(loader) for loader in loaders[len(readers) :])
+        parts = [torch.tensor(reader.read(count)) for reader in readers]
+        return torch.cat(
+            [p.view(count, 4, n, 3) for p, n in zip(parts, locals_, strict=True)], dim=2
+        ).tolist()
+
+    return loaders, read
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("partition", poptorch.DataPartition)
+@pytest.mark.parametrize("layouts", [((2, 2), (1, 3), (4,)), ((3, 1), (4,), (1, 1, 2))])
+def test_replicas_read_on_in_another_layout(layouts, partition, shuffle):
+    """Mid-epoch, over an epoch's end, and in a third layout after that: each replica's own rows."""
+    arguments = {"partition": partition, "shuffle": shuffle}
+    first, undisturbed = by_replica(layouts[0], **arguments)
+    undisturbed(2)
+    for layout in layouts[1:]:
+        states = [json.loads(json.dumps(loader.state_dict())) for loader in first]
+        resumed, read = by_replica(layout, **arguments)
+        here, past = range(len(layout)), first_and_count(layouts[0])
+        for index in here:
+            known = states[0]["layout"] or past
+            resumed[index].load_state_dict({**states[0], "layout": known})
+            assert len(resumed[index]) == 4
+        assert read(6) == undisturbed(6)
+        first = resumed
+
+
+def first_and_count(locals_):
+    return [[sum(locals_[:index]), local] for index, local in enumerate(locals_)]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "arguments"),
+    [
+        ((4,), (2, 2), {"shuffle": True}),
+        ((2, 2), (4,), {"drop_last": False}),
+        ((2, 2), (4,), {"auto_distributed_partitioning": False}),
+        ((2, 2), (2, 1), {}),
+    ],
+)
+def test_what_belongs_to_one_process_is_not_moved(then, now, arguments):
+    state = by_replica(then, **arguments)[0][0].state_dict()
+    with pytest.raises(AssertionError, match="PD324"):
+        by_replica(now, **arguments)[0][0].load_state_dict(
+            {**state, "layout": first_and_count(then)}
+        )
