@@ -152,6 +152,17 @@ REMEDIES = {
         "`Checkpoint(sharded=True)` was given a folder that each host has for itself.",
         "Give a folder that all hosts have mounted, or leave `sharded=True` out.",
     ),
+    "PD326": (
+        (
+            "A warning. A torch `DataLoader` reads the whole data set on each instance, in the "
+            "same order, so an update counts the same samples once for each instance."
+        ),
+        (
+            "Read with `poptorch.DataLoader(options, ...)`, or give the loader a sampler that "
+            "divides: `popdist_torch.horovod.DistributedSampler(data)`. Equal rows that are meant "
+            "bring no warning where no torch loader is being read, or where its samples are equal."
+        ),
+    ),
     "PD390": (
         (
             "What was given is no module or no options, was compiled with `torch.compile`, or is "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch import agreement, job
+from popdist_torch.data.equal_rows import EqualRows
 from popdist_torch.errors import GradientError, OptimizerError, OptionValueError
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.gradients import Gradients, OrderedGradients, SharedGradients
@@ -83,6 +84,7 @@ class TrainingExecutor(Executor):
         self._training: Training | None = None
         self._weights_changed = False
         self._all_follow = True
+        self._rows: EqualRows | None = None
         self._link = HostLink()
         self._follow()
         add_destroy(self._user_model, self.destroy)
@@ -218,6 +220,8 @@ class TrainingExecutor(Executor):
             if training is None or not _same(training.gradients.parameters, trained):
                 training = self._started(compiled, trained)
             self._require_possible(trained)
+            if self._rows is not None:
+                self._rows.look(arguments.values)
             training.run(arguments, outputs, self._facts(compiled, optimizer))
             self._weights_changed = optimizer.loaded = False
         if first:
@@ -279,6 +283,7 @@ class TrainingExecutor(Executor):
             named = zip(weights.names, weights.parameters, strict=True)
             stated = agreement.facts(self._user_model, self._options, self._optimizer)
             agreement.require(stated | agreement.parameter_facts(named), horovod)
+            self._rows = EqualRows(horovod, "read with poptorch.DataLoader(options, ...)")
         label = f"popdist gradients of {type(self._user_model).__name__}"
         waited = self.getExchangeLatency()
         self._release_training()

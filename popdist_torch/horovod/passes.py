@@ -11,6 +11,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from popdist_torch import agreement
+from popdist_torch.data.equal_rows import EqualRows
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.gradient_exchange import InstanceSum
 
@@ -275,6 +276,9 @@ class Passes:
                 "factors": str((*self._factors, self._copies)),
             }
             agreement.require(stated, self._horovod)
+            if self.sum is None:
+                remedy = "pass sampler=popdist_torch.horovod.DistributedSampler(...) to the loader"
+                EqualRows(self._horovod, remedy).look_at_gradients(parameters)
         self._slots = {index: slot for slot, index in enumerate(trained)}
         self._versions = [parameter._version for parameter in self._parameters]  # noqa: SLF001 - no public name
         self.sum = InstanceSum(

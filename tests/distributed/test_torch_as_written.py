@@ -7,6 +7,7 @@ row.
 """
 
 import copy
+import logging
 
 import numpy as np
 import pytest
@@ -502,8 +503,48 @@ def train_plainly(kind):
     return program.weights()
 
 
+def rows_of(way):
+    """Batches of a training program, by the way in which they are read."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(48, 3, generator=generator, dtype=torch.float64)
+    data = torch.utils.data.TensorDataset(x, x[:, :2] * 2)
+    apart = torch.utils.data.DistributedSampler(data, 2, popdist.getInstanceIndex())
+    return {
+        "torch loader": lambda: torch.utils.data.DataLoader(data, ROWS),
+        "undivided loader": lambda: poptorch.DataLoader(
+            options(), data, ROWS // 2, auto_distributed_partitioning=False
+        ),
+        "loader": lambda: poptorch.DataLoader(options(), data, ROWS // 2),
+        "sampler": lambda: torch.utils.data.DataLoader(data, ROWS, sampler=apart),
+        "one batch over and over": lambda: [data[:ROWS]] * 3,
+        "no loader": lambda: [data[:ROWS], data[ROWS : 2 * ROWS]],
+    }[way]()
+
+
+SAME_ROWS = {
+    "torch loader": True,
+    "undivided loader": True,
+    "loader": False,
+    "sampler": False,
+    "one batch over and over": False,
+    "no loader": False,
+}
+
+
+def warned(way):
+    """What a training program says that reads in this way."""
+    program, said, handler = Program(), [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    training = poptorch.trainingModel(program.model, options(), program.optimizer)
+    logging.getLogger("popdist.torch").addHandler(handler)
+    for x, y in rows_of(way):
+        training(x, y)
+    logging.getLogger("popdist.torch").removeHandler(handler)
+    return said
+
+
 def train_all():
-    answer = {}
+    answer = {f"warned, {way}": warned(way) for way in SAME_ROWS}
     for kind in RIGHT:
         answer[kind.__name__] = train(kind)
     for kind in REFUSED:
@@ -531,3 +572,14 @@ def test_what_is_written_is_what_trains(answers, kind):
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_right_is_an_error_on_every_instance(answers, kind):
     assert [answer[kind.__name__] for answer in answers] == [REFUSED[kind]] * 2
+
+
+@pytest.mark.parametrize("way", SAME_ROWS)
+def test_a_loader_that_gives_all_instances_the_same_rows_is_named_once(answers, way):
+    first, second = (answer[f"warned, {way}"] for answer in answers)
+    assert second == []
+    assert len(first) == SAME_ROWS[way]
+    for warning in first:
+        assert "[PD326]" in warning
+        assert "DataLoader(TensorDataset of 48 samples, batch_size=6, sampler=" in warning
+        assert "poptorch.DataLoader(options, ...)" in warning

@@ -6,6 +6,7 @@ with other rows on each. Either the weights are the same, or every rank raises t
 
 import copy
 import functools
+import logging
 import warnings
 
 import numpy as np
@@ -489,6 +490,69 @@ ERRORS = {
 }
 
 
+# Loaders under a loop: those that give all ranks the same rows bring one warning.
+
+
+class Alike(torch.utils.data.Dataset):
+    """As of a benchmark: every sample is the same."""
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return torch.ones(5, dtype=torch.float64), torch.tensor(1)
+
+
+def table():
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(16, 5, generator=generator, dtype=torch.float64)
+    return torch.utils.data.TensorDataset(x, torch.arange(16) % 3)
+
+
+LOADERS = {
+    "in order": (lambda: torch.utils.data.DataLoader(table(), 4), True),
+    "shuffled alike": (
+        lambda: torch.utils.data.DataLoader(
+            table(), 4, shuffle=True, generator=torch.Generator().manual_seed(1)
+        ),
+        True,
+    ),
+    "a part of the indices": (
+        lambda: torch.utils.data.DataLoader(
+            table(), 4, sampler=torch.utils.data.SubsetRandomSampler(range(8), torch.Generator())
+        ),
+        True,
+    ),
+    "shuffled by rank": (
+        lambda: torch.utils.data.DataLoader(
+            table(), 4, shuffle=True, generator=torch.Generator().manual_seed(hvd.rank())
+        ),
+        False,
+    ),
+    "divided": (
+        lambda: torch.utils.data.DataLoader(table(), 4, sampler=hvd.DistributedSampler(table())),
+        False,
+    ),
+    "samples alike": (lambda: torch.utils.data.DataLoader(Alike(), 4), False),
+    "no loader": (lambda: [table()[:4], table()[4:8]], False),
+}
+
+
+def warned(loader):
+    """The warnings of a loop over a loader."""
+    model = Net()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    said, handler = [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("popdist.torch").addHandler(handler)
+    for batch in loader:
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        optimizer.step()
+    logging.getLogger("popdist.torch").removeHandler(handler)
+    return said
+
+
 def error_of(function, world):
     try:
         function(world)
@@ -506,6 +570,8 @@ def run_all():
             answer[name] = flat(function(world))
         for name, (function, *_) in ERRORS.items():
             answer[name] = error_of(function, world)
+    for name, (loader, _) in LOADERS.items():
+        answer[f"warned, {name}"] = warned(loader())
     answer["late"] = error_of(a_rank_without_a_backward_pass, world)  # the last: ranks part
     return answer
 
@@ -528,6 +594,17 @@ def test_program_trains_as_one_process_on_the_global_batch(answers, name):
 def test_program_that_cannot_be_right_says_so_on_every_rank(answers, name):
     for answer in answers:
         assert all(part in answer[name] for part in ERRORS[name][1:]), answer[name]
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_that_gives_all_ranks_the_same_rows_is_named_once(answers, name):
+    first, *others = (answer[f"warned, {name}"] for answer in answers)
+    assert not any(others)
+    assert len(first) == LOADERS[name][1]
+    for warning in first:
+        assert "[PD326]" in warning
+        assert "DataLoader(TensorDataset of 16 samples, batch_size=4, sampler=" in warning
+        assert "popdist_torch.horovod.DistributedSampler" in warning
 
 
 def test_rank_that_clipped_what_another_did_not_have_says_so(answers):

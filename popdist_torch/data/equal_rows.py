@@ -1,0 +1,146 @@
+"""A warning where a torch loader gives all instances the same rows.
+
+``torch.utils.data.DataLoader`` knows of no instances. Where a program forgets to divide its data,
+every update counts the same samples once for each instance, and nothing fails. Rows that are equal
+for a good reason bring no warning: there, no torch loader is being read, or its samples are equal.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import pickle
+import random
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from popdist.agreement import digest
+from popdist.exchange import gather
+from popdist_torch.data.sampler import PartitionSampler
+from popdist_torch.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sized
+
+logger = logging.getLogger("popdist.torch")
+
+_NOTHING = digest(b"nothing")
+_UPDATES = 2
+
+
+class EqualRows:
+    """Compares what instances train on in their first updates; all must make the same calls.
+
+    Args:
+        horovod: The module ``horovod.torch``, initialised.
+        remedy: What gives each instance rows of its own.
+    """
+
+    def __init__(self, horovod: Any, remedy: str) -> None:
+        self._horovod = horovod
+        self._remedy = remedy
+        self._seen: list[str] | None = []
+
+    def look(self, rows: Iterable[Any]) -> None:
+        """Takes the rows of an update; those of the first two are compared, then no more.
+
+        Rows that are the same in both updates come from no loader: they are a benchmark's.
+        """
+        if self._seen is None:
+            return
+        mine = _digest(rows)
+        seen = [*self._seen, mine]
+        if not self._equal(mine):
+            self._seen = None
+        elif len(seen) < _UPDATES:
+            self._seen = seen
+        else:
+            self._seen = None
+            if len(set(seen)) == _UPDATES:
+                self._warn(_readers())
+
+    def look_at_gradients(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Takes the gradients of the first backward pass, before they are exchanged.
+
+        They are equal where rows and random streams are. Data that cannot be read by index may be
+        equal everywhere for a good reason, which gradients do not tell.
+        """
+        if self._equal(_digest(parameter.grad for parameter in parameters)):
+            self._warn([reader for reader in _readers() if _differ(reader._dataset)])  # noqa: SLF001 - no public name
+
+    def _equal(self, mine: str) -> bool:
+        return set(gather(self._horovod)(mine.encode())) == {mine.encode()} and mine != _NOTHING
+
+    def _warn(self, readers: list[Any]) -> None:
+        if not readers or self._horovod.rank() != 0:
+            return
+        count = self._horovod.size()
+        warning = DataError(
+            "PD326",
+            f"all {count} instances train on the same rows, so every update counts each sample "
+            f"{count} times",
+            value="; ".join(map(_named, readers)),
+            hint=self._remedy,
+        )
+        logger.warning("%s", warning)
+
+
+def _digest(values: Iterable[Any]) -> str:
+    """A digest of tensors; a constant where there is none, or all are zero."""
+    parts = [
+        digest(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        for value in values
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided and bool(value.any())
+    ]
+    return digest("".join(parts).encode()) if parts else _NOTHING
+
+
+def _readers() -> list[Any]:
+    """Torch loaders that are being read now, and that do not divide their data set."""
+    found = []
+    # Not isinstance: that asks weak proxies for the class of an object that may be gone.
+    of_torch = [o for o in gc.get_objects() if issubclass(type(o), _BaseDataLoaderIter)]
+    for reader in of_torch:
+        data, index = reader._dataset, reader._index_sampler  # noqa: SLF001 - no public names
+        sampler: Any = getattr(index, "sampler", index)
+        divides = hasattr(sampler, "num_replicas") or (
+            isinstance(sampler, PartitionSampler) and len(sampler) < len(cast("Sized", data))
+        )
+        if reader._num_yielded and not divides:  # noqa: SLF001 - as above
+            found.append(reader)
+    return found
+
+
+def _named(reader: Any) -> str:
+    data, sampler = reader._dataset, reader._index_sampler  # noqa: SLF001 - no public name
+    size = f" of {len(data)} samples" if hasattr(data, "__len__") else ""
+    order = type(getattr(sampler, "sampler", sampler)).__name__
+    rows = getattr(sampler, "batch_size", None)
+    return f"DataLoader({type(data).__name__}{size}, batch_size={rows}, sampler={order})"
+
+
+def _differ(data: Any) -> bool:
+    """Whether the first two samples of a data set differ; no where it has no indices."""
+    if isinstance(data, IterableDataset):
+        return False
+    numbers, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 - what programs use
+    try:
+        # Samples may be drawn at random; the program's streams are to stay where they are.
+        with torch.random.fork_rng(devices=[]):
+            return _plain(data[0]) != _plain(data[1])
+    except Exception:  # noqa: BLE001 - a program's own code; without its samples nothing is known
+        return False
+    finally:
+        random.setstate(numbers)
+        np.random.set_state(arrays)  # noqa: NPY002 - as above
+
+
+def _plain(sample: Any) -> bytes:
+    """A sample's content, without the memory that its tensors are parts of."""
+    leaves = pytree.tree_leaves(sample)
+    return pickle.dumps([v.numpy(force=True) if isinstance(v, torch.Tensor) else v for v in leaves])
