@@ -319,7 +319,8 @@ PATCHES: tuple[Patch, ...] = (
                 """      Status status = horovod_global.fusion_buffer.InitializeBuffer(
           process_set.controller->TensorFusionThresholdBytes(),
           first_entry.device,""",
-                """      int64_t buffer_bytes = process_set.controller->TensorFusionThresholdBytes();
+                """      int64_t buffer_bytes = process_set.controller\
+->TensorFusionThresholdBytes();
       int64_t tensor_bytes = first_entry.tensor->size();
       if (entries.size() == 1 && tensor_bytes > buffer_bytes) {
         buffer_bytes = tensor_bytes;
