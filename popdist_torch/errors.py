@@ -18,6 +18,7 @@ CODES = declare(
         "PD310": "a parameter of a wrapped model has no values yet",
         "PD311": "the instances changed different things between two updates",
         "PD312": "a gradient hook cannot be right where gradients are summed over replicas",
+        "PD313": "a compiled model does not return its loss",
         "PD320": "gradients were changed before all processes had exchanged them",
         "PD323": "instances wait for each other at different places",
         "PD322": "Lightning asks for something that Horovod cannot do",

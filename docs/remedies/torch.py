@@ -163,11 +163,15 @@ REMEDIES = {
             "bring no warning where no torch loader is being read, or where its samples are equal."
         ),
     ),
-    "PD390": (
+    "PD313": (
         (
-            "What was given is no module or no options, was compiled with `torch.compile`, or is "
-            "wrapped already."
+            "A model compiled with `torch.compile` returns outputs without its loss, or other "
+            "outputs than before. An executor cannot look into compiled code for the loss."
         ),
+        "Return the loss from `forward` in every step, such as `return output, loss`.",
+    ),
+    "PD390": (
+        ("What was given is no module or no options, or is wrapped already."),
         "Wrap the module itself; call `destroy()` before it is wrapped again.",
     ),
     "PD391": (

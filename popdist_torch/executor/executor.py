@@ -15,6 +15,7 @@ from popdist_torch.errors import Error, OfflineError
 from popdist_torch.executor import compile_hooks, inputs, replicas
 from popdist_torch.executor.anchors import Anchors
 from popdist_torch.executor.batching import Batching
+from popdist_torch.executor.compiled import original
 from popdist_torch.executor.latency import Latencies, Timeline
 from popdist_torch.executor.outputs import Outputs
 from popdist_torch.executor.step import Replicas
@@ -425,6 +426,7 @@ class Executor(ABC):
             device,
             self._batching.replicas,
             trains=self._trains,
+            settings=self._options.Jit.compile_settings,
         )
         indices = range(here.first_replica, here.first_replica + here.local_replicas)
         streams = replicas.RandomStreams(self._seed(), indices, device)
@@ -441,7 +443,7 @@ class Executor(ABC):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
     ) -> inputs.Arguments:
         if self._forward is None:
-            self._forward = inspect.signature(self._user_model.forward)
+            self._forward = inspect.signature(original(self._user_model).forward)
         return inputs.collect(args, kwargs, self._batching, device, self._forward)
 
     def _collect(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inputs.Arguments:
@@ -477,7 +479,7 @@ class Executor(ABC):
 
 
 def _require_module(model: Any) -> None:
-    """Refuses objects that are no modules, and compiled modules, which hide losses and buffers."""
+    """Refuses objects that are no modules."""
     if not isinstance(model, torch.nn.Module):
         raise Error(
             "PD390",
@@ -486,14 +488,3 @@ def _require_module(model: Any) -> None:
             accepted="a torch.nn.Module",
             hint="put the function into the forward method of a module",
         )
-    for name, part in model.named_modules():
-        compiled = getattr(part, "_compiled_call_impl", None)  # what Module.compile() sets
-        if hasattr(part, "_orig_mod") or compiled is not None:
-            raise Error(
-                "PD390",
-                "a module compiled with torch.compile cannot be wrapped: its losses, the replicas' "
-                "buffers and recomputation are followed while it runs eagerly",
-                value=f"{name or 'the model'}: {type(part).__name__}",
-                hint="wrap the module itself; compiled modules train in plain loops, with "
-                "popdist_torch.horovod.DistributedOptimizer",
-            )

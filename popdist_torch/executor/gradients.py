@@ -7,14 +7,17 @@ Three classes share one interface: `Gradients` for one process, `SharedGradients
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from popdist_torch.executor.compiled import in_pieces
 from popdist_torch.gradient_exchange import Facts, InstanceSum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
 
 class Gradients:
@@ -49,6 +52,10 @@ class Gradients:
         """
         del replica, last
         torch.autograd.backward(loss, torch.full_like(loss, seed))
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """Wraps compiled forward passes, which may have to be compiled for the exchange."""
+        return nullcontext()
 
     def end(self, scale: float) -> None:
         """Divides the gradients by the loss scaling and the divisor, for the optimizer."""
@@ -119,6 +126,10 @@ class SharedGradients(Gradients):
             super().backward(loss, seed, replica=replica, last=last)
         finally:
             self._last = False
+
+    def compiling(self) -> AbstractContextManager[None]:
+        """Wraps compiled forward passes, so that gradients come in pieces."""
+        return in_pieces(self.parameters)
 
     def end(self, scale: float) -> None:
         """Waits for the sums over all instances, and stores them as the parameters' gradients."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from popdist_torch.errors import OptimizerError
+from popdist_torch.executor.compiled import LossPlace, eagerly
 from popdist_torch.executor.losses import LossWatch, final_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from popdist_torch.executor.anchors import Anchors
     from popdist_torch.executor.batching import Batching
@@ -50,6 +52,10 @@ class Replicas:
                 yield
             finally:
                 self.model.plain.restore()
+
+    def forward_pass(self) -> AbstractContextManager[None]:
+        """Wraps a training micro-batch's forward pass; compiled code chooses what it recomputes."""
+        return nullcontext() if self.model.compiled else self.marked.forward_pass()
 
 
 @dataclass
@@ -102,7 +108,7 @@ class Training:
         part = self.batching.part(iteration, step, replica)
         last = (step, replica) == (self.batching.accumulation - 1, self.batching.replicas - 1)
         with self.replicas.running(replica), torch.enable_grad():
-            with self.replicas.marked.forward_pass():
+            with self.replicas.forward_pass():
                 output, loss = self._forward(arguments, part)
             if loss is not None:
                 seed = scale / self.early_divisor
@@ -131,11 +137,19 @@ class Training:
     def _forward(self, arguments: Arguments, part: int) -> tuple[Any, torch.Tensor | None]:
         """Runs a micro-batch; returns the output and the loss, or None if nothing is trained."""
         args, kwargs = arguments.micro_batch(part, self.batching)
-        with LossWatch() as watch:
-            output = self.replicas.model.module(*args, **kwargs)
+        model = self.replicas.model
+        if model.loss_place is not None:
+            with self.gradients.compiling():
+                output = model.run(*args, **kwargs)
+            return output, model.loss_place.find(output) if self.gradients.parameters else None
+        with eagerly() if model.compiled else nullcontext(), LossWatch() as watch:
+            output = model.run(*args, **kwargs)
         if not self.gradients.parameters and (watch.found or watch.without_graph):
             return output, None
-        return output, watch.found[final_loss(watch.found)]
+        loss = watch.found[final_loss(watch.found)]
+        if model.compiled:
+            model.loss_place = LossPlace(output, loss)
+        return output, loss
 
 
 def infer(arguments: Arguments, batching: Batching, replicas: Replicas, outputs: Outputs) -> None:
@@ -144,5 +158,5 @@ def infer(arguments: Arguments, batching: Batching, replicas: Replicas, outputs:
         for replica in range(batching.replicas):
             args, kwargs = arguments.micro_batch(batching.part(iteration, 0, replica), batching)
             with replicas.running(replica), torch.no_grad():
-                output = replicas.model.module(*args, **kwargs)
+                output = replicas.model.run(*args, **kwargs)
                 outputs.add(output, iteration, 0, replica)

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from popdist.popdist_core import getDeviceId
 from popdist_torch.errors import Error
+from popdist_torch.executor.compiled import compiled_as_asked, eagerly, is_compiled
 from popdist_torch.executor.host_access import plain_class
 from popdist_torch.executor.replicas import HOST, ReplicaBuffers
 from popdist_torch.options import ConnectionType
@@ -27,6 +28,7 @@ from popdist_torch.options import ConnectionType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from popdist_torch.executor.compiled import LossPlace
     from popdist_torch.options import Options
 
 logger = logging.getLogger("popdist.torch")
@@ -269,9 +271,13 @@ class DeviceModel:
         device: Where it runs.
         replicas: Local replicas, each of which has buffers of its own.
         trains: Whether the executor changes the weights.
+        settings: The settings of ``torch.compile`` that the options ask for; None for none.
 
     Attributes:
         module: The program's module.
+        run: What is called to run it.
+        compiled: Whether a part of it is compiled, by the program or by its options.
+        loss_place: Where a compiled model returns its loss; None before its first loss.
         weights: Its parameters, and others that are trained with them.
         buffers: The buffers of every replica.
         plain: Its plain tensors.
@@ -285,8 +291,12 @@ class DeviceModel:
         replicas: int,
         *,
         trains: bool,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.module = module
+        self.run = compiled_as_asked(module, settings)
+        self.compiled = settings is not None or is_compiled(module)
+        self.loss_place: LossPlace | None = None
         self._flags = dict(training_flags)
         self.weights = Weights(device, in_place=trains)
         for name, parameter in module.named_parameters():
@@ -309,9 +319,10 @@ class DeviceModel:
         if not self._ran:
             self.buffers.watch()
         adoption = nullcontext() if self._ran else self._adopting()
+        mode = eagerly() if self.compiled and not self._ran else nullcontext()
         token = _in_use.set(self)
         try:
-            with self.plain.on_device(), adoption:
+            with self.plain.on_device(), adoption, mode:
                 yield
             self._ran = True
         finally:

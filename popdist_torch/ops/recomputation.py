@@ -131,7 +131,8 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     Returns:
         The one argument, or a tuple of all.
     """
-    watch = _watching.get()
+    # Compiled code chooses what it recomputes, and Dynamo cannot trace a context variable.
+    watch = None if torch.compiler.is_compiling() else _watching.get()
     if watch is not None:
         for leaf in pytree.tree_leaves(tensors):
             if isinstance(leaf, torch.Tensor):

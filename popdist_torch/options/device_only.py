@@ -6,6 +6,7 @@ They are top-level options and the groups ``Jit``, ``TensorLocations``, ``_Popar
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,7 @@ class DeviceOnlyOptions(OptionsDict):
         return self
 
 
-# ``Options.Jit``: graph building; on a host models run eagerly.
+# ``Options.Jit``: graph building; on a host models run eagerly, unless ``torchCompile`` is called.
 
 
 class JitOptions(OptionsDict):
@@ -187,6 +188,42 @@ class JitOptions(OptionsDict):
                 "PD300", "tracing was removed from PopTorch in SDK 3", accepted="False"
             )
         return self
+
+    @with_effect("`torch.compile` compiles the model, as PopTorch compiles every model")
+    def torchCompile(self, enabled: bool = True, **settings: Any) -> JitOptions:
+        """Compiles the model with ``torch.compile``; an addition to PopTorch.
+
+        The first call runs eagerly, and later ones run compiled code. The program's own module is
+        not changed.
+
+        Args:
+            enabled: Whether the model is compiled.
+            **settings: Passed to ``torch.compile``, such as ``backend``, ``mode`` or ``dynamic``.
+
+        Returns:
+            These options.
+
+        Raises:
+            OptionError: ``torch.compile`` has no such setting.
+        """
+        known = [name for name in inspect.signature(torch.compile).parameters if name != "model"]
+        if unknown := [name for name in settings if name not in known]:
+            raise OptionError(
+                "PD300",
+                "torch.compile has no such setting",
+                value=", ".join(unknown),
+                accepted=", ".join(known),
+            )
+        if flag("torchCompile", enabled):
+            self.put("torch_compile", settings)
+        else:
+            self.deleteIfExists("torch_compile")
+        return self
+
+    @property
+    def compile_settings(self) -> dict[str, Any] | None:
+        """The settings of ``torchCompile``; None where the model is not to be compiled."""
+        return self.values().get("torch_compile")
 
 
 # ``Options.TensorLocations``: the memory of an IPU's tensors; a host has one memory.

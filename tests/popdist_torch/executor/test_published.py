@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import popdist_torch as poptorch
+from popdist.errors import PopdistError
 
 
 class Net(nn.Module):
@@ -126,17 +127,52 @@ def test_unknown_names_are_told_what_is_near():
         _ = poptorch.trainingModl
 
 
-@pytest.mark.parametrize("how", ["whole", "part", "in place"])
-def test_compiled_modules_cannot_be_wrapped(how):
-    model = Net()
+class WithoutLoss(Net):
+    def forward(self, x):
+        return super().forward(x)[0].detach()
+
+
+@pytest.mark.parametrize("how", ["whole", "part", "in place", "option"])
+def test_a_compiled_module_has_to_return_its_loss(how):
+    model, options = WithoutLoss(), poptorch.Options()
+    wrapped = model
     if how == "whole":
-        model = torch.compile(model, backend="eager")
+        wrapped = torch.compile(model, backend="eager")
     elif how == "part":
         model.layer = torch.compile(model.layer, backend="eager")
-    else:
+    elif how == "in place":
         model.layer.compile(backend="eager")
-    with pytest.raises(poptorch.Error, match=r"torch\.compile cannot be wrapped"):
-        poptorch.trainingModel(model)
+    else:
+        options.Jit.torchCompile(backend="eager")
+    training = poptorch.trainingModel(wrapped, options)
+    with pytest.raises(poptorch.Error, match=r"PD313.*does not return its loss"):
+        training(torch.ones(1, 3))
+
+
+def test_a_compiled_module_cannot_return_other_outputs_later():
+    class Growing(Net):
+        steps = 0
+
+        def forward(self, x):
+            output, loss = super().forward(x)
+            self.steps += 1
+            return (output, loss) if self.steps < 3 else (output, output, loss)
+
+    model, options = Growing(), poptorch.Options()
+    options.Jit.torchCompile(backend="eager")
+    training = poptorch.trainingModel(model, options)
+    training(torch.ones(1, 3))
+    training(torch.ones(1, 3))
+    with pytest.raises(poptorch.Error, match=r"PD313.*other outputs"):
+        training(torch.ones(1, 3))
+
+
+def test_the_option_to_compile_takes_what_torch_compile_takes():
+    options = poptorch.Options()
+    with pytest.raises(PopdistError, match=r"no such setting[\s\S]*bakend[\s\S]*backend"):
+        options.Jit.torchCompile(bakend="eager")
+    options.Jit.torchCompile(mode="default").torchCompile(enabled=False)
+    assert options.Jit.compile_settings is None
 
 
 def test_what_is_no_module_or_no_optimizer_is_said_at_once():
