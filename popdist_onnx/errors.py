@@ -69,6 +69,7 @@ CODES = declare(
         "PD586": "the data that a training iterates are not ones that it can use",
         "PD596": "an exporter of torch lacks a package",
         "PD590": "a step was given a tensor that the model does not have, or lacks one",
+        "PD591": "a graph cannot sum a tensor over the replicas that it asks for",
     }
 )
 """The adapter's codes with their meaning."""

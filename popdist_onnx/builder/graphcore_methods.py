@@ -337,7 +337,7 @@ METHODS = (
         "replicatedallreduce",
         "ReplicatedAllReduce",
         1,
-        "The sum over replicas; with one replica, the input.",
+        "The sum over the replicas of all instances, or of this one's group; with one, the input.",
         Parameter("commGroup", Kind.INTS, None),
     ),
     _method(

@@ -56,6 +56,13 @@ def _atan2(at: At) -> list[Tensor]:
     return [u * scaled, -(v * scaled)]
 
 
+@gradient("ReplicatedAllReduce", domain=DOMAIN)
+def _replicated_all_reduce(at: At) -> Tensor:
+    """Each replica's input is in the sums of all: the sum of their gradients."""
+    settings = {name: one.value for name, one in at.node.attributes.items()}
+    return at.tape.custom(DOMAIN, "ReplicatedAllReduce", 1, at.g, **settings)[0]
+
+
 @gradient("Nll", domain=DOMAIN, inputs=(0,))
 def _nll(at: At) -> Edges:
     """Through a softmax, softmax - onehot; else -onehot / max(p, 1e-10); per row, times its share.

@@ -320,6 +320,45 @@ def _lrn(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return [x / (tape.Sum(*parts) * alpha + bias) ** beta]
 
 
+@_form("MaxPool", "AveragePool", "LpPool")
+def _late_windows(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """Rounds down where rounding up makes a window in the padding at the end.
+
+    The kernels leave such a window out, but ONNX Runtime's own inference of shapes counts it.
+    """
+    x, y = tape.wrap(node.inputs[0]), tape.wrap(node.outputs[0])  # type: ignore[arg-type]
+    if not (node.attributes.get_int("ceil_mode", 0) and x.static and y.static):
+        return None
+    settings = {name: one.value for name, one in node.attributes.items()}
+    count = x.rank - 2
+    strides, dilations = (settings.get(name, [1] * count) for name in ("strides", "dilations"))
+    pads = settings.get("pads", [0] * 2 * count)
+    # How far the last window reaches beyond the padding; negative where one was left out.
+    reach = [
+        (made - 1) * stride + (size - 1) * dilation + 1 - length - before - after
+        for made, stride, size, dilation, length, before, after in zip(
+            y.shape[2:],
+            strides,
+            settings["kernel_shape"],
+            dilations,
+            x.shape[2:],
+            pads[:count],
+            pads[count:],
+            strict=True,
+        )
+    ]
+    if all(extra >= 0 for extra in reach):
+        return None
+    beyond = [max(extra, 0) for extra in reach]
+    if settings.get("count_include_pad") and any(beyond):
+        # Only what lies within the padding counts.
+        x = tape.Pad(x, [0, 0, *pads[:count], 0, 0, *pads[count:]])
+        settings["count_include_pad"], pads = 0, [0] * 2 * count
+    after = [pad + extra for pad, extra in zip(pads[count:], beyond, strict=True)]
+    settings |= {"ceil_mode": 0, "pads": [*pads[:count], *after]}
+    return list(tape.many(node.op_type, len(node.outputs), x, **settings))
+
+
 @_form("SpaceToDepth", "DepthToSpace")
 def _space_and_depth(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Blocks of integers, which the kernel does not move."""

@@ -206,9 +206,29 @@ def annotate(node: ir.Node, opset: int) -> None:
         found = _like_first(node)
     else:
         found = _by_schema(node, opset)
+    if node.attributes.get_int("ceil_mode", 0) and not node.domain:
+        found = [_without_late_windows(node, info) for info in found]
     for output, info in zip(node.outputs, found, strict=False):
         if info is not None:
             _merge(output, *info)
+
+
+def _without_late_windows(node: ir.Node, info: Info) -> Info:
+    """Leaves windows out that begin in the padding at the end, as kernels and torch do.
+
+    ONNX's text says so since opset 22; shape inference of older opsets counts them.
+    """
+    known = dims(node.inputs[0]) if node.inputs[0] is not None else None
+    if info is None or info[1] is None or known is None:
+        return info
+    made, count = list(info[1]), len(known) - 2
+    strides = node.attributes.get_ints("strides", [1] * count)
+    before = node.attributes.get_ints("pads", [0] * count)[:count]
+    for axis, (stride, pad) in enumerate(zip(strides, before, strict=True), start=2):
+        whole, windows = known[axis], made[axis]
+        if isinstance(whole, int) and isinstance(windows, int):
+            made[axis] = windows - ((windows - 1) * stride >= whole + pad)
+    return info[0], made
 
 
 def _reason(said: str) -> str:

@@ -115,25 +115,26 @@ def shaped_dropout(op: Operation) -> Tensor:
 
 @lowering("ReplicatedAllReduce")
 def replicated_all_reduce(op: Operation) -> Tensor:
-    """The input: the graph that runs is that of one replica; see `require_one_replica`."""
+    """The input: the graph has one replica; where there are others, the runtime sums over them."""
     return op.tape.Identity(*op.inputs)
 
 
-def require_one_replica(graph: ir.Graph, replicas: int) -> None:
-    """Refuses operators that sum over replicas, where a job has several.
+def require_one_local_replica(graph: ir.Graph, replicas: int) -> None:
+    """Refuses sums over replicas of one process, which run one after the other.
 
     Raises:
-        NotOnHostError: The graph has such an operator, and there are several replicas.
+        NotOnHostError: The graph has such a sum, and there are several replicas in this process.
     """
     if replicas == 1:
         return
     for node in graph.all_nodes():
         if node.op_type == "ReplicatedAllReduce":
             raise NotOnHostError(
-                "PD503",
-                f"replicatedallreduce '{node.outputs[0].name}' cannot sum over {replicas} replicas:"
-                " replicas run one after the other",
-                hint="anchor the tensor and sum it in the program, or use one replica",
+                "PD591",
+                f"replicatedallreduce '{node.outputs[0].name}' cannot sum over {replicas} replicas "
+                "of one process: they run one after the other",
+                hint="run one replica in each process: poprun --num-instances equal to "
+                "--num-replicas",
             )
 
 

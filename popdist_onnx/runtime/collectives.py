@@ -1,7 +1,8 @@
 """Sums gradients and broadcasts tensors over all processes.
 
-`Allreduce` sums gradients with Horovod, `Streams` with callbacks of the program. The other
-functions run Horovod's collectives on numpy arrays through its PyTorch binding.
+`Allreduce` sums gradients with Horovod, `Streams` with callbacks of the program, `Collective` a
+tensor that the graph itself sums. The other functions run Horovod's collectives on numpy arrays
+through its PyTorch binding.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from popdist import backend
 from popdist.agreement import digest as digest_of_bytes
 from popdist.agreement import disagreements, listed
 from popdist_onnx.errors import popart_exception
@@ -17,10 +19,12 @@ from popdist_onnx.runtime.stages import MOST_BUCKETS
 from popdist_onnx.runtime.wiring import LEAST_BUCKET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from popdist_onnx.runtime.graph_reader import HostCopy, Spec
-    from popdist_onnx.runtime.state import Array
+    from popdist_onnx.runtime.compiled import Locate
+    from popdist_onnx.runtime.graph_reader import HostCopy, Reading, Spec
+    from popdist_onnx.runtime.state import Array, Buffer
+    from popdist_onnx.runtime.wiring import Wiring
 
 
 _SHARE_WEIGHTS = (
@@ -195,6 +199,106 @@ def require_rank(rank: int, size: int) -> None:
         raise popart_exception(
             "PD578", "there is no process of this rank", value=rank, accepted=f"0 to {size - 1}"
         )
+
+
+# Sums over instances that the graph asks for.
+
+
+class Collective:
+    """A stage that sums tensors over the instances of the job; it has the form of `Compiled`.
+
+    Args:
+        reading: The graph.
+        wiring: The stage, and where its tensors lie.
+
+    Attributes:
+        overwritable: None: every sum has memory of its own.
+        sums: None: a sum is checked where it is read.
+    """
+
+    def __init__(self, reading: Reading, wiring: Wiring) -> None:
+        self.wiring = wiring
+        self.overwritable: frozenset[str] = frozenset()
+        self.sums: list[Array] = []
+        self._reading = reading
+
+    def forget(self) -> None:
+        """Does nothing: no memory is bound."""
+
+    def run(
+        self,
+        situation: Hashable,
+        locate: Locate,
+        inputs: Mapping[str, Buffer],
+        outputs: Mapping[str, Buffer],
+    ) -> dict[str, Buffer]:
+        """Sums each tensor of the stage; every instance must come here.
+
+        Raises:
+            popart_exception: No other instance can be reached.
+        """
+        del situation
+        for index in self.wiring.stage.steps:
+            node = self._reading.steps[index].node
+            source, result = str(node.inputs[0].name), str(node.outputs[0].name)  # type: ignore[union-attr]
+            if source in self._reading.constants:
+                array = self._reading.constant(source)
+            else:
+                array = (inputs.get(source) or locate(source, write=False)).array
+            group = node.attributes.get_ints("commGroup", [])
+            target = outputs.get(result) or locate(result, write=True)
+            np.copyto(target.array, _summed(array, result, group))
+        return {}
+
+
+def _summed(array: Array, name: str, group: Sequence[int]) -> Array:
+    """The sum over the instances that belong together with this one."""
+    horovod = backend.connect("torch")
+    if horovod is None:
+        raise popart_exception(
+            "PD569",
+            f"replicatedallreduce '{name}' is to sum over replicas in other processes, but there "
+            "are none",
+            hint="start the program with poprun, and let "
+            "popdist.popart.configureSessionOptions(options) set them",
+        )
+    label = f"popdist_onnx.replicatedallreduce.{name}"
+    members = group_members(list(group), horovod.rank(), horovod.size())
+    if len(members) == horovod.size():
+        return combined(array, lambda one: horovod.allreduce(one, op=horovod.Sum, name=label))
+    parts = moved(array[None], lambda one: horovod.allgather(one, name=label))
+    wide = np.float32 if array.dtype.itemsize < _SINGLE else array.dtype
+    total: Array = parts[members].astype(wide).sum(0).astype(array.dtype)
+    return total
+
+
+_SINGLE = 4
+"""Bytes of a number in single precision."""
+
+_CONSECUTIVE, _ORTHOGONAL = 1, 2
+
+
+def group_members(group: Sequence[int], rank: int, size: int) -> list[int]:
+    """The ranks that sum with one: ``group`` is ``[CommGroupType, size of a group]``, or empty.
+
+    Raises:
+        popart_exception: The instances cannot be divided like that.
+    """
+    kind, count = (*group, 0, 0)[:2]
+    if kind == 0 or count in (0, size):
+        return list(range(size))
+    if kind not in (_CONSECUTIVE, _ORTHOGONAL) or count < 1 or size % count:
+        raise popart_exception(
+            "PD591",
+            f"replicatedallreduce cannot divide {size} replicas into such groups",
+            value=list(group),
+            accepted=f"[CommGroupType, a divisor of {size}]",
+        )
+    apart = size // count
+    if kind == _CONSECUTIVE:
+        first = rank - rank % count
+        return list(range(first, first + count))
+    return list(range(rank % apart, size, apart))
 
 
 # Callbacks of the program that sum the gradients in place of Horovod.

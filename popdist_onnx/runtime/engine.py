@@ -16,6 +16,7 @@ import numpy as np
 from popdist_onnx.errors import popart_runtime_error
 from popdist_onnx.graph import names
 from popdist_onnx.optimizers.scalars import is_scalar_input
+from popdist_onnx.runtime.collectives import Collective
 from popdist_onnx.runtime.compiled import Compiled, extract, make_session
 from popdist_onnx.runtime.state import Array, Buffer, State, empty, wrap
 from popdist_onnx.runtime.wiring import divide, gradients, overwritable_states, wire
@@ -301,9 +302,12 @@ class Engine:
         self._check_finite = check_finite
         self._execution = execution
         self._reduce: HostReduce | None = None
-        self._stages: list[Compiled] = []
+        self._stages: list[Compiled | Collective] = []
         for index, wiring in enumerate(wire(reading, stages, anchors, self.data_inputs)):
             progress(index, len(stages))
+            if wiring.stage.collective:
+                self._stages.append(Collective(reading, wiring))
+                continue
             states = overwritable_states(reading, stages, index)
             summed: list[str] = []
             if check_finite:
@@ -398,7 +402,11 @@ class Engine:
         self.state.end_micro_batch(replica)
 
     def _run(
-        self, stage: Compiled, replica: int, data: dict[str, Buffer], direct: dict[str, Buffer]
+        self,
+        stage: Compiled | Collective,
+        replica: int,
+        data: dict[str, Buffer],
+        direct: dict[str, Buffer],
     ) -> None:
         locate = partial(self._locate, replica=replica, update=stage.wiring.stage.update)
         given = data | {name: self._memory[name] for name in stage.wiring.borrowed}

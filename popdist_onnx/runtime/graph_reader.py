@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 COPY_TO_HOST = "GradCopyToHost"
 COPY_FROM_HOST = "GradCopyFromHost"
+COLLECTIVE = "ReplicatedAllReduce"
 _EXCHANGE = (COPY_TO_HOST, COPY_FROM_HOST, "Sync")
 
 
@@ -48,12 +49,14 @@ class Step:
         reads: The tensors that the node reads, outer tensors of its sub-graphs included.
         writes: The node's outputs.
         update: Whether the node runs once per weight update, and not for every micro-batch.
+        collective: Whether the node sums a tensor over the instances of the job.
     """
 
     node: ir.Node
     reads: frozenset[str]
     writes: tuple[str, ...]
     update: bool
+    collective: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ def read(model: ir.Model, variables: Collection[str] = ()) -> Reading:
     copies = _copies(graph, is_weight=names.UPDATE_ON_HOST in model.metadata_props)
     renamed = {copy.gradient for copy in copies if copy.gradient != copy.source}
     steps = tuple(
-        Step(node, frozenset(_reads(node)), writes, _is_update(node))
+        Step(node, frozenset(_reads(node)), writes, _is_update(node), node.op_type == COLLECTIVE)
         for node in nodes
         if not renamed.intersection(writes := tuple(str(v.name) for v in node.outputs if v.name))
     )

@@ -3,7 +3,8 @@
 A stage is what one ONNX Runtime session runs. On one instance with one micro-batch per update the
 whole graph is one stage. Otherwise the micro-batch part and the update part are cut apart. With an
 exchange the micro-batch part is cut again after each bucket of gradients, so that a bucket is sent
-while the next stage computes.
+while the next stage computes. A tensor that the graph itself sums over all instances is a stage of
+its own, which no ONNX Runtime session runs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Stage:
         reads: Tensors from outside the stage.
         writes: Tensors that are needed outside the stage.
         complete: Gradients that may be sent after the stage.
+        collective: Whether its steps sum tensors over the instances of the job.
     """
 
     steps: tuple[int, ...]
@@ -37,6 +39,7 @@ class Stage:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     complete: tuple[str, ...] = ()
+    collective: bool = False
 
 
 def buckets(sizes: Mapping[str, int], *, least_bytes: int) -> list[list[str]]:
@@ -72,14 +75,22 @@ def cut(
     needed = _ancestors(steps, {*wanted, *leaving})
     place = _places(steps, needed, groups, whole=whole)
     last = len(groups) + 1
+    levels = _levels(steps, needed)
+    top = max(levels.values(), default=0)
+    # What waits for a sum over the instances runs after it, but all updates run last.
+    keys = {i: (top if place[i] == last else levels[i], place[i]) for i in needed}
     producer = {name: i for i in needed for name in steps[i].writes}
+    order = sorted(set(keys.values()))
+    ends = [
+        max((order.index(keys[producer[n]]) for n in group if n in producer), default=0)
+        for group in groups
+    ]
     stages = []
-    for index in range(last + 1):
-        members = tuple(sorted(i for i in needed if place[i] == index))
-        if not members:
-            continue
+    for number, key in enumerate(order):
+        level, index = key
+        members = tuple(sorted(i for i in needed if keys[i] == key))
         inside = {name for i in members for name in steps[i].writes}
-        outside = {n for i in needed if place[i] != index for n in steps[i].reads}
+        outside = {n for i in needed if keys[i] != key for n in steps[i].reads}
         stages.append(
             Stage(
                 steps=members,
@@ -88,7 +99,13 @@ def cut(
                 writes=tuple(
                     n for n in producer if n in inside and n in {*outside, *wanted, *leaving}
                 ),
-                complete=tuple(groups[index]) if index < len(groups) else (),
+                complete=tuple(
+                    name
+                    for group, end in zip(groups, ends, strict=True)
+                    if end == number
+                    for name in group
+                ),
+                collective=level % 2 == 1,
             )
         )
     return stages
@@ -117,6 +134,16 @@ def _places(
         else:
             place[i] = max(before, default=0)
     return place
+
+
+def _levels(steps: Sequence[Step], needed: Collection[int]) -> dict[int, int]:
+    """Odd numbers for sums over instances, even ones for what runs before and after them."""
+    producer = {name: i for i in needed for name in steps[i].writes}
+    level: dict[int, int] = {}
+    for i in sorted(needed):
+        before = max((level[producer[n]] for n in steps[i].reads if n in producer), default=0)
+        level[i] = before + (before % 2 != steps[i].collective)
+    return level
 
 
 def _ancestors(steps: Sequence[Step], names: set[str]) -> set[int]:

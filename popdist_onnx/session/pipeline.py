@@ -13,10 +13,11 @@ from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.names import GRADIENT, reserved_prefix
 from popdist_onnx.lowering.apply import lower
-from popdist_onnx.lowering.layers import require_one_replica, stride_groups
+from popdist_onnx.lowering.layers import require_one_local_replica, stride_groups
 from popdist_onnx.lowering.registry import DOMAIN
 from popdist_onnx.optimizers.optimizer import require_optimizer
 from popdist_onnx.runtime.engine import Layout
+from popdist_onnx.runtime.graph_reader import COLLECTIVE
 from popdist_onnx.transforms.accumulate import accumulate
 from popdist_onnx.transforms.autodiff import autodiff, gradients_of
 from popdist_onnx.transforms.host_allreduce import (
@@ -108,14 +109,15 @@ def training_graph(
     if not gradients_of(model) and (asked or not model.graph.initializers):
         if not asked:
             logger.warning("the model has no weights and no gradient is anchored: nothing trains")
-        return lower(scale_loss(model, optimizer, reduction, replicas))
+        scale_loss(model, optimizer, reduction, replicas)
+        return lower(model, keep=_summed_by_runtime(options))
     if how.runs > 1:
         accumulate(model, how.runs, optimizer.accum_type)
     if options.hostWeightUpdate:
         update_on_host(scale_loss(model, optimizer, reduction, replicas))
     else:
         grow_updates(model, optimizer, reduction, how.accumulation, replicas)
-    lower(model)
+    lower(model, keep=_summed_by_runtime(options))
     if options.hostAllReduce or shared_by_collectives(options):
         insert_host_allreduce(model)
     return model
@@ -132,12 +134,18 @@ def _gradients_asked_for(model: ir.Model, anchors: Sequence[str]) -> list[str]:
 
 def inference_graph(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
     """A graph of standard operators that computes a model of known input shapes."""
-    return random_inputs(lower(_loaded(proto, options)), training=False)
+    model = lower(_loaded(proto, options), keep=_summed_by_runtime(options))
+    return random_inputs(model, training=False)
+
+
+def _summed_by_runtime(options: SessionOptions) -> frozenset[str]:
+    """The operators that the runtime carries out between stages, because others take part."""
+    return frozenset({COLLECTIVE} if shared_by_collectives(options) else ())
 
 
 def _loaded(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
     model = load(proto)
-    require_one_replica(model.graph, options.getGlobalReplicationFactor())
+    require_one_local_replica(model.graph, layout(options).replicas)
     if options.groupNormStridedChannelGrouping:
         stride_groups(model.graph)
     return model

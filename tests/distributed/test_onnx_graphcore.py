@@ -1,6 +1,8 @@
 """PopART's own operators in a job: two instances train what one trains on the global batch."""
 
 import numpy as np
+import pytest
+import torch
 
 import popdist_onnx as popart
 from tests.distributed.jobs import run_job
@@ -72,3 +74,98 @@ def test_two_instances_train_what_one_trains_on_the_global_batch():
     for name, reference in expected.items():
         np.testing.assert_array_equal(first[name], second[name])
         np.testing.assert_allclose(first[name], reference, rtol=1e-5, atol=1e-6)
+
+
+def summing_model(group=None):
+    """A loss on each instance that depends on what the others have computed."""
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [2, 3], "x")
+    w = builder.addInitializedInputTensor(
+        np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), "w"
+    )
+    ops, own = builder.aiOnnx, builder.aiGraphcore
+    h = ops.tanh([ops.matmul([x, w])])
+    total = own.replicatedallreduce([h], **({} if group is None else {"commGroup": group}))
+    again = own.replicatedallreduce([ops.mul([total, h])])
+    loss = own.identityloss([ops.mul([again, x_weights(builder)])], popart.ReductionType.Sum)
+    for one in (total, again, loss):
+        builder.addOutputTensor(one)
+    return builder.getModelProto(), total, again, loss
+
+
+def x_weights(builder):
+    return builder.aiOnnx.constant(np.cos(np.arange(8, dtype=np.float32)).reshape(2, 4))
+
+
+def summing_instance(accumulation, group=None):
+    from popdist.popart import configureSessionOptions
+    from popdist.popdist_core import getInstanceIndex
+
+    proto, total, again, loss = summing_model(group)
+    options = popart.SessionOptions()
+    configureSessionOptions(options)
+    options.enableGradientAccumulation = accumulation > 1
+    options.accumulationFactor = accumulation
+    flow = popart.DataFlow(2, [total, again, loss, "Gradient___w"])
+    device = popart.DeviceManager().createCpuDevice()
+    optimizer = popart.SGD({"defaultLearningRate": (0.01, False)})
+    session = popart.TrainingSession(proto, flow, loss, optimizer, device, userOptions=options)
+    session.prepareDevice()
+    anchors = session.initAnchorArrays()
+    session.weightsFromHost()
+    x = summed_data(getInstanceIndex(), accumulation)
+    session.run(popart.PyStepIO({"x": x}, anchors))
+    session.weightsToHost()
+    found = {"w": np.empty((3, 4), np.float32)}
+    session.readWeights(popart.PyWeightsIO(found))
+    inference = popart.InferenceSession(
+        proto, popart.DataFlow(1, [again]), device, userOptions=inference_options()
+    )
+    inference.prepareDevice()
+    made = inference.initAnchorArrays()
+    inference.run(popart.PyStepIO({"x": x.reshape(-1, 2, 3)[0].copy()}, made))
+    return {**found, "total": anchors[total], "again": anchors[again], "inferred": made[again]}
+
+
+def inference_options():
+    from popdist.popart import configureSessionOptions
+
+    options = popart.SessionOptions()
+    configureSessionOptions(options)
+    return options
+
+
+def summed_data(rank, accumulation):
+    rng = np.random.default_rng(rank)
+    return rng.standard_normal((2, accumulation, 2, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("accumulation", "group"), [(1, None), (2, [1, 1])])
+def test_a_sum_over_instances_inside_the_graph(accumulation, group):
+    """Two instances with different data train as torch does with all of it in one process."""
+    found = run_job(summing_instance, accumulation=accumulation, group=group)
+    w = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4).requires_grad_()
+    factors = torch.arange(8, dtype=torch.float64).reshape(2, 4).cos()
+    data = [torch.tensor(summed_data(rank, accumulation)).double() for rank in range(2)]
+    firsts = []
+    for step in range(2):
+        losses = []
+        for micro in range(accumulation):
+            h = [(x[step, micro] @ w).tanh() for x in data]
+            total = h if group else [h[0] + h[1]] * 2
+            again = total[0] * h[0] + total[1] * h[1]
+            firsts.append((total, again))
+            # Each instance has a loss of its own; the update takes the gradient of their sum.
+            losses += [(again * factors).sum()] * 2
+        (gradient,) = torch.autograd.grad(sum(losses), [w])
+        w = (w - 0.01 * gradient).detach().requires_grad_()
+    for rank, one in enumerate(found):
+        np.testing.assert_allclose(one["w"], w.detach(), rtol=2e-5, atol=2e-6)
+        totals = np.stack([total[rank].detach() for total, _ in firsts]).reshape(one["total"].shape)
+        np.testing.assert_allclose(one["total"], totals, rtol=1e-5, atol=1e-6)
+        sums = np.stack([again.detach() for _, again in firsts]).reshape(one["again"].shape)
+        np.testing.assert_allclose(one["again"], sums, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            one["inferred"].reshape(2, 4), firsts[0][1].detach(), rtol=1e-5, atol=1e-6
+        )
+    np.testing.assert_array_equal(found[0]["w"], found[1]["w"])

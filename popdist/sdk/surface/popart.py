@@ -115,7 +115,8 @@ _OPERATORS = (
     ),
     works(
         "Builder.aiGraphcore.replicatedallreduce",
-        note="With one replica in the process; replicas of one process run one after the other.",
+        note="Over the replicas of all instances, one in each process: replicas of one process run "
+        "one after the other.",
     ),
     without_effect(
         "It passes its input on and prints nothing; anchor the tensor to see it.",

@@ -737,6 +737,32 @@ def windows() -> Iterator[Case]:
             x, k, s, p, 1, c
         )
         yield Case("MaxPool", [f(1, 2, 6, 7)], most, since=10, torch=largest)
+    # Rounding up makes a window in the padding along one axis, and one beyond it along the other.
+    for counted in (0, 1):
+        late = {
+            "ceil_mode": 1,
+            "pads": [1, 1, 1, 1],
+            "strides": [2, 2],
+            "kernel_shape": [3, 2],
+            "count_include_pad": counted,
+        }
+        yield Case(
+            "AveragePool",
+            [f(1, 2, 6, 7)],
+            late,
+            since=10,
+            awkward=True,
+            torch=lambda x, i=counted: functional.avg_pool2d(x, (3, 2), 2, 1, True, bool(i)),  # noqa: FBT003
+        )
+    del late["count_include_pad"]
+    yield Case(
+        "MaxPool",
+        [f(1, 2, 6, 7)],
+        late,
+        since=10,
+        awkward=True,
+        torch=lambda x: functional.max_pool2d(x, (3, 2), 2, 1, 1, True),  # noqa: FBT003
+    )
     yield Case(
         "MaxPool",
         [f(1, 1, 8)],

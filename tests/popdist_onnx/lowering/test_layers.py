@@ -12,7 +12,7 @@ from popdist_onnx.builder import Builder
 from popdist_onnx.errors import NotOnHostError, popart_exception
 from popdist_onnx.graph.load import load
 from popdist_onnx.lowering import lower
-from popdist_onnx.lowering.layers import require_one_replica
+from popdist_onnx.lowering.layers import require_one_local_replica
 from popdist_onnx.transforms.randomness import random_inputs
 from tests.popdist_onnx.graphcore import evaluate, run
 
@@ -121,11 +121,11 @@ def test_shapeddropout_refuses_a_shape_that_cannot_be_broadcast():
         evaluate("shapeddropout", [np.ones((4, 3), np.float32)], shape=[2, 1])
 
 
-def test_sums_over_replicas_are_refused_where_there_are_several():
+def test_sums_over_replicas_of_one_process_are_refused():
     builder = Builder()
     x = builder.addInputTensor("FLOAT", [2])
     builder.addOutputTensor(builder.aiGraphcore.replicatedallreduce([x]))
     graph = load(builder.getModelProto()).graph
-    require_one_replica(graph, 1)
-    with pytest.raises(NotOnHostError, match="over 4 replicas"):
-        require_one_replica(graph, 4)
+    require_one_local_replica(graph, 1)
+    with pytest.raises(NotOnHostError, match="over 4 replicas of one process"):
+        require_one_local_replica(graph, 4)

@@ -2,9 +2,12 @@
 
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.runtime.collectives import group_members
 from popdist_onnx.runtime.graph_reader import Step
 from popdist_onnx.runtime.stages import MOST_BUCKETS, buckets, cut
 
@@ -87,3 +90,33 @@ def test_buckets_keep_order_and_are_few(sizes, least):
     assert [name for group in groups for name in group] == list(names)
     assert len(groups) <= MOST_BUCKETS
     assert all(sum(names[n] for n in group) >= least for group in groups[:-1])
+
+
+def test_sums_over_instances_are_stages_of_their_own():
+    """Even where an earlier bucket of gradients waits for them."""
+
+    def total(read, write):
+        return Step(SimpleNamespace(name=write), frozenset({read}), (write,), False, True)  # noqa: FBT003
+
+    steps = [
+        step({"x"}, "a"),
+        total("a", "s"),
+        step({"s", "a"}, "b"),
+        step({"x"}, "g1"),
+        total("b", "t"),
+        step({"t"}, "g0"),
+        step({"g0", "g1"}, "w", update=True),
+    ]
+    stages = cut(steps, wanted={"w"}, groups=[["g0"], ["g1"]])
+    assert [one.collective for one in stages] == [False, False, True, False, True, False, False]
+    assert [one.steps for one in stages] == [(0,), (3,), (1,), (2,), (4,), (5,), (6,)]
+    assert [one.complete for one in stages if one.complete] == [("g1",), ("g0",)]
+    assert stages[-1].update
+
+
+def test_groups_of_instances():
+    assert group_members([], 1, 4) == group_members([0, 0], 3, 4) == [0, 1, 2, 3]
+    assert [group_members([1, 2], rank, 4) for rank in range(4)] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    assert [group_members([2, 2], rank, 4) for rank in range(4)] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+    with pytest.raises(popart_exception, match="cannot divide 4 replicas"):
+        group_members([1, 3], 0, 4)
