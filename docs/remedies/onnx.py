@@ -234,10 +234,7 @@ REMEDIES = {
         "Give every input and every anchor; `session.initAnchorArrays()` makes the anchors.",
     ),
     "PD591": (
-        "`replicatedallreduce` sums over the replicas of all instances. Replicas of one process run "
-        "one after the other and cannot wait for each other inside the graph; and groups of "
-        "replicas must divide all of them evenly.",
-        "Start as many instances as replicas (`poprun --num-instances=4 --num-replicas=4`), and "
-        "give a `commGroup` whose size divides their number.",
+        "Replicas of one process run one after the other, or groups do not divide all replicas.",
+        "Start as many instances as replicas, and give a `commGroup` whose size divides them.",
     ),
 }

@@ -754,11 +754,10 @@ def windows() -> Iterator[Case]:
             awkward=True,
             torch=lambda x, i=counted: functional.avg_pool2d(x, (3, 2), 2, 1, True, bool(i)),  # noqa: FBT003
         )
-    del late["count_include_pad"]
     yield Case(
         "MaxPool",
         [f(1, 2, 6, 7)],
-        late,
+        {name: value for name, value in late.items() if name != "count_include_pad"},
         since=10,
         awkward=True,
         torch=lambda x: functional.max_pool2d(x, (3, 2), 2, 1, 1, True),  # noqa: FBT003
