@@ -259,10 +259,8 @@ def group_normalization(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
             "LayerNormalization", 3, x, scale, bias, axis=1, epsilon=epsilon
         )
         # The kernel's statistics of half-precision tensors are in single precision.
-        return y, *(
-            tape.Reshape(one if one.dtype == x.dtype else tape.Cast(one, to=x.dtype), [-1])
-            for one in (mean, inv_std)
-        )
+        mean, inv_std = (tape.Reshape(tape.Cast(one, to=x.dtype), [-1]) for one in (mean, inv_std))
+        return y, mean, inv_std
     by_group = grouped(op, x, groups)
     mean = tape.ReduceMean(by_group, [2], keepdims=1)
     centred = by_group - mean

@@ -24,8 +24,8 @@ INTEGERS = ("int32", "int64")
 
 _TENSORS = {"float16": "float16", "float64": "double", "int32": "int32", "int64": "int64"}
 
-_A_FEW = 2
-"""Cases of an operator and type that every run takes: an awkward one and another one."""
+_A_FEW = {False: 3, True: 1}
+"""Cases of an operator and type that every run takes, ordinary and awkward ones."""
 
 
 def typed_cases(dtype: str) -> list[tuple[Case, int]]:
@@ -35,7 +35,7 @@ def typed_cases(dtype: str) -> list[tuple[Case, int]]:
         dtype: The type, as numpy calls it.
 
     Returns:
-        Two of each operator; with ``POPDIST_EXHAUSTIVE=1`` all, at all opsets.
+        A few of each operator; with ``POPDIST_EXHAUSTIVE=1`` all, at all opsets.
     """
     taken: Counter[tuple[str, bool]] = Counter()
     found = []
@@ -44,7 +44,7 @@ def typed_cases(dtype: str) -> list[tuple[Case, int]]:
         for opset in opsets if EXHAUSTIVE else opsets[-1:]:
             made = _in_type(case, dtype, opset)
             key = (case.op_type, case.awkward)
-            if made is None or (not EXHAUSTIVE and taken[key] >= _A_FEW // 2):
+            if made is None or (not EXHAUSTIVE and taken[key] >= _A_FEW[case.awkward]):
                 continue
             taken[key] += 1
             found.append((made, opset))
