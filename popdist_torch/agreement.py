@@ -59,6 +59,20 @@ def parameter_facts(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]
     return stated
 
 
+def state_facts(
+    named: Iterable[tuple[str, torch.Tensor]], optimizer: torch.optim.Optimizer
+) -> dict[str, str]:
+    """A digest of the optimizer's state of every parameter, by name."""
+    stated = {}
+    for name, parameter in named:
+        state = optimizer.state.get(parameter, {})
+        parts = [
+            f"{k}: {_digest(v) if isinstance(v, torch.Tensor) else v}" for k, v in state.items()
+        ]
+        stated[f"state of {name}"] = digest("; ".join(parts).encode())
+    return stated
+
+
 def require(stated: Mapping[str, str], horovod: Any) -> None:
     """Compares facts over all instances; every instance must call it.
 

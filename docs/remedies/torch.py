@@ -129,7 +129,7 @@ REMEDIES = {
     "PD312": (
         (
             "A parameter has a hook of `register_post_accumulate_grad_hook`, which runs on one "
-            "replica's part of the gradient."
+            "replica's part of the gradient; in a plain loop, while that is being exchanged."
         ),
         (
             "Change gradients in a step hook of the optimizer, which sees the sum over all "
@@ -161,6 +161,16 @@ REMEDIES = {
             "Read with `poptorch.DataLoader(options, ...)`, or give the loader a sampler that "
             "divides: `popdist_torch.horovod.DistributedSampler(data)`. Equal rows that are meant "
             "bring no warning where no torch loader is being read, or where its samples are equal."
+        ),
+    ),
+    "PD327": (
+        (
+            "A warning. One optimizer of a plain loop was distributed, another one was not, as "
+            "where a program has two: what the other one trains differs between processes."
+        ),
+        (
+            "Make it with `popdist_torch.horovod.DistributedOptimizer` too. The warning may be "
+            "left where each process trains something that it alone uses."
         ),
     ),
     "PD313": (

@@ -426,6 +426,11 @@ class DeviceModel:
 _in_use: ContextVar[DeviceModel | None] = ContextVar("the model in use", default=None)
 
 
+def a_model_runs() -> bool:
+    """Whether a call of a wrapped model is running, with its updates."""
+    return _in_use.get() is not None
+
+
 def choose(options: Options) -> torch.device:
     """Chooses the device of a model, which all local replicas share in turn.
 

@@ -8,17 +8,23 @@ its hooks and its schedulers. The exchange ends with the backward pass (see `pas
 from __future__ import annotations
 
 import itertools
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from popdist_torch.errors import PlainLoopError
-from popdist_torch.horovod.passes import Passes
+from popdist_torch.executor.weights import a_model_runs
+from popdist_torch.horovod.passes import Passes, of_popdist
 from popdist_torch.horovod.world import connected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+logger = logging.getLogger("popdist.torch")
 
 _serials = itertools.count()  # rounds of several optimizers may overlap, so their names must differ
 
@@ -182,11 +188,51 @@ def DistributedOptimizer(
             check=check_parameters,
             label=f"popdist gradients of {kind.__name__} {next(_serials)}",
         )
+        _watch_others(int(horovod.rank()))
     optimizer.__dict__.update(_popdist_passes=passes, _popdist_waits=True)
     optimizer.register_step_pre_hook(_before_step)
     if passes is not None:
         optimizer.register_step_post_hook(lambda *_: passes.stepped())
     return optimizer
+
+
+_others: WeakSet[torch.optim.Optimizer] = WeakSet()
+"""Optimizers that exchange nothing and were looked at."""
+
+_watching = False
+
+
+def _watch_others(rank: int) -> None:
+    """Makes optimizers that nobody distributed say so, once each, on the first process."""
+    global _watching  # noqa: PLW0603 - torch has one list of hooks for all optimizers
+    if not _watching and rank == 0:
+        _watching = True
+        register_optimizer_step_pre_hook(_say_if_alone)
+
+
+def _say_if_alone(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    # One of Horovod's own exchanges too; a trainingModel updates with its own sums.
+    if isinstance(optimizer, Distributed) or optimizer in _others:
+        return
+    _others.add(optimizer)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    trained = [p for p in parameters if isinstance(p, torch.Tensor) and p.grad is not None]
+    hooks = [p._post_accumulate_grad_hooks or {} for p in trained]  # noqa: SLF001 - no public name
+    shared = any(of_popdist(hook) for found in hooks for hook in found.values())
+    if not trained or shared or hasattr(optimizer, "_allreduce_delay") or a_model_runs():
+        return
+    logger.warning(
+        "%s",
+        PlainLoopError(
+            "PD327",
+            "an optimizer updates weights without exchanging gradients, beside one that does: the "
+            "weights differ between processes from now on",
+            value=f"{type(optimizer).__name__} with {len(trained)} parameters, the first of shape "
+            f"{list(trained[0].shape)}",
+            hint="make it with popdist_torch.horovod.DistributedOptimizer too; each process may "
+            "train what it alone uses",
+        ),
+    )
 
 
 def named(

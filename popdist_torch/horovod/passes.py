@@ -12,7 +12,7 @@ from torch.autograd.function import BackwardCFunction
 
 from popdist_torch import agreement
 from popdist_torch.data.equal_rows import EqualRows
-from popdist_torch.errors import PlainLoopError
+from popdist_torch.errors import GradientError, PlainLoopError
 from popdist_torch.gradient_exchange import InstanceSum
 
 if TYPE_CHECKING:
@@ -94,6 +94,10 @@ class Passes:
         self._mixed: Seen = {}  # gradients of a round that some process joined late
         self._versions: list[int] = []  # of the weights, after the last step
         self._changes = 0  # rounds before which some process changed weights
+        self._loaded = False  # a state of the optimizer, since the last round
+        self._compared = 0  # updates after which weights were compared last
+        self._used: set[int] = set()  # identities of the gradients of the last step
+        optimizer.register_load_state_dict_post_hook(self._state_loaded)
         self.adopt(dict([*named.items()][::-1]))
 
     def adopt(self, named: Mapping[str, torch.Tensor]) -> None:
@@ -144,8 +148,11 @@ class Passes:
             BackendError: As for `synchronize`.
             PlainLoopError: They were changed before they were exchanged.
         """
+        self._require_no_hooks()
         waiting = self._fresh or not self._exchanged
         changed = self._changed(self._local if waiting else self._mixed)
+        if waiting and not self._fresh:
+            changed = self._changed_by_hand()
         if changed:
             raise PlainLoopError(
                 "PD320",
@@ -157,7 +164,8 @@ class Passes:
                 accepted="clipping and scaling after the last backward pass of a step",
                 hint="call optimizer.synchronize() on every process before gradients are changed; "
                 "this step had fewer backward passes than backward_passes_per_step, ended in "
-                "no_sync(), used checkpoint(use_reentrant=True), or some process had none",
+                "no_sync(), used checkpoint(use_reentrant=True), or some process had none; or the "
+                "program has set gradients itself",
             )
         self.synchronize()
 
@@ -175,6 +183,7 @@ class Passes:
         self._steps += 1
         self._mixed = {}
         self._versions = [parameter._version for parameter in self._parameters]  # noqa: SLF001 - no public name
+        self._used = {id(parameter.grad) for parameter in self._parameters}
 
     def reset(self) -> None:
         """Forgets passes whose gradients the program throws away.
@@ -190,6 +199,38 @@ class Passes:
             )
         self._passes = 0
         self._local = {}
+
+    def _state_loaded(self, _optimizer: torch.optim.Optimizer) -> None:
+        self._loaded = True
+
+    def _require_no_hooks(self) -> None:
+        """Refuses hooks that run while gradients are on their way.
+
+        Raises:
+            GradientError: A program's hook sees the gradient of this process, and may change it.
+        """
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            hooks = parameter._post_accumulate_grad_hooks  # noqa: SLF001 - no public name
+            if hooks is not None and len(hooks) > 1 and not all(map(of_popdist, hooks.values())):
+                raise GradientError(
+                    "PD312",
+                    "a hook of register_post_accumulate_grad_hook runs while the gradient is being "
+                    "exchanged",
+                    value=name,
+                    hint="change gradients between backward() and step(), or in a hook of "
+                    "optimizer.register_step_pre_hook: they are those of all processes there",
+                )
+
+    def _changed_by_hand(self) -> list[str]:
+        """Names of parameters whose gradients the program has set, and then changed."""
+        return [
+            name
+            for name, parameter in zip(self._names, self._parameters, strict=True)
+            if (gradient := parameter.grad) is not None
+            and gradient._version > 0  # noqa: SLF001 - no public name
+            and id(gradient) not in self._used
+            and bool(gradient.any())
+        ]
 
     def _multiplied(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient * self._copies
@@ -299,12 +340,14 @@ class Passes:
             tuple(value for value in group.values() if type(value) in (int, float, bool, tuple))
             for group in self._optimizer.param_groups
         ]
-        digest = hash((self._steps, *numbers)) & 0xFF
+        trained = tuple(parameter.requires_grad for parameter in self._parameters)
+        digest = hash((self._steps, trained, *numbers)) & 0xFF
         changed = any(
             parameter._version != version  # noqa: SLF001 - no public name
             for parameter, version in zip(self._parameters, self._versions, strict=False)
         )
-        return [digest, digest**2, int(changed), int(self._stale), int(self._outside)]
+        said = (changed, self._stale, self._outside, self._loaded)
+        return [digest, digest**2, *map(int, said)]
 
     def _said(self, note: int) -> int:
         return self.sum.noted[note] if self.sum is not None and self.sum.noted else 0
@@ -314,17 +357,34 @@ class Passes:
         stated: dict[str, str] = {}
         if self._size * self._said(1) != self._said(0) ** 2:  # the digests' variance is not 0
             stated |= self._facts()
-        if self._said(2):
-            self._changes += 1
-            # A program that changes weights before every step would wait long for digests.
-            if self._changes & (self._changes - 1) == 0:
-                pairs = zip(self._names, self._parameters, strict=True)
-                stated |= agreement.parameter_facts(pairs)
+        changed, loaded = self._said(2), self._said(5)
+        # A program that changes weights before every step would wait long for digests.
+        self._changes += bool(changed)
+        often = self._changes & (self._changes - 1)
+        if loaded or (changed and not often) or self._due():
+            self._compared = self._steps
+            stated |= agreement.parameter_facts(self._named())
+        if loaded:
+            stated |= agreement.state_facts(self._named(), self._optimizer)
+            self._loaded = False
         if stated:
             agreement.require(stated, self._horovod)
 
+    def _due(self) -> bool:
+        """Whether weights are compared in any case: after 8, 64, 512, ... updates.
+
+        Programs can change them in ways that torch does not count, such as through ``data``.
+        """
+        power = self._steps > 1 and self._steps & (self._steps - 1) == 0
+        return power and self._steps.bit_length() % 3 == 1 and self._compared != self._steps
+
+    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return zip(self._names, self._parameters, strict=True)
+
     def _facts(self) -> dict[str, str]:
+        trained = {f"{name} is trained": str(p.requires_grad) for name, p in self._named()}
         return {
+            **trained,
             "updates so far": str(self._steps),
             **agreement.optimizer_facts(self._optimizer),
         }
@@ -341,6 +401,12 @@ class Passes:
             return []
         now = self._gradients()
         return [self._names[i] for i, was in seen.items() if i in now and now[i] != was]
+
+
+def of_popdist(hook: Any) -> bool:
+    """Whether a hook of a parameter is one that exchanges its gradient."""
+    module = getattr(hook.func if isinstance(hook, partial) else hook, "__module__", None)
+    return str(module).startswith("popdist_torch.")
 
 
 def _nested() -> bool:
