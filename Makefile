@@ -7,15 +7,23 @@ SEED := $(or $(SEED),$(shell date +%s))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
-ALONE := tests/popdist/ tests/popdist_onnx/ tests/popdist_torch/ tests/popdist_tf/
+GROUPS := test-style test-units test-pages test-jobs
+UNITS := tests/popdist/ tests/popdist_onnx/ tests/popdist_torch/ tests/popdist_tf/
+PAGES := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/
+# The longest first, and what is new.
+JOBS = tests/hosts/ $(filter-out tests/hosts/ $(UNITS) $(PAGES) tests/__pycache__/,$(wildcard tests/*/))
+SUMMARY := build/tests.txt
+PYTEST = POPDIST_SUMMARY=$(abspath $(SUMMARY)) $(BIN)/python -m pytest
 ONE_OF_EACH := $(addprefix tests/distributed/,test_run.py test_torch_as_written.py \
 	test_onnx_agreement.py test_tf_strategies.py::test_replicas_have_global_ids)
-FEW := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/
 
 # Programs of the environment come first, so that Horovod finds the environment's mpicxx and cmake.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test test-fast test-all test-latest test-tf-latest lint format bench docs clean help
+# The groups of tests share the machine badly.
+.NOTPARALLEL:
+.PHONY: demo test $(GROUPS) test-fast test-all test-latest test-tf-latest lint format bench docs \
+	clean help
 
 help:
 	@echo "make demo         set up, then train on handwritten digits in 2 instances with 4 replicas"
@@ -34,15 +42,29 @@ demo: $(READY)
 		$(BIN)/python examples/torch_digits.py
 	@echo "poprun and python are in $(BIN); for this terminal: source $(BIN)/activate"
 
-# Tests of single processes share the cores, as do those whose jobs have time; all others start jobs
-# that are to end within seconds, and get the machine to themselves.
-test: $(READY) lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ALONE)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(FEW)
-	$(BIN)/python -m pytest $(filter-out tests/__pycache__/ $(ALONE) $(FEW),$(wildcard tests/*/))
+# Every group runs, whatever the others have found; the end repeats what each of them has found.
+test: $(READY)
+	@rm -f $(SUMMARY)
+	@$(MAKE) --no-print-directory --keep-going $(GROUPS); code=$$?; \
+		echo "== $(words $(GROUPS)) groups"; cat $(SUMMARY); exit $$code
+
+test-style: $(READY)
+	@mkdir -p $(dir $(SUMMARY))
+	@$(MAKE) --no-print-directory --keep-going lint; code=$$?; \
+		echo "style and types: exit code $$code" >> $(SUMMARY); exit $$code
+
+# Files of the last two stay whole, as their tests share jobs.
+test-units: $(READY)
+	$(PYTEST) -n $(WORKERS) --dist worksteal $(UNITS)
+
+test-pages: $(READY)
+	$(PYTEST) -n $(WORKERS) --dist loadfile $(PAGES)
+
+test-jobs: $(READY)
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(JOBS)
 
 test-fast: $(READY)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(ALONE)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(UNITS)
 	$(BIN)/python -m pytest -q $(ONE_OF_EACH)
 
 # What a random example finds becomes an explicit one, so that `make test` has it from then on.

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -16,7 +17,26 @@ settings.register_profile("repeat", derandomize=True)
 settings.register_profile("explore", derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
+SUMMARY = "POPDIST_SUMMARY"
+"""Names the file to which a run adds what it has found; see the Makefile."""
+
+_BEGAN = time.monotonic()
+
 OPEN_MPI = {"4": "4.1.8", "5": "5.0.11"}
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    path = os.environ.get(SUMMARY)
+    if path is None or hasattr(config, "workerinput"):
+        return
+    parts, _ = terminalreporter.build_summary_stats_line()
+    seconds = time.monotonic() - _BEGAN
+    lines = [f"{' '.join(config.args)}: {', '.join(text for text, _ in parts)} in {seconds:.0f} s"]
+    for kind in ("failed", "error"):
+        reports = terminalreporter.stats.get(kind, [])
+        lines += [f"  {kind}: {report.nodeid}" for report in reports]
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write("".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture

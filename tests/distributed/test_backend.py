@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.jobs import LAUNCHER, run_command, run_job
+from tests.distributed.warm import python
 
 
 def meet(binding, folder):
@@ -34,7 +35,7 @@ def meet(binding, folder):
 
 @pytest.mark.parametrize("binding", ["torch", "tensorflow"])
 def test_synchronize_waits_for_every_instance(binding, tmp_path):
-    answers = run_job(meet, binding=binding, folder=str(tmp_path))
+    answers = run_job(meet, framework=binding, binding=binding, folder=str(tmp_path))
     assert [answer["seen"] for answer in answers] == [True, True]
     assert {answer["used"] for answer in answers} == {f"horovod.{binding}"}
     assert all(answer["initialised"] for answer in answers)
@@ -73,7 +74,7 @@ def within(folder, index, *, alone=False):
 
 
 def test_execute_on_instances_with_groups_of_three(tmp_path):
-    answers = run_job(take_turns, instances=3, folder=str(tmp_path))
+    answers = run_job(take_turns, framework="torch", instances=3, folder=str(tmp_path))
     assert [answer["both"] for answer in answers] == [True, None, True]
     assert [answer["alone"] for answer in answers] == [None, True, None]
     assert [answer["again"] for answer in answers] == [0, None, 2]
@@ -99,7 +100,10 @@ def share_horovod():
 
 
 def test_horovod_is_shared_with_the_program():
-    assert run_job(share_horovod) == [{"first": 3.0, "second": 4.0, "same": True}] * 2
+    assert (
+        run_job(share_horovod, framework="torch")
+        == [{"first": 3.0, "second": 4.0, "same": True}] * 2
+    )
 
 
 def pretend_more_instances():
@@ -119,7 +123,7 @@ def pretend_more_instances():
 
 
 def test_another_job_than_the_launchers_is_refused():
-    answers = run_job(pretend_more_instances)
+    answers = run_job(pretend_more_instances, framework="torch")
     assert [answer["code"] for answer in answers] == ["PD011", "PD011"]
     assert "size 2, rank 1; launcher: 4 instances, index 1" in answers[1]["text"]
 
@@ -164,6 +168,9 @@ def keras_places():
         backend.connect("torch")
 
 
+FRAMEWORKS = {"torch_places": "torch", "keras_places": "tensorflow"}
+
+
 def answer(adapter, folder):
     from popdist import backend
 
@@ -173,12 +180,12 @@ def answer(adapter, folder):
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("adapter", ["torch_places", "keras_places"])
+@pytest.mark.parametrize("adapter", FRAMEWORKS)
 def test_every_adapter_finds_the_same_place_whoever_started_the_job(adapter, launcher, tmp_path):
     program = (
         f"from tests.distributed.test_backend import answer; answer({adapter!r}, {str(tmp_path)!r})"
     )
-    command = [*LAUNCHERS[launcher], sys.executable, "-c", program]
+    command = [*LAUNCHERS[launcher], *python(FRAMEWORKS[adapter]), "-c", program]
     code, output = run_command(command, env={"PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin"})
     assert code == 0, output
     for rank in range(2):

@@ -83,7 +83,7 @@ def about(hvd):
 def test_two_ranks_reduce_gather_and_broadcast(framework):
     pytest.importorskip(framework)
     function = {"torch": reduce_torch, "tensorflow": reduce_tensorflow}[framework]
-    answers = run_job(function, instances=2)
+    answers = run_job(function, framework=framework, instances=2)
     for rank, answer in enumerate(answers):
         assert (answer["rank"], answer["size"]) == (rank, 2)
         assert answer["mpi"]

@@ -1,11 +1,11 @@
 """The ONNX examples under poprun: they learn, and they find that the instances agree."""
 
 import re
-import sys
 
 import pytest
 
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command
+from tests.distributed.warm import python
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from tests.distributed.jobs import LAUNCHER, ROOT, run_command
 )
 def test_it_learns_and_the_instances_agree(program, replicas):
     name, *arguments = program
-    command = [*LAUNCHER, "--num-instances", "2", "--num-replicas", replicas, sys.executable]
+    command = [*LAUNCHER, "--num-instances", "2", "--num-replicas", replicas, *python("torch")]
     code, output = run_command([*command, ROOT / "examples" / name, *arguments])
     assert code == 0, output
     assert "instances agree" in output

@@ -9,6 +9,7 @@ import torch
 
 import popdist_onnx as popart
 from tests.distributed.jobs import run_command
+from tests.distributed.warm import python
 
 BIN = Path(sys.executable).parent
 LAUNCHERS = {
@@ -38,7 +39,7 @@ def trained(folder):
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_processes_train_together_on_their_parts_of_each_batch(launcher, tmp_path):
     program = f"from tests.distributed.test_onnx_mpirun import trained; trained({str(tmp_path)!r})"
-    command = [*LAUNCHERS[launcher], sys.executable, "-c", program]
+    command = [*LAUNCHERS[launcher], *python("torch"), "-c", program]
     code, output = run_command(command, env={"PATH": f"{BIN}:/usr/local/bin:/usr/bin:/bin"})
     assert code == 0, output
     weight = torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)

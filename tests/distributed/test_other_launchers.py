@@ -98,14 +98,22 @@ def check(answers):
 
 
 def test_distributed_data_parallel(mpirun):
-    answers = run_job(train_with_ddp, options=[f"--mpirun={mpirun}"])
+    answers = run_job(train_with_ddp, options=[f"--mpirun={mpirun}"], framework="torch")
     check(answers)
     assert [answer["local"] for answer in answers] == [0, 1]
 
 
 def test_multi_worker_mirrored_strategy():
     env = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    check(run_job(train_with_mwms, options=["--tf-config=yes"], env=env, timeout=240))
+    check(
+        run_job(
+            train_with_mwms,
+            framework="tensorflow",
+            options=["--tf-config=yes"],
+            env=env,
+            timeout=240,
+        )
+    )
 
 
 @pytest.mark.parametrize(

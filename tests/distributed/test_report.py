@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.distributed.jobs import LAUNCHER, run_command
+from tests.distributed.warm import python
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -28,7 +29,7 @@ def page(tmp_path_factory):
         [
             *LAUNCHER, "--num-instances=2", "--num-replicas=4", f"--log-dir={place}",
             f"--timeline={place}/trace.json",
-            *[sys.executable, "examples/torch_digits.py", "--epochs=2"],
+            *[*python("torch"), "examples/torch_digits.py", "--epochs=2"],
         ]
     )  # fmt: skip
     # Two epochs are too few for the accuracy that the example wants, which makes a failed job.

@@ -4,13 +4,13 @@ import importlib.util
 import json
 import socket
 import subprocess
-import sys
 import tempfile
 
 import numpy as np
 import pytest
 
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command, run_job
+from tests.distributed.warm import python
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow_estimator") is None,
@@ -231,7 +231,7 @@ def test_the_horovod_example_trains_on_two_ranks(launcher, tmp_path):
         else ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
     )
     program = [
-        sys.executable,
+        *python("tensorflow"),
         EXAMPLES / "tf_estimator_horovod.py",
         f"--model-dir={tmp_path}/model",
     ]
@@ -251,7 +251,11 @@ def free_ports(count):
 
 def test_the_grpc_example_trains_with_two_workers_started_by_hand(tmp_path):
     cluster = {"worker": [f"localhost:{port}" for port in free_ports(2)]}
-    program = [sys.executable, EXAMPLES / "tf_estimator_grpc.py", f"--model-dir={tmp_path}/model"]
+    program = [
+        *python("tensorflow"),
+        EXAMPLES / "tf_estimator_grpc.py",
+        f"--model-dir={tmp_path}/model",
+    ]
     script = "\n".join(
         f"TF_CONFIG='{json.dumps({'cluster': cluster, 'task': {'type': 'worker', 'index': i}})}' "
         f'{subprocess.list2cmdline(map(str, program))} & pids="$pids $!"'
@@ -266,7 +270,11 @@ def test_the_grpc_example_trains_with_two_workers_started_by_hand(tmp_path):
 
 
 def test_the_grpc_example_trains_under_poprun(tmp_path):
-    program = [sys.executable, EXAMPLES / "tf_estimator_grpc.py", f"--model-dir={tmp_path}/model"]
+    program = [
+        *python("tensorflow"),
+        EXAMPLES / "tf_estimator_grpc.py",
+        f"--model-dir={tmp_path}/model",
+    ]
     code, output = run_command([*LAUNCHER, "--num-instances=2", "--tf-config=yes", *program])
     assert code == 0, output
     first, second = workers(output)

@@ -1,11 +1,10 @@
 """Keras programs whose ranks hold models of their own: equal weights, on Keras 2 and on Keras 3."""
 
-import sys
-
 import numpy as np
 import pytest
 
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command, run_job
+from tests.distributed.warm import python
 
 BATCH = 8
 STEPS = 4
@@ -291,14 +290,14 @@ def test_compiling_a_step_is_refused_with_a_reason(strategies):
     ],
 )
 def test_the_examples_train_alike_on_all_ranks(program, options):
-    code, output = run_command([*LAUNCHER, *options, sys.executable, EXAMPLES / program])
+    code, output = run_command([*LAUNCHER, *options, *python("tensorflow"), EXAMPLES / program])
     assert code == 0, output
     assert output.count("identical on all ranks: ok") == 2
 
 
 @pytest.mark.parametrize("program", ["tf_keras_digits.py", "tf_keras_six_steps.py"])
 def test_the_examples_run_alone(program):
-    code, output = run_command([sys.executable, EXAMPLES / program])
+    code, output = run_command([*python("tensorflow"), EXAMPLES / program])
     assert code == 0, output
     assert "rank 0 of 1" in output
 

@@ -2,18 +2,21 @@
 
 import gzip
 import struct
-import sys
 
 import pytest
 
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command
+from tests.distributed.warm import python
 
-PROGRAM = [sys.executable, str(ROOT / "examples" / "torch_digits.py")]
+
+@pytest.fixture(scope="module")
+def program():
+    return [*python("torch"), str(ROOT / "examples" / "torch_digits.py")]
 
 
-def test_the_example_trains_under_poprun_and_checks_itself():
+def test_the_example_trains_under_poprun_and_checks_itself(program):
     code, output = run_command(
-        [*LAUNCHER, "--num-instances=2", "--num-replicas=4", *PROGRAM], timeout=240
+        [*LAUNCHER, "--num-instances=2", "--num-replicas=4", *program], timeout=240
     )
     assert code == 0, output
     assert "2 instance(s) x 2 replica(s)" in output
@@ -22,8 +25,8 @@ def test_the_example_trains_under_poprun_and_checks_itself():
     assert output.count(": ok)") == 2  # accuracy, and equality with plain torch
 
 
-def test_it_trains_without_poprun_and_a_failed_check_is_its_exit_code():
-    code, output = run_command([*PROGRAM, "--epochs=1", "--lr=1e-6", "--accumulation=1"])
+def test_it_trains_without_poprun_and_a_failed_check_is_its_exit_code(program):
+    code, output = run_command([*program, "--epochs=1", "--lr=1e-6", "--accumulation=1"])
     assert code == 1
     assert "test accuracy" in output
     assert output.count("FAILED") == 1
@@ -35,7 +38,7 @@ def idx(values, sizes):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_mnist_files_are_read_packed_or_not(tmp_path, packed):
+def test_mnist_files_are_read_packed_or_not(program, tmp_path, packed):
     for name, count in (("train", 128), ("t10k", 20)):
         # An image is white in the row of its digit: learnable at once.
         labels = [index % 10 for index in range(count)]
@@ -46,12 +49,12 @@ def test_mnist_files_are_read_packed_or_not(tmp_path, packed):
         ):
             path = tmp_path / f"{name}-{kind}-ubyte{'.gz' if packed else ''}"
             path.write_bytes(gzip.compress(content) if packed else content)
-    code, output = run_command([*PROGRAM, f"--mnist={tmp_path}", "--epochs=6"])
+    code, output = run_command([*program, f"--mnist={tmp_path}", "--epochs=6"])
     assert code == 0, output
     assert "128 to train on, 20 to test on" in output
 
 
-def test_missing_mnist_files_are_named(tmp_path):
-    code, output = run_command([*PROGRAM, f"--mnist={tmp_path}"])
+def test_missing_mnist_files_are_named(program, tmp_path):
+    code, output = run_command([*program, f"--mnist={tmp_path}"])
     assert code == 1
     assert "no train-images-idx3-ubyte" in output

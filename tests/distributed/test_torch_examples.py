@@ -1,9 +1,9 @@
 """The six-step loop and the transformer under poprun."""
 
 import re
-import sys
 
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command
+from tests.distributed.warm import python
 
 
 def run(program, instances, replicas, *arguments):
@@ -12,7 +12,7 @@ def run(program, instances, replicas, *arguments):
             *LAUNCHER,
             f"--num-instances={instances}",
             f"--num-replicas={replicas}",
-            sys.executable,
+            *python("torch"),
             ROOT / "examples" / program,
             *arguments,
         ],

@@ -13,6 +13,7 @@ import popdist.poptorch
 import popdist_torch as poptorch
 import popdist_torch.horovod as hvd
 from tests.distributed.jobs import run_command
+from tests.distributed.warm import python
 
 BIN = Path(sys.executable).parent
 # Root may run it, and both ranks may share a core.
@@ -102,7 +103,7 @@ def answers(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("answers")
     program = f"from tests.distributed.test_torch_mpirun import run_rank; run_rank({str(folder)!r})"
     path = f"{BIN}:/usr/local/bin:/usr/bin:/bin"
-    command = [*LAUNCHERS[request.param], sys.executable, "-c", program]
+    command = [*LAUNCHERS[request.param], *python("torch"), "-c", program]
     code, output = run_command(command, env={"PATH": path})
     assert code == 0, output
     ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]

@@ -55,14 +55,20 @@ IMPORTS = {
 """What nurseries import: no module of the project, and no Horovod, as popdist looks whether a
 program has imported one."""
 
+FAMILIES = {
+    "torch": {"torch", "popdist_torch", "popdist_onnx"},
+    "tensorflow": {"tensorflow", "popdist_tf"},
+}
+"""The modules of whose programs a framework is imported in any case."""
+
 AT_IMPORT = (
     "ATEN_", "CUDA_", "GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "NPY_", "OMP_",
     "ONEDNN_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TF_", "TORCH_", "XLA_",
 )  # fmt: skip
 """Beginnings of variables that are read before a program's first line, or by an import."""
 
-LATER = ("TF_CONFIG",)
-"""Variables with such a beginning that are read when the program needs them."""
+LATER = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")
+"""Variables with such a beginning that are read later, or have to do with messages alone."""
 
 _START = [sys.executable, "-c", "from tests.distributed.warm import main; main()"]
 _MEMBER = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warm_start.py"))]
@@ -90,23 +96,17 @@ def framework_of(path: str) -> str | None:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
     words = {part for name in names for part in name.split(".")}
-    found = [
-        framework
-        for framework, adapter in (("torch", "popdist_torch"), ("tensorflow", "popdist_tf"))
-        if words & {framework, adapter}
-    ]
+    found = [framework for framework, family in FAMILIES.items() if words & family]
     return found[0] if len(found) == 1 else None
 
 
 def environment() -> dict[str, str]:
-    """The environment of nurseries, which has what mpirun says to the loader in ranks."""
-    library = str(Path(sys.prefix, "lib"))
-    paths = [library, *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)]
+    """The environment of nurseries, which is that of the programs that tests start."""
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
-        "LD_LIBRARY_PATH": os.pathsep.join(dict.fromkeys(filter(None, paths))),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
     }
 
 
@@ -379,13 +379,19 @@ def _receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
 
 
 def _read_at_import(environ: Mapping[bytes, bytes]) -> dict[str, str]:
-    """The variables that are read at import, those of the loader without repetitions."""
+    """The variables that are read at import.
+
+    mpirun names the environment's own libraries to the loader, which finds them without that.
+    """
     named = {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}
-    return {
-        name: os.pathsep.join(dict.fromkeys(value.split(os.pathsep)))
+    found = {
+        name: value
         for name, value in named.items()
         if name.startswith(AT_IMPORT) and name not in LATER
     }
+    folders = found.pop("LD_LIBRARY_PATH", "").split(os.pathsep)
+    found["LD_LIBRARY_PATH"] = os.pathsep.join({*folders} - {"", f"{sys.prefix}/lib"})
+    return found
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """The programs in the README run as they are printed, under the commands beside them."""
 
 import re
-import sys
 
 import pytest
 
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command
+from tests.distributed.warm import framework_of, python
 
 PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 
@@ -25,7 +25,7 @@ def run(tmp_path):
         path = tmp_path / "train.py"
         path.write_text(text)
         code, output = run_command(
-            [*LAUNCHER, *options, sys.executable, path],
+            [*LAUNCHER, *options, *python(framework_of(str(path))), path],
             env={"TF_CPP_MIN_LOG_LEVEL": "2"},
             cwd=tmp_path,
         )

@@ -4,12 +4,14 @@ Everything stays inside the machine. The file system is shared, so this environm
 place on every host. Needs root, iproute2 and openssh-server.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 
 PROGRAMS = ("ip", "sshd", "ssh-keygen", "unshare", "nsenter")
 
@@ -71,8 +73,11 @@ class Hosts:
         )
 
     def __enter__(self):
-        self._remove()  # what an earlier, killed run has left
         with ExitStack() as stack:
+            # Another run of the tests on this machine may have hosts with these names.
+            lock = stack.enter_context(Path(gettempdir(), f"{self._bridge}.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._remove()  # what an earlier, killed run has left
             stack.callback(self._remove)
             self._make_keys()
             run("ip", "link", "add", self._bridge, "type", "bridge")

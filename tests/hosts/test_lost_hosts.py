@@ -25,7 +25,7 @@ for step in range(10**9):
 
 @pytest.fixture
 def hosts(tmp_path):
-    with Hosts(tmp_path, name="poplost", subnet=33) as hosts:
+    with Hosts(tmp_path, name="poplost", subnet=38) as hosts:
         yield hosts
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory):
-    with Hosts(tmp_path_factory.mktemp("hosts")) as hosts:
+    with Hosts(tmp_path_factory.mktemp("hosts"), name="popnear", subnet=36) as hosts:
         yield hosts
 
 
@@ -46,7 +46,7 @@ def test_torch_meets_at_the_first_host(hosts):
         env={"MASTER_ADDR": None, "MASTER_PORT": None},
     )  # fmt: skip
     assert status == 0, output
-    names = "pophost1 pophost1 pophost2 pophost2"
+    names = "popnear1 popnear1 popnear2 popnear2"
     lines = [line for line in output.splitlines() if names in line]  # others are warnings
     assert sorted(lines) == [f"{node} {local} {names}" for node in (0, 1) for local in (0, 1)]
 
@@ -60,4 +60,4 @@ def test_a_file_of_contexts_reaches_other_hosts(hosts, mpirun):
     assert status == 0, output
     assert "'--app'" in output
     for index in range(40):
-        assert f"pophost{1 + index // 20} {index} a # b : '\n" in output
+        assert f"popnear{1 + index // 20} {index} a # b : '\n" in output
