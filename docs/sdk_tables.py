@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from popdist.sdk.surface.vocabulary import Entry, Surface
 
 _STATUS = ("works", "accepted without effect", "refused")
+_COUNTED = {"works": "work", "accepted without effect": "without effect", "refused": "refused"}
 
 
 def modules_table() -> str:
@@ -29,7 +30,7 @@ def modules_table() -> str:
 def counts_table() -> str:
     """How many names of each module have which status."""
     rows = [
-        "| Module | Names | Works | Accepted without effect | Refused |",
+        "| Module | Names | Works | Without effect | Refused |",
         "|---|---:|---:|---:|---:|",
     ]
     total: Counter[str] = Counter()
@@ -50,12 +51,38 @@ def _names_table(sdk: str) -> Callable[[], str]:
 
 
 def _table(surface: Surface) -> str:
-    rows = ["| Name | On a host | Why, or a remark | Instead |", "|---|---|---|---|"]
-    rows += [
-        f"| `{entry.name}` | {entry.status} | {_text(entry.reason)} | {_text(entry.instead)} |"
-        for entry in sorted(surface.entries, key=_order)
+    """The names in folded groups: one for each sub-module or class, and one for single names."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in sorted(surface.entries, key=_order):
+        groups.setdefault(entry.name.partition(".")[0], []).append(entry)
+    singles = [entries[0] for entries in groups.values() if len(entries) == 1]
+    parts = [_folded(f"<code>{name}</code>", one) for name, one in groups.items() if len(one) > 1]
+    return "\n\n".join([*parts, *([_folded("single names", singles)] if singles else [])])
+
+
+def _folded(title: str, entries: list[Entry]) -> str:
+    """One closed group with its counts in the title, and without columns that are empty."""
+    counts = Counter(entry.status for entry in entries)
+    said = ", ".join(f"{counts[status]} {_COUNTED[status]}" for status in _STATUS if counts[status])
+    columns = [
+        ("Name", [f"`{entry.name}`" for entry in entries]),
+        ("On a host", [entry.status if len(counts) > 1 else "" for entry in entries]),
+        ("Why, or a remark", [_text(entry.reason) for entry in entries]),
+        ("Instead", [_text(entry.instead) for entry in entries]),
     ]
-    return "\n".join(rows)
+    kept = [(head, cells) for head, cells in columns if any(cells)]
+    if len(kept) == 1:
+        rows = [", ".join(kept[0][1])]
+    else:
+        rows = [_row(head for head, _ in kept), f"|{'---|' * len(kept)}"]
+        rows += [_row(cells) for cells in zip(*(cells for _, cells in kept), strict=True)]
+    summary = f"<summary>{title}: {said}</summary>"
+    head = f'<details class="names" markdown="1">{summary}'
+    return "\n".join([head, "", *rows, "", "</details>"])
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _order(entry: Entry) -> tuple[str, ...]:

@@ -91,3 +91,19 @@ def test_the_search_of_pages_opened_as_files_finds_errors(site, tmp_path, words,
         r'href="([^"?]+)[^"]*?(#[\w-]+)?"[^>]*class="md-search-result__link"', output
     )
     assert any(page in unescape(path + place) for path, place in found), found
+
+
+@pytest.mark.skipif(BROWSER is None, reason=f"NO BROWSER: none of {', '.join(BROWSERS)} is on PATH")
+def test_the_box_of_the_page_of_compatibility_finds_names(site, tmp_path):
+    address = f"{Path(site / 'compatibility.html').as_uri()}?names=lambipu%20optimizers"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    _, output = run_command(
+        [BROWSER, *options, "--virtual-time-budget=5000", "--dump-dom", address]
+    )
+    assert re.search(r'role="status">2 of \d{4}<', output)
+    opened = re.findall(r"<details[^>]*open[^>]*>", output)
+    assert len(opened) == 2
+    assert not any("names-hidden" in one for one in opened)
+    groups = re.findall(r"<details[^>]*open.*?</details>", output, re.DOTALL)
+    shown = re.findall(r'<tr(?: class="")?>\s*<td><code>([\w.]+)', "".join(groups))
+    assert set(shown) == {"keras.optimizers.LAMBIpuOptimizer"}
