@@ -1,11 +1,79 @@
 """Larger TensorFlow programs, with the published imports: they train what one process trains."""
 
+import json
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from tests.programs.launching import LARGER, run
+from tests.distributed.jobs import run_command
+from tests.programs.launching import LARGER, run, variables
+
+FOUR_REPLICAS = ("--num-instances=2", "--num-replicas=4")
+
+# Plain TensorFlow on the global batch: the network of each replica's part, and one mean.
+RESNET = """
+import json, sys
+import numpy as np
+import tensorflow.compat.v1 as tf
+import tensorflow_resnet as program
+
+replicas, file = int(sys.argv[1]), sys.argv[2]
+images, labels = program.samples(replicas)
+x, y = tf.placeholder(tf.float32, images.shape[1:]), tf.placeholder(tf.int32, labels.shape[1:])
+parts = [program.loss_of(x[i], y[i]) for i in range(replicas)]
+loss, rate = tf.add_n(parts) / replicas, tf.placeholder(tf.float32, [])
+train = tf.train.MomentumOptimizer(rate, momentum=0.9).minimize(loss)
+held = {v.handle.op.name: v for v in tf.global_variables()}
+moves = {}
+for one in tf.get_default_graph().get_operations():
+    if one.type == "AssignSubVariableOp" and "moving" in one.inputs[0].op.name:
+        moves.setdefault(one.inputs[0].op.name, []).append(one.inputs[1])
+assert moves and all(len(deltas) == replicas for deltas in moves.values())
+losses = []
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for number, (own_x, own_y) in enumerate(zip(images, labels)):
+        fed = {x: own_x, y: own_y, rate: program.RATES[number // program.ITERATIONS]}
+        found, deltas, _ = session.run([loss, moves, train], fed)
+        losses.append(float(found))
+        for name, each in deltas.items():  # what a reader of all replicas' averages sees
+            held[name].load(held[name].eval(session) - np.mean(each, axis=0), session)
+    values = session.run({v.name: v for v in tf.global_variables()})
+np.savez(file, **values)
+print(json.dumps(losses))
+"""
+
+PIPELINE = """
+import json, sys
+import numpy as np
+import tensorflow.compat.v1 as tf
+import tensorflow_pipeline as program
+
+replicas, file = int(sys.argv[1]), sys.argv[2]
+images, labels = (
+    one.reshape(program.UPDATES, -1, *one.shape[3:]) for one in program.samples(replicas)
+)
+program.BATCH = images.shape[1]
+x, y = tf.placeholder(tf.float32, images.shape[1:]), tf.placeholder(tf.int32, labels.shape[1:])
+loss = program.last_stage(*program.second_stage(*program.first_stage(x, y)))
+train = tf.train.GradientDescentOptimizer(program.RATE).minimize(loss)
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    losses = [float(session.run([loss, train], {x: a, y: b})[0]) for a, b in zip(images, labels)]
+    np.savez(file, **session.run({v.name: v for v in tf.trainable_variables()}))
+print(json.dumps(losses))
+"""
+
+
+def plain(text, replicas, file):
+    """The losses of a program in plain TensorFlow, which leaves its weights in a file."""
+    command = [sys.executable, "-m", "popdist.sdk", "-c", text, replicas, file]
+    code, output = run_command(command, env=variables(None, {"PYTHONPATH": str(LARGER)}))
+    assert code == 0, output
+    return json.loads(output.strip().splitlines()[-1])
 
 
 def assert_equal_weights(file, reference):
@@ -52,3 +120,29 @@ def test_keras_fits_with_many_steps_per_execution(tmp_path):
     assert alone["accuracy"] > 0.85
     assert_equal_weights(f"{job}.npz", f"{one}.npz")
     assert Path(f"{job}{'' if suffix else '.index'}").is_file()
+
+
+def test_a_residual_network_with_batch_normalisation(tmp_path):
+    pytest.importorskip("tensorflow_estimator")  # `tf.layers` is gone where there is Keras 3
+    job, one = tmp_path / "job.npz", tmp_path / "one.npz"
+    program = LARGER / "tensorflow_resnet.py"
+    ranks, _ = run("poprun with names", program, f"--save={job}", options=FOUR_REPLICAS)
+    losses = plain(RESNET, 4, one)
+    assert ranks[0]["digest"] == ranks[1]["digest"]
+    assert ranks[0]["losses"] == ranks[1]["losses"]
+    np.testing.assert_allclose(ranks[0]["losses"], losses, rtol=1e-4)
+    assert losses[-1] < losses[0]
+    assert_equal_weights(job, one)
+
+
+def test_a_pipelined_convolutional_network(tmp_path):
+    job, one = tmp_path / "job.npz", tmp_path / "one.npz"
+    program = LARGER / "tensorflow_pipeline.py"
+    options = (*FOUR_REPLICAS, "--ipus-per-replica=4")
+    ranks, _ = run("poprun with names", program, f"--save={job}", options=options)
+    losses = plain(PIPELINE, 4, one)
+    assert ranks[0]["digest"] == ranks[1]["digest"]
+    found = np.mean([np.reshape(rank["losses"], (len(losses), -1)) for rank in ranks], axis=(0, 2))
+    np.testing.assert_allclose(found, losses, rtol=1e-4)
+    assert losses[-1] < losses[0]
+    assert_equal_weights(job, one)
