@@ -19,6 +19,9 @@ CODES = declare(
         "PD422": "a model_fn or input_fn returned something that cannot be used",
         "PD423": "an estimator feature is not available in this combination",
         "PD424": "a pipeline or an accumulating optimizer was asked for what cannot be",
+        "PD433": "an operation over replicas does not fit the number of replicas",
+        "PD434": "a published layer or operation was given an argument without a meaning",
+        "PD435": "a published optimizer was given an argument without a meaning",
         "PD440": "an optimizer cannot be distributed, or not in this place",
     }
 )
@@ -71,3 +74,11 @@ class EstimatorUnsupportedError(PopdistError, NotImplementedError):
 
 class PipelineError(PopdistError, ValueError):
     """A pipeline or an accumulating optimizer was asked for what cannot be."""
+
+
+class LayerError(PopdistError, ValueError):
+    """A published layer or operation was given an argument without a meaning."""
+
+
+class OptimizerError(PopdistError, ValueError):
+    """A published optimizer was given an argument without a meaning."""

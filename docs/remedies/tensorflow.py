@@ -71,6 +71,25 @@ REMEDIES = {
         ),
         "Follow the hint; the published arguments are in the API of `ipu.pipelining_ops`.",
     ),
+    "PD433": (
+        (
+            "An operation over replicas (`all_gather`, `all_to_all`, `reduce_scatter`) was called "
+            "for another number of replicas than the job has, or for a dimension that cannot be "
+            "divided over them."
+        ),
+        "Pass `popdist.getNumTotalReplicas()`, and a dimension that is a multiple of it.",
+    ),
+    "PD434": (
+        "An argument of a published layer or operation contradicts another, or does not exist.",
+        "Follow the hint; the published arguments are in the API of `ipu.keras.layers`.",
+    ),
+    "PD435": (
+        (
+            "An optimizer of `ipu.keras.optimizers` was given a number that is out of range, or "
+            "wraps something else than an optimizer of Keras."
+        ),
+        ("Wrap optimizers of `tf.keras.optimizers`; `ipu.optimizers` wraps those of TensorFlow 1."),
+    ),
     "PD440": (
         (
             "`DistributedOptimizer` was given something else than a Keras optimizer of its own, or "

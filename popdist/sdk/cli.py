@@ -22,8 +22,9 @@ _RUN_HELP = """\
 usage: python -m popdist.sdk [python options] program.py [arguments]
        python -m popdist.sdk [python options] -m module [arguments]
 
-Runs a Python program in which `import popart`, `import poptorch`, `import horovod.popart` and
-`from tensorflow.python import ipu` give popdist's modules, where the real ones are not installed.
+Runs a Python program in which `import popart`, `import poptorch`, `import horovod.popart`,
+`from tensorflow.python import ipu` and `import ipu_tensorflow_addons` give popdist's modules, where
+the real ones are not installed.
 Everything else is as under `python`, whose options are taken too.
 
 See also: popdist-sdk --help"""

@@ -21,6 +21,7 @@ ALIASES: dict[str, str] = {
     "horovod.popart": "popdist_onnx.horovod",
     "poptorch": "popdist_torch",
     "tensorflow.python.ipu": "popdist_tf.ipu",
+    "ipu_tensorflow_addons": "popdist_tf.ipu.addons",
 }
 """The SDK's modules and popdist's; submodules map accordingly."""
 

@@ -56,7 +56,8 @@ FILE = "zz-popdist-sdk.pth"
 
 _TEXT = """\
 # Written by `popdist-sdk enable` and removed by `popdist-sdk disable`: programs may import
-# popart, poptorch, horovod.popart and tensorflow.python.ipu, and get popdist's modules.
+# popart, poptorch, horovod.popart, tensorflow.python.ipu and ipu_tensorflow_addons, and get
+# popdist's modules.
 import sys, _frozen_importlib as b, _frozen_importlib_external as e; \
 n = "popdist.sdk.finder"; s = e.PathFinder.find_spec(n, [{folder}]); \
 s and (sys.modules.get(n) or b._load(s)).install()

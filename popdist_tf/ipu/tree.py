@@ -86,23 +86,47 @@ _VARIABLES = _names(
     "IPUSyncOnReadVariable",
 )
 
+_RECURRENT_LAYERS = _names(
+    "loops.recurrent", "PopnnAUGRU PopnnDynamicGRU PopnnDynamicLSTM PopnnGRU PopnnLSTM"
+)
+_KERAS_LAYERS = _names(
+    "keras.layers",
+    "AssumeEqualAcrossReplicas CTCInferenceLayer CTCLoss CTCPredictionsLayer Dropout Embedding GRU "
+    "GroupNorm GroupNormalization InstanceNorm InstanceNormalization LSTM LayerNorm "
+    "LayerNormalization PopnnGRU PopnnLSTM RecomputationCheckpoint SerialDense",
+)
+_KERAS_OPTIMIZERS = _names("keras.formulas", "AdamIpuOptimizer LAMBIpuOptimizer SGDIpuOptimizer")
+
 # Operations stand below `ipu.ops`, and most directly below `ipu` as well.
 _OPERATIONS = {
+    "all_to_all_op": _module(
+        "Parts of tensors of all replicas.", _names("loops.replicas", "all_gather all_to_all")
+    ),
     "cross_replica_ops": _module(
         "Sums and means over replicas.",
         _names(
-            "loops.operations", "assume_equal_across_replicas cross_replica_mean cross_replica_sum"
+            "loops.replicas", "assume_equal_across_replicas cross_replica_mean cross_replica_sum"
         ),
     ),
     "embedding_ops": _module("Rows of tables.", _names("loops.operations", "embedding_lookup")),
     "functional_ops": _module(
         "Functions of device code.", _names("loops.operations", "outlined_function")
     ),
+    "image_ops": _module("Images.", _names("loops.operations", "normalise_image")),
     "internal_ops": _module(
         "Printing and placing tensors.",
         _names("loops.operations", "print_tensor remap", remap_deduce="remap"),
     ),
-    "nn_ops": _module("Activations.", _names("loops.operations", "gelu softmax")),
+    "math_ops": _module("Sums of segments.", _names("loops.operations", "segment_sum")),
+    "nn_ops": _module(
+        "Activations, convolutions, and sequences without alignment.",
+        _names("loops.operations", "gelu hard_sigmoid multi_conv softmax"),
+        _names(
+            "loops.ctc",
+            "ctc_beam_search_decoder ctc_beam_search_decoder_with_log_probs ctc_loss_v2 "
+            "ctc_loss_with_log_probs",
+        ),
+    ),
     "normalization_ops": _module(
         "Normalisation over groups of channels.",
         _names("loops.normalization", "group_norm instance_norm layer_norm"),
@@ -115,9 +139,14 @@ _OPERATIONS = {
             "pipeline recomputation_checkpoint",
         ),
     ),
-    "replication_ops": _module(
-        "Which replica runs.", _names("loops.operations", "replication_index")
+    "rand_ops": _module("Random numbers.", _names("loops.operations", "dropout")),
+    "reduce_scatter_op": _module(
+        "Parts of sums over replicas.", _names("loops.replicas", "reduce_scatter")
     ),
+    "replication_ops": _module(
+        "Which replica runs.", _names("loops.replicas", "replication_index")
+    ),
+    "rnn_ops": _module("Recurrent layers, with time as the first dimension.", _RECURRENT_LAYERS),
 }
 
 # Optimizers stand below `ipu.optimizers`, and in SDK 2.2 and before directly below `ipu`.
@@ -169,8 +198,9 @@ MODULES: dict[str, Published] = {
         ),
         _names("config.tables", "DeviceConnectionType ExecutionProfileType SelectionOrder"),
         _names(
-            "loops.operations",
-            "move_variable_initialization_to_cpu reset_ipu_seed running_on_ipu_model",
+            "loops.scopes",
+            "get_num_of_ipus_in_device move_variable_initialization_to_cpu reset_ipu_seed "
+            "running_on_ipu_model",
         ),
     ),
     # Strategies and collectives, where each generation of the SDK has them.
@@ -256,11 +286,15 @@ MODULES: dict[str, Published] = {
         "Calling a function as one computation.", _names("loops.repeat", "compile")
     ),
     "ipu_infeed_queue": _module(
-        "A data set as a loop's source.", _names("loops.queues", "IPUInfeedQueue IPUIterator")
+        "A data set as a loop's source.",
+        _names("loops.queues", "IPUInfeedQueue IPUIterator", IPUOwnedIterator="IPUIterator"),
     ),
     "ipu_outfeed_queue": _module(
         "What a loop says of its iterations.",
-        _names("loops.queues", "IPUOutfeedMode IPUOutfeedQueue"),
+        _names(
+            "loops.queues",
+            "IPUOutfeedMode IPUOutfeedQueue IPUOutfeedQueueIterator ScopedIPUOutfeedQueue",
+        ),
     ),
     "loops": _module(
         "Bodies that run several times in one call.", _names("loops.repeat", "repeat while_loop")
@@ -268,12 +302,29 @@ MODULES: dict[str, Published] = {
     "scopes": _module(
         "Scopes of device code.",
         _names(
-            "loops.operations",
+            "loops.scopes",
             "frontend_attribute ipu_jit_scope ipu_scope ipu_shard outside_compilation_scope "
             "partials_type stochastic_rounding",
         ),
     ),
+    # A replica has one device on a host: models may be divided, and are computed in one place.
+    "autoshard": _module(
+        "Dividing a graph over devices.",
+        _names("loops.scopes", "automatic_sharding ipu_autoshard"),
+    ),
+    "autoshard_cnn": _module(
+        "Dividing a graph of convolutions over devices.",
+        _names("loops.scopes", "automatic_sharding"),
+    ),
+    "sharding": _module(
+        "Which shard an operation of a graph was assigned to.",
+        _names("loops.scopes", "dependencies get_sharding has_attr propagate_sharding"),
+    ),
     "ops": _module("Operations of device code."),
+    "ops.autoshard": _module(
+        "Dividing a graph over devices.",
+        _names("loops.scopes", "automatic_sharding ipu_autoshard"),
+    ),
     **_OPERATIONS,
     **{f"ops.{name}": module for name, module in _OPERATIONS.items()},
     "optimizers": _module(
@@ -285,14 +336,30 @@ MODULES: dict[str, Published] = {
     **{f"optimizers.{name}": module for name, module in _OPTIMIZERS.items()},
     # Keras.
     "keras": _module("The published layers."),
-    "keras.layers": _module(
-        "Layers under their published names.",
+    "keras.layers": _module("Layers under their published names.", _KERAS_LAYERS),
+    "keras.losses": _module("Losses as layers.", _names("keras.layers", "CTCLoss")),
+    "keras.optimizers": _module(
+        "Optimizers of Keras: wrappers, and optimizers whose states have dtypes of their own.",
         _names(
-            "keras.layers",
-            "GRU LSTM Dropout Embedding GroupNorm GroupNormalization InstanceNorm "
-            "InstanceNormalization LayerNorm LayerNormalization PopnnGRU PopnnLSTM",
+            "keras.wrapped_optimizers",
+            "CrossReplicaGradientAccumulationOptimizer CrossReplicaOptimizer "
+            "GradientAccumulationOptimizer MapGradientOptimizer",
+            CrossReplicaGradientAccumulationOptimizerV2="CrossReplicaGradientAccumulationOptimizer",
+            GradientAccumulationOptimizerV2="GradientAccumulationOptimizer",
+            MapGradientOptimizerInvertedChaining="MapGradientOptimizer",
         ),
+        _KERAS_OPTIMIZERS,
     ),
+    # The package `ipu_tensorflow_addons`, which stands here as `addons`.
+    "addons": _module("Layers and optimizers that SDK 2.4 moved to a package of their own."),
+    "addons.keras": _module("Layers and optimizers of Keras."),
+    "addons.keras.layers": _module("Layers of Keras.", _KERAS_LAYERS),
+    "addons.keras.optimizers": _module("Optimizers of Keras.", _KERAS_OPTIMIZERS),
+    "addons.layers": _module("Recurrent layers of TensorFlow 1.", _RECURRENT_LAYERS),
+    "addons.v1": _module("Layers of TensorFlow 1."),
+    "addons.v1.layers": _module("Recurrent layers of TensorFlow 1.", _RECURRENT_LAYERS),
+    "addons.v1.keras": _module("Layers of Keras, in TensorFlow 1."),
+    "addons.v1.keras.layers": _module("Layers of Keras, in TensorFlow 1.", _KERAS_LAYERS),
 }
 """Path below `popdist_tf.ipu` to module."""
 

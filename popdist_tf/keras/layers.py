@@ -1,4 +1,4 @@
-"""The published layers: Keras' own where they compute the same, and group normalisation."""
+"""The published layers: Keras' own with the published arguments, normalisation, and CTC."""
 
 from __future__ import annotations
 
@@ -6,10 +6,325 @@ from typing import Any
 
 import tensorflow as tf
 
-Dropout = tf.keras.layers.Dropout
-Embedding = tf.keras.layers.Embedding
-LSTM = PopnnLSTM = tf.keras.layers.LSTM
-GRU = PopnnGRU = tf.keras.layers.GRU
+from popdist_tf.errors import LayerError
+from popdist_tf.loops import ctc
+from popdist_tf.versions import keras_is_3
+
+
+class Dropout(tf.keras.layers.Dropout):  # type: ignore[misc]
+    """Sets a part of the values to zero in training.
+
+    Args:
+        rate: The part, from 0 to 1.
+        noise_shape: Dimensions of size 1 share their decision; None for one decision a value.
+        seed: An integer, or two as published.
+        **kwargs: As for every layer.
+    """
+
+    def __init__(
+        self, rate: float = 0.5, noise_shape: Any = None, seed: Any = None, **kwargs: Any
+    ) -> None:
+        if seed is not None and not isinstance(seed, int):
+            first, second = (int(one) for one in seed)
+            seed = (first * 1_000_003 + second) % 2**31
+        super().__init__(rate, noise_shape=noise_shape, seed=seed, **kwargs)
+
+
+class Embedding(tf.keras.layers.Embedding):  # type: ignore[misc]
+    """The rows of a table.
+
+    Args:
+        input_dim: Rows of the table.
+        output_dim: Size of a row.
+        embeddings_initializer: Where the table starts.
+        serialization_factor: Accepted as published, without effect on a host.
+        **kwargs: As for the layer of Keras.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        output_dim: int,
+        embeddings_initializer: Any = "uniform",
+        serialization_factor: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        del serialization_factor
+        super().__init__(input_dim, output_dim, embeddings_initializer, **kwargs)
+
+
+def _recurrent_settings(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of Keras' recurrent layers for the published ones."""
+    for name in ("partials_dtype", "options", "options_bwd", "dropout_seed"):
+        kwargs.pop(name, None)
+    seed = kwargs.pop("seed", None)
+    if seed is not None:
+        initializers = tf.keras.initializers
+        for name, kind, default in (
+            ("kernel_initializer", initializers.GlorotUniform, "glorot_uniform"),
+            ("recurrent_initializer", initializers.Orthogonal, "orthogonal"),
+        ):
+            if kwargs.get(name, default) == default:
+                kwargs[name] = kind(seed=seed)
+    if keras_is_3() and kwargs.pop("time_major", False):
+        raise LayerError(
+            "PD434",
+            "recurrent layers of Keras 3 have the batch as their first dimension",
+            value="time_major=True",
+            hint="transpose the inputs, or use ipu.rnn_ops.PopnnLSTM",
+        )
+    return kwargs
+
+
+class LSTM(tf.keras.layers.LSTM):  # type: ignore[misc]
+    """A long short-term memory.
+
+    Args:
+        units: Size of the output.
+        **kwargs: As for the layer of Keras. ``seed`` is that of the default initializers;
+            ``partials_dtype``, ``options``, ``options_bwd`` and ``dropout_seed`` are without
+            effect on a host.
+
+    Raises:
+        LayerError: ``time_major`` with Keras 3.
+    """
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        super().__init__(units, **_recurrent_settings(kwargs))
+
+
+class GRU(tf.keras.layers.GRU):  # type: ignore[misc]
+    """A gated recurrent unit, by default with the reset gate before the product, as published.
+
+    Args:
+        units: Size of the output.
+        reset_after: Whether the reset gate comes after the product, as in Keras.
+        **kwargs: As for `LSTM`.
+
+    Raises:
+        LayerError: ``time_major`` with Keras 3.
+    """
+
+    def __init__(self, units: int, reset_after: bool = False, **kwargs: Any) -> None:
+        super().__init__(units, reset_after=reset_after, **_recurrent_settings(kwargs))
+
+
+PopnnLSTM, PopnnGRU = LSTM, GRU
+
+_SERIAL = ("input_columns", "input_rows_kernel_columns", "kernel_rows")
+
+
+class SerialDense(tf.keras.layers.Dense):  # type: ignore[misc]
+    """A dense layer whose product the original computes in parts; the result is the same.
+
+    Args:
+        units: Size of the output.
+        serialization_factor: Parts of the product.
+        serialization_dimension: Which dimension is divided: "input_columns",
+            "input_rows_kernel_columns" or "kernel_rows".
+        *args: As for Keras' dense layer, from ``activation`` on.
+        **kwargs: As for Keras' dense layer.
+
+    Raises:
+        LayerError: The dimension does not exist, or cannot be divided into the parts.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        serialization_factor: int,
+        serialization_dimension: str,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if serialization_dimension not in _SERIAL:
+            raise LayerError(
+                "PD434",
+                "SerialDense cannot divide this dimension",
+                value=serialization_dimension,
+                accepted=", ".join(_SERIAL),
+            )
+        super().__init__(units, *args, **kwargs)
+        self.serialization_factor = serialization_factor
+        self.serialization_dimension = serialization_dimension
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the variables.
+
+        Args:
+            input_shape: Shape of the inputs.
+        """
+        sizes = {"input_rows_kernel_columns": input_shape[-1], "kernel_rows": self.units}
+        size = sizes.get(self.serialization_dimension)
+        if size is not None and int(size) % self.serialization_factor:
+            raise LayerError(
+                "PD434",
+                f"SerialDense cannot divide {self.serialization_dimension} into equal parts",
+                value=f"{size} in {self.serialization_factor} parts",
+            )
+        super().build(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that create the layer again."""
+        return {
+            **super().get_config(),
+            "serialization_factor": self.serialization_factor,
+            "serialization_dimension": self.serialization_dimension,
+        }
+
+
+class AssumeEqualAcrossReplicas(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Returns its inputs: the original notes that they are the same on every replica.
+
+    Args:
+        inplace: Accepted as published.
+        **kwargs: As for every layer.
+    """
+
+    def __init__(self, inplace: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._inplace = inplace
+
+    def call(self, inputs: Any) -> Any:
+        """The inputs.
+
+        Args:
+            inputs: A tensor, or a structure of tensors.
+        """
+        return tf.nest.map_structure(tf.identity, inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that create the layer again."""
+        return {**super().get_config(), "inplace": self._inplace}
+
+
+class RecomputationCheckpoint(tf.keras.layers.Layer):  # type: ignore[misc]
+    """Returns its inputs: the original computes what comes before it again in the backward pass."""
+
+    def call(self, inputs: Any) -> Any:
+        """The inputs.
+
+        Args:
+            inputs: A tensor, or a structure of tensors.
+        """
+        return tf.nest.map_structure(tf.identity, inputs)
+
+
+class _Ctc(tf.keras.layers.Layer):  # type: ignore[misc]
+    """What the layers of sequences without alignment share: their arguments."""
+
+    def __init__(self, settings: dict[str, Any], kwargs: dict[str, Any]) -> None:
+        super().__init__(**kwargs)
+        self._settings = settings
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that create the layer again."""
+        return {**super().get_config(), **self._settings}
+
+
+class CTCLoss(_Ctc):
+    """The loss of sequences of labels, as a layer.
+
+    Args:
+        blank_index: The class of no label.
+        from_logits: Whether the data are logits, instead of logarithms of probabilities.
+        **kwargs: As for every layer.
+    """
+
+    def __init__(self, blank_index: int = 0, from_logits: bool = False, **kwargs: Any) -> None:
+        super().__init__({"blank_index": blank_index, "from_logits": from_logits}, kwargs)
+
+    def call(self, y_true: Any, y_pred: Any, y_true_length: Any, y_pred_length: Any) -> Any:
+        """The losses.
+
+        Args:
+            y_true: Labels: ``(batch, longest labels)``.
+            y_pred: Data: ``(longest time, batch, classes)``.
+            y_true_length: Labels of each sequence.
+            y_pred_length: Time steps of each sequence.
+
+        Returns:
+            Shape ``(batch,)``: negative logarithms of the labels' probabilities.
+        """
+        loss = ctc.ctc_loss_v2 if self._settings["from_logits"] else ctc.ctc_loss_with_log_probs
+        return loss(
+            tf.cast(y_true, tf.int32),
+            y_pred,
+            tf.reshape(y_true_length, [-1]),
+            tf.reshape(y_pred_length, [-1]),
+            self._settings["blank_index"],
+        )
+
+
+class CTCInferenceLayer(_Ctc):
+    """The most likely sequences of labels.
+
+    Args:
+        blank_index: The class of no label.
+        beam_width: How many beginnings of sequences are kept in each time step.
+        top_paths: How many sequences are returned.
+        from_logits: Whether the data are logits, instead of logarithms of probabilities.
+        **kwargs: As for every layer.
+    """
+
+    def __init__(
+        self,
+        blank_index: int = 0,
+        beam_width: int = 100,
+        top_paths: int = 1,
+        from_logits: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        settings = {
+            "blank_index": blank_index,
+            "beam_width": beam_width,
+            "top_paths": top_paths,
+            "from_logits": from_logits,
+        }
+        super().__init__(settings, kwargs)
+
+    def call(self, data: Any, data_length: Any) -> Any:
+        """The sequences.
+
+        Args:
+            data: Shape ``(longest time, batch, classes)``.
+            data_length: Time steps of each sequence.
+
+        Returns:
+            Negative logarithms of probabilities, lengths and labels, as
+            `ipu.nn_ops.ctc_beam_search_decoder` returns them.
+        """
+        return self._decoded(data, data_length)
+
+    def _decoded(self, data: Any, data_length: Any) -> tuple[Any, Any, Any]:
+        settings = self._settings
+        return ctc.ctc_beam_search_decoder(
+            data,
+            tf.reshape(data_length, [-1]),
+            settings["beam_width"],
+            settings["top_paths"],
+            settings["blank_index"],
+        )
+
+
+class CTCPredictionsLayer(CTCInferenceLayer):
+    """The most likely sequence of labels.
+
+    Args:
+        **settings: As for `CTCInferenceLayer`.
+    """
+
+    def call(self, data: Any, data_length: Any) -> Any:
+        """The sequence.
+
+        Args:
+            data: Shape ``(longest time, batch, classes)``.
+            data_length: Time steps of each sequence.
+
+        Returns:
+            Labels of shape ``(batch, longest time)``, filled up with the blank label.
+        """
+        return self._decoded(data, data_length)[2][:, 0]
 
 
 class GroupNormalization(tf.keras.layers.Layer):  # type: ignore[misc]
@@ -21,8 +336,8 @@ class GroupNormalization(tf.keras.layers.Layer):  # type: ignore[misc]
         center: Whether a learnt offset (``beta``) is added.
         scale: Whether a learnt factor (``gamma``) is multiplied.
         epsilon: Added to the variance.
-        beta_initializer: Where the offset starts.
-        gamma_initializer: Where the factor starts.
+        beta_initializer: Where the offset starts; None for zeros.
+        gamma_initializer: Where the factor starts; None for ones.
         strided_channel_grouping: Whether group g holds channels g, g + groups, ... instead of
             neighbours, which is the original's default.
         trainable: Whether offset and factor are trained.
@@ -36,8 +351,8 @@ class GroupNormalization(tf.keras.layers.Layer):  # type: ignore[misc]
         center: bool = True,
         scale: bool = True,
         epsilon: float = 1e-3,
-        beta_initializer: Any = "zeros",
-        gamma_initializer: Any = "ones",
+        beta_initializer: Any = None,
+        gamma_initializer: Any = None,
         strided_channel_grouping: bool = True,
         trainable: bool = True,
         **kwargs: Any,
@@ -49,8 +364,8 @@ class GroupNormalization(tf.keras.layers.Layer):  # type: ignore[misc]
             "center": center,
             "scale": scale,
             "epsilon": epsilon,
-            "beta_initializer": beta_initializer,
-            "gamma_initializer": gamma_initializer,
+            "beta_initializer": beta_initializer or "zeros",
+            "gamma_initializer": gamma_initializer or "ones",
             "strided_channel_grouping": strided_channel_grouping,
         }
         self._groups: int | None = groups

@@ -1,18 +1,13 @@
-"""Published device operations, scopes and random seeds, built from TensorFlow's own operations."""
+"""Published operations of device code, built from TensorFlow's own operations."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from popdist_tf.collectives.instances import place_in_job
-from popdist_tf.strategies.extended import device_code
-from popdist_tf.strategies.popdist_strategy import PopDistStrategy
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
 
 def gelu(x: Any, approximate: bool = True, name: str | None = None) -> Any:
@@ -42,6 +37,90 @@ def softmax(x: Any, stable: bool = False, name: str | None = None) -> Any:
     """
     del stable
     return tf.nn.softmax(x, name=name)
+
+
+def hard_sigmoid(x: Any, name: str | None = None) -> Any:
+    """The hard sigmoid ``0.2 x + 0.5``, between 0 and 1.
+
+    Args:
+        x: Floating point values.
+        name: Of the operation.
+
+    Returns:
+        As ``x``. (The hard sigmoid of Keras 3 has another slope.)
+    """
+    return tf.clip_by_value(0.2 * tf.convert_to_tensor(x) + 0.5, 0.0, 1.0, name=name)
+
+
+def dropout(
+    x: Any,
+    rate: float = 0.5,
+    noise_shape: Any = None,
+    seed: Any = None,
+    name: str | None = None,
+    ref: Any = None,
+) -> Any:
+    """Sets a part of the values to zero, and divides the others by the part that is kept.
+
+    Args:
+        x: Floating point values.
+        rate: The part that is set to zero, from 0 to 1.
+        noise_shape: As of `tf.nn.dropout`: dimensions of size 1 share their decision.
+        seed: Two integers, which decide alike in every call; None for decisions that differ.
+        name: Of the operation.
+        ref: Accepted as published.
+
+    Returns:
+        As ``x``.
+    """
+    del ref
+    if seed is None:
+        return tf.nn.dropout(x, rate, noise_shape, name=name)
+    return tf.nn.experimental.stateless_dropout(
+        x, rate, tf.cast(seed, tf.int32), "auto_select", noise_shape, name
+    )
+
+
+def segment_sum(data: Any, segment_ids: Any, num_segments: int, name: str | None = None) -> Any:
+    """Sums the rows of each segment.
+
+    Args:
+        data: Rows.
+        segment_ids: The segment of each row: sorted integers.
+        num_segments: How many segments there are.
+        name: Of the operation.
+
+    Returns:
+        Shape ``(num_segments, *data.shape[1:])``; zeros for segments without rows.
+    """
+    return tf.math.unsorted_segment_sum(data, segment_ids, num_segments, name=name)
+
+
+def normalise_image(
+    image: Any,
+    channel_offsets: Any,
+    channel_scales: Any,
+    scale: float = 1,
+    name: str | None = None,
+) -> Any:
+    """Normalises the three channels of images, and adds a fourth one of zeros.
+
+    Args:
+        image: Shape ``(..., 3)``, uint8 or floating point.
+        channel_offsets: What is subtracted from each channel, after ``scale``: 3 values.
+        channel_scales: What each channel is multiplied with after that: 3 values.
+        scale: What all channels are multiplied with first.
+        name: Of the operation.
+
+    Returns:
+        Shape ``(..., 4)``, in the dtype of ``channel_offsets``.
+    """
+    offsets = tf.convert_to_tensor(channel_offsets)
+    image = tf.cast(image, offsets.dtype)
+    normal = (image * tf.cast(scale, offsets.dtype) - offsets) * tf.cast(
+        channel_scales, offsets.dtype
+    )
+    return tf.concat([normal, tf.zeros_like(normal[..., :1])], axis=-1, name=name or "concat")
 
 
 def embedding_lookup(
@@ -94,6 +173,22 @@ def remap(x: Any, name: str | None = None) -> Any:
     return tf.identity(x, name=name)
 
 
+def multi_conv(
+    func: Callable[..., Any] | None = None, options: Sequence[Any] | dict[str, str] | None = None
+) -> Any:
+    """Marks a function whose independent convolutions the original runs at the same time.
+
+    Args:
+        func: The function; None where this is used as a decorator with arguments.
+        options: Accepted as published, without effect on a host.
+
+    Returns:
+        The function, or what decorates it.
+    """
+    del options
+    return (lambda function: function) if func is None else func
+
+
 def outlined_function(
     func: Callable[..., Any] | None = None,
     unique_sharding: bool = False,
@@ -113,168 +208,3 @@ def outlined_function(
     """
     del unique_sharding, keep_input_layouts, name
     return (lambda function: function) if func is None else func
-
-
-def replication_index(name: str | None = None) -> Any:
-    """The index of this replica among all replicas of the job.
-
-    Args:
-        name: Of the operation.
-
-    Returns:
-        An int32 scalar; 0 outside of strategies.
-
-    Raises:
-        RuntimeError: The code is not a replica's, as between `strategy.scope` and `strategy.run`.
-    """
-    replica = tf.distribute.get_replica_context()
-    if replica is None:
-        raise RuntimeError("replication_index works in a replica: call it inside strategy.run")
-    index = replica.replica_id_in_sync_group
-    return tf.identity(tf.convert_to_tensor(index, dtype=tf.int32), name=name)
-
-
-# Sums and means over replicas, in device code.
-
-
-def cross_replica_sum(x: Any, name: str | None = None) -> Any:
-    """Sums a tensor over replicas.
-
-    Under `PopDistStrategy` these are all replicas of the job. Other strategies run one replica in
-    each process, and the original reduces over a process alone here, so there it is the tensor
-    itself; `strategy.reduce` and the optimizers reduce over processes.
-
-    Args:
-        x: A tensor.
-        name: Accepted as published.
-
-    Returns:
-        The sum, the same on every replica.
-    """
-    del name
-    return _reduced(tf.distribute.ReduceOp.SUM, x)
-
-
-def cross_replica_mean(x: Any, name: str | None = None) -> Any:
-    """Averages a tensor over replicas; see `cross_replica_sum` for which.
-
-    Args:
-        x: A tensor.
-        name: Accepted as published.
-
-    Returns:
-        The mean, the same on every replica.
-    """
-    del name
-    return _reduced(tf.distribute.ReduceOp.MEAN, x)
-
-
-def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:
-    """States that tensors are the same on every replica; without effect on a host.
-
-    Args:
-        tensors: Tensors.
-        inplace: Accepted as published.
-
-    Returns:
-        The tensors.
-    """
-    del inplace
-    return tensors
-
-
-def _reduced(reduce_op: Any, x: Any) -> Any:
-    replica = tf.distribute.get_replica_context()
-    if replica is None:
-        raise RuntimeError("cross_replica_ops work in a replica: call them inside strategy.run")
-    if not isinstance(replica.strategy, PopDistStrategy):
-        return tf.identity(x)
-    # Not `all_reduce`: a graph of TensorFlow 1 with several local replicas does not support it.
-    return replica.merge_call(
-        lambda strategy, value: strategy.extended.reduce_over_replicas(reduce_op, value), args=(x,)
-    )
-
-
-# Scopes of device code: on a host, the replica's own processor.
-
-
-@contextmanager
-def ipu_scope(device: str) -> Iterator[None]:
-    """Code in this scope stands for code on the device.
-
-    Args:
-        device: An IPU's name, as published. TensorFlow is not given the name, because TensorFlow
-            knows no such device.
-
-    Raises:
-        ValueError: ``device`` does not name an IPU.
-    """
-    if "IPU" not in str(device).upper():
-        raise ValueError(f"ipu_scope needs the name of an IPU, such as '/device:IPU:0': {device!r}")
-    with device_code(), _local_device():
-        yield
-
-
-def _local_device() -> Any:
-    if tf.distribute.has_strategy():  # which has set the replica's device already
-        return nullcontext()
-    gpu = tf.config.list_physical_devices("GPU")
-    return tf.device("/device:GPU:0" if gpu else "/device:CPU:0")
-
-
-@contextmanager
-def _without_effect(*_args: Any, **_kwargs: Any) -> Iterator[None]:
-    yield
-
-
-ipu_shard = _without_effect
-ipu_jit_scope = _without_effect
-frontend_attribute = _without_effect
-partials_type = _without_effect
-stochastic_rounding = _without_effect
-outside_compilation_scope = _without_effect
-
-
-_SEEDS_APART = 1_000_003
-
-
-# Random seeds, and small functions of the published ``ipu.utils``.
-
-
-def reset_ipu_seed(
-    seed: int,
-    device: str = "/device:IPU:0",
-    cpu_device: str = "cpu",
-    experimental_identical_replicas: bool = False,
-) -> Any:
-    """Sets the seed of random numbers.
-
-    Args:
-        seed: The seed of every random operation that is built or called from now on. Each instance
-            derives its own seed from it, so that dropout differs between instances; the first
-            instance uses the seed itself.
-        device: Accepted as published.
-        cpu_device: Accepted as published.
-        experimental_identical_replicas: Whether all instances use the seed unchanged.
-
-    Returns:
-        An operation without effect, in graph mode, where programs run it; None otherwise.
-    """
-    del device, cpu_device
-    instance = 0 if experimental_identical_replicas else place_in_job()[1]
-    tf.random.set_seed(seed + instance * _SEEDS_APART)
-    return None if tf.executing_eagerly() else tf.no_op()
-
-
-def move_variable_initialization_to_cpu(graph: Any = None) -> None:
-    """Does nothing: variables are initialised on the host in any case.
-
-    Args:
-        graph: Accepted as published.
-    """
-    del graph
-
-
-def running_on_ipu_model() -> bool:
-    """Whether an emulated IPU is used: never, on a host."""
-    return False

@@ -16,7 +16,7 @@ from popdist_tf.loops.accumulation import (
     GradientAccumulator,
     accumulate,
 )
-from popdist_tf.loops.operations import cross_replica_mean
+from popdist_tf.loops.replicas import cross_replica_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -207,3 +207,37 @@ class IPUOutfeedQueue:
     def deleter(self) -> Any:
         """The operation that closes the queue."""
         return tf.no_op() if self._queue is None else self._queue.close()
+
+
+class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
+    """An outfeed queue of eager programs, which is freed when nothing refers to it any more.
+
+    Args:
+        outfeed_mode: As for `IPUOutfeedQueue`; None for all values.
+        device_ordinal: Accepted as published, without effect.
+
+    Raises:
+        RuntimeError: A graph is being built.
+    """
+
+    def __init__(self, outfeed_mode: Any = None, device_ordinal: Any = None) -> None:
+        if not tf.executing_eagerly():
+            raise RuntimeError("ScopedIPUOutfeedQueue exists in eager code only")
+        super().__init__(outfeed_mode or IPUOutfeedMode.ALL, device_ordinal)
+
+
+class IPUOutfeedQueueIterator:
+    """Iterates over what an outfeed queue holds, in eager code.
+
+    Args:
+        outfeed_queue: The queue.
+    """
+
+    def __init__(self, outfeed_queue: IPUOutfeedQueue) -> None:
+        self._values = iter(outfeed_queue)
+
+    def __iter__(self) -> IPUOutfeedQueueIterator:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._values)

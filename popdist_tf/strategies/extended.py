@@ -240,6 +240,10 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         """Reduces a value of device code on request, also where ``reduce_on_device`` is off."""
         return self._reduce_nest(reduce_op, value, value, None)
 
+    def gather_over_replicas(self, value: Any) -> Any:
+        """Concatenates a value of device code over all replicas, along its first dimension."""
+        return self._gather_to_implementation(value, value, 0, None)
+
     def _reduce_nest(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
         if is_mirrored(value) and reduce_op == tf.distribute.ReduceOp.MEAN:
             return value

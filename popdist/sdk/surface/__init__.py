@@ -31,6 +31,7 @@ LISTS: dict[str, str] = {
     "horovod.popart": "horovod_popart",
     "poptorch": "poptorch",
     "tensorflow.python.ipu": "tensorflow_ipu",
+    "ipu_tensorflow_addons": "tensorflow_addons",
 }
 """The file beside this one that lists what a module of the SDK publishes."""
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from popdist_tf.ipu.keras import layers
 
@@ -46,8 +47,81 @@ def test_channels_that_cannot_be_divided():
         layers.GroupNormalization(4)(INPUTS)
 
 
+def test_an_initializer_of_none_is_the_published_start():
+    layer = layers.GroupNormalization(2, beta_initializer=None, gamma_initializer=None)
+    layer(INPUTS)
+    assert not np.any(layer.beta)
+    np.testing.assert_array_equal(layer.gamma, np.ones(6))
+
+
+@pytest.mark.parametrize(
+    ("published", "peer"),
+    [
+        (
+            layers.LSTM(4, seed=1, options={}, partials_dtype=tf.float32),
+            tf.keras.layers.LSTM(4),
+        ),
+        (
+            layers.PopnnGRU(4, return_sequences=True),
+            tf.keras.layers.GRU(4, return_sequences=True, reset_after=False),
+        ),
+        (
+            layers.SerialDense(4, 2, "kernel_rows", activation="tanh"),
+            tf.keras.layers.Dense(4, "tanh"),
+        ),
+    ],
+    ids=["LSTM", "GRU", "SerialDense"],
+)
+def test_layers_compute_what_those_of_keras_do(published, peer):
+    inputs = INPUTS[:, 0]
+    found = np.asarray(published(inputs))
+    peer.build(inputs.shape)
+    peer.set_weights(published.get_weights())
+    np.testing.assert_allclose(found, np.asarray(peer(inputs)), rtol=1e-6)
+    again = type(published).from_config(published.get_config())
+    again.build(inputs.shape)
+    again.set_weights(published.get_weights())
+    np.testing.assert_array_equal(np.asarray(again(inputs)), found)
+
+
+def test_seeds_are_those_of_initializers_and_of_dropout():
+    kernels = []
+    for _ in range(2):
+        layer = layers.LSTM(4, seed=3)
+        layer.build((None, 5, 6))
+        kernels.append(layer.get_weights()[:2])
+    for one, other in zip(*kernels, strict=True):
+        np.testing.assert_array_equal(one, other)
+    ones = np.ones((1, 1000), np.float32)
+    found = []
+    for seed in ([1, 2], [1, 2], [2, 1]):
+        tf.random.set_seed(0)  # seeds of operations count from the program's
+        found.append(np.asarray(layers.Dropout(seed=seed)(ones, training=True)))
+    first, again, other = found
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
+    assert np.mean(first) == pytest.approx(1, abs=0.15)  # half of the values are kept
+
+
+def test_a_table_may_be_divided():
+    assert layers.Embedding(6, 2, serialization_factor=3)(np.array([[0, 5]])).shape == (1, 2, 2)
+
+
+def test_layers_that_return_their_inputs():
+    for kind in (layers.AssumeEqualAcrossReplicas, layers.RecomputationCheckpoint):
+        layer = kind.from_config(kind().get_config())
+        np.testing.assert_array_equal(np.asarray(layer(INPUTS)), INPUTS)
+
+
+def test_products_that_cannot_be_divided():
+    with pytest.raises(ValueError, match=r"(?s)PD434.*'rows'.*input_columns"):
+        layers.SerialDense(4, 2, "rows")
+    with pytest.raises(ValueError, match=r"(?s)PD434.*6 in 4 parts"):
+        layers.SerialDense(4, 4, "input_rows_kernel_columns")(INPUTS)
+
+
 def test_layers_of_the_hardware_name_what_to_use():
-    with pytest.raises(NotImplementedError, match=r"(?s)SerialDense.*tf\.keras\.layers\.Dense"):
-        layers.SerialDense(1)
+    with pytest.raises(NotImplementedError, match=r"(?s)EffectiveTransformer.*MultiHeadAttention"):
+        layers.EffectiveTransformer(1)
     with pytest.raises(AttributeError, match="no attribute 'Convolution'"):
         layers.Convolution  # noqa: B018 - the access is the test

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from popdist.sdk.surface import load
+from popdist.sdk.surface import load, published
 from popdist_tf import ipu
 
 
@@ -19,6 +19,80 @@ def test_activations():
     )
     powers = np.exp(values) / np.exp(values).sum()
     np.testing.assert_allclose(ipu.ops.nn_ops.softmax(values, stable=True), powers, rtol=1e-5)
+
+
+def test_a_hard_sigmoid_is_a_line_between_0_and_1():
+    expected = np.clip(0.2 * np.array([-4, -1, 0, 1, 4]) + 0.5, 0, 1)
+    np.testing.assert_allclose(ipu.nn_ops.hard_sigmoid([-4.0, -1, 0, 1, 4]), expected, rtol=1e-6)
+
+
+def test_images_get_a_fourth_channel():
+    image = np.random.default_rng(0).integers(0, 255, (2, 3, 3)).astype(np.uint8)
+    offsets, scales = np.float32([0.4, 0.5, 0.6]), np.float32([2, 3, 4])
+    found = ipu.ops.image_ops.normalise_image(image, offsets, scales, scale=1 / 255)
+    np.testing.assert_allclose(found[..., :3], (image / 255 - offsets) * scales, rtol=1e-5)
+    assert not np.any(found[..., 3])
+
+
+def test_segments_are_added_up():
+    rows = np.arange(8.0).reshape(4, 2)
+    found = ipu.math_ops.segment_sum(rows, [0, 0, 2, 2], 4)
+    assert found.numpy().tolist() == [[2, 4], [0, 0], [10, 12], [0, 0]]
+
+
+def test_dropout_keeps_the_mean_and_repeats_itself_with_a_seed():
+    ones = np.ones(20_000, np.float32)
+    first, again, other = (ipu.rand_ops.dropout(ones, 0.25, seed=[1, i]) for i in (2, 2, 3))
+    assert set(np.unique(first)) == {0, np.float32(1 / 0.75)}
+    assert np.mean(first) == pytest.approx(1, abs=0.02)
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
+    assert np.mean(ipu.ops.rand_ops.dropout(ones)) == pytest.approx(1, abs=0.05)
+
+
+def test_shards_are_remembered_by_graphs():
+    with tf.Graph().as_default() as graph:
+        with ipu.scopes.ipu_shard(1):
+            one = tf.constant(1.0)
+            half = one / 2
+        with graph.colocate_with(half):
+            beside = half + 1
+        outside = beside + one
+        assert ipu.sharding.get_sharding(half.op) == [1]
+        assert ipu.sharding.get_sharding(beside.op) is None
+        ipu.sharding.propagate_sharding(graph)
+        assert ipu.sharding.get_sharding(beside.op) == [1]
+        assert ipu.sharding.get_sharding(outside.op) is None
+        assert ipu.sharding.dependencies([beside.op])[:2] == [beside.op, half.op]
+        assert outside.op not in ipu.sharding.dependencies([beside.op])
+        ipu.autoshard.automatic_sharding(2, one, outside)
+    with ipu.autoshard.ipu_autoshard(), ipu.scopes.ipu_shard([0, 1]):
+        assert float(tf.constant(2.0) * 3) == 6
+
+
+def test_operations_over_replicas_check_their_number():
+    x = tf.constant([[1.0, 2.0]])
+    assert ipu.ops.all_to_all_op.all_gather(x, 1).numpy().tolist() == [[[1, 2]]]
+    assert ipu.reduce_scatter_op.reduce_scatter(x, 1).numpy().tolist() == [1, 2]
+    assert ipu.all_to_all_op.all_to_all(x, 1, 0, 1).numpy().tolist() == [[1, 2]]
+    with pytest.raises(ValueError, match=r"PD433\] all_gather was called for another number"):
+        ipu.all_to_all_op.all_gather(x, 2)
+    with pytest.raises(ValueError, match=r"PD433\] all_to_all cannot divide this dimension"):
+        ipu.all_to_all_op.all_to_all(x, 0, 0, 2)
+
+
+def test_an_eager_outfeed_is_iterated_over():
+    queue = ipu.ipu_outfeed_queue.ScopedIPUOutfeedQueue()
+    for value in (1.0, 2.0):
+        queue.enqueue(value)
+    found = [float(one) for one in ipu.ipu_outfeed_queue.IPUOutfeedQueueIterator(queue)]
+    assert found == [1, 2]
+    with tf.Graph().as_default(), pytest.raises(RuntimeError, match="eager code only"):
+        ipu.ipu_outfeed_queue.ScopedIPUOutfeedQueue()
+
+
+def test_a_device_has_a_part_for_each_local_replica():
+    assert ipu.utils.get_num_of_ipus_in_device("/device:IPU:0") == 1
 
 
 def test_rows_of_a_table():
@@ -58,10 +132,12 @@ def modules():
 
 
 def test_everything_that_is_offered_is_listed():
-    listed = {entry.name for entry in load("tensorflow.python.ipu").entries}
     for path, module in modules():
-        assert path in listed
-        assert {f"{path}.{name}" for name in getattr(module, "__all__", ())} <= listed
+        sdk, own = published(f"popdist_tf.ipu.{path}")
+        listed = {"", *(entry.name for entry in load(sdk).entries)}
+        assert own in listed
+        held = {f"{own}.{name}".lstrip(".") for name in getattr(module, "__all__", ())}
+        assert held <= listed
 
 
 def test_a_name_that_never_was_is_answered_with_a_near_one():

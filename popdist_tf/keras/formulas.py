@@ -1,0 +1,306 @@
+"""The optimizers of ``ipu.keras.optimizers`` whose states have dtypes of their own.
+
+Every update is computed in float32 or wider.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from popdist_tf.errors import OptimizerError
+from popdist_tf.versions import keras_is_3, tensorflow_variable, variable_name
+
+
+class _Step(NamedTuple):
+    """One update of one variable: gradient, name, value, states, learning rate and its number."""
+
+    gradient: Any
+    name: str
+    value: Any
+    slots: dict[str, Any]
+    rate: Any
+    number: Any
+
+
+class _Formula(tf.keras.optimizers.Optimizer):  # type: ignore[misc]
+    """An optimizer of Keras 2 or 3 whose ``_change`` says what is subtracted from a variable.
+
+    Args:
+        learning_rate: A number or a schedule.
+        name: Of the optimizer.
+        slots: The states of a variable by name, with their dtypes; None for the variable's own.
+        settings: The other arguments that create the optimizer again.
+        kwargs: ``optimizer_compute_precisions``, without effect on a host, and what Keras takes.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        name: str,
+        slots: dict[str, Any],
+        settings: dict[str, Any],
+        kwargs: dict[str, Any],
+    ) -> None:
+        kwargs.pop("optimizer_compute_precisions", None)
+        for setting, value in settings.items():
+            if setting in ("beta_1", "beta_2", "momentum") and not 0 <= value <= 1:
+                raise OptimizerError(
+                    "PD435", f"{setting} must be between 0 and 1", value=value, accepted="0 to 1"
+                )
+        if keras_is_3():
+            super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        else:
+            super().__init__(name=name, **kwargs)
+            self._learning_rate = self._build_learning_rate(learning_rate)
+        self._settings = settings
+        self._slot_dtypes = slots
+        self._slots: list[dict[str, Any]] = []
+
+    def build(self, var_list: Any) -> None:
+        """Creates the states.
+
+        Args:
+            var_list: The variables that are to be trained.
+        """
+        super().build(var_list)
+        if self._slots:
+            return
+        for variable in var_list:
+            held = tensorflow_variable(variable)
+            name = variable_name(variable).split(":")[0]
+            with tf.distribute.get_strategy().extended.colocate_vars_with(held):
+                self._slots.append(
+                    {
+                        slot: self.add_variable(
+                            shape=variable.shape,
+                            dtype=tf.as_dtype(dtype or variable.dtype).name,
+                            initializer="zeros",
+                            name=f"{slot}/{name}",
+                        )
+                        for slot, dtype in self._slot_dtypes.items()
+                    }
+                )
+        self._built = True
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
+        """Updates one variable.
+
+        Args:
+            gradient: Its gradient.
+            variable: The variable.
+            learning_rate: The current one, where Keras 3 passes it on.
+        """
+        key = self._var_key(variable) if hasattr(self, "_var_key") else variable
+        place = (
+            self._index_dict[key]
+            if hasattr(self, "_index_dict")
+            else self._get_variable_index(variable)
+        )
+        wide = tf.float64 if tf.as_dtype(variable.dtype) == tf.float64 else tf.float32
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        one = _Step(
+            tf.cast(tf.convert_to_tensor(gradient), wide),
+            variable_name(variable),
+            tf.cast(tf.convert_to_tensor(variable), wide),
+            self._slots[place],
+            tf.cast(rate, wide),
+            tf.cast(tf.convert_to_tensor(self.iterations) + 1, wide),
+        )
+        variable.assign_sub(tf.cast(self._change(one), variable.dtype))
+
+    def _change(self, one: _Step) -> Any:
+        raise NotImplementedError
+
+    def _moved(self, slot: Any, decay: float, towards: Any) -> Any:
+        """Moves an average, and returns it."""
+        held = tf.cast(tf.convert_to_tensor(slot), towards.dtype)
+        moved = decay * held + (1 - decay) * towards
+        slot.assign(tf.cast(moved, slot.dtype))
+        return moved
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that create the optimizer again."""
+        rate = self._serialize_hyperparameter(self._learning_rate)
+        dtypes = {
+            f"{slot}_dtype": None if dtype is None else tf.as_dtype(dtype).name
+            for slot, dtype in self._slot_dtypes.items()
+        }
+        return {**super().get_config(), "learning_rate": rate, **self._settings, **dtypes}
+
+
+class SGDIpuOptimizer(_Formula):
+    """Gradient descent with momentum, whose state may have a dtype of its own.
+
+    Args:
+        learning_rate: A number or a schedule.
+        momentum: How much of the last update is added to the next.
+        nesterov: Whether Nesterov's momentum is used.
+        name: Of the optimizer.
+        momentum_accum_dtype: Dtype of the momentum's state; None for the variable's own.
+        **kwargs: As for optimizers of Keras.
+
+    Raises:
+        OptimizerError: ``momentum`` is not between 0 and 1.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        name: str = "SGD",
+        momentum_accum_dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        slots = {"momentum_accum": momentum_accum_dtype} if momentum else {}
+        settings = {"momentum": momentum, "nesterov": nesterov}
+        super().__init__(learning_rate, name, slots, settings, kwargs)
+
+    def _change(self, one: _Step) -> Any:
+        if not one.slots:
+            return one.rate * one.gradient
+        slot, momentum = one.slots["momentum_accum"], self._settings["momentum"]
+        # The learning rate is a part of the state, as in Keras.
+        held = tf.cast(tf.convert_to_tensor(slot), one.gradient.dtype)
+        total = momentum * held - one.rate * one.gradient
+        slot.assign(tf.cast(total, slot.dtype))
+        return one.rate * one.gradient - momentum * total if self._settings["nesterov"] else -total
+
+
+class AdamIpuOptimizer(_Formula):
+    """Adam, whose states may have dtypes of their own.
+
+    Args:
+        learning_rate: A number or a schedule.
+        beta_1: Decay of the average of gradients.
+        beta_2: Decay of the average of their squares.
+        epsilon: Added to the root of the average of squares.
+        amsgrad: Whether the largest average of squares so far is used.
+        name: Of the optimizer.
+        m_dtype: Dtype of the average of gradients; None for the variable's own.
+        v_dtype: Dtype of the average of squares; None for the variable's own.
+        vhat_dtype: Dtype of the largest average of squares; None for the variable's own.
+        debiasing: Whether the first averages, which start from zero, are corrected.
+        **kwargs: As for optimizers of Keras.
+
+    Raises:
+        OptimizerError: A decay is not between 0 and 1.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-7,
+        amsgrad: bool = False,
+        name: str = "Adam",
+        m_dtype: Any = None,
+        v_dtype: Any = None,
+        vhat_dtype: Any = None,
+        debiasing: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        slots = {"m": m_dtype, "v": v_dtype, **({"vhat": vhat_dtype} if amsgrad else {})}
+        settings = {
+            "beta_1": beta_1,
+            "beta_2": beta_2,
+            "epsilon": epsilon,
+            "amsgrad": amsgrad,
+            "debiasing": debiasing,
+        }
+        super().__init__(learning_rate, name, slots, settings, kwargs)
+
+    def _change(self, one: _Step) -> Any:
+        settings = self._settings
+        mean = self._moved(one.slots["m"], settings["beta_1"], one.gradient)
+        squares = self._moved(one.slots["v"], settings["beta_2"], tf.square(one.gradient))
+        if settings["amsgrad"]:
+            slot = one.slots["vhat"]
+            squares = tf.maximum(tf.cast(tf.convert_to_tensor(slot), mean.dtype), squares)
+            slot.assign(tf.cast(squares, slot.dtype))
+        factor = one.rate
+        if settings["debiasing"]:
+            roots = tf.sqrt(1 - settings["beta_2"] ** one.number)
+            factor = factor * roots / (1 - settings["beta_1"] ** one.number)
+        return factor * mean / (tf.sqrt(squares) + settings["epsilon"])
+
+
+class LAMBIpuOptimizer(_Formula):
+    """LAMB: Adam with a rate for each variable, by its norm and that of its update.
+
+    Args:
+        learning_rate: A number or a schedule.
+        beta_1: Decay of the average of gradients.
+        beta_2: Decay of the average of their squares.
+        epsilon: Added to the root of the average of squares.
+        weight_decay_rate: Part of a variable that is added to its update.
+        exclude_from_weight_decay: Regular expressions; variables whose names they find do not
+            decay.
+        exclude_from_layer_adaptation: Regular expressions; variables whose names they find have
+            the learning rate itself. None for those that do not decay.
+        name: Of the optimizer.
+        debiasing: Whether the first averages, which start from zero, are corrected.
+        m_dtype: Dtype of the average of gradients; None for the variable's own.
+        v_dtype: Dtype of the average of squares; None for the variable's own.
+        weight_norm_clip: The largest norm of a variable that counts; None for any.
+        **kwargs: As for optimizers of Keras.
+
+    Raises:
+        OptimizerError: A decay is not between 0 and 1.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay_rate: float = 0.0,
+        exclude_from_weight_decay: list[str] | None = None,
+        exclude_from_layer_adaptation: list[str] | None = None,
+        name: str = "LAMB",
+        debiasing: bool = True,
+        m_dtype: Any = None,
+        v_dtype: Any = None,
+        weight_norm_clip: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        settings = {
+            "beta_1": beta_1,
+            "beta_2": beta_2,
+            "epsilon": epsilon,
+            "weight_decay_rate": weight_decay_rate,
+            "exclude_from_weight_decay": exclude_from_weight_decay,
+            "exclude_from_layer_adaptation": exclude_from_layer_adaptation,
+            "debiasing": debiasing,
+            "weight_norm_clip": weight_norm_clip,
+        }
+        super().__init__(learning_rate, name, {"m": m_dtype, "v": v_dtype}, settings, kwargs)
+
+    def _change(self, one: _Step) -> Any:
+        settings = self._settings
+        mean = self._moved(one.slots["m"], settings["beta_1"], one.gradient)
+        squares = self._moved(one.slots["v"], settings["beta_2"], tf.square(one.gradient))
+        if settings["debiasing"]:
+            mean = mean / (1 - settings["beta_1"] ** one.number)
+            squares = squares / (1 - settings["beta_2"] ** one.number)
+        update = mean / (tf.sqrt(squares) + settings["epsilon"])
+        constant = settings["exclude_from_weight_decay"]
+        if settings["weight_decay_rate"] and not _is_named(one.name, constant):
+            update += settings["weight_decay_rate"] * one.value
+        unadapted = settings["exclude_from_layer_adaptation"]
+        if _is_named(one.name, constant if unadapted is None else unadapted):
+            return one.rate * update
+        norm, size = tf.norm(one.value), tf.norm(update)
+        if settings["weight_norm_clip"] is not None:
+            norm = tf.minimum(norm, settings["weight_norm_clip"])
+        both = (norm > 0) & (size > 0)
+        return one.rate * tf.where(both, norm / tf.where(size > 0, size, 1.0), 1.0) * update
+
+
+def _is_named(name: str, patterns: list[str] | None) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns or ())

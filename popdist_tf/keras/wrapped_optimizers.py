@@ -1,0 +1,221 @@
+"""The wrappers of ``ipu.keras.optimizers``: a Keras optimizer whose gradients are changed first.
+
+The optimizer is changed in place: it keeps its state, is saved as its original class, and may be
+wrapped several times. The outermost wrapper's change comes first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from popdist_tf.errors import OptimizerError
+from popdist_tf.loops.accumulation import (
+    GradientAccumulationReductionMethod,
+    GradientAccumulator,
+    accumulate,
+)
+from popdist_tf.loops.replicas import cross_replica_mean
+from popdist_tf.versions import keras_is_3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Pairs = list[tuple[Any, Any]]
+    Update = Callable[[Pairs], Any]
+
+
+def CrossReplicaOptimizer(opt: Any, name: str = "CrossReplicaOptimizer") -> Any:  # noqa: N802
+    """Makes an optimizer average gradients over replicas before every update.
+
+    The strategies sum gradients by themselves, and Keras divides its loss by the number of
+    replicas. In a loop of your own, create `PopDistStrategy` with
+    ``add_ipu_cross_replica_reductions=False`` beside this wrapper, as published.
+
+    Args:
+        opt: An optimizer of Keras.
+        name: Accepted as published.
+
+    Returns:
+        The same optimizer.
+
+    Raises:
+        OptimizerError: ``opt`` is no optimizer of Keras.
+    """
+    del name
+
+    def averaged(pairs: Pairs, update: Update) -> Any:
+        return update([(None if g is None else cross_replica_mean(g), v) for g, v in pairs])
+
+    return _wrapped(opt, "CrossReplicaOptimizer", averaged)
+
+
+def MapGradientOptimizer(  # noqa: N802 - published name
+    wrapped_optimizer: Any,
+    gradient_mapping_function: Callable[[Any, Any], Any],
+    name: str = "MapGradientOptimizer",
+) -> Any:
+    """Makes an optimizer change its gradients by a function before every update.
+
+    The function is given gradients that the strategy has summed over replicas, as in the original:
+    a weight decay that the function adds counts once.
+
+    Args:
+        wrapped_optimizer: An optimizer of Keras.
+        gradient_mapping_function: Called with a gradient and its variable; returns the gradient
+            that takes its place.
+        name: Accepted as published.
+
+    Returns:
+        The same optimizer.
+
+    Raises:
+        OptimizerError: ``wrapped_optimizer`` is no optimizer of Keras.
+    """
+    del name
+
+    def mapped(pairs: Pairs, update: Update) -> Any:
+        function = gradient_mapping_function
+        return update([(None if g is None else function(g, v), v) for g, v in pairs])
+
+    return _wrapped(wrapped_optimizer, "MapGradientOptimizer", mapped, needs_sums=True)
+
+
+def GradientAccumulationOptimizer(  # noqa: N802 - published name
+    opt: Any,
+    num_mini_batches: int,
+    offload_weight_update_variables: bool | None = None,
+    replicated_optimizer_state_sharding: bool = False,
+    dtype: Any = None,
+    name: str = "GradientAccumulationOptimizer",
+    reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+) -> Any:
+    """Makes an optimizer accumulate the gradients of several mini-batches, and then update once.
+
+    The count of iterations, and schedules of learning rates with it, counts updates.
+
+    Args:
+        opt: An optimizer of Keras.
+        num_mini_batches: Mini-batches of an update.
+        offload_weight_update_variables: Accepted as published, without effect on a host.
+        replicated_optimizer_state_sharding: Accepted as published, without effect on a host.
+        dtype: In which gradients are accumulated: a dtype, a function of the variable that returns
+            one, or None for the variable's own.
+        name: Accepted as published.
+        reduction_method: What becomes of the gradients: SUM, MEAN or RUNNING_MEAN.
+
+    Returns:
+        The same optimizer.
+
+    Raises:
+        OptimizerError: ``opt`` is no optimizer of Keras, or ``num_mini_batches`` no count.
+        PipelineError: There is no such reduction.
+    """
+    del offload_weight_update_variables, replicated_optimizer_state_sharding, name
+    if not isinstance(num_mini_batches, int) or num_mini_batches < 1:
+        raise OptimizerError("PD435", "num_mini_batches must be at least 1", value=num_mini_batches)
+    settings = num_mini_batches, reduction_method, dtype
+    GradientAccumulator(*settings)  # checks them
+    replicas: dict[Any, tuple[GradientAccumulator, Any]] = {}
+
+    def accumulated(pairs: Pairs, update: Update) -> Any:
+        replica = tf.distribute.get_replica_context()
+        if replica is None:
+            raise OptimizerError(
+                "PD435",
+                "gradients of a replica are accumulated, and this code is no replica's",
+                hint="apply gradients inside of strategy.run",
+            )
+        number = replica._replica_id_in_sync_group  # the number, not a tensor
+        with tf.init_scope():
+            opt.build([variable for _, variable in pairs])  # no variables inside of the branch
+            if number not in replicas:
+                counter = ResourceVariable(0, dtype=tf.int64, trainable=False, name="mini_batches")
+                replicas[number] = GradientAccumulator(*settings), counter
+        accumulator, counter = replicas[number]
+
+        def apply(totals: Pairs) -> Any:
+            update(totals)
+            return tf.no_op()  # a function's side effects run in order by themselves
+
+        accumulate(accumulator, pairs, counter.assign_add(1) - 1, apply)
+        return opt.iterations
+
+    return _wrapped(opt, "GradientAccumulationOptimizer", accumulated)
+
+
+def CrossReplicaGradientAccumulationOptimizer(  # noqa: N802 - published name
+    opt: Any, num_mini_batches: int, **settings: Any
+) -> Any:
+    """Makes an optimizer accumulate gradients, and average the total over replicas.
+
+    Args:
+        opt: An optimizer of Keras.
+        num_mini_batches: Mini-batches of an update.
+        **settings: As for `GradientAccumulationOptimizer`.
+
+    Returns:
+        The same optimizer.
+
+    Raises:
+        OptimizerError: As `GradientAccumulationOptimizer`.
+    """
+    settings.pop("verify_usage", None)  # every optimizer may be wrapped here
+    return GradientAccumulationOptimizer(CrossReplicaOptimizer(opt), num_mini_batches, **settings)
+
+
+def _wrapped(
+    optimizer: Any,
+    wrapper: str,
+    around: Callable[[Pairs, Update], Any],
+    *,
+    needs_sums: bool = False,
+) -> Any:
+    """Makes ``around(pairs, update)`` stand in front of an optimizer's updates.
+
+    Gradients are each replica's own, or with ``needs_sums`` those that the strategy has summed.
+    """
+    if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
+        raise OptimizerError(
+            "PD435",
+            f"{wrapper} of ipu.keras.optimizers wraps an optimizer of Keras",
+            value=optimizer,
+            accepted="an instance of tf.keras.optimizers.Optimizer",
+            hint="optimizers of TensorFlow 1 are wrapped by ipu.optimizers",
+        )
+    kind = type(optimizer)
+
+    def apply_gradients(
+        self: Any, grads_and_vars: Any, *args: Any, skip_gradients_aggregation: Any = None, **k: Any
+    ) -> Any:
+        skips = skip_gradients_aggregation or not k.pop("experimental_aggregate_gradients", True)
+        pairs = [pair for pair in grads_and_vars if pair[0] is not None]
+        if needs_sums and not skips:
+            pairs, skips = list(self.aggregate_gradients(pairs)), True
+
+        def update(changed: Pairs) -> Any:
+            return kind.apply_gradients(self, changed, *args, skip_gradients_aggregation=skips, **k)
+
+        return around(pairs, update)
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        known = self._trainable_variables if trainable_variables is None else trainable_variables
+
+        def update(pairs: Pairs) -> Any:
+            return kind.apply(self, [g for g, _ in pairs], [v for _, v in pairs])
+
+        return around(list(zip(grads, known, strict=True)), update)
+
+    def _all_reduce_sum_gradients(self: Any, grads_and_vars: Any) -> Any:
+        return around(kind._all_reduce_sum_gradients(self, grads_and_vars), list)
+
+    if not keras_is_3():
+        overridden: Any = apply_gradients
+    else:
+        overridden = _all_reduce_sum_gradients if needs_sums else apply
+    # With the original's name and module, Keras saves the optimizer as the original.
+    namespace = {overridden.__name__: overridden, "__module__": kind.__module__}
+    optimizer.__class__ = type(kind.__name__, (kind,), namespace)
+    return optimizer

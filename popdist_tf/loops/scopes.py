@@ -1,0 +1,219 @@
+"""Published scopes, shards and seeds of device code: on a host, of the replica's own processor."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+
+import popdist
+from popdist_tf.collectives.instances import place_in_job
+from popdist_tf.strategies.extended import device_code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SHARD = "_popdist_shard"
+
+
+@contextmanager
+def ipu_scope(device: str) -> Iterator[None]:
+    """Code in this scope stands for code on the device.
+
+    Args:
+        device: An IPU's name, as published. TensorFlow is not given the name, because TensorFlow
+            knows no such device.
+
+    Raises:
+        ValueError: ``device`` does not name an IPU.
+    """
+    if "IPU" not in str(device).upper():
+        raise ValueError(f"ipu_scope needs the name of an IPU, such as '/device:IPU:0': {device!r}")
+    with device_code(), _local_device():
+        yield
+
+
+def _local_device() -> Any:
+    if tf.distribute.has_strategy():  # which has set the replica's device already
+        return nullcontext()
+    gpu = tf.config.list_physical_devices("GPU")
+    return tf.device("/device:GPU:0" if gpu else "/device:CPU:0")
+
+
+@contextmanager
+def ipu_shard(index: int) -> Iterator[None]:
+    """Assigns the operations in this scope to a shard.
+
+    All shards of a replica are computed on the replica's one device, so results are the same.
+
+    Args:
+        index: The shard, or a list of shards. Operations of graphs remember it, see `get_sharding`.
+    """
+    if tf.executing_eagerly():
+        yield
+        return
+    shards = [index] if isinstance(index, int) else list(index)
+    value = attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(i=shards))
+    graph = tf.compat.v1.get_default_graph()
+    with graph._attr_scope({_SHARD: value}):  # noqa: SLF001 - no public way
+        yield
+
+
+@contextmanager
+def _without_effect(*_args: Any, **_kwargs: Any) -> Iterator[None]:
+    yield
+
+
+ipu_jit_scope = _without_effect
+frontend_attribute = _without_effect
+partials_type = _without_effect
+stochastic_rounding = _without_effect
+outside_compilation_scope = _without_effect
+
+
+# Sharding: on the original hardware, parts of a model on devices of their own.
+
+
+def ipu_autoshard() -> Any:
+    """A scope whose operations the original divides over devices; without effect on a host."""
+    return _without_effect()
+
+
+def automatic_sharding(
+    num_shards: int,
+    input_ts: Any,
+    loss_ts: Any,
+    edge_filter: Any = None,
+    frozen_inference: bool = False,
+) -> None:
+    """Divides a graph over devices, in the original; here a replica has one device.
+
+    Args:
+        num_shards: Accepted as published.
+        input_ts: Accepted as published.
+        loss_ts: Accepted as published.
+        edge_filter: Accepted as published.
+        frozen_inference: Accepted as published.
+    """
+    del num_shards, input_ts, loss_ts, edge_filter, frozen_inference
+
+
+def has_attr(o: Any, attr_name: str) -> bool:
+    """Whether an operation of a graph has an attribute.
+
+    Args:
+        o: An operation.
+        attr_name: The attribute.
+    """
+    return attr_name in o.node_def.attr
+
+
+def get_sharding(op: Any) -> list[int] | None:
+    """The shards of an operation of a graph.
+
+    Args:
+        op: An operation.
+
+    Returns:
+        The indices that `ipu_shard` was given, or None for an operation of no shard.
+    """
+    return list(op.get_attr(_SHARD)) if has_attr(op, _SHARD) else None
+
+
+def dependencies(roots: Any) -> list[Any]:
+    """The operations of a graph that some operations depend on.
+
+    Args:
+        roots: Operations.
+
+    Returns:
+        These operations and all that they read, those without inputs last, each once.
+    """
+    found: dict[Any, None] = {}
+    pending = list(roots)
+    while pending:
+        following: dict[Any, None] = {}
+        for operation in pending:
+            if operation not in found:
+                found[operation] = None
+                following |= dict.fromkeys(one.op for one in operation.inputs)
+        pending = list(following)
+    return list(found)
+
+
+def propagate_sharding(g: Any) -> None:
+    """Gives the operations of the backward pass the shards of those that they belong to.
+
+    Args:
+        g: A graph. Operations that are colocated with a sharded one get its shards.
+    """
+    operations = g.get_operations()
+    by_name = {operation.name: operation for operation in operations}
+    for operation in operations:
+        if get_sharding(operation) is not None:
+            continue
+        for group in operation.colocation_groups():
+            beside = by_name.get(group.decode().removeprefix("loc:@"))
+            shards = None if beside is None else get_sharding(beside)
+            if shards is not None:
+                held = attr_value_pb2.AttrValue.ListValue(i=shards)
+                operation._set_attr(_SHARD, attr_value_pb2.AttrValue(list=held))  # noqa: SLF001
+                break
+
+
+_SEEDS_APART = 1_000_003
+
+
+def reset_ipu_seed(
+    seed: int,
+    device: str = "/device:IPU:0",
+    cpu_device: str = "cpu",
+    experimental_identical_replicas: bool = False,
+) -> Any:
+    """Sets the seed of random numbers.
+
+    Args:
+        seed: The seed of every random operation that is built or called from now on. Each instance
+            derives its own seed from it, so that dropout differs between instances; the first
+            instance uses the seed itself.
+        device: Accepted as published.
+        cpu_device: Accepted as published.
+        experimental_identical_replicas: Whether all instances use the seed unchanged.
+
+    Returns:
+        An operation without effect, in graph mode, where programs run it; None otherwise.
+    """
+    del device, cpu_device
+    instance = 0 if experimental_identical_replicas else place_in_job()[1]
+    tf.random.set_seed(seed + instance * _SEEDS_APART)
+    return None if tf.executing_eagerly() else tf.no_op()
+
+
+def move_variable_initialization_to_cpu(graph: Any = None) -> None:
+    """Does nothing: variables are initialised on the host in any case.
+
+    Args:
+        graph: Accepted as published.
+    """
+    del graph
+
+
+def running_on_ipu_model() -> bool:
+    """Whether an emulated IPU is used: never, on a host."""
+    return False
+
+
+def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
+    """How many local devices this process computes with.
+
+    Args:
+        ipu_device: Accepted as published.
+        device: Accepted as published.
+
+    Returns:
+        One for each local replica.
+    """
+    del ipu_device, device
+    return popdist.getNumLocalReplicas()

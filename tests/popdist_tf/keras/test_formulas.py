@@ -1,0 +1,108 @@
+"""Optimizers whose states have dtypes of their own, against Keras and formulas in numpy."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from popdist_tf.ipu.addons.keras import optimizers
+
+START = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+GRADIENTS = np.random.default_rng(1).normal(size=(5, 4, 3)).astype(np.float32)
+
+
+def trained(optimizer, rates=None, dtype=tf.float32, name="kernel"):
+    variable = tf.Variable(tf.cast(START, dtype), name=name)
+    for number, gradient in enumerate(GRADIENTS):
+        if rates is not None:
+            optimizer.learning_rate = rates[number]
+        optimizer.apply_gradients([(tf.cast(gradient, dtype), variable)])
+    return variable.numpy()
+
+
+@pytest.mark.parametrize(
+    ("ours", "peer"),
+    [
+        (optimizers.SGDIpuOptimizer, tf.keras.optimizers.SGD),
+        (optimizers.AdamIpuOptimizer, tf.keras.optimizers.Adam),
+    ],
+    ids=["SGD", "Adam"],
+)
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_with_states_of_the_variables_dtype_they_are_keras(ours, peer, number):
+    settings = [
+        {"learning_rate": 0.1},
+        *(
+            [{"learning_rate": 0.1, "momentum": 0.9}, {"momentum": 0.9, "nesterov": True}]
+            if ours is optimizers.SGDIpuOptimizer
+            else [{"beta_1": 0.5, "epsilon": 0.01}, {"amsgrad": True, "beta_2": 0.5}]
+        ),
+    ][number]
+    rates = [0.1, 0.05, 0.2, 0.1, 0.3]
+    expected = trained(peer(**settings), rates)
+    np.testing.assert_allclose(trained(ours(**settings), rates), expected, rtol=2e-5, atol=2e-6)
+
+
+def lamb(decay=0.0, clip=None, debiasing=True, adapts=True):
+    value, m, v = START.astype(np.float64), 0.0, 0.0
+    for step, gradient in enumerate(GRADIENTS.astype(np.float64), 1):
+        m, v = 0.9 * m + 0.1 * gradient, 0.99 * v + 0.01 * gradient**2
+        both = (m / (1 - 0.9**step), v / (1 - 0.99**step)) if debiasing else (m, v)
+        update = both[0] / (np.sqrt(both[1]) + 1e-6) + decay * value
+        norm = np.linalg.norm(value)
+        norm = norm if clip is None else min(norm, clip)
+        value = value - 0.1 * update * (norm / np.linalg.norm(update) if adapts else 1)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, lamb()),
+        ({"weight_decay_rate": 0.3}, lamb(0.3)),
+        ({"weight_norm_clip": 0.5, "debiasing": False}, lamb(clip=0.5, debiasing=False)),
+        (
+            {"weight_decay_rate": 0.3, "exclude_from_layer_adaptation": ["ker.el"]},
+            lamb(0.3, adapts=False),
+        ),
+        ({"weight_decay_rate": 0.3, "exclude_from_weight_decay": ["kernel"]}, lamb(adapts=False)),
+    ],
+    ids=["plain", "decay", "clip", "no adaptation", "no decay"],
+)
+def test_lamb(settings, expected):
+    optimizer = optimizers.LAMBIpuOptimizer(0.1, beta_2=0.99, **settings)
+    np.testing.assert_allclose(trained(optimizer), expected, rtol=2e-5, atol=2e-6)
+
+
+def test_states_have_dtypes_of_their_own():
+    wide = optimizers.AdamIpuOptimizer(
+        0.01,
+        m_dtype=tf.float32,
+        v_dtype=tf.float32,
+        optimizer_compute_precisions=(tf.float32, tf.float32),
+    )
+    found = trained(wide, dtype=tf.float16)
+    states = [one.dtype for one in wide.variables if tuple(one.shape) == START.shape]
+    assert (states, found.dtype) == ([tf.float32] * 2, np.float16)
+    expected = trained(tf.keras.optimizers.Adam(0.01))
+    np.testing.assert_allclose(found, expected, rtol=5e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["SGDIpuOptimizer", "AdamIpuOptimizer", "LAMBIpuOptimizer"])
+def test_an_optimizer_is_made_again_and_goes_on(kind):
+    first = getattr(optimizers, kind)(0.1)
+    again = type(first).from_config(first.get_config())
+    np.testing.assert_array_equal(trained(first), trained(again))
+    with pytest.raises(ValueError, match=r"(?s)PD435.*between 0 and 1"):
+        getattr(optimizers, kind)(**{"momentum" if kind[0] == "S" else "beta_1": 1.5})
+
+
+def test_rows_of_an_embedding():
+    rows = tf.IndexedSlices(tf.ones((2, 3)), [1, 1], dense_shape=[4, 3])
+    found = []
+    for kind in (optimizers.AdamIpuOptimizer, tf.keras.optimizers.Adam):
+        variable = tf.Variable(START)
+        optimizer = kind(0.1)
+        for _ in range(2):
+            optimizer.apply_gradients([(rows, variable)])
+        found.append(variable.numpy())
+    np.testing.assert_allclose(*found, rtol=1e-5)
