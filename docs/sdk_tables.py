@@ -62,7 +62,7 @@ def _table(surface: Surface) -> str:
 
 def _folded(title: str, entries: list[Entry]) -> str:
     """One closed group with its counts in the title, and without columns that are empty."""
-    counts = Counter(entry.status for entry in entries)
+    counts: Counter[str] = Counter(entry.status for entry in entries)
     said = ", ".join(f"{counts[status]} {_COUNTED[status]}" for status in _STATUS if counts[status])
     columns = [
         ("Name", [f"`{entry.name}`" for entry in entries]),
