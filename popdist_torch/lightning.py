@@ -202,7 +202,8 @@ class PopdistStrategy(ParallelStrategy):
         Args:
             tensor: A tensor, of one shape on all processes.
             group: Not looked at.
-            sync_grads: Whether gradients flow back to the processes that the parts are of.
+            sync_grads: Whether gradients flow back to the processes that the parts are of: to each
+                the sum of what all processes have for it, as in Lightning's own strategies.
 
         Returns:
             A tensor with one dimension more, of the size of the job.
@@ -210,7 +211,7 @@ class PopdistStrategy(ParallelStrategy):
         del group
         horovod = connected()
         rows = tensor.unsqueeze(0) if sync_grads else tensor.detach().unsqueeze(0)
-        return rows if horovod is None else horovod.allgather(rows)
+        return rows if horovod is None else _Gather.apply(rows, horovod)  # type: ignore[no-untyped-call]  # as torch has it
 
     def _gather_metrics(self, module: torch.nn.Module) -> None:
         """Makes torchmetrics, which know torch.distributed only, gather over Horovod."""
@@ -220,6 +221,21 @@ class PopdistStrategy(ParallelStrategy):
                 part.distributed_available_fn = lambda: hvd.size() > 1
                 if part.dist_sync_fn is None:
                     part.dist_sync_fn = _gathered
+
+
+class _Gather(torch.autograd.Function):
+    """All processes' rows; Horovod's own function averages their gradients in place of adding."""
+
+    @staticmethod
+    def forward(context: Any, row: torch.Tensor, horovod: Any) -> Any:
+        context.horovod = horovod
+        return horovod.allgather(row.detach().contiguous())
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
+        horovod = context.horovod
+        total = horovod.allreduce(gradient.contiguous(), op=horovod.Sum)
+        return total[horovod.rank() : horovod.rank() + 1], None
 
 
 def _gathered(value: torch.Tensor, group: Any = None) -> list[torch.Tensor]:

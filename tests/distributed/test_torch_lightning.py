@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import popdist
 from tests.distributed.jobs import run_job
 from tests.popdist_torch.reference import flat
 
@@ -97,6 +98,151 @@ def train(folder):
     return answer
 
 
+# What Lightning's documentation and its own tests ask of a strategy, beside equal weights.
+
+
+def behave(folder):  # noqa: C901, PLR0915 - one job for many small programs
+    import lightning as L  # noqa: N812 - as its documentation does
+    from lightning.pytorch.callbacks import (
+        EarlyStopping,
+        ModelCheckpoint,
+        StochasticWeightAveraging,
+    )
+
+    import popdist_torch.lightning  # noqa: F401 - makes the strategy known
+
+    rank = popdist.getInstanceIndex()
+    seen = {}
+
+    def trainer(**arguments):
+        plain = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        place = {"strategy": "popdist", "accelerator": "cpu", "default_root_dir": folder}
+        return L.Trainer(**place, **plain, **{"enable_checkpointing": False, **arguments})
+
+    class Module(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.network = network()
+
+        def loss(self, batch):
+            return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+        def training_step(self, batch, _):
+            return self.loss(batch)
+
+        def validation_step(self, batch, _):
+            epoch = self.current_epoch
+            own = (1.0, 2.0, 5.0, 5.0, 5.0) if rank == 0 else (4.0, 1.0, 0.0, 9.0, 9.0)
+            self.log("val", own[epoch], sync_dist=True)
+            self.log("exact", self.loss(batch), sync_dist=True, batch_size=len(batch[1]))
+
+        def test_step(self, batch, _):  # noqa: PT019 - no test: Lightning's name
+            self.log("exact", self.loss(batch), sync_dist=True, batch_size=len(batch[1]))
+
+        def predict_step(self, batch, _):
+            return self.network(batch[0])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.2, momentum=0.9)
+
+    class Watching(Module):
+        def __init__(self):
+            super().__init__()
+            self.rows, self.norms = [], []
+
+        def training_step(self, batch, index):
+            self.rows.append(batch[0][:, 0].tolist())
+            return super().training_step(batch, index)
+
+        def on_before_optimizer_step(self, _optimizer):
+            self.norms.append(float(self.network[0].weight.grad.norm()))
+
+    class ByHand(Module):
+        """Two optimizers, stepped by the program."""
+
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch, _):
+            for optimizer in self.optimizers():
+                optimizer.zero_grad()
+                self.manual_backward(self.loss(batch))
+                self.clip_gradients(optimizer, 0.05, "norm")
+                optimizer.step()
+
+        def configure_optimizers(self):
+            return [torch.optim.SGD(part.parameters(), lr=0.2) for part in self.network[::2]]
+
+    rows = data()
+
+    def loader(**arguments):
+        return DataLoader(rows, ROWS, **arguments)
+
+    # Epochs end on all ranks together; the file of the best epoch is written once and read by all.
+    best = ModelCheckpoint(f"{folder}/best", "{epoch}", monitor="val", save_last=True)
+    stopped = trainer(
+        max_epochs=5,
+        enable_checkpointing=True,
+        callbacks=[EarlyStopping("val", patience=1), best],
+        num_sanity_val_steps=0,
+    )
+    module = Module()
+    stopped.fit(module, loader(), loader())
+    seen["stopped"], seen["best"] = stopped.current_epoch, Path(best.best_model_path).name
+    seen["best value"] = float(best.best_model_score)
+    kept = torch.load(best.best_model_path, weights_only=True)["state_dict"]
+    [tested] = stopped.test(module, loader(), ckpt_path="best")
+    seen["best weights"] = np.array_equal(flat(module), flat_of(kept))
+    seen["tested"], seen["weights"] = tested["exact"], flat(module.network)
+    [validated] = stopped.validate(module, loader())
+    seen["validated"] = validated["exact"]
+    seen["predicted"] = torch.cat(stopped.predict(module, loader())).numpy()
+    stopped.save_checkpoint(f"{folder}/saved/by_hand.ckpt")
+
+    # Lightning divides data, in another order in each epoch, unless the program says otherwise.
+    watching = Watching()
+    dividing = trainer(max_epochs=2)
+    dividing.fit(watching, loader(shuffle=True))
+    half = len(watching.rows) // 2
+    seen["first epoch"] = np.concatenate([np.array(one) for one in watching.rows[:half]])
+    seen["second epoch"] = np.concatenate([np.array(one) for one in watching.rows[half:]])
+    seen["norms"] = watching.norms
+    seen["sampler"] = type(dividing.train_dataloader.sampler).__name__
+    whole = Watching()
+    trainer(max_epochs=1, use_distributed_sampler=False, limit_train_batches=3).fit(whole, loader())
+    seen["undivided"] = [len(whole.rows), whole.rows[0] == rows.tensors[0][:ROWS, 0].tolist()]
+
+    by_hand = ByHand()
+    trainer(max_epochs=EPOCHS).fit(by_hand, loader())
+    seen["by hand"] = flat(by_hand.network)
+    averaged = Module()
+    averaging = StochasticWeightAveraging(0.05, swa_epoch_start=1, annealing_epochs=1)
+    trainer(max_epochs=3, callbacks=[averaging]).fit(averaged, loader())
+    seen["averaged"] = flat(averaged.network)
+
+    # Calls of a module between ranks.
+    value = torch.full((2, 3), float(rank + 1), requires_grad=True)
+    gathered = module.all_gather({"part": value}, sync_grads=True)["part"]
+    gathered.square().sum().backward()
+    seen["gathered"], seen["flowed"] = gathered.detach().numpy(), value.grad.numpy()
+    stopped.strategy.barrier("here")
+    seen["reduced"] = [
+        float(stopped.strategy.reduce(torch.tensor(float(rank + 1)), reduce_op=how))
+        for how in ("mean", "sum", "max", "min")
+    ]
+    return seen
+
+
+def flat_of(state):
+    return np.concatenate([value.double().numpy().ravel() for value in state.values()])
+
+
+def everything(folder):
+    return train(folder) | {f"behaves, {k}": v for k, v in behave(f"{folder}/behaves").items()}
+
+
 def global_batches(rows, epoch):
     """What torch's samplers deal out to both ranks, as Lightning asks them to."""
     loaders = []
@@ -140,7 +286,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(folder):
-    return run_job(train, instances=RANKS, folder=str(folder))
+    return run_job(everything, instances=RANKS, folder=str(folder), timeout=240)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -168,3 +314,77 @@ def test_files_are_written_once_and_processes_decide_together(answers, folder):
         assert (answer["all"], answer["any"]) == (False, True)
         assert answer["told"] == {"from": 1}
         assert answer["ranks"] == [[0.0], [1.0]]
+
+
+def told(answers, name):
+    return [answer[f"behaves, {name}"] for answer in answers]
+
+
+def loss_on_all_rows(weights):
+    model = network()
+    torch.nn.utils.vector_to_parameters(torch.tensor(weights).float(), model.parameters())
+    x, y = data().tensors
+    return model(x).detach(), nn.functional.cross_entropy(model(x), y).item()
+
+
+def test_ranks_stop_together_and_keep_the_best_epoch(answers, folder):
+    """The mean of both is 2.5, 1.5, 2.5: three epochs. Alone, rank 0 has two and rank 1 four."""
+    assert told(answers, "stopped") == [3, 3]
+    assert told(answers, "best") == ["epoch=1.ckpt"] * 2
+    assert told(answers, "best value") == [1.5, 1.5]
+    assert told(answers, "best weights") == [True, True]
+    files = sorted(str(path.name) for path in Path(folder, "behaves").rglob("*.ckpt"))
+    assert files == ["by_hand.ckpt", "epoch=1.ckpt", "last.ckpt"]
+
+
+def test_metrics_and_predictions_are_those_of_all_rows(answers):
+    weights = told(answers, "weights")
+    np.testing.assert_array_equal(*weights)
+    scores, loss = loss_on_all_rows(weights[0])
+    for name in ("tested", "validated"):
+        assert told(answers, name) == pytest.approx([loss, loss], abs=1e-6)
+    for rank, predicted in enumerate(told(answers, "predicted")):
+        np.testing.assert_allclose(predicted, scores[rank::RANKS], atol=1e-6)
+
+
+def test_data_is_divided_anew_in_each_epoch(answers):
+    assert told(answers, "sampler") == ["DistributedSampler"] * 2
+    wanted = np.sort(data().tensors[0][:, 0].double().numpy())
+    epochs = [np.concatenate(told(answers, name)) for name in ("first epoch", "second epoch")]
+    for epoch in epochs:
+        np.testing.assert_allclose(np.sort(epoch), wanted, atol=1e-7)
+    assert (epochs[0] != epochs[1]).any()
+    assert told(answers, "undivided") == [[3, True]] * 2
+
+
+def test_gradients_before_a_step_are_those_of_all_ranks(answers):
+    first, second = told(answers, "norms")
+    assert first == second
+    assert len(first) == 2 * 48 // (RANKS * ROWS)
+
+
+def test_two_optimizers_by_hand_train_as_one_process(answers):
+    torch.manual_seed(1)
+    model = network()
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.2) for part in model[::2]]
+    for epoch in range(EPOCHS):
+        for x, y in global_batches(data(), epoch):
+            for optimizer, part in zip(optimizers, model[::2], strict=True):
+                model.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                nn.utils.clip_grad_norm_(part.parameters(), 0.05)
+                optimizer.step()
+    for weights in told(answers, "by hand"):
+        np.testing.assert_allclose(weights, flat(model), rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(*told(answers, "by hand"))
+    np.testing.assert_array_equal(*told(answers, "averaged"))
+
+
+def test_calls_between_ranks_reach_all_of_them(answers):
+    for rank, gathered in enumerate(told(answers, "gathered")):
+        np.testing.assert_array_equal(gathered[:, 0, 0], [1, 2])
+        assert gathered.shape == (RANKS, 2, 3)
+        # Each rank's sum of squares has the part: the gradients of both ranks come back.
+        flowed = told(answers, "flowed")[rank]
+        np.testing.assert_array_equal(flowed, np.full((2, 3), 4.0 * (rank + 1)))
+    assert told(answers, "reduced") == [[1.5, 3.0, 2.0, 1.0]] * 2
