@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._functorch import config as functorch
 from torch.nn.parallel import DistributedDataParallel
 
 from popdist.exchange import DEFAULT_SLICE_BYTES
@@ -22,6 +23,7 @@ from popdist_torch.executor.structure import flatten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch import nn
 
@@ -58,6 +60,15 @@ def eagerly() -> Iterator[None]:
         # The executor's own hook is meant to see each call of a module.
         warnings.filterwarnings("ignore", "Using `torch.compile", category=UserWarning)
         yield
+
+
+def plain_backward() -> AbstractContextManager[Any]:
+    """Makes backward passes that are compiled inside run without an autocast that is on around.
+
+    Torch's default gives them the autocast of the forward pass, unlike eager code.
+    """
+    off: AbstractContextManager[Any] = functorch.patch({"backward_pass_autocast": "off"})
+    return off
 
 
 @contextmanager

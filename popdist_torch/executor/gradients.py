@@ -16,7 +16,7 @@ from popdist_torch.executor.compiled import in_pieces
 from popdist_torch.gradient_exchange import Facts, InstanceSum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
 
@@ -57,8 +57,12 @@ class Gradients:
         """Wraps compiled forward passes, which may have to be compiled for the exchange."""
         return nullcontext()
 
-    def end(self, scale: float) -> None:
-        """Divides the gradients by the loss scaling and the divisor, for the optimizer."""
+    def end(self, scale: float, widen: Callable[[], None]) -> None:
+        """Divides the gradients by the loss scaling and the divisor, for the optimizer.
+
+        ``widen`` is called before, when they are complete: division could let them underflow.
+        """
+        widen()
         self._multiply(1 / (scale * self._divisor))
 
     def release(self) -> None:
@@ -131,11 +135,12 @@ class SharedGradients(Gradients):
         """Wraps compiled forward passes, so that gradients come in pieces."""
         return in_pieces(self.parameters)
 
-    def end(self, scale: float) -> None:
+    def end(self, scale: float, widen: Callable[[], None]) -> None:
         """Waits for the sums over all instances, and stores them as the parameters' gradients."""
         self._sum.finish()
         self._facts.require_equal(self._sum.noted, self._instances)
         self.waited = self._sum.waited
+        widen()
         self._multiply(1 / scale)
 
     def release(self) -> None:
@@ -210,7 +215,7 @@ class OrderedGradients(Gradients):
         super().backward(loss, seed, replica=replica, last=last)
         self._grads[replica] = [parameter.grad for parameter in self.parameters]
 
-    def end(self, scale: float) -> None:
+    def end(self, scale: float, widen: Callable[[], None]) -> None:
         """Sums the gradients of all replicas, and stores them as the parameters' gradients."""
         started = time.perf_counter()
         used = self._used()
@@ -222,7 +227,7 @@ class OrderedGradients(Gradients):
             if not count:
                 parameter.grad = None
         self.waited += time.perf_counter() - started
-        super().end(scale)
+        super().end(scale, widen)
 
     def _used(self) -> list[float]:
         mine = [any(g is not None for g in of_one) for of_one in zip(*self._grads, strict=True)]

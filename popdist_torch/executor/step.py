@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch.errors import OptimizerError
-from popdist_torch.executor.compiled import LossPlace, eagerly
+from popdist_torch.executor.compiled import LossPlace, eagerly, plain_backward
 from popdist_torch.executor.losses import LossWatch, final_loss
 
 if TYPE_CHECKING:
@@ -47,11 +47,23 @@ class Replicas:
     def running(self, replica: int) -> Iterator[None]:
         """Gives the model one replica's buffers and random stream."""
         self.model.buffers.use(replica)
+        # Where autocast is on around a call, torch would keep the cast weights beyond an update.
+        torch.clear_autocast_cache()
         with self.streams.of(replica):
             try:
                 yield
             finally:
+                torch.clear_autocast_cache()
                 self.model.plain.restore()
+
+    def without_autocast(self) -> AbstractContextManager[Any]:
+        """Wraps what follows a forward pass: its precision is that of the tensors."""
+        kind = self.streams.device.type
+        return (
+            torch.autocast(kind, enabled=False)
+            if torch.is_autocast_enabled(kind)
+            else nullcontext()
+        )
 
     def forward_pass(self) -> AbstractContextManager[None]:
         """Wraps a training micro-batch's forward pass; compiled code chooses what it recomputes."""
@@ -96,9 +108,10 @@ class Training:
             for step in range(self.batching.accumulation):
                 for replica in range(self.batching.replicas):
                     self._accumulate(arguments, outputs, (iteration, step, replica), scale)
-            self.gradients.end(scale)  # exchanges
-            self.anchors.take(iteration, self.tensors)
-            self._update(iteration)
+            with self.replicas.without_autocast(), self.optimizer.updating():
+                self.gradients.end(scale, self.optimizer.widen)  # exchanges
+                self.anchors.take(iteration, self.tensors)
+                self._update(iteration)
 
     def _accumulate(
         self, arguments: Arguments, outputs: Outputs, place: tuple[int, int, int], scale: float
@@ -112,7 +125,8 @@ class Training:
                 output, loss = self._forward(arguments, part)
             if loss is not None:
                 seed = scale / self.early_divisor
-                self.gradients.backward(loss, seed, replica=replica, last=last)
+                with self.replicas.without_autocast():
+                    self.gradients.backward(loss, seed, replica=replica, last=last)
             outputs.add(output, iteration, step, replica)
         if self.guard is not None and loss is not None:
             self.guard.watch(loss, step, replica)
@@ -139,7 +153,8 @@ class Training:
         args, kwargs = arguments.micro_batch(part, self.batching)
         model = self.replicas.model
         if model.loss_place is not None:
-            with self.gradients.compiling():
+            cast = torch.is_autocast_enabled(self.replicas.streams.device.type)
+            with self.gradients.compiling(), plain_backward() if cast else nullcontext():
                 output = model.run(*args, **kwargs)
             return output, model.loss_place.find(output) if self.gradients.parameters else None
         with eagerly() if model.compiled else nullcontext(), LossWatch() as watch:

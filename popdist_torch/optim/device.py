@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch.errors import OptimizerError
-from popdist_torch.optim.scaled import Scaled
+from popdist_torch.optim.scaled import HALF, Scaled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +45,7 @@ class DeviceOptimizer:
         self._divisor = divisor
         self._constants = self._marked()
         self._moved = False
+        self._widened: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         self._hooks = [
             optimizer.register_state_dict_post_hook(_copied),
             optimizer.register_load_state_dict_post_hook(self._note_loaded),
@@ -118,6 +119,37 @@ class DeviceOptimizer:
             yield
         finally:
             self.optimizer.gradient_divisor = before
+
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """Wraps an update; weights have their own precision again at its end."""
+        try:
+            yield
+        finally:
+            widened, self._widened = self._widened, []
+            for parameter, own in widened:
+                gradient, parameter.grad = parameter.grad, None
+                own.copy_(parameter.data)
+                parameter.data = own
+                if gradient is not None:
+                    parameter.grad = gradient.to(own.dtype)
+
+    def widen(self) -> None:
+        """Makes half-precision weights and gradients single precision until the update's end.
+
+        Only for the optimizers of PopTorch, whose moments are in single precision by default: in
+        half precision, small gradients vanish when the loss scaling is divided out, and their
+        squares vanish in any case.
+        """
+        if not isinstance(self.optimizer, Scaled):
+            return
+        for parameter in self.parameters():
+            if parameter.dtype in HALF:
+                gradient, parameter.grad = parameter.grad, None
+                self._widened.append((parameter, parameter.data))
+                parameter.data = parameter.data.float()
+                if gradient is not None:
+                    parameter.grad = gradient.float()
 
     def update(self) -> None:
         """Updates the weights from their gradients."""

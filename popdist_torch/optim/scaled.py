@@ -114,6 +114,9 @@ MOMENT_TYPES = (
 )
 """The types of accumulators that optimizers with two moments take."""
 
+HALF = (torch.float16, torch.bfloat16)
+"""Types of weights that executors update in single precision."""
+
 _TYPES = (torch.float16, torch.float32)
 
 
@@ -219,6 +222,20 @@ class Scaled(torch.optim.Optimizer):
             flat["lossScaleUpdateFactor"] = torch.tensor(self.loss_scale_update_factor)
         settings = {"loss_scaling": torch.tensor(self.loss_scaling)}
         return {**state, "ipu_state": flat or None, "ipu_param": settings if flat else None}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a state; that of half-precision weights keeps its own precision.
+
+        Args:
+            state_dict: What `state_dict` returned.
+        """
+        super().load_state_dict(state_dict)
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for index, values in state_dict["state"].items():
+            weight = parameters[index]
+            for name, value in values.items() if weight.dtype in HALF else ():
+                if isinstance(value, torch.Tensor) and value.shape == weight.shape:
+                    self.state[weight][name] = value.detach().clone().to(weight.device)
 
 
 def norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -41,6 +41,32 @@ def test_the_scaling_doubles_until_gradients_are_large():
     assert model.weight.tolist() == [-14.0] * 4
 
 
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "LAMB", "RMSprop"])
+def test_half_precision_weights_train_and_resume_with_single_precision_moments(name):
+    # Gradients of 1e-7 times the loss scaling are half-precision numbers; their squares are not.
+    data = torch.full((4,), 1e-7, dtype=torch.float16)
+
+    def made():
+        model = Half()
+        optimizer = getattr(poptorch.optim, name)(model.parameters(), lr=0.5, loss_scaling=2.0**15)
+        return model, optimizer, wrapped(model, optimizer, automatic=False)
+
+    model, optimizer, training = made()
+    training(data)
+    saved = model.state_dict(), optimizer.state_dict()
+    moments = [v for v in saved[1]["state"][0].values() if v.shape == (4,)]
+    assert moments
+    assert all(v.dtype == torch.float32 and v.all() for v in moments)
+    training(data)
+    twin, twins, second = made()
+    second.load_state_dict(saved[0])
+    twins.load_state_dict(saved[1])
+    second(data)
+    assert model.weight.dtype == torch.float16
+    assert torch.isfinite(model.weight).all()
+    assert model.weight.tolist() == twin.weight.tolist() != [0.0] * 4
+
+
 def test_an_update_that_overflowed_is_left_out_and_the_scaling_halved():
     model = Half()
     optimizer = poptorch.optim.AdamW(model.parameters(), lr=0.5, loss_scaling=1024.0)
