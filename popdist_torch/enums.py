@@ -1,41 +1,7 @@
 """PopTorch's enumerations under their published module, ``poptorch.enums``."""
 
-from __future__ import annotations
+from popdist_torch.options import enums as _enums
+from popdist_torch.options.enums import *  # noqa: F403 - its list of names serves here too
 
-from popdist_torch.options.enums import (
-    AnchorMode,
-    AutoStage,
-    CommGroupType,
-    ConnectionType,
-    DataLoaderMode,
-    HalfFloatCastingBehavior,
-    Liveness,
-    MatMulSerializationMode,
-    MeanReductionStrategy,
-    MultiConvPlanType,
-    OutputMode,
-    OverlapMode,
-    ReductionType,
-    SharingStrategy,
-    SyncPattern,
-    VariableRetrievalMode,
-)
-
-__all__ = [
-    "AnchorMode",
-    "AutoStage",
-    "CommGroupType",
-    "ConnectionType",
-    "DataLoaderMode",
-    "HalfFloatCastingBehavior",
-    "Liveness",
-    "MatMulSerializationMode",
-    "MeanReductionStrategy",
-    "MultiConvPlanType",
-    "OutputMode",
-    "OverlapMode",
-    "ReductionType",
-    "SharingStrategy",
-    "SyncPattern",
-    "VariableRetrievalMode",
-]
+__all__: list[str] = []
+__all__ += _enums.__all__

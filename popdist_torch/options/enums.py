@@ -4,6 +4,26 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
+__all__ = [
+    "AnchorMode",
+    "AutoStage",
+    "CommGroupType",
+    "ConnectionType",
+    "DataLoaderMode",
+    "DataPartition",
+    "HalfFloatCastingBehavior",
+    "Liveness",
+    "MatMulSerializationMode",
+    "MeanReductionStrategy",
+    "MultiConvPlanType",
+    "OutputMode",
+    "OverlapMode",
+    "ReductionType",
+    "SharingStrategy",
+    "SyncPattern",
+    "VariableRetrievalMode",
+]
+
 
 class OutputMode(IntEnum):
     """Which outputs of a call come back; see `popdist_torch.executor.outputs`."""
