@@ -49,7 +49,6 @@ def _form(*op_types: str) -> Callable[..., Callable[[Tape, ir.Node], Sequence[Te
 
 def conform(model: ir.Model) -> None:
     """Rewrites a model in the working opset, with shapes, in place."""
-    _lift_weights(model.graph)
     _conform(model.graph, model.graph.opset_imports[""])
     _narrow_indices(model.graph)
 
@@ -70,22 +69,6 @@ def _conform(graph: ir.Graph, opset: int) -> None:
             made = form(tape, node)
             if made is not None:
                 tape.substitute(node, made)
-
-
-def _lift_weights(graph: ir.Graph) -> None:
-    """Moves the weights of loops and branches to the main graph, where training finds them.
-
-    The graphs of `Call` keep their weights, which are moved where the call is inlined.
-    """
-    for node in graph.all_nodes():
-        for inner in subgraphs(node) if not node.domain else ():
-            for name, value in list(inner.initializers.items()):
-                del inner.initializers[name]
-                if value in inner.inputs:
-                    inner.inputs.remove(value)
-                if name in graph.initializers:
-                    value.name = f"{inner.name}/{name}"
-                graph.register_initializer(value)
 
 
 # Operands of another type.

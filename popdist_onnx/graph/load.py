@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,6 +26,7 @@ from popdist_onnx.graph.opset_upgrades import UPGRADES, Parts
 from popdist_onnx.graph.tensor import Tape
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from os import PathLike
 
     from popdist_onnx.graph.opset_upgrades import Upgrade
@@ -62,6 +64,93 @@ def untie(proto: onnx.ModelProto) -> onnx.ModelProto:
         changed.graph.initializer.append(weights[weight])
         changed.graph.initializer[-1].name = copy
     return changed
+
+
+def lift(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Moves the weights of loops and branches to the graph around them, in a copy.
+
+    A weight whose name is taken elsewhere in the model gets ``<node's output>/<attribute>/<name>``,
+    for example ``y/then_branch/w``. The graphs of ``ai.graphcore.Call`` keep their weights, which are
+    moved where the call is inlined.
+    """
+    if not any(_nested(node) for node in proto.graph.node):
+        return proto
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    _lift(changed.graph, Counter(_names(changed.graph)))
+    return changed
+
+
+def _nested(node: onnx.NodeProto) -> bool:
+    """Whether graphs of a node have initializers."""
+    return any(
+        graph.initializer or any(_nested(inner) for inner in graph.node)
+        for _, graph in _graphs(node)
+    )
+
+
+def _graphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """The graphs that a node holds, with the names of their attributes."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.name, attribute.g
+        yield from ((attribute.name, graph) for graph in attribute.graphs)
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every name that a graph and the graphs in it give to a value; one for each that gives it."""
+    initialized = {tensor.name for tensor in graph.initializer}
+    yield from initialized
+    yield from (value.name for value in graph.input if value.name not in initialized)
+    for node in graph.node:
+        yield from node.output
+        for _, inner in _graphs(node):
+            yield from _names(inner)
+
+
+def _lift(graph: onnx.GraphProto, names: Counter[str]) -> None:
+    for node in graph.node:
+        for attribute, inner in _graphs(node):
+            _lift(inner, names)
+            if node.domain not in ("", "ai.onnx"):
+                continue
+            tensors = list(inner.initializer)
+            del inner.initializer[:]
+            lifted = {tensor.name for tensor in tensors}
+            inputs = [value for value in inner.input if value.name not in lifted]
+            del inner.input[:]
+            inner.input.extend(inputs)
+            ends = {value.name for value in inner.output}
+            for tensor in tensors:
+                name = tensor.name
+                # What a graph returns must be made in it.
+                if names[name] > 1 or name in ends:
+                    tensor.name = _free(f"{node.output[0]}/{attribute}/{name}", names)
+                    _rename(inner, name, tensor.name)
+                if name in ends:
+                    inner.node.append(onnx.helper.make_node("Identity", [tensor.name], [name]))
+                graph.initializer.append(tensor)
+
+
+def _free(name: str, names: Counter[str]) -> str:
+    found, number = name, 0
+    while names[found]:
+        number += 1
+        found = f"{name}_{number}"
+    names[found] += 1
+    return found
+
+
+def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    """Gives a value of the graph around another name in the readers of a graph."""
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if name == old:
+                node.input[index] = new
+        for _, inner in _graphs(node):
+            own = {value.name for value in inner.input}
+            if old not in own and all(old not in one.output for one in inner.node):
+                _rename(inner, old, new)
 
 
 def _is_uniform(tensor: onnx.TensorProto) -> bool:
@@ -189,15 +278,17 @@ def load(source: Source) -> ir.Model:
 def read(source: Source) -> onnx.ModelProto:
     """Reads a model's proto; shared weights of equal content become separate weights.
 
+    Weights of loops and branches become weights of the main graph, where training finds them.
+
     Large weights in a file of their own stay there; see `popdist_onnx.graph.large_files`.
 
     Raises:
         popart_exception: There is no such file, or it holds no model.
     """
     if isinstance(source, ir.Model):
-        return untie(ir.to_proto(source))
+        return untie(lift(ir.to_proto(source)))
     if isinstance(source, onnx.ModelProto):
-        return untie(source)
+        return untie(lift(source))
     try:
         if isinstance(source, bytes):
             proto = onnx.load_from_string(source)
@@ -225,7 +316,7 @@ def read(source: Source) -> onnx.ModelProto:
             value="bytes" if isinstance(source, bytes) else str(source),
             accepted="an ONNX model (a serialized ModelProto)",
         )
-    return untie(proto)
+    return untie(lift(proto))
 
 
 def save(model: ir.Model, path: str | PathLike[str] | None = None) -> onnx.ModelProto:

@@ -6,7 +6,7 @@ import popdist
 import popdist.popart
 import popdist_onnx
 from tests.distributed.jobs import run_job
-from tests.popdist_onnx import networks
+from tests.popdist_onnx import nested_weights, networks
 from tests.popdist_onnx.training.test_trainer import data, exported, network
 
 GLOBAL_BATCH = 8
@@ -130,3 +130,46 @@ def test_the_loss_scale_is_decided_by_all_instances():
         np.testing.assert_array_equal(found["scales"], one["scales"])
         for name, wanted in one.items():
             np.testing.assert_allclose(found[name], wanted, rtol=0, atol=1e-12)
+
+
+FROZEN = ["turn", "one/then_branch/*"]
+RATE, EPOCHS = 0.1, 3
+
+
+def nested():
+    """Weights in the bodies of If, Loop and Scan, all of them and without some."""
+    instances = popdist.getNumInstances()
+    found = {}
+    for label, freeze in (("all", ()), ("some", FROZEN)):
+        made = popdist_onnx.Trainer(
+            nested_weights.nested_model(GLOBAL_BATCH // instances),
+            optimizer="sgd",
+            learning_rate=RATE,
+            loss="mse",
+            batch_size=GLOBAL_BATCH // instances,
+            freeze=freeze,
+        )
+        made.fit(*nested_weights.nested_data(GLOBAL_BATCH), epochs=EPOCHS, shuffle=False)
+        found |= {f"{label} {name}": value for name, value in made.weights.items()}
+        found[f"{label} summary"] = made.summary()
+    return found
+
+
+def test_weights_inside_loops_and_branches_train_as_in_torch():
+    x, y = nested_weights.nested_data(GLOBAL_BATCH)
+    wanted = {
+        "all": nested_weights.trained_by_torch(x, y, RATE, EPOCHS),
+        "some": nested_weights.trained_by_torch(x, y, RATE, EPOCHS, frozen=["turn", "then"]),
+    }
+    runs = [*run_job(nested, instances=1), *run_job(nested, instances=2)]
+    for found in runs:
+        for label, weights in wanted.items():
+            for name, full in nested_weights.NAMES.items():
+                got = found[f"{label} {full}"]
+                np.testing.assert_allclose(got, weights[name], rtol=2e-5, atol=1e-6, err_msg=name)
+                frozen = label == "some" and name in ("turn", "then")
+                listed = [one.split() for one in found[f"{label} summary"].splitlines()]
+                (said,) = [one[-1] for one in listed if one[:1] == [full]]
+                assert said == ("frozen" if frozen else "trained")
+    for name, value in runs[1].items():
+        np.testing.assert_array_equal(value, runs[2][name], err_msg=name)

@@ -9,10 +9,11 @@ from onnx import numpy_helper, parser
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import newest_opset
-from popdist_onnx.graph.load import load, save
+from popdist_onnx.graph.load import load, read, save
 from popdist_onnx.graph.names import ORIGIN
 from popdist_onnx.graph.values import constant, dims
 from tests.popdist_onnx.gradients.harness import session
+from tests.popdist_onnx.nested_weights import NAMES, STARTS, nested_data, nested_model
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
@@ -144,3 +145,37 @@ def test_a_model_can_be_saved_and_read_again(tmp_path):
     path = tmp_path / "model.onnx"
     save(model, path)
     assert save(load(path)) == save(load(path.read_bytes()))
+
+
+def test_weights_of_loops_and_branches_come_to_the_main_graph():
+    """With the same results, under names that say where they were; the source stays as it is."""
+    source = nested_model(4)
+    before = source.SerializeToString()
+    lifted = read(source)
+    assert source.SerializeToString() == before
+    onnx.checker.check_model(lifted, full_check=True)
+    weights = {one.name: numpy_helper.to_array(one) for one in lifted.graph.initializer}
+    for name, full in NAMES.items():
+        np.testing.assert_array_equal(weights[full], STARTS[name])
+    x, _ = nested_data(4)
+    # ONNX's evaluator lacks outer values in the body of a Scan.
+    (wanted,) = session(source).run(None, {"x": x})
+    (found,) = session(lifted).run(None, {"x": x})
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_weight_that_a_branch_returns_comes_to_the_main_graph_too():
+    proto = parsed(
+        "g (bool on, float[2] x) => (float[2] y) { z = If (on) <"
+        "then_branch = t () => (float[2] a) { b = Neg(x) },"
+        "else_branch = e () => (float[2] c) { c = Neg(x) }>  y = Add(x, z) }"
+    )
+    then = next(one.g for one in proto.graph.node[0].attribute if one.name == "then_branch")
+    then.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "a"))
+    lifted = read(proto)
+    names = [one.name for one in lifted.graph.initializer]
+    assert names == ["z/then_branch/a"]
+    branch = next(one.g for one in lifted.graph.node[0].attribute if one.name == "then_branch")
+    assert [(one.op_type, *one.input, *one.output) for one in branch.node[-1:]] == [
+        ("Identity", "z/then_branch/a", "a")
+    ]
