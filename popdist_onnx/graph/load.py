@@ -69,8 +69,8 @@ def untie(proto: onnx.ModelProto) -> onnx.ModelProto:
 def lift(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Moves the weights of loops and branches to the graph around them, in a copy.
 
-    A weight whose name is taken elsewhere in the model gets ``<node's output>/<attribute>/<name>``,
-    for example ``y/then_branch/w``. The graphs of ``ai.graphcore.Call`` keep their weights, which are
+    A weight whose name is taken elsewhere in the model gets ``<output>/<attribute>/<name>``, for
+    example ``y/then_branch/w``. The graphs of ``ai.graphcore.Call`` keep their weights, which are
     moved where the call is inlined.
     """
     if not any(_nested(node) for node in proto.graph.node):
@@ -222,9 +222,12 @@ def _upgrade_node(tape: Tape, node: ir.Node, opset: int, steps: list[Upgrade]) -
             step(tape, parts)
         made = tape.many(parts.op_type, parts.outputs, *parts.inputs, **parts.attributes)
         newer = [made[0].value.producer()]
-        if parts.after is not None:
-            made = (parts.after(made[0]),)
-            newer.append(made[0].value.producer())
+        if parts.after:
+            made = tuple(
+                parts.after[index](one) if index in parts.after else one
+                for index, one in enumerate(made)
+            )
+            newer += [made[index].value.producer() for index in parts.after if index < len(made)]
         tape.substitute(node, made)
     return [one for one in newer if one is not None]
 

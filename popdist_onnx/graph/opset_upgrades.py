@@ -31,7 +31,7 @@ class Parts:
         attributes: Its attributes, as plain values.
         outputs: The number of its outputs.
         read: The outputs that have readers.
-        after: A function to apply to its only output.
+        after: Functions to apply to outputs, by their index.
     """
 
     op_type: str
@@ -39,7 +39,7 @@ class Parts:
     attributes: dict[str, Any]
     outputs: int
     read: list[bool]
-    after: Callable[[Tensor], Tensor] | None = field(default=None)
+    after: dict[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
     def take(self, name: str, default: Any = None) -> Any:
         """Removes an attribute and returns its value, else the default."""
@@ -113,20 +113,17 @@ def _spatial(tape: Tape, node: Parts) -> None:
     """Every element of a sample has statistics of its own: each is a channel."""
     if node.take("spatial", 1):
         return
-    if node.outputs > 1:
-        raise NotOnHostError(
-            "PD521",
-            "BatchNormalization with spatial=0 trains only before opset 9",
-            hint="ask for one output, or export the model with opset 9 or newer",
-        )
-    value = node.tensor(tape)
+    value, scale = node.tensor(tape), node.tensor(tape, 1)
     node.feed(0, tape.Flatten(value, axis=1))
     for index in range(1, 5):
         operand = node.tensor(tape, index)
         if index > 2:  # noqa: PLR2004 - running statistics are not trained
             (operand,) = tape.custom("ai.graphcore", "Detach", 1, operand)
         node.feed(index, tape.Reshape(operand, [-1]))
-    node.after = lambda made: shape_ops.shaped(made, value)
+    node.after = {0: lambda made: shape_ops.shaped(made, value)}
+    node.after |= {
+        index: lambda made: shape_ops.shaped(made, scale) for index in range(1, node.outputs)
+    }
 
 
 @_upgrades(14, "BatchNormalization")
@@ -160,7 +157,7 @@ def _coerced(tape: Tape, node: Parts) -> None:
         return
     node.feed(0, tape.Flatten(value, axis=axis))
     node.attributes["axis"] = 1
-    node.after = lambda made: shape_ops.shaped(made, value)
+    node.after = {0: lambda made: shape_ops.shaped(made, value)}
 
 
 @_upgrades(13, "Squeeze", "Unsqueeze", "ReduceSum")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from popdist_onnx.graph import names
+from popdist_onnx.graph import names, shape_ops
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape
 
@@ -125,6 +125,9 @@ def _separated(tape: Tape, node: ir.Node) -> list[Tensor]:
 
 def _as_state(tape: Tape, running: ir.Value, moved: Tensor) -> Tensor:
     """Names the next value; a statistic that several nodes share keeps the first node's value."""
+    running = _origin(running)
+    if running.shape != moved.value.shape:
+        moved = shape_ops.shaped(moved, tape.wrap(running))
     graph, wanted = tape.graph, names.updated(str(running.name))
     taken = any(value.name == wanted for value in graph.outputs)
     if running.name not in graph.initializers or taken:
@@ -132,6 +135,16 @@ def _as_state(tape: Tape, running: ir.Value, moved: Tensor) -> Tensor:
     named = tape.rename(moved, wanted)
     graph.outputs.append(named.value)
     return named
+
+
+def _origin(value: ir.Value) -> ir.Value:
+    """The statistic that a node reads in another shape (BatchNormalization with spatial=0)."""
+    producer = value.producer()
+    while producer is not None and producer.op_type in ("Reshape", "Detach", "Identity"):
+        source = producer.inputs[0]
+        assert source is not None  # noqa: S101 - these operators have an input
+        value, producer = source, source.producer()
+    return value
 
 
 def _switch(graph: ir.Graph, node: ir.Node) -> None:

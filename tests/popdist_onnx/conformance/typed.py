@@ -72,9 +72,10 @@ def _in_type(case: Case, dtype: str, opset: int) -> Case | None:
             one.astype(dtype) if place in places else one for place, one in enumerate(case.inputs)
         ]
         return replace(case, inputs=inputs, dtype=dtype)
-    if case.op_type in WITHOUT_INTEGERS or (
-        case.torch is not None and case.op_type not in _BY_TORCH
-    ):
+    if case.op_type in WITHOUT_INTEGERS or case.attributes.get("mode") in ("linear", "cubic"):
+        # ONNX does not say how interpolated integers are rounded.
+        return None
+    if case.torch is not None and case.op_type not in _BY_TORCH:
         return None
     inputs = [
         np.asarray(np.clip(np.round(one * 2), -2, 2), dtype) if place in places else one

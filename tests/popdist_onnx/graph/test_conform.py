@@ -257,3 +257,51 @@ def test_other_forms_of_arguments():
     np.testing.assert_array_equal(
         run(builder, [flat], {x: array, one: np.ones([1, 1], "f")})[0], array.reshape(2, 12)
     )
+
+
+def test_batchnorm_of_every_element_trains_as_in_torch():
+    """``spatial=0``: each element of a sample has statistics, scale and bias of its own."""
+    rng = np.random.default_rng(3)
+    shape, momentum, epsilon, rate = (2, 3), 0.8, 0.01, 0.1
+    data = rng.standard_normal((3, 5, *shape)).astype(np.float32)
+    starts = {
+        name: rng.random(shape).astype(np.float32) + 0.5 for name in ("s", "b", "mean", "variance")
+    }
+    builder = popart.Builder(opsets={"ai.onnx": 8})
+    x = builder.addInputTensor("FLOAT", [5, *shape], "x")
+    ids = [builder.addInitializedInputTensor(one, name) for name, one in starts.items()]
+    y = builder.aiOnnx.batchnormalization(
+        [x, *ids], 5, epsilon=epsilon, momentum=momentum, spatial=0
+    )[0]
+    factors = np.cos(np.arange(30, dtype=np.float32)).reshape(5, *shape)
+    weighed = builder.aiOnnx.mul([y, builder.aiOnnx.constant(factors)])
+    loss = builder.aiGraphcore.identityloss([weighed], popart.ReductionType.Sum)
+    session = popart.TrainingSession(
+        builder.getModelProto(),
+        popart.DataFlow(3, [loss, y, "Gradient___x"]),
+        loss,
+        popart.ConstSGD(rate),
+        popart.DeviceManager().createCpuDevice(),
+    )
+    session.prepareDevice()
+    anchors = session.initAnchorArrays()
+    session.weightsFromHost()
+    session.run(popart.PyStepIO({"x": data}, anchors))
+    session.weightsToHost()
+    found = {name: np.empty(shape, np.float32) for name in starts}
+    session.readWeights(popart.PyWeightsIO(found))
+
+    torches = {name: torch.tensor(one).double() for name, one in starts.items()}
+    for step in range(3):
+        s, b = (torches[name].detach().requires_grad_() for name in ("s", "b"))
+        batch = torch.tensor(data[step]).double().requires_grad_()
+        mean, variance = batch.mean(0), batch.var(0, correction=0)
+        made = (batch - mean) / (variance + epsilon).sqrt() * s + b
+        slopes = torch.autograd.grad((made * torch.tensor(factors)).sum(), [s, b, batch])
+        torches["s"], torches["b"] = s - rate * slopes[0], b - rate * slopes[1]
+        for name, one in (("mean", mean), ("variance", variance)):
+            torches[name] = momentum * torches[name] + (1 - momentum) * one
+        np.testing.assert_allclose(anchors[y][step], made.detach(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(anchors["Gradient___x"][step], slopes[2], rtol=1e-3, atol=1e-4)
+    for name, one in torches.items():
+        np.testing.assert_allclose(found[name], one.detach(), rtol=1e-4, atol=1e-5, err_msg=name)
