@@ -177,7 +177,8 @@ METHODS = (
         "ctcbeamsearchdecoder",
         "CtcBeamSearchDecoder",
         2,
-        "The likeliest labels of log probabilities.",
+        "The likeliest labels of log probabilities [T, N, C] with lengths [N]: log probabilities"
+        " [N, P], lengths [N, P] and labels [N, P, T] of P paths.",
         Parameter("blank", Kind.INT, 0),
         Parameter("beamWidth", Kind.INT, 100, attribute_name="beam_width"),
         Parameter("topPaths", Kind.INT, 1, attribute_name="top_paths"),

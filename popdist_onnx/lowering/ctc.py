@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: the loss, and its gradient for autodiff.
+"""Connectionist temporal classification: the loss, its gradient for autodiff, and a decoder.
 
 Graves et al. 2006, sections 4.1 and 4.2, with logarithms throughout. The extended labels of one
 sample are its targets with blanks before, between and after: ``L = 2S + 1`` states. ``alpha[t, l]``
@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from popdist_onnx.graph import shape_ops
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.lowering.registry import Operation, lowering
+from popdist_onnx.lowering.registry import DOMAIN, Operation, lowering
 from popdist_onnx.types import DataType
 
 if TYPE_CHECKING:
@@ -244,3 +244,146 @@ def _log_sum(last: Tensor, problem: Problem) -> Tensor:
     most = tape.ReduceMax(ended, [1], keepdims=1)
     total = tape.ReduceSum(tape.Exp(ended - most), [1], keepdims=0)
     return tape.Squeeze(most, [1]) + tape.Log(total)
+
+
+# The likeliest labels, by prefix beam search.
+
+
+@lowering("CtcBeamSearchDecoder")
+def beam_search(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
+    """The likeliest labels' log probabilities, lengths and classes, by prefix beam search.
+
+    Hannun et al. 2014, algorithm 1, without a language model. A beam is a prefix with the log
+    probability of ending in a blank and that of ending in its last label.
+    """
+    tape = op.tape
+    (log_probs,) = tape.custom(DOMAIN, "Detach", 1, op.inputs[0])
+    lengths = tape.Cast(op.inputs[1], to=ir.DataType.INT64)
+    if log_probs.rank != 3 or not log_probs.static or lengths.dims != (log_probs.shape[1],):  # noqa: PLR2004 - [T, N, C]
+        raise op.misfit(
+            "takes log probabilities and lengths of fitting, known shapes",
+            value=[log_probs.dims, lengths.dims],
+            accepted="[T, N, C] and [N]",
+        )
+    steps, batch, classes = log_probs.shape
+    width, paths = op.number("beam_width", 100), op.number("top_paths", 1)
+    blank = op.number("blank", 0)
+    if not (0 <= blank < classes and 1 <= paths <= width):
+        raise op.misfit(
+            "has no such blank, or more paths than beams",
+            value={"blank": blank, "beamWidth": width, "topPaths": paths},
+            accepted=f"a blank below {classes}, and 1 to beamWidth paths",
+        )
+    wide = log_probs
+    if log_probs.dtype != ir.DataType.DOUBLE:
+        wide = tape.Cast(log_probs, to=ir.DataType.FLOAT)
+    graph = ir.Graph([], [], nodes=[], name=tape.fresh("search"))
+    body = Tape(graph, opset=tape.opset, scope=f"{tape.fresh('step')}/")
+    dtype = wide.dtype
+    state = [
+        body.input(f"{body.scope}in_blank", dtype, [batch, width]),
+        body.input(f"{body.scope}in_label", dtype, [batch, width]),
+        body.input(f"{body.scope}sizes", ir.DataType.INT64, [batch, width]),
+        body.input(f"{body.scope}prefixes", ir.DataType.INT64, [batch, width, steps]),
+    ]
+    emission = body.input(f"{body.scope}emission", dtype, [batch, classes])
+    now = body.input(f"{body.scope}now", ir.DataType.INT64, [])
+    grown = _grow(body, state, emission, blank)
+    over = body.Unsqueeze(body.Not(body.Less(now, lengths.value)), [1])
+    for old, new in zip(state, grown, strict=True):
+        ended = body.Unsqueeze(over, [2]) if old.rank > 2 else over  # noqa: PLR2004 - prefixes
+        graph.outputs.append(body.Where(ended, old, new).value)
+    never = np.full((batch, width), _NEVER, dtype.numpy())
+    first = never.copy()
+    first[:, 0] = 0
+    in_blank, in_label, sizes, prefixes = tape.many(
+        "Scan",
+        4,
+        tape.constant(first),
+        tape.constant(never),
+        tape.constant(np.zeros((batch, width), np.int64)),
+        tape.constant(np.full((batch, width, steps), _NO_LABEL, np.int64)),
+        wide,
+        tape.constant(np.arange(steps, dtype=np.int64)),
+        body=graph,
+        num_scan_inputs=2,
+    )
+    for one, like in zip((in_blank, in_label, sizes, prefixes), state, strict=True):
+        one.value.type, one.value.shape = like.value.type, like.value.shape
+    best = [tape.Slice(one, [0], [paths], [1]) for one in (in_blank, in_label, sizes, prefixes)]
+    total = _log_add(tape, best[0], best[1])
+    impossible = total < -_IMPOSSIBLE
+    scores = tape.Where(impossible, tape.scalar(-math.inf, dtype), total)
+    labels = tape.Where(best[3] < 0, tape.scalar(blank), best[3])
+    return (
+        tape.Cast(scores, to=log_probs.dtype),
+        tape.Cast(best[2], to=ir.DataType.INT32),
+        tape.Cast(labels, to=ir.DataType.INT32),
+    )
+
+
+_NO_LABEL = -1
+"""What stands behind the end of a prefix."""
+
+
+def _grow(body: Tape, state: list[Tensor], emission: Tensor, blank: int) -> list[Tensor]:
+    """The beams after one more step: each stays as it is, or gets one more label."""
+    in_blank, in_label, sizes, prefixes = state
+    batch, width, steps = prefixes.shape
+    classes = emission.shape[1]
+    never = body.scalar(_NEVER, emission.dtype)
+    position = body.constant(np.arange(steps, dtype=np.int64).reshape(1, 1, -1))
+    end = body.Unsqueeze(sizes, [2])
+    at_end = body.Equal(position, end - body.scalar(1))
+    last = body.ReduceMax(body.Where(at_end, prefixes, body.scalar(_NO_LABEL)), [2], keepdims=0)
+    known = body.Max(last, body.scalar(0))
+    either = _log_add(body, in_blank, in_label)
+    stay_blank = either + body.Slice(emission, [blank], [blank + 1], [1])
+    repeated = in_label + body.GatherElements(emission, known, axis=1)
+    stay_label = body.Where(body.Equal(sizes, body.scalar(0)), never, repeated)
+    # A label like the last one begins anew only behind a blank.
+    label = body.constant(np.arange(classes, dtype=np.int64).reshape(1, 1, -1))
+    same = body.Equal(label, body.Unsqueeze(last, [2]))
+    before = body.Where(same, body.Unsqueeze(in_blank, [2]), body.Unsqueeze(either, [2]))
+    longer = body.Unsqueeze(emission, [1]) + before
+    longer = body.Where(body.Equal(label, body.scalar(blank)), never, longer)
+    # A longer prefix may be a beam already: it gets the probability.
+    alive = either > -_IMPOSSIBLE
+    parent = body.Where(at_end, body.scalar(_NO_LABEL), prefixes)
+    equal = body.Equal(body.Unsqueeze(parent, [2]), body.Unsqueeze(prefixes, [1]))
+    equal = body.ReduceMin(body.Cast(equal, to=ir.DataType.INT32), [3], keepdims=0)
+    fits = body.Equal(body.Unsqueeze(sizes, [2]), body.Unsqueeze(sizes + body.scalar(1), [1]))
+    child = body.And(fits, body.Cast(equal, to=ir.DataType.BOOL))
+    child = body.And(child, body.And(body.Unsqueeze(alive, [2]), body.Unsqueeze(alive, [1])))
+    index = body.Expand(body.Unsqueeze(known, [2]), [batch, width, width])
+    arriving = body.GatherElements(body.Transpose(longer, perm=[0, 2, 1]), index, axis=1)
+    arriving = body.ReduceMax(body.Where(child, arriving, never), [2], keepdims=0)
+    stay_label = _log_add(body, stay_label, arriving)
+    taken = body.Transpose(body.Cast(child, to=ir.DataType.FLOAT), perm=[0, 2, 1])
+    taken = taken @ body.Cast(same, to=ir.DataType.FLOAT)
+    longer = body.Reshape(body.Where(taken > 0, never, longer), [batch, width * classes])
+    # The best of all.
+    scores = body.Concat(_log_add(body, stay_blank, stay_label), longer, axis=1)
+    _, chosen = body.many("TopK", 2, scores, body.ints(width), axis=1, largest=1, sorted=1)
+    stays = chosen < width
+    number = body.Max(chosen - body.scalar(width), body.scalar(0))
+    origin = body.Where(stays, chosen, number / body.scalar(classes))
+    label = body.Mod(number, classes)
+    old_size = body.GatherElements(sizes, origin, axis=1)
+    wide = body.Expand(body.Unsqueeze(origin, [2]), [batch, width, steps])
+    old_prefix = body.GatherElements(prefixes, wide, axis=1)
+    begins = body.And(
+        body.Equal(position, body.Unsqueeze(old_size, [2])),
+        body.Unsqueeze(body.Not(stays), [2]),
+    )
+    moved = body.Cast(body.Not(stays), to=ir.DataType.INT64)
+    return [
+        body.Where(stays, body.GatherElements(stay_blank, origin, axis=1), never),
+        body.Where(
+            stays,
+            body.GatherElements(stay_label, origin, axis=1),
+            body.GatherElements(longer, number, axis=1),
+        ),
+        old_size + moved,
+        body.Where(begins, body.Unsqueeze(label, [2]), old_prefix),
+    ]

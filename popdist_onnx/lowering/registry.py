@@ -111,10 +111,6 @@ REFUSED: dict[str, tuple[str, str]] = {
         "an ONNX graph cannot stop the program that runs it",
         "anchor the condition and raise in the program after run()",
     ),
-    "CtcBeamSearchDecoder": (
-        "ONNX has no beam search",
-        "anchor the log probabilities and decode them in the program",
-    ),
     "PackedDataBlock": (
         "it schedules a sub-graph over packed sequences on an IPU",
         "pad the sequences to one length, and mask what was added",

@@ -110,7 +110,7 @@ _OPERATORS = (
             " depthtospace detach dynamicadd dynamicslice dynamicupdate dynamiczero expm1 fmod gelu"
             " groupnormalization identityloss init l1loss log1p lstm multiconv nllloss nop"
             " reducemedian remainder reshape reverse round scale scaledadd scatterreduce"
-            " sequenceslice shapeddropout subsample",
+            " sequenceslice shapeddropout subsample ctcbeamsearchdecoder",
         )
     ),
     works(
@@ -126,11 +126,6 @@ _OPERATORS = (
         "An ONNX graph cannot stop the program that runs it.",
         "Builder.aiGraphcore.abort",
         instead="anchor the condition and raise in the program after run()",
-    ),
-    refused(
-        "ONNX has no beam search.",
-        "Builder.aiGraphcore.ctcbeamsearchdecoder",
-        instead="anchor the log probabilities and decode them in the program",
     ),
     refused(
         "It schedules a sub-graph over packed sequences on an IPU.",

@@ -1074,8 +1074,8 @@ EXCLUDED = {
 WITHOUT_CASE = {
     ("ConvTranspose", "output_shape"): "compared with ONNX's text in graph/test_conform.py",
     ("ConvTranspose", "kernel_shape"): "the weights say it",
-    ("BatchNormalization", "spatial"): "compared with numpy in graph/test_conform.py",
-    ("BatchNormalization", "momentum"): "of training only: transforms/test_statistics",
+    ("BatchNormalization", "spatial"): "with numpy and torch: graph/test_conform.py",
+    ("BatchNormalization", "momentum"): "of training only: graph/test_conform.py",
     ("MaxPool", "storage_order"): "it orders the indices, which PopART does not have",
     ("EyeLike", "dtype"): "the type of the input is taken",
     ("ConstantOfShape", "value"): "a tensor: graph/test_conform.py takes the default",

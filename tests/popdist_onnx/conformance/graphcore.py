@@ -452,9 +452,10 @@ def _lstm(
 
 ELSEWHERE = {
     "Call": "tests/popdist_onnx/lowering/test_apply.py",
+    "CtcBeamSearchDecoder": "tests/popdist_onnx/lowering/test_ctc.py",
     "ShapedDropout": "tests/popdist_onnx/lowering/test_layers.py",
 }
-"""Operators that other tests compare: a sub-graph, and a random one."""
+"""Operators that other tests compare: a sub-graph, a search, and a random one."""
 
 WITHOUT_CASE = {
     **dict.fromkeys(

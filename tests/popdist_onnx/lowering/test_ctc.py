@@ -1,5 +1,7 @@
 """CTC: loss and gradient against torch."""
 
+import itertools
+
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
@@ -112,3 +114,84 @@ def test_shapes_that_do_not_fit_are_refused():
     scores, targets, input_lengths, target_lengths = problem(1, 5, 2, 4, 3, 0)
     with pytest.raises(popart_exception, match="fitting, known shapes"):
         evaluate("ctcloss", [scores, targets[:1], input_lengths, target_lengths])
+
+
+def collapsed(alignment):
+    """What an alignment says: repeated labels count once, blanks (0) not at all."""
+    kept = [
+        one for one, before in zip(alignment, (None, *alignment), strict=False) if one != before
+    ]
+    return tuple(one for one in kept if one != 0)
+
+
+def by_enumeration(table):
+    """Every labelling's probability, from all alignments."""
+    found = {}
+    for alignment in itertools.product(range(table.shape[1]), repeat=len(table)):
+        score = sum(table[step, one] for step, one in enumerate(alignment))
+        prefix = collapsed(alignment)
+        found[prefix] = np.logaddexp(found.get(prefix, -np.inf), score)
+    return sorted(found.items(), key=lambda one: -one[1])
+
+
+def by_search(table, width):
+    """Prefix beam search as it is published: a dictionary of prefixes."""
+    beams = {(): (0.0, -np.inf)}
+    for row in table:
+        grown = {}
+
+        def add(prefix, blank, label, grown=grown):
+            old = grown.get(prefix, (-np.inf, -np.inf))
+            grown[prefix] = (np.logaddexp(old[0], blank), np.logaddexp(old[1], label))
+
+        for prefix, (blank, label) in beams.items():
+            both = np.logaddexp(blank, label)
+            add(prefix, both + row[0], -np.inf)
+            for one in range(1, len(row)):
+                repeats = prefix[-1:] == (one,)
+                if repeats:
+                    add(prefix, -np.inf, label + row[one])
+                add((*prefix, one), -np.inf, (blank if repeats else both) + row[one])
+        beams = dict(sorted(grown.items(), key=lambda one: -np.logaddexp(*one[1]))[:width])
+    return [(prefix, np.logaddexp(*ends)) for prefix, ends in beams.items()]
+
+
+@pytest.mark.parametrize("width", [60, 3])
+def test_beam_search_finds_the_likeliest_labels(width):
+    steps, paths = 5, 3
+    logits = np.random.default_rng(width).standard_normal((steps, 3, 3)).astype(np.float32)
+    table = torch.tensor(logits).log_softmax(2).numpy()
+    lengths = np.array([5, 3, 0], np.uint32)
+    scores, sizes, labels = evaluate(
+        "ctcbeamsearchdecoder", [table, lengths], beamWidth=width, topPaths=paths
+    )
+    assert (sizes.dtype, labels.dtype) == (np.int32, np.int32)
+    for sample, length in enumerate(lengths):
+        rows = table[:length, sample].astype(np.float64)
+        wanted = (by_enumeration(rows) if width > 3 else by_search(rows, width))[:paths]
+        for path, (prefix, score) in enumerate(wanted):
+            assert tuple(labels[sample, path, : sizes[sample, path]]) == prefix
+            assert not labels[sample, path, sizes[sample, path] :].any()
+            assert scores[sample, path] == pytest.approx(score, rel=1e-4)
+    # Without data there is one labelling, which is empty.
+    np.testing.assert_array_equal(scores[2], [0, -np.inf, -np.inf])
+
+
+def test_beam_search_with_another_blank_gives_the_same_labels():
+    table = torch.randn(6, 2, 4, generator=torch.Generator().manual_seed(1)).log_softmax(2).numpy()
+    lengths = np.array([6, 4], np.uint32)
+    first = evaluate("ctcbeamsearchdecoder", [table, lengths], topPaths=2)
+    turned = np.roll(table, -1, axis=2)  # labels 0, 1, 2 and the blank 3
+    second = evaluate("ctcbeamsearchdecoder", [turned, lengths], topPaths=2, blank=3)
+    np.testing.assert_allclose(second[0], first[0], rtol=1e-5)
+    np.testing.assert_array_equal((second[2] + 1) % 4, first[2])
+
+
+def test_beam_search_refuses_more_paths_than_beams():
+    with pytest.raises(popart_exception, match="more paths than beams"):
+        evaluate(
+            "ctcbeamsearchdecoder",
+            [np.zeros((2, 1, 3), np.float32), np.ones(1, np.uint32)],
+            beamWidth=2,
+            topPaths=3,
+        )

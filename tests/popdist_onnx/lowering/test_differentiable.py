@@ -89,6 +89,7 @@ WITHOUT = {
     *("bitwiseand", "bitwiseor", "bitwisexor", "bitwisexnor", "bitwisenot"),  # whole numbers
     *("detach", "round", "init"),  # no gradient by definition
     *("call", "multiconv"),  # operands of another form; below
+    "ctcbeamsearchdecoder",  # no gradient: it decides
     "shapeddropout",  # random; its mask is an input of the training graph
 }
 
