@@ -116,9 +116,9 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["popdist*", "popdist_torch*", "popdist_tf*", "popdist_onnx*"]),
     package_data={
-        package: ["py.typed"]
-        for package in ("popdist", "popdist_torch", "popdist_tf", "popdist_onnx")
-    },
+        package: ["py.typed"] for package in ("popdist_torch", "popdist_tf", "popdist_onnx")
+    }
+    | {"popdist": ["py.typed", "poprun/guard/front.sh"]},
     # Configuration files of the launcher; later Pythons have a TOML reader of their own.
     # Functions of scripts and notebooks for popdist.run, which imports it when it is called.
     install_requires=['tomli>=2; python_version < "3.11"', "cloudpickle>=2"],

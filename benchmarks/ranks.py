@@ -101,7 +101,7 @@ def run_on_ranks(
     # The ranks end themselves a little later, should mpirun be unable to end them.
     limit = {"BENCHMARK_SECONDS": str(int(timeout + 2 * _GRACE))}
     said = bytearray()
-    folder = new_folder(with_pipes=False)
+    folder = new_folder()
     try:
         with Server(payload, folder.path) as server:
             code, _ = run_process(

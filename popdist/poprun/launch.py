@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.command import Command
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.placement import Instance
+    from popdist.poprun.protocol.guard_argv import Fronts
     from popdist.poprun.supervisor.job_folder import JobFolder
     from popdist.poprun.supervisor.outcome import Outcome
 
@@ -43,9 +44,15 @@ def rehearse(job: Job, build: Callable[[Run], Command]) -> Command:
         from popdist.poprun.output.run_folder import check_folder
 
         check_folder("--log-dir", job.display.log_dir)
-    new_folder(with_pipes=job.is_local).remove()
+    new_folder(is_local=job.is_local, has_one_guard=job.has_one_guard).remove()
     command = build(
-        Run("pipe=<folder>/pipe", "<folder>/mpi", keyboard="<folder>/stdin", signals=signals)
+        Run(
+            None if job.has_one_guard else "pipe=<folder>/pipe",
+            "<folder>/mpi",
+            fronts="<folder>" if job.has_one_guard else None,
+            keyboard="<folder>/stdin",
+            signals=signals,
+        )
     )
     _as_started(command, "/folder/contexts", os.sysconf("SC_ARG_MAX"))
     return command
@@ -102,7 +109,9 @@ class Launch:
         timelines: str | None = None
         try:
             while True:
-                folder = new_folder(with_pipes=self._job.is_local)
+                folder = new_folder(
+                    is_local=self._job.is_local, has_one_guard=self._job.has_one_guard
+                )
                 try:
                     timelines = self._timeline_folder(folder)
                     outcome = self._attempt(folder, timelines)
@@ -131,7 +140,8 @@ class Launch:
             job,
             self._instances,
             Run(
-                channel=f"pipe={folder.pipe}" if folder.pipe else f"token={token}",
+                channel=None if job.has_one_guard else _channel(folder, token),
+                fronts=folder.path if job.has_one_guard else None,
                 session=folder.session,
                 keyboard=folder.keyboard,
                 logs=self._logs_of(restart),
@@ -142,6 +152,7 @@ class Launch:
             ),
         )
         self._mpirun = command.head[0]
+        settings = dict(word.split("=", 1) for word in command.contexts[0].settings)
         contexts = os.path.join(folder.path, "contexts")
         command, text = _as_started(command, contexts, os.sysconf("SC_ARG_MAX"))
         if text:
@@ -162,6 +173,7 @@ class Launch:
             signals=self._signals,
             deadline=self._deadline,
             status=status,
+            guard_host=_guard_host(settings) if job.has_one_guard else None,
         )
         return supervisor.run(command, folder, token)
 
@@ -268,6 +280,21 @@ class Launch:
                 )
         except OSError as error:
             say(f"poprun: the result cannot be written: {error}")
+
+
+def _channel(folder: JobFolder, token: str) -> str:
+    return f"pipe={folder.pipe}" if folder.pipe else f"token={token}"
+
+
+def _guard_host(settings: dict[str, str]) -> Callable[[int, Fronts, int], None]:
+    """What the guard of this machine's programs does, which loads its modules by itself."""
+
+    def run(mpirun: int, fronts: Fronts, reports: int) -> None:
+        from popdist.poprun.guard.host import guard_host
+
+        guard_host(settings, mpirun, fronts, reports)
+
+    return run
 
 
 def _signals(job: Job) -> tuple[int, ...]:

@@ -155,7 +155,7 @@ def call(
     job = make_job(line, environ)  # mistakes in the options are reported before the start
     others = [host.name for host in job.hosts if not host.is_local]
     payload = pack(function, args, kwargs)
-    folder = new_folder(with_pipes=False)
+    folder = new_folder()
     try:
         with Server(payload, folder.path, others) as server:
             environ[CONTACT] = server.contact

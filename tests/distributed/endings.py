@@ -83,14 +83,16 @@ class Job:
     def mpirun(self):
         return children(self.process.pid)[0]
 
-    def proxy(self, which):
+    def front(self, which):
+        """The process that mpirun has started for an instance."""
         return children(self.mpirun)[which]
 
-    def guard(self, which):
-        return children(self.proxy(which))[0]
+    @property
+    def guard(self):
+        return children(self.process.pid)[1]
 
     def program(self, which):
-        return children(self.guard(which))[0]
+        return children(self.guard)[which]
 
     def alive(self):
         """Processes of the job other than poprun."""

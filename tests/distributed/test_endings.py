@@ -2,11 +2,14 @@
 
 import os
 import signal
+import sys
 import time
+import uuid
 
 import pytest
 
 from tests.distributed.endings import DETACHING, STUBBORN, Job, children
+from tests.distributed.jobs import LAUNCHER, run_command
 
 
 @pytest.fixture
@@ -100,10 +103,12 @@ def test_nothing_survives_mpiruns_death(job):
     assert "mpirun was killed by signal 9" in errors
 
 
-@pytest.mark.parametrize("part", [Job.proxy, Job.guard], ids=["proxy", "guard"])
+@pytest.mark.parametrize(
+    "part", [lambda job: job.front(0), lambda job: job.guard], ids=["front", "guard"]
+)
 def test_nothing_survives_a_guards_death(job, part):
     running = job("ignore").until_ready()
-    os.kill(part(running, 0), signal.SIGKILL)
+    os.kill(part(running), signal.SIGKILL)
     code, errors = running.end()
     assert code == 137
     assert "guard" in errors
@@ -122,14 +127,13 @@ def kill(*parts):
         os.kill(pid, signal.SIGKILL)
 
 
-def stop_guards_and_ask(running):
-    for index in range(2):
-        os.kill(running.guard(index), signal.SIGSTOP)
+def stop_the_guard_and_ask(running):
+    os.kill(running.guard, signal.SIGSTOP)
     running.process.terminate()
 
 
-def stop_a_guard_and_kill_poprun(running):
-    os.kill(running.guard(0), signal.SIGSTOP)
+def stop_the_guard_and_kill_poprun(running):
+    os.kill(running.guard, signal.SIGSTOP)
     running.process.kill()
 
 
@@ -142,11 +146,11 @@ FAULTS = {
     "an interrupt": (lambda job: job.process.send_signal(signal.SIGINT), [], 130, "SIGINT"),
     "poprun is killed": (lambda job: job.process.kill(), [], -9, ""),
     "mpirun is killed": (lambda job: kill(job.mpirun), [], 137, "mpirun was killed"),
-    "a guard is killed": (lambda job: kill(job.guard(0)), [], 137, "guard"),
-    "a proxy is killed": (lambda job: kill(job.proxy(0)), [], 137, "guard"),
-    "a guard and its proxy": (lambda job: kill(job.guard(0), job.proxy(0)), [], 137, "guard"),
-    "guards are stopped": (stop_guards_and_ask, [], 143, "SIGTERM"),
-    "a stopped guard, poprun is killed": (stop_a_guard_and_kill_poprun, [], -9, ""),
+    "the guard is killed": (lambda job: kill(job.guard), [], 137, "guard"),
+    "a front is killed": (lambda job: kill(job.front(0)), [], 137, "guard"),
+    "the guard and a front": (lambda job: kill(job.front(0), job.guard), [], 137, "guard"),
+    "the guard is stopped": (stop_the_guard_and_ask, [], 143, "SIGTERM"),
+    "a stopped guard, and poprun is killed": (stop_the_guard_and_kill_poprun, [], -9, ""),
 }
 
 
@@ -156,9 +160,31 @@ def test_nothing_that_was_detached_survives(job, name):
     running = job(*words, program=DETACHING).until_ready()
     if fault is not None:
         fault(running)
-    code, errors = running.end(grace=4 if fault is stop_a_guard_and_kill_poprun else 2)
+    code, errors = running.end(grace=4 if fault is stop_the_guard_and_kill_poprun else 2)
     assert code == expected, errors
     assert said in errors
+
+
+def test_what_an_instance_detached_ends_with_it_and_not_with_the_job(mpirun):
+    code = (
+        "import os, subprocess, sys, time\n"
+        "words, index = sys.argv[1:], int(os.environ['POPDIST_INSTANCE_INDEX'])\n"
+        "daemon = [sys.executable, '-c', 'import time; time.sleep(300)', f'{words[0]}-{index}']\n"
+        "subprocess.Popen(daemon, start_new_session=True)\n"
+        "def alive(which):\n"
+        "    listed = subprocess.check_output(['ps', '-eo', 'args'], text=True).splitlines()\n"
+        "    return sum(line.endswith(f'time.sleep(300) {words[0]}-{which}') for line in listed)\n"
+        "assert alive(index)\n"
+        "until = time.monotonic() + 20\n"
+        "while index and alive(0):\n"
+        "    assert time.monotonic() < until\n"
+        "    time.sleep(0.1)\n"
+        "if index: print('only mine:', alive(0), alive(1))"
+    )
+    status, output = run_command(
+        [*LAUNCHER, f"--mpirun={mpirun}", "-np", "2", sys.executable, "-c", code, uuid.uuid4().hex]
+    )
+    assert (status, output) == (0, "only mine: 0 1\n")
 
 
 def test_a_daemon_may_stay_if_the_user_says_so(mpirun, tmp_path):

@@ -1,12 +1,11 @@
-"""The process that runs beside each program: relays its output, reports its end, leaves no orphan.
+"""The guard of one program: starts it, relays its output, reports its end, leaves no orphan.
 
-mpirun starts a guard for every instance, on the instance's own host; the guard starts the program
-in a process group of its own and
+A guard runs on the program's own host, in the process of `popdist.poprun.guard.host` (all programs
+on one machine) or `popdist.poprun.guard.start` (one program, on several hosts). It
 
 - sends output in whole lines and reports start and end to the launcher,
-- passes signals on, and kills the group when its patience is over,
+- passes signals on, and kills the program's process group when its patience is over,
 - kills the group at once when the launcher or mpirun has ended, or cannot be reached,
-- adopts the program's detached processes, and kills them at the end,
 - reports when the program waits for other instances for too long.
 
 The guard imports little, because every launch waits for the imports.
@@ -21,20 +20,9 @@ from time import monotonic
 
 from popdist.poprun.guard.output import Stream
 from popdist.poprun.guard.program import start_program
-from popdist.poprun.guard.proxy import LAST_WORD_SECONDS, run_behind_proxy
-from popdist.poprun.guard.reporter import Reporter, open_channel
+from popdist.poprun.guard.reporter import Reporter
 from popdist.poprun.guard.stall import ProgramStatus, ProgressWatch, StallWatch
-from popdist.poprun.protocol.frames import GUARD_KILLED
-from popdist.poprun.protocol.guard_argv import read_words
-from popdist.poprun.protocol.processes import (
-    adopt_orphans,
-    hear_of_parents_end,
-    kill_descendants,
-    process_start,
-    send,
-    send_group,
-    watchable,
-)
+from popdist.poprun.protocol.processes import process_start, send, send_group, watchable
 from popdist.poprun.protocol.signals import END_AT_ONCE, END_SOFTLY, FORWARDED, KILL_NOW, WAKE
 
 TYPE_CHECKING = False
@@ -42,180 +30,227 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from popdist.poprun.guard.heartbeat import Heartbeat
+    from popdist.poprun.guard.program import Origin
     from popdist.poprun.guard.reporter import PipeChannel, StreamChannel
+
+    Actions = dict[int, tuple[Callable[[], bool], int]]
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, END_SOFTLY)
+"""Signals after which a program has its grace period, and is killed then."""
 
 _DRAIN_SECONDS = 0.3
 _PROMPT_SECONDS = 0.1
 _LOOK_SECONDS = 0.5  # where the kernel does not tell of the end of processes
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, END_SOFTLY)
+_NEVER = float("inf")
+
+
+def passed_signals(settings: Mapping[str, str]) -> set[int]:
+    """The signals that a guard passes on to its program."""
+    more = [number for number in settings.get("signals", "").split("+") if number]
+    return {*FORWARDED, END_SOFTLY, *(int(number) for number in more)}
 
 
 class Guard:
-    """Runs one program to its end.
+    """Runs one program to its end, as one of the guards of a `Loop`.
 
     Args:
         settings: How to behave, by name; `popdist.poprun.plan.mpirun` writes them.
-        program: The program and its arguments.
+        words: The program and its arguments.
         channel: The way to the launcher.
-        mpirun: The process that must not disappear.
+        origin: What mpirun gave the process that it started for this instance.
+        above: Processes that must not disappear: mpirun, and the one that it started.
+
+    Attributes:
+        pid: The program's process, which leads a group of its own; 0 before the start.
+        due: When to check next; infinite for never.
+        was_asked: Whether somebody asked the program to end.
+        orphaned: Why the program was ended without launcher or mpirun; empty where it was not.
+        launcher_lost: Whether the launcher has ended.
+        is_cut_off: Whether other hosts could not be reached.
     """
 
     def __init__(
         self,
         settings: Mapping[str, str],
-        program: list[str],
+        words: list[str],
         channel: PipeChannel | StreamChannel,
-        mpirun: int,
+        origin: Origin,
+        *,
+        above: tuple[int, ...],
     ) -> None:
+        self.pid = 0
+        self.due = _NEVER
+        self.was_asked = False
+        self.orphaned = ""
+        self.launcher_lost = False
+        self.is_cut_off = False
         self._settings = settings
-        self._program = program
+        self._words = words
         self._channel = channel
-        self._mpirun = mpirun
-        self._proxy = os.getppid()
+        self._origin = origin
+        self._above = above
         self._grace = float(settings["grace"])
-        self._was_asked = False
-        more = [number for number in settings.get("signals", "").split("+") if number]
-        self._passed = {*FORWARDED, END_SOFTLY, *(int(number) for number in more)}
         self._asks_for_stacks = settings.get("stacks") == "1"
         self._stacks = ""
         self._kill_at: float | None = None
-        self._orphaned = ""
-        self._launcher_lost = False
-        self._left_folder = ""
-        self._is_cut_off = False
-        self._adopts = settings.get("daemons") != "1"
         self._wants_stacks = False
         self._look_at = 0.0
-        self._pid = 0
         self._may_have_ended = False
-        self._is_over = False
-        self._may_leave = False
+        self._exit_status: int | None = None
+        self._drain_until = 0.0
+        self._peak_memory = 0
+        self._unwatched: list[int] = []
         self._status = ProgramStatus()
         self._progress = ProgressWatch(float(settings.get("progress", "0")), self._status)
         self._heartbeat: Heartbeat | None = None
         if "heartbeat" in settings:
             from popdist.poprun.guard.heartbeat import Heartbeat
 
-            self._heartbeat = Heartbeat(float(settings["heartbeat"]), mpirun)
+            self._heartbeat = Heartbeat(float(settings["heartbeat"]), above[0])
 
-    def run(self, announce: int) -> int:
-        """Runs the program to its end and returns the exit code for mpirun.
-
-        The code is 128 + the signal's number for a killed program, and 0 where the launcher is
-        gone. The descriptor ``announce`` gets the number of the program's process group.
-        """
+    def start(self) -> None:
+        """Starts the program."""
         self._report = Reporter(self._channel)
-        hear_of_parents_end(WAKE)
-        if self._adopts:
-            adopt_orphans()
         program = start_program(
             self._settings,
-            self._program,
-            resets=(*self._passed, END_AT_ONCE, KILL_NOW, WAKE),
+            self._words,
+            self._origin,
+            resets=(*passed_signals(self._settings), END_AT_ONCE, KILL_NOW, WAKE),
             status_fd=self._status.fd,
         )
-        self._pid = program.pid
-        self._hear_signals()
-        os.write(announce, str(self._pid).encode())
-        self._stall = StallWatch(float(self._settings.get("stall", "0")), self._pid, self._status)
-        out = Stream(program.out, "stdout", self._settings)
-        err = Stream(program.err, "stderr", self._settings)
-        self._report.started(self._pid)
-        status = self._watch([out, err])
-        self._kill_all()
-        for stream in (out, err):
-            stream.close(self._channel)
-        self._report.stacks(self._stacks)
-        self._report.notes(self._progress.look(at_end=True))
-        self._is_over = True
-        self._report.ended(
-            self._pid,
-            status,
-            self._peak_memory,
-            err.tail,
-            lost=self._orphaned,
-            asked=self._was_asked,
-            speaks=bool(self._status.position()[0]),
-        )
-        self._drain()
-        if self._launcher_lost:
-            return 0  # nobody asks any more, and after a failure mpirun would take a second to end
-        return status if status >= 0 else 128 - status
+        self.pid = program.pid
+        self._held = program.held
+        self._stall = StallWatch(float(self._settings.get("stall", "0")), self.pid, self._status)
+        self._out = Stream(program.out, "stdout", self._settings)
+        self._err = Stream(program.err, "stderr", self._settings)
+        self._open = {self._out.fd, self._err.fd}
+        self._report.started(self.pid)
 
-    def _hear_signals(self) -> None:
-        self._wake, wake_end = os.pipe()
-        os.set_blocking(wake_end, False)
-        os.set_blocking(self._wake, False)
-        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
-        for number in self._passed:
-            signal.signal(number, self._on_signal)
-        signal.signal(KILL_NOW, lambda *_: self._kill_group())
-        signal.signal(WAKE, self._on_wake)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(END_AT_ONCE, self._on_end_at_once)
+    def actions(self) -> Actions:
+        """What to do about each descriptor, and for which events.
 
-    def _watch(self, streams: list[Stream]) -> int:
-        """Relays until the program has ended and its output is read."""
-        poll = select.poll()
-        actions = self._register(poll, streams)
-        status: int | None = None
-        drain_until = 0.0
-        readable = {stream.fd for stream in streams}
-        while status is None or (readable and monotonic() < drain_until):
-            events = poll.poll(self._patience(streams, drain_until))
-            for fd, _ in events:
-                if not actions[fd]():
-                    poll.unregister(fd)
-                    readable.discard(fd)
-                if fd == streams[1].fd:
-                    self._report.notes(self._stall.hear(streams[1].tail))
-            if not events:
-                for stream in streams:
-                    stream.idle(self._channel)
-            self._check()
-            if status is None and self._may_have_ended:
-                status = self._wait()
-                if status is not None:
-                    drain_until = monotonic() + _DRAIN_SECONDS
-                    if status and not (self._orphaned or self._was_asked):
-                        self._report.notes([{"what": "failed", "status": str(status)}])
-        return status
-
-    def _register(self, poll: select.poll, streams: list[Stream]) -> dict[int, Callable[[], bool]]:
-        """The action per descriptor; an action returns whether more data can follow."""
-        actions: dict[int, Callable[[], bool]] = {
-            stream.fd: stream.pumping(self._channel) for stream in streams
+        An action returns whether more can follow.
+        """
+        found: Actions = {
+            self._out.fd: (lambda: self._pump(self._out), select.POLLIN),
+            self._err.fd: (self._pump_errors, select.POLLIN),
         }
-        actions[self._wake] = self._drain_wakes
-        self._unwatched: list[int] = []
         for pid, action in (
-            (self._pid, self._on_program_end),
-            (self._proxy, self._on_mpirun_end),
-            (self._mpirun, self._on_mpirun_end),
+            (self.pid, self._on_program_end),
+            *((pid, self.on_mpirun_end) for pid in self._above),
         ):
             fd = watchable(pid)
             if fd is not None:
-                actions[fd] = action
+                found[fd] = (action, select.POLLIN)
             elif process_start(pid):
                 self._unwatched.append(pid)
             else:
                 action()
-        self._may_have_ended |= self._pid in self._unwatched
-        for fd in actions:
-            poll.register(fd, select.POLLIN)
-        if self._channel.liveness is not None:
-            actions[self._channel.liveness] = self._on_launcher_end
-            poll.register(self._channel.liveness, 0)
-        return actions
+        self._may_have_ended |= self.pid in self._unwatched
+        self._plan()
+        return found
 
-    def _check(self) -> None:
-        """Runs the periodic checks and enforces time limits."""
-        if any(not process_start(pid) for pid in self._unwatched if pid != self._pid):
-            self._on_mpirun_end()
+    def check(self, *, idle: bool) -> bool:
+        """Runs the checks that are due; returns whether the program has ended and all is read.
+
+        ``idle`` is whether nothing has happened since the last check.
+        """
+        if idle:
+            for stream in (self._out, self._err):
+                stream.idle(self._channel)
+        if any(not process_start(pid) for pid in self._unwatched if pid != self.pid):
+            self.on_mpirun_end()
         if self._kill_at is not None and monotonic() >= self._kill_at:
             self._kill_at = None
-            self._kill_group()
-        if self._wants_stacks and not self._was_asked:
+            self.kill()
+        self._look()
+        if self._exit_status is None and self._may_have_ended:
+            self._exit_status = self._wait()
+            if self._exit_status is not None:
+                self._drain_until = monotonic() + _DRAIN_SECONDS
+                if self._exit_status and not (self.orphaned or self.was_asked):
+                    notes = [{"what": "failed", "status": str(self._exit_status)}]
+                    self._report.notes(notes)
+        if self._exit_status is None or (self._open and monotonic() < self._drain_until):
+            self._plan()
+            return False
+        return True
+
+    def finish(self) -> int:
+        """Kills the rest of the group, reports the end, and returns the exit code for mpirun.
+
+        The code is 128 + the signal's number for a killed program, and 0 where the launcher is
+        gone.
+        """
+        send_group(self.pid, signal.SIGKILL)
+        for stream in (self._out, self._err):
+            stream.close(self._channel)
+        self._report.stacks(self._stacks)
+        self._report.notes(self._progress.look(at_end=True))
+        status = self._exit_status or 0
+        self._report.ended(
+            self.pid,
+            status,
+            self._peak_memory,
+            self._err.tail,
+            lost=self.orphaned,
+            asked=self.was_asked,
+            speaks=bool(self._status.position()[0]),
+        )
+        for fd in (self._out.fd, self._err.fd, self._status.fd, *self._held):
+            if fd is not None:
+                os.close(fd)
+        if self.launcher_lost:
+            return 0  # nobody asks any more, and after a failure mpirun would take a second to end
+        return status if status >= 0 else 128 - status
+
+    def on_signal(self, number: int) -> None:
+        """Passes a signal on to the program, and kills it after its grace period if it ends it."""
+        ends = number in ENDING and self._kill_at is None
+        self.was_asked |= ends
+        if ends and self._asks_for_stacks:
+            self._stacks = self._status.dump()
+        send_group(self.pid, signal.SIGTERM if number == END_SOFTLY else number)
+        if ends:
+            send_group(self.pid, signal.SIGCONT)  # a stopped program must wake up to end
+            self._kill_at = monotonic() + self._grace
+
+    def on_wake(self) -> None:
+        """Asks for the program's Python stacks, where its waiting is watched."""
+        self._wants_stacks = self._stall.interval is not None
+
+    def on_launcher_end(self) -> bool:
+        """Ends the program, whose launcher is gone."""
+        self.launcher_lost = True
+        return self._abandon("poprun ended")
+
+    def on_mpirun_end(self) -> bool:
+        """Ends the program, unless the launcher is there and grants it time."""
+        if self.was_asked and self._channel.liveness is not None:
+            # mpirun is less patient with a program that was asked to end than the user may be;
+            # the launcher is still there.
+            return False
+        return self._abandon("mpirun ended")
+
+    def kill(self) -> None:
+        """Kills the program and its group."""
+        send(self.pid, signal.SIGKILL)  # the program may have left its own group
+        send_group(self.pid, signal.SIGKILL)
+
+    def _pump(self, stream: Stream) -> bool:
+        more = stream.pump(self._channel)
+        if not more:
+            self._open.discard(stream.fd)
+        return more
+
+    def _pump_errors(self) -> bool:
+        more = self._pump(self._err)
+        self._report.notes(self._stall.hear(self._err.tail))
+        return more
+
+    def _look(self) -> None:
+        """Looks whether the program waits, moves, and can reach other hosts."""
+        if self._wants_stacks and not self.was_asked:
             self._stacks = self._status.dump()
         self._wants_stacks = False
         text, self._stacks = self._stacks, ""
@@ -228,125 +263,34 @@ class Guard:
         if self._heartbeat is not None and self._heartbeat.is_due():
             self._report.notes([{"what": "alive"}])
             if self._heartbeat.has_lost_its_way():
-                self._is_cut_off = True
+                self.is_cut_off = True
                 self._abandon("the other hosts could not be reached")
 
-    def _patience(self, streams: list[Stream], drain_until: float) -> float | None:
-        """Milliseconds to wait for the next event; None without a limit."""
+    def _plan(self) -> None:
+        """Sets the moment of the next check."""
         now = monotonic()
-        waits = [moment - now for moment in (self._kill_at, drain_until or None) if moment]
-        waits += [one for one in (self._stall.interval, self._progress.interval) if one]
+        moments = [moment for moment in (self._kill_at, self._drain_until) if moment]
+        waits = [one for one in (self._stall.interval, self._progress.interval) if one]
         if self._heartbeat is not None:
             waits.append(self._heartbeat.wait(now))
-        if any(stream.is_waiting for stream in streams):
+        if self._out.is_waiting or self._err.is_waiting:
             waits.append(_PROMPT_SECONDS)
         if self._unwatched:
             waits.append(_LOOK_SECONDS)
-        return max(0.0, min(waits)) * 1000 if waits else None
+        self.due = min([*moments, *(now + wait for wait in waits)], default=_NEVER)
 
     def _wait(self) -> int | None:
-        pid, status, usage = os.wait4(self._pid, os.WNOHANG)
+        pid, status, usage = os.wait4(self.pid, os.WNOHANG)
         if not pid:
             return None
         self._peak_memory = usage.ru_maxrss * 1024
         return os.waitstatus_to_exitcode(status)
 
-    def _drain_wakes(self) -> bool:
-        os.read(self._wake, 1024)
-        self._reap_orphans()
-        return True
-
-    def _reap_orphans(self) -> None:
-        """Reaps adopted processes that have ended; the program itself is reaped elsewhere."""
-        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        try:
-            while (ended := os.waitid(os.P_ALL, 0, how)) and ended.si_pid != self._pid:
-                os.waitpid(ended.si_pid, 0)
-        except ChildProcessError:  # there are no children
-            pass
-
-    def _on_signal(self, number: int, _frame: object) -> None:
-        ends = number in _ENDING and self._kill_at is None
-        self._was_asked |= ends
-        if ends and self._asks_for_stacks:
-            self._stacks = self._status.dump()
-        send_group(self._pid, signal.SIGTERM if number == END_SOFTLY else number)
-        if ends:
-            send_group(self._pid, signal.SIGCONT)  # a stopped program must wake up to end
-            self._kill_at = monotonic() + self._grace
-
-    def _on_end_at_once(self, _number: int, _frame: object) -> None:
-        self._may_leave = self._is_over
-        self._kill_group()
-
-    def _on_wake(self, _number: int, _frame: object) -> None:
-        self._wants_stacks = self._stall.interval is not None
-
-    def _drain(self) -> None:
-        # Only reports that pass through mpirun can still be lost.
-        if self._channel.liveness is None and not self._orphaned:
-            from popdist.poprun.guard.ending import drain
-
-            above = [watchable(self._proxy), watchable(self._mpirun)]
-            drain(self._wake, above, self._grace, lambda: self._may_leave)
-
     def _on_program_end(self) -> bool:
         self._may_have_ended = True
         return False
 
-    def _on_mpirun_end(self) -> bool:
-        if self._was_asked and self._channel.liveness is not None:
-            # mpirun is less patient with a program that was asked to end than the user may be;
-            # the launcher is still there.
-            return False
-        return self._abandon("mpirun ended")
-
-    def _on_launcher_end(self) -> bool:
-        self._launcher_lost = True
-        self._left_folder = self._channel.remove()
-        return self._abandon("poprun ended")
-
     def _abandon(self, why: str) -> bool:
-        self._orphaned = self._orphaned or why
-        self._kill_group()
+        self.orphaned = self.orphaned or why
+        self.kill()
         return False
-
-    def _kill_group(self) -> None:
-        send(self._pid, signal.SIGKILL)  # the program may have left its own group
-        send_group(self._pid, signal.SIGKILL)
-
-    def _kill_all(self) -> None:
-        """Kills all remaining processes of the program, also detached processes."""
-        send_group(self._pid, signal.SIGKILL)
-        if self._adopts:
-            kill_descendants(LAST_WORD_SECONDS)
-        if self._left_folder:
-            from popdist.poprun.guard.ending import remove_after
-
-            remove_after(self._mpirun, self._left_folder)
-        elif self._orphaned and self._channel.liveness is None:
-            from popdist.poprun.guard.ending import see_daemon_out
-
-            see_daemon_out(self._mpirun, os.environ, cut_off=self._is_cut_off)
-
-
-def _report_killed(channel: PipeChannel | StreamChannel) -> None:
-    """Reports an instance's end for a killed guard, and waits while mpirun delivers the report."""
-    report = Reporter(channel)
-    report.ended(0, -signal.SIGKILL, 0, b"", lost=GUARD_KILLED, asked=False, speaks=False)
-    if channel.liveness is None:
-        select.select([], [], [], _LOOK_SECONDS)
-
-
-def main(arguments: list[str]) -> int:
-    """Runs a guard with `guard_argv`'s words, and returns the exit code for mpirun."""
-    settings, program = read_words(arguments, os.environ)
-    try:
-        channel = open_channel(settings)
-    except OSError:  # the launcher is gone already
-        return 0
-    return run_behind_proxy(
-        lambda mpirun, announce: Guard(settings, program, channel, mpirun).run(announce),
-        on_killed=lambda: _report_killed(channel),
-        adopts=settings.get("daemons") != "1",
-    )

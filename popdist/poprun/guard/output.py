@@ -31,6 +31,7 @@ class Stream:
 
     def __init__(self, fd: int, name: str, settings: Mapping[str, str]) -> None:
         self.fd = fd
+        os.set_blocking(fd, False)
         self.is_error = name == "stderr"
         self.shown = settings.get("show") == "1"
         self._recent = b""
@@ -41,8 +42,8 @@ class Stream:
 
     @property
     def tail(self) -> bytes:
-        """The end of what the program wrote."""
-        return self._recent[-_TAIL_SIZE:]
+        """The end of what the program wrote to its standard error; empty for its output."""
+        return self._recent
 
     def pumping(self, channel: Channel) -> Callable[[], bool]:
         """`pump` for a channel, as a callback for readable data."""
@@ -50,18 +51,36 @@ class Stream:
 
     def pump(self, channel: Channel) -> bool:
         """Sends the available output; False at the end of the stream."""
-        try:
-            data = os.read(self.fd, _READ_SIZE)
-        except OSError:  # a terminal without writers answers EIO
-            data = b""
+        data, more = self._read()
         if not data:
-            return False
-        self._recent = self._recent[-_TAIL_SIZE:] + data
+            return more
+        if self.is_error:
+            self._recent = (self._recent + data)[-_TAIL_SIZE:]
         self._write_copies(data)
         if self.shown:
             channel.text(self._cutter.feed(data), is_error=self.is_error)
         self._complain(channel)
-        return True
+        return more
+
+    def _read(self) -> tuple[bytes, bool]:
+        """The available bytes, and whether more can follow.
+
+        A terminal gives out 4 KiB at a time; a frame for each would cost as much as the text.
+        """
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            while size < _READ_SIZE:
+                data = os.read(self.fd, _READ_SIZE - size)
+                if not data:
+                    return b"".join(pieces), False
+                pieces.append(data)
+                size += len(data)
+        except BlockingIOError:
+            pass
+        except OSError:  # a terminal without writers answers EIO
+            return b"".join(pieces), False
+        return b"".join(pieces), True
 
     @property
     def is_waiting(self) -> bool:

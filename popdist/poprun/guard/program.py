@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
+    from popdist.poprun.machines.cpus import Machine
+
 _MPIRUNS_OWN = ("OMPI_MCA_orte_local_tmpdir_base", "PRTE_MCA_prte_local_tmpdir_base")
 """Where mpirun alone keeps its files, in a job over several hosts. Its daemons tell programs of
 another place, and MPI does not start with both."""
@@ -31,17 +33,37 @@ class Program:
         pid: Its process, which leads a group of its own.
         out: Where its standard output can be read.
         err: Where its standard error can be read.
+        held: Descriptors that must stay open while it runs.
     """
 
-    def __init__(self, pid: int, out: int, err: int) -> None:
+    def __init__(self, pid: int, out: int, err: int, held: list[int]) -> None:
         self.pid = pid
         self.out = out
         self.err = err
+        self.held = held
+
+
+class Origin:
+    """What the process that mpirun started for an instance hands on to the program.
+
+    Attributes:
+        environ: The environment.
+        machine: What is known of this machine; None to look.
+    """
+
+    machine: Machine | None = None
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        self.environ = environ
+
+    def enter(self) -> None:
+        """Takes over what the program does not inherit."""
 
 
 def start_program(
     settings: Mapping[str, str],
     words: list[str],
+    origin: Origin,
     *,
     resets: Iterable[int],
     status_fd: int | None,
@@ -51,6 +73,7 @@ def start_program(
     Args:
         settings: The guard's settings.
         words: The program and its arguments.
+        origin: What the program gets from mpirun.
         resets: Signals that get their default action.
         status_fd: The file in which the program may state what it does, or None.
 
@@ -60,14 +83,15 @@ def start_program(
     out, out_end = _terminal_or_pipe(settings)
     err, err_end = os.pipe()
     keyboard = _open_keyboard(settings.get("stdin"))
-    lost = _keep_devices(settings)
+    lost, held = _keep_devices(settings)
     pid = os.fork()
     if pid:
         lead_group(pid)
         for fd in (out_end, err_end, keyboard):
             if fd is not None:
                 os.close(fd)
-        return Program(pid, out, err)
+        return Program(pid, out, err, held)
+    environ = origin.environ
 
     def prepare() -> None:
         lead_group(0)
@@ -75,57 +99,64 @@ def start_program(
         if lost:
             os.dup2(err_end, 2)
             raise OSError(lost)
-        if keyboard is not None:
-            os.dup2(keyboard, 0)
-        os.dup2(out_end, 1)
-        os.dup2(err_end, 2)
+        _connect(keyboard, out_end, err_end)
         for number in (*resets, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if status_fd is not None:
-            os.set_inheritable(status_fd, True)  # noqa: FBT003 - positional only
-            os.environ[program_status.VARIABLE] = str(status_fd)
-        complete_environment(os.environ, settings)
-        if problem := place_of(settings).enter(os.environ):
+            environ[program_status.VARIABLE] = str(status_fd)
+        for fd in (*held, *([] if status_fd is None else [status_fd])):
+            os.set_inheritable(fd, True)  # noqa: FBT003 - positional only
+        origin.enter()
+        complete_environment(environ, settings)
+        if problem := place_of(settings, known=origin.machine).enter(environ):
             os.write(2, f"poprun: {problem}\n".encode())
 
-    _become(words, prepare)
+    _become(words, environ, prepare)
     raise AssertionError  # not reached
 
 
-def _keep_devices(settings: Mapping[str, str]) -> str:
-    """Locks the devices of a partition; why they could not be kept, or an empty text."""
+def _connect(keyboard: int | None, out: int, err: int) -> None:
+    """Makes descriptors the standard streams of the calling process."""
+    for fd, target in ((keyboard, 0), (out, 1), (err, 2)):
+        if fd is not None:
+            os.dup2(fd, target)
+
+
+def _keep_devices(settings: Mapping[str, str]) -> tuple[str, list[int]]:
+    """Locks the devices of a partition; why they could not be kept, and what holds them."""
     if "pool" not in settings:
-        return ""
+        return "", []
     from popdist.poprun.protocol.device_locks import keep
 
     return keep(settings)
 
 
-def _become(words: list[str], prepare: Callable[[], None]) -> None:
+def _become(words: list[str], environ: dict[str, str], prepare: Callable[[], None]) -> None:
     try:
         prepare()
-        _execute(words)
+        _execute(words, environ)
     except (OSError, ValueError) as error:
         os.write(2, f"poprun: cannot start {words[0]}: {error}\n".encode())
     finally:
         os._exit(NOT_FOUND)
 
 
-def _execute(words: list[str]) -> None:
+def _execute(words: list[str], environ: dict[str, str]) -> None:
     """Becomes the program, or a shell for a script without ``#!``, as shells do."""
     try:
-        os.execvp(words[0], words)  # noqa: S606 - no shell is the point
+        os.execvpe(words[0], words, environ)  # noqa: S606 - no shell is the point
     except OSError as error:
-        script = _find(words[0]) if error.errno == errno.ENOEXEC else None
+        script = _find(words[0], environ) if error.errno == errno.ENOEXEC else None
         if script is None:
             raise
-        os.execv("/bin/sh", ["/bin/sh", script, *words[1:]])  # noqa: S606 - as above
+        shell = "/bin/sh"
+        os.execve(shell, [shell, script, *words[1:]], environ)  # noqa: S606 - as above
 
 
-def _find(name: str) -> str | None:
+def _find(name: str, environ: dict[str, str]) -> str | None:
     """The path of a script that may be executed; None for what is no text."""
-    folders = [""] if "/" in name else os.get_exec_path()
+    folders = [""] if "/" in name else os.get_exec_path(environ)
     for folder in folders:
         path = os.path.join(folder, name)
         if os.access(path, os.X_OK) and os.path.isfile(path):

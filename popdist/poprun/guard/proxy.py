@@ -1,4 +1,4 @@
-"""The process that mpirun sees in place of a guard.
+"""A guard for one program on several hosts, and the process that mpirun sees in its place.
 
 mpirun ends a job by killing the process groups that it has started, after a grace period of one
 second. The guard runs in its own process group behind this proxy, so that the guard can apply its
@@ -10,7 +10,14 @@ from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 import os
+import select
 
+from popdist.poprun.guard.guard import Guard, passed_signals
+from popdist.poprun.guard.loop import Loop
+from popdist.poprun.guard.program import Origin
+from popdist.poprun.guard.reporter import Reporter, open_channel
+from popdist.poprun.protocol.frames import GUARD_KILLED
+from popdist.poprun.protocol.guard_argv import read_words
 from popdist.poprun.protocol.processes import (
     adopt_orphans,
     hear_of_parents_end,
@@ -18,15 +25,85 @@ from popdist.poprun.protocol.processes import (
     lead_group,
     send,
     send_group,
+    watchable,
 )
 from popdist.poprun.protocol.signals import END_AT_ONCE, END_SOFTLY, FORWARDED, WAKE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from popdist.poprun.guard.reporter import PipeChannel, StreamChannel
+
+_DELIVERY_SECONDS = 0.5
 LAST_WORD_SECONDS = 1.0
 """Seconds that descendants of a program may take to end after SIGKILL."""
+
+
+def main(arguments: list[str]) -> int:
+    """Runs a guard with `guard_argv`'s words, and returns the exit code for mpirun."""
+    settings, program = read_words(arguments, os.environ)
+    try:
+        channel = open_channel(settings)
+    except OSError:  # the launcher is gone already
+        return 0
+    return run_behind_proxy(
+        lambda mpirun, announce: _guard_one(settings, program, channel, mpirun, announce),
+        on_killed=lambda: _report_killed(channel),
+        adopts=settings.get("daemons") != "1",
+    )
+
+
+def _guard_one(
+    settings: Mapping[str, str],
+    program: list[str],
+    channel: PipeChannel | StreamChannel,
+    mpirun: int,
+    announce: int,
+) -> int:
+    """Runs a program to its end; ``announce`` gets the number of its process group."""
+    adopts = settings.get("daemons") != "1"
+    above = (mpirun, os.getppid())
+    loop = Loop(passed_signals(settings), channel.liveness, adopts=adopts, repeats=True)
+    guard = Guard(settings, program, channel, Origin(dict(os.environ)), above=above)
+    loop.add(guard)
+    os.write(announce, str(guard.pid).encode())
+    while loop.guards:
+        loop.turn()
+    send_group(guard.pid, signal.SIGKILL)
+    if adopts:
+        kill_descendants(LAST_WORD_SECONDS)
+    _remove_files(guard, channel, mpirun)
+    code = guard.finish()
+    loop.be_over()
+    # Only reports that pass through mpirun can still be lost.
+    if channel.liveness is None and not guard.orphaned:
+        from popdist.poprun.guard.ending import drain
+
+        ends = [watchable(pid) for pid in above]
+        drain(loop.wake, ends, float(settings["grace"]), lambda: loop.is_released)
+    return code
+
+
+def _remove_files(guard: Guard, channel: PipeChannel | StreamChannel, mpirun: int) -> None:
+    """Removes what a launcher or an mpirun that is gone has left here."""
+    folder = channel.remove() if guard.launcher_lost else ""
+    if folder:
+        from popdist.poprun.guard.ending import remove_after
+
+        remove_after(mpirun, folder)
+    elif guard.orphaned and channel.liveness is None:
+        from popdist.poprun.guard.ending import see_daemon_out
+
+        see_daemon_out(mpirun, os.environ, cut_off=guard.is_cut_off)
+
+
+def _report_killed(channel: PipeChannel | StreamChannel) -> None:
+    """Reports an instance's end for a killed guard, and waits while mpirun delivers the report."""
+    report = Reporter(channel)
+    report.ended(0, -signal.SIGKILL, 0, b"", lost=GUARD_KILLED, asked=False, speaks=False)
+    if channel.liveness is None:
+        select.select([], [], [], _DELIVERY_SECONDS)
 
 
 def run_behind_proxy(

@@ -81,19 +81,24 @@ class Reporter:
 
 
 class PipeChannel:
-    """Frames on the job's pipe.
+    """Frames on a pipe: the job's, which all guards share, or the pipe of a host's only guard.
+
+    Args:
+        index: The instance.
+        fd: The pipe's end.
+        largest: Bytes of a payload.
+        path: The job's pipe, which a guard removes in place of a launcher that is gone.
 
     Attributes:
         liveness: A descriptor that reports an error when the launcher is gone.
     """
 
-    def __init__(self, index: int, path: str) -> None:
+    def __init__(self, index: int, fd: int, largest: int, path: str = "") -> None:
         self._index = index
         self._path = path
-        # Without a reader this fails at once instead of waiting for one.
-        self._fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-        os.set_blocking(self._fd, True)
-        self.liveness: int | None = self._fd
+        self._fd = fd
+        self._largest = largest
+        self.liveness: int | None = fd
 
     def text(self, units: bytes, *, is_error: bool) -> None:
         """Sends complete units of output."""
@@ -103,8 +108,10 @@ class PipeChannel:
     def record(self, kind: int, payload: bytes) -> None:
         """Sends a record of one of the kinds in `frames`, of any length."""
         try:
-            for frame in frames.encode_all(self._index, kind, payload):
-                os.write(self._fd, frame)
+            for frame in frames.encode_all(self._index, kind, payload, self._largest):
+                rest = frame
+                while rest:  # a signal may cut a long write short
+                    rest = rest[os.write(self._fd, rest) :]
         except BrokenPipeError:  # the launcher is gone; `liveness` says so too
             pass
 
@@ -161,7 +168,11 @@ def open_channel(settings: Mapping[str, str]) -> PipeChannel | StreamChannel:
     """
     index = int(settings["index"])
     if "pipe" in settings:
-        return PipeChannel(index, settings["pipe"])
+        path = settings["pipe"]
+        # Without a reader this fails at once instead of waiting for one.
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        os.set_blocking(fd, True)
+        return PipeChannel(index, fd, frames.LARGEST_PAYLOAD, path)
     return StreamChannel(index, settings["token"])
 
 

@@ -1,6 +1,7 @@
-"""The file that mpirun starts for every instance: finds popdist by path, and runs a guard.
+"""The file that mpirun starts for an instance of a job on several hosts: a guard for one program.
 
-mpirun runs this file with ``python -I -S``, whose module path is only the standard library.
+mpirun runs this file with ``python -I -S``, whose module path is only the standard library. A job
+on this machine alone takes `popdist.poprun.guard.host`.
 """
 
 import os
@@ -9,7 +10,7 @@ import sys
 _ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 sys.path.insert(0, os.path.normpath(_ROOT))
 
-from popdist.poprun.guard.guard import main  # noqa: E402 - found by the path above
+from popdist.poprun.guard.proxy import main  # noqa: E402 - found by the path above
 
 if __name__ == "__main__":
     # A regular exit of the interpreter costs milliseconds, and a guard has no work left.

@@ -1,7 +1,7 @@
 """The processors of this machine that a process may use, and their NUMA nodes, from ``/sys``.
 
-Every guard reads these files on its own host before its program starts, so few files are read: one
-more file per processor is read only where hyper-threads are on.
+Guards read these files on their own host before programs start, so few files are read: one more
+file per processor is read only where hyper-threads are on.
 """
 
 from __future__ import annotations
@@ -30,6 +30,40 @@ class Node(Record):
     index: int
     cpus: frozenset[int]
     has_memory: bool = True
+
+
+class Machine(Record):
+    """What the files of a machine say to a process with a certain affinity mask.
+
+    Attributes:
+        allowed: The affinity mask.
+        cpus: The processors of it that are online.
+        nodes: Their NUMA nodes.
+        quota: How many processors' time the control groups grant; None without a limit.
+        cores: The processors of each core.
+    """
+
+    allowed: frozenset[int]
+    cpus: frozenset[int]
+    nodes: tuple[Node, ...]
+    quota: int | None
+    cores: tuple[tuple[int, ...], ...]
+
+    def count_cores(self, cpus: frozenset[int]) -> int:
+        """How many cores some of the machine's processors belong to."""
+        return sum(not cpus.isdisjoint(core) for core in self.cores)
+
+
+def read_machine(root: str = "/") -> Machine:
+    """Reads what the calling process may use; ``proc`` and ``sys`` are mounted in ``root``."""
+    cpus = usable_cpus(root)
+    return Machine(
+        allowed=frozenset(os.sched_getaffinity(0)),
+        cpus=cpus,
+        nodes=usable_nodes(cpus, root),
+        quota=cpu_quota(root),
+        cores=tuple(group_cores(cpus, root)),
+    )
 
 
 def usable_cpus(root: str = "/") -> frozenset[int]:

@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import os
 
-from popdist.poprun.machines.cpus import (
-    count_cores,
-    cpu_quota,
-    format_list,
-    parse_list,
-    usable_cpus,
-    usable_nodes,
-)
+from popdist.poprun.machines.cpus import format_list, parse_list, read_machine
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
 
-    from popdist.poprun.machines.cpus import Node
+    from popdist.poprun.machines.cpus import Machine, Node
 
 
 # set_mempolicy has no wrapper in the C library; the call's number depends on the processor.
@@ -83,12 +76,12 @@ def share_of_cpus(nodes: Sequence[Node], cpus: frozenset[int]) -> Share:
     )
 
 
-def threads_of(share: Share, instances: int, granted: int | None, root: str = "/") -> int:
+def threads_of(machine: Machine, share: Share, instances: int, granted: int | None) -> int:
     """How many threads an instance computes with, at least 1: one per core of its share.
 
     ``granted`` is the number of processors that a control group or batch system grants on the host.
     """
-    threads = count_cores(share.cpus, root) // share.sharers
+    threads = machine.count_cores(share.cpus) // share.sharers
     if granted is not None:
         threads = min(threads, granted // instances)
     return max(1, threads)
@@ -161,7 +154,7 @@ class Place(Record):
         return bind_cpus(self.share.cpus)
 
 
-def place_of(settings: Mapping[str, str], root: str = "/") -> Place:
+def place_of(settings: Mapping[str, str], root: str = "/", known: Machine | None = None) -> Place:
     """The place of an instance on this host.
 
     Args:
@@ -170,13 +163,15 @@ def place_of(settings: Mapping[str, str], root: str = "/") -> Place:
             grants on this host) and ``cpus`` (processors reserved for this instance). All are
             optional.
         root: Where ``proc`` and ``sys`` are mounted.
+        known: What was read of this machine before; it holds for the same affinity mask.
     """
     instances = int(settings.get("neighbours", "1"))
-    cpus = usable_cpus(root)
-    nodes = usable_nodes(cpus, root)
+    if known is None or known.allowed != os.sched_getaffinity(0):
+        known = read_machine(root)
+    cpus, nodes = known.cpus, known.nodes
     # Where a batch system grants a number of processors without their indices, binding could choose
     # processors of another job.
-    limits = [cpu_quota(root), int(settings["granted"]) if "granted" in settings else None]
+    limits = [known.quota, int(settings["granted"]) if "granted" in settings else None]
     granted = min((limit for limit in limits if limit is not None), default=None)
     reserved = cpus.intersection(parse_list(settings.get("cpus", "")))
     if reserved:
@@ -185,7 +180,7 @@ def place_of(settings: Mapping[str, str], root: str = "/") -> Place:
         share = divide(nodes, int(settings.get("local", "0")), instances)
     else:
         share = share_of(nodes, instances)
-    threads = threads_of(share, instances, granted, root)
+    threads = threads_of(known, share, instances, granted)
     limited = instances > 1 or (granted is not None and granted < len(share.cpus))
     return Place(
         share=share,

@@ -32,7 +32,9 @@ class Run(Record):
     """One start of a job.
 
     Attributes:
-        channel: The guards' connection to the launcher, ``pipe=<path>`` or ``token=<secret>``.
+        channel: A guard's connection to the launcher, ``pipe=<path>`` or ``token=<secret>``; None
+            where one guard watches all instances.
+        fronts: The folder in which the instances' fronts find that guard, or None.
         session: A folder for mpirun's own files. In the default folder, files of a killed mpirun
             stop a later mpirun with the same process number (seen with Open MPI 5).
         keyboard: The pipe with the launcher's standard input; None where mpirun passes it on.
@@ -43,8 +45,9 @@ class Run(Record):
         signals: The signals that are passed on to programs.
     """
 
-    channel: str
+    channel: str | None
     session: str
+    fronts: str | None = None
     keyboard: str | None = None
     logs: str | None = None
     timeline: str | None = None
@@ -195,7 +198,7 @@ def guard_settings(job: Job, one: Instance, run: Run, neighbours: int) -> list[s
     only = job.only_output_from
     shown = only is None or only == one.index
     settings = [f"index={one.index}", f"world={job.num_instances}"]
-    settings += [run.channel, f"show={int(shown)}"]
+    settings += [*([run.channel] if run.channel else []), f"show={int(shown)}"]
     settings += _place_settings(job, one, neighbours)
     settings += _limit_settings(job)
     if run.signals:

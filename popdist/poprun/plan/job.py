@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HOSTFILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 """The variables that name mpirun's default host file; Kubeflow's operator sets one in its pods."""
 _LONGEST_HOSTFILE = 1 << 24
+_MOST_FOR_ONE_GUARD = 128  # each takes six descriptors, of which a process usually has 1024
 
 
 class Job(Record):
@@ -103,6 +104,16 @@ class Job(Record):
     def is_local(self) -> bool:
         """Whether every instance runs on this machine."""
         return all(host.is_local for host in self.hosts)
+
+    @property
+    def has_one_guard(self) -> bool:
+        """Whether one guard watches all instances, which mpirun starts without words of the user.
+
+        Among such words may be a program around the instance's, whose effects only its descendants
+        have.
+        """
+        wrapped = self.local_args or any(self.instance_args.values())
+        return self.is_local and not wrapped and self.num_instances <= _MOST_FOR_ONE_GUARD
 
 
 def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:

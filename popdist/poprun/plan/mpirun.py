@@ -13,7 +13,7 @@ from popdist.contract import natural, write
 from popdist.errors import UsageError
 from popdist.poprun.machines.ssh import QUIET, STRICT, is_ssh_set
 from popdist.poprun.plan.command import Command, Context, guard_settings, timeline_file
-from popdist.poprun.protocol.guard_argv import STANDARD
+from popdist.poprun.protocol.guard_argv import FRONT, STANDARD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ EVERYWHERE = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 beside each program. Without this setting the thread occupies the processor that computes (with two
 instances on two cores, computing took twice as long). No cost for exchanges was measured."""
 _HOROVODS_PATIENCE = 60.0
-_START = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "guard", "start.py"))
+_GUARD = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "guard"))
 
 
 def build_command(
@@ -75,7 +75,11 @@ def build_command(
     for one in instances:
         neighbours[one.host.name] = neighbours.get(one.host.name, 0) + 1
     nodes = {name: node for node, name in enumerate(neighbours)}
-    start = (sys.executable, "-I", "-S", _START)
+    start: tuple[str, ...] = (sys.executable, "-I", "-S", f"{_GUARD}/start.py")
+    if run.fronts is not None:
+        start = ("/bin/sh", f"{_GUARD}/front.sh")
+        environment[FRONT] = run.fronts
+        shared.append(FRONT)
     contexts = []
     for one in instances:
         options = ["-np", "1"]

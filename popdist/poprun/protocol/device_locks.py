@@ -55,26 +55,29 @@ def note_of(path: str) -> str:
         return ""
 
 
-def keep(settings: Mapping[str, str]) -> str:
-    """Locks the devices of a guard's instance; returns an error text, empty on success.
+def keep(settings: Mapping[str, str]) -> tuple[str, list[int]]:
+    """Locks the devices of a guard's instance.
 
     The settings are ``pool`` (the folder of the device files), ``devices`` (names, with commas) and
-    ``hold`` (the job's token). The lock lasts while this process, or a process that inherits its
-    descriptors, lives.
+    ``hold`` (the job's token).
+
+    Returns:
+        An error text, empty on success, and descriptors: the lock lasts while a process has them.
     """
+    held: list[int] = []
     for name in settings["devices"].split(","):
         path = os.path.join(settings["pool"], name)
         try:
             fd = os.open(path, os.O_RDONLY)
         except OSError as error:
-            return f"device {name}: {error.strerror}"
+            return f"device {name}: {error.strerror}", held
+        held.append(fd)
         # Another launch may be testing the lock at this moment.
         locked = lock_within(fd, fcntl.LOCK_SH, _PATIENCE_S)
         if not locked or os.pread(fd, _LARGEST, 0).split(b"\n")[0] != settings["hold"].encode():
-            os.close(fd)
-            return f"device {name} is not this job's any more, because its launcher has ended"
-        os.set_inheritable(fd, True)  # noqa: FBT003 - positional only
-    return ""
+            why = "is not this job's any more, because its launcher has ended"
+            return f"device {name} {why}", held
+    return "", held
 
 
 def lock_within(fd: int, how: int, seconds: float) -> bool:

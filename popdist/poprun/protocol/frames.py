@@ -1,9 +1,9 @@
 """The records that guards send to the launcher: encoding and decoding, pure.
 
-A frame is ``index:uint32 kind:uint8 length:uint16`` and the payload. On a pipe it is at most
-``PIPE_BUF`` bytes long, so that frames of many guards that write to one pipe never mix (POSIX
-promises that such writes are atomic). On mpirun's streams it is a line of a fixed length, for the
-same end: see `encode_line`.
+A frame is ``index:uint32 kind:uint8 length:uint16`` and the payload. On a pipe with several writers
+it is at most ``PIPE_BUF`` bytes long, so that frames of many guards never mix (POSIX promises that
+such writes are atomic). On mpirun's streams it is a line of a fixed length, for the same end: see
+`encode_line`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _HEADER_SIZE = 7
 _ORDER = sys.byteorder
 
 LARGEST_PAYLOAD = 4096 - _HEADER_SIZE
-"""Bytes of a payload on a pipe; PIPE_BUF is 4096 on Linux."""
+"""Bytes of a payload on a pipe with several writers; PIPE_BUF is 4096 on Linux."""
+
+LARGEST_ON_OWN_PIPE = (1 << 16) - 1
+"""Bytes of a payload on a pipe with one writer."""
 
 STARTED, ENDED, OUT, ERR, NOTE, STACKS = range(1, 7)
 """Kinds of records."""

@@ -21,6 +21,9 @@ STANDARD = frozenset(
 CLUSTER = "POPRUN_TF_WORKERS"
 """The variable that carries the workers' addresses of ``TF_CONFIG``."""
 
+FRONT = "POPRUN_FRONT"
+"""The variable that tells a front the job's folder; see `popdist.poprun.guard.host`."""
+
 PRIVATE = "POPRUN_SET_"
 """Begins the names under which the user's variables travel: <NAME> for all instances, and
 <index>_<NAME> for one alone."""
@@ -33,6 +36,35 @@ _PROGRAM = "POPRUN_PROGRAM_"
 _SHARED = "POPRUN_SHARED_"
 _HARMLESS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+@-^")
 _CHUNK = 100_000  # the kernel takes 128 KiB for one variable
+
+
+class Fronts:
+    """The pipes between the fronts of a job on one machine and their guard.
+
+    Args:
+        folder: The job's folder.
+        count: The number of instances.
+
+    Attributes:
+        folder: The job's folder.
+        calls: Where fronts report, as ``<process> START <rank>`` and ``<process> <signal>``.
+        codes: Where the front of each rank reads the exit code.
+    """
+
+    def __init__(self, folder: str, count: int) -> None:
+        self.folder = folder
+        self.calls = _new_pipe(f"{folder}/calls")
+        self.codes = [_new_pipe(f"{folder}/code.{rank}") for rank in range(count)]
+
+    def close(self) -> None:
+        """Closes the pipes here."""
+        for fd in (self.calls, *self.codes):
+            os.close(fd)
+
+
+def _new_pipe(path: str) -> int:
+    os.mkfifo(path, 0o600)
+    return os.open(path, os.O_RDWR)  # no end of file, whoever opens it and closes it again
 
 
 def stand_in(program: Sequence[str]) -> str:

@@ -7,13 +7,16 @@ import os
 import time
 
 from popdist.errors import LaunchError
+from popdist.poprun.protocol.guard_argv import Fronts
 
 _PREFIX = "poprun-"
 _YOUNG_SECONDS = 30.0
 
 
-def new_folder(*, with_pipes: bool) -> JobFolder:
-    """Makes a private folder for temporary files; ``with_pipes`` if guards are on this machine.
+def new_folder(*, is_local: bool = False, has_one_guard: bool = False) -> JobFolder:
+    """Makes a private folder for temporary files, and the pipes that a job needs in it.
+
+    ``is_local`` and ``has_one_guard`` are the job's properties of these names.
 
     The path is absolute, because mpirun and programs may have other working directories.
 
@@ -22,7 +25,7 @@ def new_folder(*, with_pipes: bool) -> JobFolder:
     """
     parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - a private one in it
     try:
-        return JobFolder(parent, with_pipes=with_pipes)
+        return JobFolder(parent, is_local=is_local, has_one_guard=has_one_guard)
     except OSError as error:
         raise LaunchError(
             "PD109",
@@ -41,15 +44,16 @@ class JobFolder:
 
     Args:
         parent: The folder for temporary files.
-        with_pipes: Whether guards are on this machine and can reach pipes.
+        is_local: Whether guards are on this machine and can reach pipes.
+        has_one_guard: Whether they are one process, which has a pipe without a name.
 
     Attributes:
-        pipe: The pipe to the launcher, or None.
+        pipe: The guards' pipe to the launcher, or None.
         keyboard: The pipe for instance 0's standard input, or None.
         session: Where mpirun may keep its files.
     """
 
-    def __init__(self, parent: str, *, with_pipes: bool) -> None:
+    def __init__(self, parent: str, *, is_local: bool, has_one_guard: bool) -> None:
         _remove_abandoned(parent)
         # tempfile does the same for a quarter of the launcher's time budget.
         self.path = os.path.join(parent, f"{_PREFIX}{os.urandom(8).hex()}")
@@ -58,20 +62,23 @@ class JobFolder:
         _try_lock(self._lock)
         self.session = os.path.join(self.path, "mpi")
         self.pipe = self.keyboard = None
-        if with_pipes:
-            self.pipe = os.path.join(self.path, "pipe")
+        if is_local:
             self.keyboard = os.path.join(self.path, "stdin")
-            for pipe in (self.pipe, self.keyboard):
-                os.mkfifo(pipe, 0o600)
+            os.mkfifo(self.keyboard, 0o600)
+            if not has_one_guard:
+                self.pipe = os.path.join(self.path, "pipe")
+                os.mkfifo(self.pipe, 0o600)
+
+    def open_fronts(self, count: int) -> Fronts:
+        """Makes and opens the pipes of ``count`` fronts."""
+        return Fronts(self.path, count)
 
     def remove(self) -> None:
         """Removes the folder and its content."""
         try:
-            for pipe in (self.pipe, self.keyboard):
-                if pipe is not None:
-                    os.unlink(pipe)
-            if os.path.isdir(self.session):
-                os.rmdir(self.session)
+            for name in os.listdir(self.path):
+                path = os.path.join(self.path, name)
+                os.rmdir(path) if path == self.session else os.unlink(path)
             os.rmdir(self.path)
         except OSError:  # a killed mpirun has not cleaned up, or a guard was quicker
             _remove_tree(self.path)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _LARGEST_BACKLOG = 64 << 20
 _READ_SIZE = 1 << 16
 _STDIN = 0
+_SIGKILL = 9
 _CHATTER = b"mpirun: Forwarding signal "
 """What Open MPI 4 says of signals that the launcher has it carry."""
 
@@ -70,6 +71,13 @@ class Relay:
         for frame in self._decoder.feed(data):
             self._on_frame(*frame)
         self._show_text()
+
+    def on_guard(self, data: bytes) -> None:
+        """Takes bytes of the pipe of this machine's only guard; empty at the guard's end."""
+        self.on_pipe(data)
+        if not data:
+            for one in self._outcome.running():
+                self._on_lost_guard(one)
 
     def on_stdout(self, data: bytes) -> None:
         """Takes bytes of mpirun's standard output."""
@@ -177,6 +185,14 @@ class Relay:
             self._outcome.first_lost = self._outcome.first_lost or one
         elif one.failed and not (one.lost or one.asked):
             self._outcome.first_failure = self._outcome.first_failure or one
+
+    def _on_lost_guard(self, one: InstanceRecord) -> None:
+        """Records an instance's end in place of a guard that was killed."""
+        one.ended, one.signal, one.lost = True, _SIGKILL, frames.GUARD_KILLED
+        one.ended_at = time.time()
+        one.seconds = one.ended_at - one.started_at
+        self._outcome.guard_died = True
+        self._outcome.first_lost = self._outcome.first_lost or one
 
     def _take_text(self, fd: int, payload: bytes) -> None:
         """Buffers text until text of another stream arrives, to save a call per frame."""

@@ -16,6 +16,7 @@ from popdist.poprun.protocol.processes import (
     process_start,
     send,
     send_group,
+    watchable,
 )
 from popdist.poprun.protocol.signals import KILL_NOW
 from popdist.poprun.supervisor.outcome import Outcome
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from popdist.poprun.plan.command import Command
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.placement import Instance
+    from popdist.poprun.protocol.guard_argv import Fronts
     from popdist.poprun.supervisor.job_folder import JobFolder
 
     Handlers = dict[int, Callable[[bytes], None]]
@@ -54,6 +56,8 @@ class Supervisor:
         signals: The signals that are passed on to programs.
         deadline: The moment by which it must have ended; None for none.
         status: The status line.
+        guard_host: Guards all programs in the calling process, with mpirun's process, the pipes to
+            fronts and the pipe to the launcher; None where each program has a guard of its own.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Supervisor:
         signals: tuple[int, ...],
         deadline: float | None,
         status: Status,
+        guard_host: Callable[[int, Fronts, int], None] | None,
     ) -> None:
         self._log = log
         self._job = job
@@ -72,6 +77,8 @@ class Supervisor:
         self._status = status
         self._outcome = Outcome()
         self._mpirun = 0
+        self._guard = 0
+        self._guard_host = guard_host
         self._is_local = job.is_local
         self._keyboard: Keyboard | None = None
         self._watchdog = Watchdog(
@@ -115,13 +122,17 @@ class Supervisor:
         began = monotonic()
         self._outcome.began_at = time.time()
         try:
-            if folder.pipe is not None and folder.keyboard is not None:
+            if folder.keyboard is not None:
+                self._keyboard = Keyboard(folder.keyboard)
+            if folder.pipe is not None:
                 reader = os.open(folder.pipe, os.O_RDONLY | os.O_NONBLOCK)
                 # A writer in this process prevents an end of file between two guards.
                 opened += [reader, os.open(folder.pipe, os.O_WRONLY)]
                 handlers[reader] = self._relay.on_pipe
-                self._keyboard = Keyboard(folder.keyboard)
-            opened += self._start(command, handlers, folder)
+            if self._guard_host is None:
+                opened += self._start(command, handlers, folder)
+            else:
+                opened += self._start_guarded(self._guard_host, command, handlers, folder)
             self._loop(handlers, wake)
         finally:
             self._sweep()
@@ -168,6 +179,33 @@ class Supervisor:
         self._termination.mpirun = self._mpirun
         self._log.info(f"Waiting for mpirun (PID {self._mpirun})")
         return [out, err]
+
+    def _start_guarded(
+        self,
+        guard_host: Callable[[int, Fronts, int], None],
+        command: Command,
+        handlers: Handlers,
+        folder: JobFolder,
+    ) -> list[int]:
+        """Starts mpirun, and the guard of this machine, which gets ready in the meantime."""
+        fronts = folder.open_fronts(self._job.num_instances)
+        opened = self._start(command, handlers, folder)
+        reports, reports_end = os.pipe()
+        _widen(reports)
+        self._guard = os.fork()
+        if self._guard == 0:
+            try:
+                guard_host(self._mpirun, fronts, reports_end)
+            except Exception:  # noqa: BLE001 - a child never returns; the launcher sees its end
+                import traceback
+
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        fronts.close()
+        os.close(reports_end)
+        handlers[reports] = self._relay.on_guard
+        return [*opened, reports]
 
     def _loop(self, handlers: Handlers, wake: int) -> None:
         poll = select.poll()
@@ -236,8 +274,8 @@ class Supervisor:
             os.waitpid(self._mpirun, 0)
         if not self._is_local:
             return
-        for one in self._outcome.running():
-            send(one.guard, KILL_NOW)
+        for guard in {one.guard for one in self._outcome.running()}:
+            send(guard, KILL_NOW)
         until = monotonic() + GUARDS_LAST_WORD
         silent = self._outcome.running()
         self._outcome.guard_died |= any(not process_start(one.guard) for one in silent)
@@ -248,6 +286,13 @@ class Supervisor:
             # given to another process before they are gone.
             if one.began and process_start(one.pid) in (one.began, ""):
                 send_group(one.pid, signal.SIGKILL)
+        if self._guard:
+            if not silent:
+                send(self._guard, KILL_NOW)
+                ended = watchable(self._guard)
+                select.select([] if ended is None else [ended], [], [], GUARDS_LAST_WORD)
+            send(self._guard, signal.SIGKILL)
+            os.waitpid(self._guard, 0)
 
 
 def _widen(pipe: int) -> None:

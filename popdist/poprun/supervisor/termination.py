@@ -135,7 +135,7 @@ class Termination:
         return ended == self._num_instances
 
     def _signal(self, instances: Iterable[InstanceRecord], number: int) -> None:
-        guards = [one.guard for one in instances]
+        guards = dict.fromkeys(one.guard for one in instances)  # one may guard them all
         if self._is_local:
             for guard in guards:
                 send(guard, number)

@@ -13,7 +13,7 @@ def test_a_guard_starts_without_slow_modules():
     code = (
         "import sys; before = set(sys.modules); "
         f"sys.path.insert(0, {str(Path(popdist.__file__).parents[1])!r}); "
-        "import popdist.poprun.guard.guard; "
+        "import popdist.poprun.guard.host; "
         "print(*set(sys.modules) - before)"
     )
     done = subprocess.run(

@@ -237,7 +237,9 @@ def test_programs_keep_devices_when_their_launcher_is_killed():
     other = elsewhere(
         "from popdist.poprun.protocol.device_locks import keep\n"
         "settings = {'pool': held.folder, 'devices': 'core0', 'hold': held.token}\n"
-        "assert keep(settings) == ''\n"
+        "problem, held = keep(settings)\n"
+        "assert problem == ''\n"
+        "for fd in held: os.set_inheritable(fd, True)\n"
         f"pid = os.posix_spawn(sys.executable, [sys.executable, '-c', {program!r}], os.environ)\n"
         "print(pid, flush=True)\ntime.sleep(60)"
     )
@@ -258,8 +260,8 @@ def test_a_guard_refuses_devices_that_are_another_jobs_now():
     settings = {"pool": held.folder, "devices": "core0", "hold": held.token}
     held.release()
     assert take(1).token != settings["hold"]
-    assert "not this job's any more" in keep(settings)
-    assert "No such file" in keep({**settings, "devices": "core9"})
+    assert "not this job's any more" in keep(settings)[0]
+    assert "No such file" in keep({**settings, "devices": "core9"})[0]
 
 
 def test_devices_that_are_gone_are_noticed():
