@@ -129,6 +129,15 @@ def test_an_instance_hangs_while_another_waits(program, waits, stack):
     assert stack in output  # and of the one that waits
 
 
+def test_instances_that_wait_for_different_tensors_are_named_with_their_own():
+    code = HOROVOD + "hvd.init()\nhvd.allreduce(torch.ones(1), name=f'tensor{index}')"
+    status, output = poprun("-np", "2", "--stall-timeout=1", *PYTHON, code)
+    assert status == 124, output
+    lines = {line.split()[2]: line for line in summary(output) if "missing: instance" in line}
+    assert "which has not submitted allreduce.tensor1" in lines["0"]
+    assert "which has not submitted allreduce.tensor0" in lines["1"]
+
+
 def test_a_stopped_instance_is_missing():
     code = HERE + "import popdist, signal\nif index: os.kill(os.getpid(), signal.SIGSTOP)\n"
     status, output = poprun(

@@ -42,7 +42,7 @@ class StallWatch:
         self._position = ("", "")
         self._since = monotonic()
         self._told = False
-        self._heard = b""
+        self._heard: list[bytes] = []
         self._mute_until: float | None = monotonic() + seconds
 
     @property
@@ -81,22 +81,22 @@ class StallWatch:
     def hear(self, tail: bytes) -> Iterator[dict[str, str]]:
         """Searches standard error for messages of Horovod's stall inspector.
 
-        Each new message yields the missing ranks and their tensors. ``tail`` may begin inside a
-        line.
+        Each rank in a new message yields a note with the tensors that this rank has not submitted.
+        ``tail`` may begin inside a line.
         """
         if not self._seconds:
             return
         _, words, after = tail.rpartition(_HOROVODS_WORDS)
         missing = after.split(b"\n")[1:-1]  # whole lines only
         lines = [line for line in missing if line.partition(b":")[0].strip().isdigit()]
-        if words and lines and b"\n".join(lines) != self._heard:
-            self._heard = b"\n".join(lines)
-            found = [line.decode(errors="replace").partition(":") for line in lines]
-            yield {
-                "what": "horovod",
-                "missing": ",".join(rank.strip() for rank, _, _ in found),
-                "where": found[0][2].strip(" []"),
-            }
+        if not words:
+            return
+        for line in lines:
+            if line not in self._heard:
+                rank, _, tensors = line.decode(errors="replace").partition(":")
+                where = tensors.strip(" []")
+                yield {"what": "horovod", "missing": rank.strip(), "where": where}
+        self._heard = lines or self._heard
 
 
 class ProgressWatch:

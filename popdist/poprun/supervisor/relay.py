@@ -19,8 +19,9 @@ _LARGEST_BACKLOG = 64 << 20
 _READ_SIZE = 1 << 16
 _STDIN = 0
 _SIGKILL = 9
-_CHATTER = b"mpirun: Forwarding signal "
-"""What Open MPI 4 says of signals that the launcher has it carry."""
+_CHATTER = (b"mpirun: Forwarding signal ", b"sh: Warning: setpgid(")
+"""What Open MPI says of signals that the launcher has it carry, and of an ssh that is so quick, on
+a busy machine, that mpirun finds it running or ended already. Neither means anything for a job."""
 
 
 class Relay:
@@ -123,9 +124,11 @@ class Relay:
                 self._show(fd, text)
 
     def _on_line(self, line: bytes) -> None:
-        if self._token is None or line.startswith(_CHATTER):
+        if self._token is None:
             return
         text, frame = frames.decode_line(line, self._token)
+        if any(words in text for words in _CHATTER):
+            text = b""
         self._show(2, text + (b"\n" if frame and text else b""))
         for one in frames.Decoder().feed(frame):
             self._on_frame(*one)

@@ -174,7 +174,7 @@ class Watchdog:
         ]
         lines += [f"missing: {self._name(index)}{self._why(index)}" for index in sorted(missing)]
         if self._missing and not waiting:  # by Horovod's words: whoever is not missing is waiting
-            where = next(iter(self._missing.values()))
+            where = ", ".join(dict.fromkeys(self._missing.values()))
             lines += [
                 f"{self._name(index)} waits in {where}{self._line(index)}"
                 for index in sorted(running - missing)

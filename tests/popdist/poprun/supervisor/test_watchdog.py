@@ -94,6 +94,17 @@ def test_horovod_knows_who_is_missing():
     assert ending.lines[0].endswith("which has not submitted allreduce.gradient")
 
 
+def test_each_instance_misses_its_own_tensor():
+    case = Case(stall_timeout=5.0)
+    case.note(0, 5.0, what="horovod", missing="0", where="allreduce.b")
+    case.note(0, 5.0, what="horovod", missing="1", where="allreduce.a")
+    ending = case.watch.judge(6.0)
+    assert [line.rpartition(" ")[2] for line in ending.lines] == [
+        "allreduce.b", "allreduce.a", "allreduce.a",
+    ]  # fmt: skip
+    assert ending.lines[2].startswith("instance 2 on localhost (PID 102) waits in allreduce.b, ")
+
+
 def test_an_early_end_is_remarked_on_once():
     case = Case(stall_timeout=5.0)
     case.end(0)
