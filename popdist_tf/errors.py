@@ -22,6 +22,7 @@ CODES = declare(
         "PD433": "an operation over replicas does not fit the number of replicas",
         "PD434": "a published layer or operation was given an argument without a meaning",
         "PD435": "a published optimizer was given an argument without a meaning",
+        "PD436": "nothing reduces the gradients of a model over the instances",
         "PD440": "an optimizer cannot be distributed, or not in this place",
     }
 )

@@ -90,6 +90,13 @@ REMEDIES = {
         ),
         ("Wrap optimizers of `tf.keras.optimizers`; `ipu.optimizers` wraps those of TensorFlow 1."),
     ),
+    "PD436": (
+        (
+            "A Keras model was fitted under a strategy whose reductions are switched off "
+            "(`add_ipu_cross_replica_reductions=False`), with an optimizer that does not reduce."
+        ),
+        "Leave the argument away. It is for loops with an optimizer that reduces by itself.",
+    ),
     "PD440": (
         (
             "`DistributedOptimizer` was given something else than a Keras optimizer of its own, or "

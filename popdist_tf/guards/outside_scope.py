@@ -12,6 +12,9 @@ from typing import Any
 from popdist_tf.errors import StrategyError
 from popdist_tf.versions import before_training, strategy_of
 
+AVERAGES = "_popdist_averages"
+"""An attribute of optimizers that average gradients over replicas by themselves."""
+
 _REDUCES = ("_popdist_reduction", "_allreduce_grads")
 
 
@@ -26,6 +29,7 @@ def refuse_training_outside(strategy: str, instances: int) -> None:
         return
 
     def check(model: Any) -> None:
+        _refuse_unreduced(model)
         if not _is_looked_after(model):
             raise StrategyError(
                 "PD414",
@@ -38,6 +42,19 @@ def refuse_training_outside(strategy: str, instances: int) -> None:
             )
 
     before_training(check)
+
+
+def _refuse_unreduced(model: Any) -> None:
+    extended = getattr(strategy_of(model), "extended", None)
+    if getattr(extended, "reduces_on_device", True) or hasattr(model.optimizer, AVERAGES):
+        return
+    raise StrategyError(
+        "PD436",
+        "nothing reduces the gradients of this model: each instance would train a model of its own",
+        value=f"add_ipu_cross_replica_reductions=False, and {type(model.optimizer).__name__}",
+        accepted="a strategy that reduces, or an optimizer that does",
+        hint="create the strategy without add_ipu_cross_replica_reductions=False",
+    )
 
 
 def _is_looked_after(model: Any) -> bool:

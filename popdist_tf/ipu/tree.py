@@ -116,6 +116,7 @@ _OPERATIONS = {
     "internal_ops": _module(
         "Printing and placing tensors.",
         _names("loops.operations", "print_tensor remap", remap_deduce="remap"),
+        _names("loops.pipelining", "get_current_iteration_counter"),
     ),
     "math_ops": _module("Sums of segments.", _names("loops.operations", "segment_sum")),
     "nn_ops": _module(
@@ -321,6 +322,16 @@ MODULES: dict[str, Published] = {
         _names("loops.scopes", "dependencies get_sharding has_attr propagate_sharding"),
     ),
     "ops": _module("Operations of device code."),
+    "ops.within_replica_ops": _module(
+        "Reductions over the shards of a replica.",
+        _names(
+            "loops.scopes",
+            "",
+            all_gather="gather_shards",
+            all_reduce="reduce_shards",
+            reduce_scatter="reduce_and_divide_shards",
+        ),
+    ),
     "ops.autoshard": _module(
         "Dividing a graph over devices.",
         _names("loops.scopes", "automatic_sharding ipu_autoshard"),

@@ -6,12 +6,14 @@ wrapped several times. The outermost wrapper's change comes first.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import OptimizerError
+from popdist_tf.guards.outside_scope import AVERAGES
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
     GradientAccumulator,
@@ -21,7 +23,7 @@ from popdist_tf.loops.replicas import cross_replica_mean
 from popdist_tf.versions import keras_is_3
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     Pairs = list[tuple[Any, Any]]
     Update = Callable[[Pairs], Any]
@@ -49,7 +51,7 @@ def CrossReplicaOptimizer(opt: Any, name: str = "CrossReplicaOptimizer") -> Any:
     def averaged(pairs: Pairs, update: Update) -> Any:
         return update([(None if g is None else cross_replica_mean(g), v) for g, v in pairs])
 
-    return _wrapped(opt, "CrossReplicaOptimizer", averaged)
+    return _wrapped(opt, "CrossReplicaOptimizer", averaged, marks={AVERAGES: True})
 
 
 def MapGradientOptimizer(  # noqa: N802 - published name
@@ -172,10 +174,12 @@ def _wrapped(
     around: Callable[[Pairs, Update], Any],
     *,
     needs_sums: bool = False,
+    marks: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     """Makes ``around(pairs, update)`` stand in front of an optimizer's updates.
 
     Gradients are each replica's own, or with ``needs_sums`` those that the strategy has summed.
+    ``marks`` become attributes of the optimizer's class.
     """
     if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
         raise OptimizerError(
@@ -216,6 +220,6 @@ def _wrapped(
     else:
         overridden = _all_reduce_sum_gradients if needs_sums else apply
     # With the original's name and module, Keras saves the optimizer as the original.
-    namespace = {overridden.__name__: overridden, "__module__": kind.__module__}
+    namespace = {overridden.__name__: overridden, "__module__": kind.__module__, **marks}
     optimizer.__class__ = type(kind.__name__, (kind,), namespace)
     return optimizer

@@ -7,6 +7,7 @@ one update after ``gradient_accumulation_count`` micro-batches.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,34 @@ class PipelineStageOptions:
         self.convolution_options = convolution_options or {}
         self.matmul_options = matmul_options or {}
         self.slice_options = slice_options or {}
+
+
+_micro_batch: ContextVar[Any] = ContextVar("popdist_micro_batch")
+
+
+def get_current_iteration_counter(lower_bound: int | None = None, upper_bound: Any = None) -> Any:
+    """Which micro-batch of an update a pipeline's stage is computing, from 0.
+
+    Args:
+        lower_bound: Accepted as published.
+        upper_bound: Accepted as published.
+
+    Returns:
+        An int32 scalar.
+
+    Raises:
+        PipelineError: The code is not a stage of a pipeline.
+    """
+    del lower_bound, upper_bound
+    try:
+        return tf.identity(_micro_batch.get())
+    except LookupError:
+        raise PipelineError(
+            "PD424",
+            "get_current_iteration_counter was called outside of a pipeline",
+            hint="call it in a stage of pipelining_ops.pipeline; a loop carries a counter of its "
+            "own among its values",
+        ) from None
 
 
 class OptimizerFunctionOutput:
@@ -224,9 +253,13 @@ def pipeline(
     count = int(gradient_accumulation_count or 1) * batch_serialization_iterations
 
     def micro_batch(index: Any, *element: Any, **named: Any) -> list[Any]:
-        results: Any = stages[0](*constant, *element, **named)
-        for stage in stages[1:]:
-            results = call_stage(stage, results)
+        token = _micro_batch.set(index % count)
+        try:
+            results: Any = stages[0](*constant, *element, **named)
+            for stage in stages[1:]:
+                results = call_stage(stage, results)
+        finally:
+            _micro_batch.reset(token)
         operations = [one for one in _listed(results) if isinstance(one, tf.Operation)]
         out: Any = results
         if optimizer_function is not None:

@@ -10,10 +10,11 @@ from tensorflow.core.framework import attr_value_pb2
 
 import popdist
 from popdist_tf.collectives.instances import place_in_job
+from popdist_tf.errors import LayerError
 from popdist_tf.strategies.extended import device_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _SHARD = "_popdist_shard"
 
@@ -161,6 +162,76 @@ def propagate_sharding(g: Any) -> None:
                 held = attr_value_pb2.AttrValue.ListValue(i=shards)
                 operation._set_attr(_SHARD, attr_value_pb2.AttrValue(list=held))  # noqa: SLF001
                 break
+
+
+# Reductions over the shards of one replica: a list has one tensor for each shard.
+
+
+_OVER_SHARDS = {
+    "ADD": tf.add_n,
+    "MAX": lambda shards: tf.reduce_max(tf.stack(shards), axis=0),
+    "MEAN": lambda shards: tf.add_n(shards) / tf.cast(len(shards), shards[0].dtype),
+    "MIN": lambda shards: tf.reduce_min(tf.stack(shards), axis=0),
+    "MUL": lambda shards: tf.reduce_prod(tf.stack(shards), axis=0),
+}
+
+
+def gather_shards(input_shards: Sequence[Any], axis: int = 0) -> tuple[Any, ...]:
+    """Joins the tensors of all shards.
+
+    Args:
+        input_shards: A tensor of each shard.
+        axis: Along which they are joined.
+
+    Returns:
+        The joined tensor, once for each shard.
+    """
+    return (tf.concat(list(input_shards), axis),) * len(input_shards)
+
+
+def reduce_shards(input_shards: Sequence[Any], op: Any) -> tuple[Any, ...]:
+    """Reduces the tensors of all shards.
+
+    Args:
+        input_shards: A tensor of each shard, all of one shape.
+        op: "COLLECTIVE_OP_ADD", or likewise with MAX, MEAN, MIN or MUL.
+
+    Returns:
+        The result, once for each shard.
+
+    Raises:
+        LayerError: There is no such reduction.
+    """
+    name = str(getattr(op, "name", op)).upper().removeprefix("COLLECTIVE_OP_")
+    if name not in _OVER_SHARDS:
+        raise LayerError(
+            "PD434",
+            "shards cannot be reduced in this way",
+            value=op,
+            accepted=", ".join(f"COLLECTIVE_OP_{one}" for one in _OVER_SHARDS),
+        )
+    shards = [tf.convert_to_tensor(shard) for shard in input_shards]
+    return (_OVER_SHARDS[name](shards),) * len(shards)
+
+
+def reduce_and_divide_shards(input_shards: Sequence[Any], op: Any) -> tuple[Any, ...]:
+    """Reduces the tensors of all shards, and gives each shard a part of the result.
+
+    Args:
+        input_shards: A tensor of each shard, all of one shape.
+        op: As for `reduce_shards`.
+
+    Returns:
+        For each shard its part of the flattened result, which is filled up with zeros to a
+        multiple of the number of shards.
+
+    Raises:
+        LayerError: There is no such reduction.
+    """
+    total = tf.reshape(reduce_shards(input_shards, op)[0], [-1])
+    count = len(input_shards)
+    padded = tf.pad(total, [[0, -total.shape[0] % count]])
+    return tuple(tf.split(padded, count))
 
 
 _SEEDS_APART = 1_000_003

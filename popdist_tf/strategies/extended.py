@@ -129,6 +129,11 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         return self._collectives
 
     @property
+    def reduces_on_device(self) -> bool:
+        """Whether reductions in device code are carried out."""
+        return self._reduce_on_device
+
+    @property
     def replicas_per_step(self) -> int:
         """How many elements of its data set a step of this instance consumes."""
         return len(self._devices)

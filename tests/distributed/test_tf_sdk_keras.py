@@ -137,6 +137,22 @@ def exchanged(strategy):
     }
 
 
+def unreduced():
+    """The message of a model that would be trained on each instance alone."""
+    import tensorflow as tf
+
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+    with PopDistStrategy(add_ipu_cross_replica_reductions=False).scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])
+        model.compile("sgd", "mse")
+    try:
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=1, verbose=0)
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
 def everything():
     import popdist
     from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
@@ -146,6 +162,7 @@ def everything():
     for case in ("lamb", "sgd", "accumulated"):
         answers |= fitted(strategy, instance, case)
     answers |= exchanged(strategy)
+    answers["unreduced"] = unreduced()
     return answers | looped(PopDistStrategy(add_ipu_cross_replica_reductions=False), instance)
 
 
@@ -164,6 +181,8 @@ def test_they_train_like_one_process_on_the_global_batch(replicas, alone):
         np.testing.assert_array_equal(ranks[0][name], ranks[1][name], err_msg=name)
         np.testing.assert_allclose(ranks[0][name], alone[name], rtol=2e-4, atol=2e-5, err_msg=name)
     _check_exchanges(ranks, replicas)
+    for rank in ranks:
+        assert "[PD436] nothing reduces the gradients of this model" in rank["unreduced"]
 
 
 def _check_exchanges(ranks, total):

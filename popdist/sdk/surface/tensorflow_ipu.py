@@ -328,12 +328,6 @@ SURFACE = surface(
         "scopes.partials_type",
         "scopes.stochastic_rounding",
     ),
-    refused(
-        "A loop on a host does not count for its body.",
-        "internal_ops.get_current_iteration_counter",
-        "ops.internal_ops.get_current_iteration_counter",
-        instead="a counter among the loop's values",
-    ),
     works(
         "ipu_pipeline_estimator.IPUPipelineEstimator",
         "ipu_pipeline_estimator.IPUPipelineEstimatorSpec",
@@ -443,6 +437,12 @@ SURFACE = surface(
         "nn_ops.ctc_loss_with_log_probs",
         "nn_ops.hard_sigmoid",
         "ops.all_to_all_op",
+        "internal_ops.get_current_iteration_counter",
+        "ops.internal_ops.get_current_iteration_counter",
+        "ops.within_replica_ops",
+        "ops.within_replica_ops.all_gather",
+        "ops.within_replica_ops.all_reduce",
+        "ops.within_replica_ops.reduce_scatter",
         "ops.all_to_all_op.all_gather",
         "ops.all_to_all_op.all_to_all",
         "ops.image_ops",
@@ -526,11 +526,6 @@ SURFACE = surface(
         "ops.embedding_ops.HostEmbeddingSGDGAOptimizerSpec",
         "ops.embedding_ops.create_host_embedding",
         instead="a variable and ipu.embedding_ops.embedding_lookup",
-    ),
-    refused(
-        "A replica computes on one device, whose shards share their memory.",
-        "ops.within_replica_ops",
-        instead="the tensors themselves",
     ),
     refused(
         _POPLAR,

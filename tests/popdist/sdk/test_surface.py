@@ -73,6 +73,11 @@ def test_reasons_are_sentences_for_a_page(sdk):
         assert "\n" not in entry.reason + entry.instead
 
 
+def test_few_names_of_tensorflow_are_refused():
+    listed = load("tensorflow.python.ipu").entries
+    assert sum(entry.status == "refused" for entry in listed) <= 60
+
+
 def test_a_name_is_listed_once():
     with pytest.raises(ValueError, match="twice for popart: Builder"):
         surface("popart", "popdist_onnx", works("Builder"), refused("no", "Builder", instead="it"))

@@ -104,3 +104,16 @@ def test_inference_is_a_pipeline_without_updates():
             session.run(infeed.initializer)
             session.run(run)
             assert session.run(results).tolist() == [2, 4, 6, 8]
+
+
+def test_a_stage_of_a_pipeline_knows_its_micro_batch():
+    counter = ipu.internal_ops.get_current_iteration_counter
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        outfeed = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+        stages = [lambda: [counter()], lambda number: number]
+        run = ipu.pipelining_ops.pipeline(stages, 3, repeat_count=2, outfeed_queue=outfeed)
+        found = outfeed.dequeue()
+        session.run(run)
+        assert np.ravel(session.run(found)).tolist() == [0, 1, 2, 0, 1, 2]
+    with pytest.raises(ValueError, match=r"PD424\] get_current_iteration_counter"):
+        counter()

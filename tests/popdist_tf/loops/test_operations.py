@@ -70,6 +70,20 @@ def test_shards_are_remembered_by_graphs():
         assert float(tf.constant(2.0) * 3) == 6
 
 
+def test_shards_of_a_replica_are_reduced():
+    shards = [np.array([1.0, 5, 3]), np.array([4.0, 2, 6])]
+    over = ipu.ops.within_replica_ops
+    assert [one.numpy().tolist() for one in over.all_gather(shards)] == [[1, 5, 3, 4, 2, 6]] * 2
+    expected = {"ADD": [5, 7, 9], "MAX": [4, 5, 6], "MIN": [1, 2, 3], "MUL": [4, 10, 18]}
+    for op, values in {**expected, "MEAN": [2.5, 3.5, 4.5]}.items():
+        reduced = over.all_reduce(shards, f"COLLECTIVE_OP_{op}")
+        assert [one.numpy().tolist() for one in reduced] == [values] * 2
+    parts = over.reduce_scatter(shards, "COLLECTIVE_OP_ADD")
+    assert [one.numpy().tolist() for one in parts] == [[5, 7], [9, 0]]
+    with pytest.raises(ValueError, match=r"(?s)PD434\].*COLLECTIVE_OP_ADD"):
+        over.all_reduce(shards, "COLLECTIVE_OP_XOR")
+
+
 def test_operations_over_replicas_check_their_number():
     x = tf.constant([[1.0, 2.0]])
     assert ipu.ops.all_to_all_op.all_gather(x, 1).numpy().tolist() == [[[1, 2]]]
