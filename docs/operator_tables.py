@@ -28,7 +28,13 @@ from tests.popdist_onnx.conformance.cases import (
     opsets_of,
     version,
 )
+from tests.popdist_onnx.conformance.graphcore import ELSEWHERE as GRAPHCORE
+from tests.popdist_onnx.conformance.graphcore import WITHOUT_CASE as GRAPHCORE_WITHOUT_CASE
+from tests.popdist_onnx.conformance.graphcore import graphcore_cases
 from tests.popdist_onnx.conformance.runner import wanted
+from tests.popdist_onnx.conformance.typed import FLOATS, INTEGERS, typed_cases
+
+_CASES = [*all_cases(), *graphcore_cases()]
 
 _WHOLE_NUMBERS = ("BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXnor", "BitwiseXor")
 _ZERO = {
@@ -84,20 +90,56 @@ def conformance_table() -> str:
         "| Operator | Changed in opset | Forward | Gradient | Awkward points | Types compared |",
         "|---|---|---|---|---|---|",
     ]
-    compared = all_cases()
+    compared = _CASES
+    typed = _typed_runs()
     names = {one.name for one in onnx.defs.get_all_schemas_with_history() if not one.domain}
     for name in sorted(names):
         versions = sorted({version(name, opset) for opset in OPSETS} - {0})
         if not versions:
             continue
         changed = ", ".join(str(max(one, OPSETS[0])) for one in versions)
-        cases = [case for case in compared if case.op_type == name]
+        cases = [case for case in compared if case.op_type == name and not case.domain]
         if cases:
-            rows.append(f"| `{name}` | {changed} | {_compared(cases)} |")
+            rows.append(f"| `{name}` | {changed} | {_compared(cases)}{_types_of(name, typed)} |")
         else:
             why = EXCLUDED.get(name) or f"compared in `{ELSEWHERE[name]}`"
             rows.append(f"| `{name}` | {changed} | {why} | - | - | - |")
+    for method in METHODS:
+        name, shown = method.op_type, f"`aiGraphcore.{method.name}`"
+        cases = [case for case in compared if case.domain and case.op_type == name]
+        if cases:
+            rows.append(f"| {shown} | - | {_compared(cases)}{_types_of(name, typed, DOMAIN)} |")
+        elif name in REFUSED:
+            rows.append(f"| {shown} | - | refused: {REFUSED[name][0]} | - | - | - |")
+        else:
+            rows.append(f"| {shown} | - | compared in `{GRAPHCORE[name]}` | - | - | - |")
     return "\n".join(rows)
+
+
+def _typed_runs() -> dict[tuple[str, str], list[str]]:
+    """The types besides single precision in which an operator is compared."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for dtype in (*FLOATS, *INTEGERS):
+        for case, _ in typed_cases(dtype):
+            kinds = found.setdefault((case.domain, case.op_type), [])
+            if dtype not in kinds:
+                kinds.append(dtype)
+    return found
+
+
+def _types_of(name: str, typed: dict[tuple[str, str], list[str]], domain: str = "") -> str:
+    """Those types, and the reasons for floating-point types that are missing."""
+    kinds = typed.get((domain, name), [])
+    seen = {
+        one.dtype.name
+        for case in _CASES
+        if (case.domain, case.op_type) == (domain, name)
+        for one in case.inputs
+        if one is not None
+    }
+    shown = [one for one in kinds if one not in seen]
+    lost = [f"{one}: no kernel" for one, without in FLOATS.items() if name in without]
+    return "".join(f", {one}" for one in (*shown, *lost))
 
 
 def _compared(cases: list[Case]) -> str:
@@ -111,7 +153,7 @@ def _compared(cases: list[Case]) -> str:
     by_torch = sum(case.torch is not None for case in slopes)
     parts = [(by_torch, "with torch"), (len(slopes) - by_torch, "with differences")]
     gradient = ", ".join(f"{count} {how}" for count, how in parts if count)
-    rule = RULES.get(("", cases[0].op_type))
+    rule = RULES.get((cases[0].domain, cases[0].op_type))
     if not gradient:
         gradient = f"none: {rule.reason}" if rule is not None and rule.reason else "none"
     awkward = sum(case.awkward for case in runs)
@@ -121,9 +163,8 @@ def _compared(cases: list[Case]) -> str:
 
 def excluded_attributes_list() -> str:
     """The attributes that no case of the conformance tests gives, and why."""
-    return "\n".join(
-        f"- `{name}`, `{attribute}`: {why}." for (name, attribute), why in WITHOUT_CASE.items()
-    )
+    reasons = [*WITHOUT_CASE.items(), *GRAPHCORE_WITHOUT_CASE.items()]
+    return "\n".join(f"- `{name}`, `{attribute}`: {why}." for (name, attribute), why in reasons)
 
 
 def _flows(rule: Rule) -> str:

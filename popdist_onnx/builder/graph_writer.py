@@ -13,6 +13,7 @@ from popdist_onnx.builder.naming import Ids, debug_name, require_unreserved
 from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import annotate
+from popdist_onnx.graph.operands import require_operands_of
 from popdist_onnx.graph.values import dims, static
 from popdist_onnx.lowering import DOMAIN
 from popdist_onnx.lowering.apply import refuse
@@ -208,6 +209,7 @@ def require_fitting(node: ir.Node, opset: int) -> None:
         )
     if node.op_type == "Transpose" and node.inputs[0] is not None:
         _require_permutation(node, dims(node.inputs[0]))
+    require_operands_of(node)
     inputs = [value for value in node.inputs if value is not None]
     known = all(value.type is not None and static(value) for value in inputs)
     # Branches and bodies are not inferred on their own.

@@ -22,6 +22,7 @@ from popdist_onnx.graph.fold import fold, fold_node
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.large_files import resolve_external_data
 from popdist_onnx.graph.names import OPSET, ORIGIN
+from popdist_onnx.graph.operands import require_operands
 from popdist_onnx.graph.opset_upgrades import UPGRADES, Parts
 from popdist_onnx.graph.tensor import Tape
 
@@ -268,6 +269,7 @@ def load(source: Source) -> ir.Model:
     model.graph.sort()
     _annotate_dynamic(model.graph, proto)
     annotate_graph(model.graph, opset)
+    require_operands(model.graph)
     if opset < WORKING_OPSET:
         upgrade(model)
     else:

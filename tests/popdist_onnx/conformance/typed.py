@@ -68,9 +68,11 @@ def _in_type(case: Case, dtype: str, opset: int) -> Case | None:
     if dtype in FLOATS:
         if case.op_type in FLOATS[dtype]:
             return None
-        inputs = [
-            one.astype(dtype) if place in places else one for place, one in enumerate(case.inputs)
-        ]
+        with np.errstate(over="ignore"):
+            inputs = [
+                one.astype(dtype) if place in places else one
+                for place, one in enumerate(case.inputs)
+            ]
         return replace(case, inputs=inputs, dtype=dtype)
     if case.op_type in WITHOUT_INTEGERS or case.attributes.get("mode") in ("linear", "cubic"):
         # ONNX does not say how interpolated integers are rounded.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -179,3 +181,32 @@ def test_a_weight_that_a_branch_returns_comes_to_the_main_graph_too():
     assert [(one.op_type, *one.input, *one.output) for one in branch.node[-1:]] == [
         ("Identity", "z/then_branch/a", "a")
     ]
+
+
+MISFITS = {
+    "its scale has shape [3], but must have [4]": "BatchNormalization(x, three, four, four, four)",
+    "its variance has shape": "BatchNormalization(x, four, four, four, three)",
+    "its bias has shape": "InstanceNormalization(x, four, three)",
+    "the input has 4 channels, the weights in 1 group(s) take 3": "Conv(x, kernel)",
+    "the input has 4 channels, the weights in 2 group(s) take 6": "Conv<group=2>(x, kernel)",
+    "the input has 4 channels, the weights in 1 group(s) take 5": "ConvTranspose(x, kernel)",
+    "a product of [5, 3] and [5, 3]": "Gemm(matrix, matrix)",
+    "cannot be broadcast to [5, 5]": "Gemm<transB=1>(matrix, matrix, four)",
+    "a tensor of 3 dimensions has no axis 4": "Softmax<axis=4>(x)",
+    "mean and variance change and need tensors": "",
+}
+
+
+@pytest.mark.parametrize("complaint", MISFITS)
+def test_operands_that_do_not_fit_are_named_when_a_model_is_read(complaint):
+    shapes = {"three": [3], "four": [4], "kernel": [5, 3, 2], "matrix": [5, 3]}
+    weights = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    what, opset = f"y = {MISFITS[complaint]}", 11
+    if not MISFITS[complaint]:
+        what = "y, m, v = BatchNormalization<training_mode=1>(x, four, four, four, four)"
+        opset = 18
+    proto = parsed(f"g (float[2, 4, 6] x) => (float[n] y) {{ {what} }}", opset, **weights)
+    with pytest.raises(popart_exception, match=re.escape(complaint)) as raised:
+        load(proto)
+    assert raised.value.code == "PD510"
+    assert "'y'" in str(raised.value)
