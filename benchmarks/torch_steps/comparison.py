@@ -41,11 +41,18 @@ SCALING_AIM = Aim(
     of="ratio",
     at_most=1 / 0.95,
 )
-AIMS = (DDP_AIM, HOROVOD_AIM, OVERHEAD_AIM, SCALING_AIM)
+FLOOR_AIM = Aim(
+    sentence="a step at most 1.05 times as long as on two ranks that exchange nothing",
+    of="ratio",
+    at_most=1.05,
+)
+AIMS = (DDP_AIM, HOROVOD_AIM, OVERHEAD_AIM, SCALING_AIM, FLOOR_AIM)
 
 _NAMES = ("25 M perceptron", "residual network", "transformer")
 _OURS = ("popdist model", "popdist loop")
 _PLAIN, _HOROVOD = "plain torch", "Horovod"
+_COMPILED = "compiled "
+_STARTED = {*_OURS, *(_COMPILED + ours for ours in _OURS), _HOROVOD}
 
 Window = dict[str, list[float]]
 """Seconds by contender, of turns that they took together."""
@@ -59,7 +66,8 @@ def measure(effort: Effort) -> Iterator[Row]:
 
     Yields:
         For each model: steps and exposed communication against DDP and Horovod; the overhead on one
-        rank; the scaling from one rank to two; peak memory on two ranks.
+        rank; the scaling from one rank to two; steps against two ranks that exchange nothing; the
+        same with ``torch.compile``; peak memory on two ranks.
     """
     repetitions = effort.choose(full=6, quick=3)
     rounds = effort.choose(full=4, quick=1)
@@ -73,6 +81,9 @@ def measure(effort: Effort) -> Iterator[Row]:
         # memory in the caches, says nothing of what wrapping it costs.
         [one] = _run(name, "popdist", 1, 4 * repetitions)
         yield from rows(name, one, two)
+    for name in _NAMES[: effort.choose(full=len(_NAMES), quick=1)]:
+        [one] = _run(name, "compiled", 1, 4 * repetitions)
+        yield from compiled_rows(name, one, _run(name, "compiled", 2, repetitions * rounds))
     for name in _NAMES[: effort.choose(full=len(_NAMES), quick=1)]:
         yield from memory.rows(name)
 
@@ -88,10 +99,7 @@ def rows(name: str, one: Window, two: Sequence[Window]) -> Iterator[Row]:
     Yields:
         The rows.
     """
-    steps = {
-        contender: [seconds for window in two for seconds in window.get(contender, ())]
-        for contender in {key: None for window in two for key in window}
-    }
+    steps = _joined(two)
     for ours in _OURS:
         for peer, aim in (("DDP", DDP_AIM), (_HOROVOD, HOROVOD_AIM)):
             yield _row(f"{ours}, {name}: step, 2 ranks", steps[ours], peer, steps[peer])
@@ -99,21 +107,63 @@ def rows(name: str, one: Window, two: Sequence[Window]) -> Iterator[Row]:
         yield _row(f"{ours}, {name}: step, 1 rank", one[ours], _PLAIN, one[_PLAIN], OVERHEAD_AIM)
         aim_here = SCALING_AIM if name == "residual network" else None
         yield _row(f"{ours}, {name}: step, 2 ranks", steps[ours], "1 rank", one[ours], aim_here)
+        yield _floor(f"{ours}, {name}", steps[ours], two, _PLAIN)
     name = f"{_PLAIN}, {name}: step, 2 ranks that exchange nothing"
     yield _row(name, steps[_PLAIN], "1 rank", one[_PLAIN])
 
 
-def _exposed(name: str, two: Sequence[Window], ours: str, peer: str, aim: Aim) -> Row:
+def compiled_rows(name: str, one: Window, two: Sequence[Window]) -> Iterator[Row]:
+    """Makes the rows of one model that all contenders compile with ``torch.compile``.
+
+    Args:
+        name: Of the model.
+        one: Seconds on one rank.
+        two: Seconds on two ranks, before Horovod is started and with it.
+
+    Yields:
+        The rows.
+    """
+    steps = _joined(two)
+    plain, ddp = _COMPILED + _PLAIN, f"{_COMPILED}DDP"
+    for ours in (_COMPILED + ours for ours in _OURS):
+        title = f"{ours}, {name}"
+        yield _row(f"{title}: step, 1 rank", one[ours], plain, one[plain], OVERHEAD_AIM)
+        yield _row(f"{title}: step, 2 ranks", steps[ours], ddp, steps[ddp])
+        yield _exposed(title, two, ours, ddp, DDP_AIM, plain=plain)
+        yield _floor(title, steps[ours], two, plain)
+
+
+def _joined(windows: Sequence[Window]) -> Window:
+    """The seconds of each contender in all windows."""
+    contenders = {key: None for window in windows for key in window}
+    return {
+        contender: [seconds for window in windows for seconds in window.get(contender, ())]
+        for contender in contenders
+    }
+
+
+def _before(two: Sequence[Window]) -> Window:
+    """The seconds of contenders while no thread of Horovod ran beside them."""
+    return _joined([window for window in two if not window.keys() & _STARTED])
+
+
+def _floor(name: str, ours: list[float], two: Sequence[Window], plain: str) -> Row:
+    nothing = _before(two)[plain]
+    peer = "two ranks that exchange nothing"
+    return _row(f"{name}: step, 2 ranks", ours, peer, nothing, FLOOR_AIM)
+
+
+def _exposed(
+    name: str, two: Sequence[Window], ours: str, peer: str, aim: Aim, *, plain: str = _PLAIN
+) -> Row:
     unit = "ms"
     # DDP too counts as it is without Horovod's thread.
-    before = [window for window in two if not window.keys() & {*_OURS, _HOROVOD}]
+    seconds = _joined(two) | _before(two)
 
     def median(contender: str) -> float:
-        windows = before if contender in {_PLAIN, "DDP"} else two
-        seconds = [one for window in windows for one in window.get(contender, ())]
-        return statistics.median(seconds) * UNITS[unit]
+        return statistics.median(seconds[contender]) * UNITS[unit]
 
-    value, peer_value = (max(median(who) - median(_PLAIN), 0.0) for who in (ours, peer))
+    value, peer_value = (max(median(who) - median(plain), 0.0) for who in (ours, peer))
     return Row(
         name=f"{name}: exposed communication",
         unit=unit,
@@ -147,7 +197,7 @@ def _run(name: str, kind: str, ranks: int, repetitions: int) -> list[Window]:
         answers = run_on_ranks(
             "benchmarks.torch_steps.job:measure",
             ranks=ranks,
-            launcher="poprun" if kind == "popdist" else "mpirun",
+            launcher="mpirun" if kind == "horovod" else "poprun",
             # gloo otherwise looks for an interface by the host's name, which need not resolve.
             env={"GLOO_SOCKET_IFNAME": "lo"},
             timeout=600.0,

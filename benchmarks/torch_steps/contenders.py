@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 _SEED = 1
 
 
-def plain(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+def plain(workload: Any, data: Any, *, compiled: bool = False) -> tuple[torch.nn.Module, Step]:
     """Plain torch, with nothing exchanged: what computing alone takes."""
     model, optimizer = _built(workload)
-    return model, _loop(model, optimizer, data)
+    return model, _loop(torch.compile(model) if compiled else model, optimizer, data)
 
 
-def ddp(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+def ddp(workload: Any, data: Any, *, compiled: bool = False) -> tuple[torch.nn.Module, Step]:
     """DistributedDataParallel over gloo, as it comes."""
     model, optimizer = _built(workload)
-    wrapped = torch.nn.parallel.DistributedDataParallel(model)
-    return model, _loop(wrapped, optimizer, data)
+    wrapped: Any = torch.nn.parallel.DistributedDataParallel(model)
+    return model, _loop(torch.compile(wrapped) if compiled else wrapped, optimizer, data)
 
 
 def horovod(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
@@ -36,22 +36,27 @@ def horovod(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
     return model, _loop(model, wrapped, data)
 
 
-def popdist_loop(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+def popdist_loop(
+    workload: Any, data: Any, *, compiled: bool = False
+) -> tuple[torch.nn.Module, Step]:
     """popdist_torch.horovod in the same loop."""
     import popdist_torch.horovod as hvd
 
     model, optimizer = _built(workload)
     wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    return model, _loop(model, wrapped, data)
+    return model, _loop(torch.compile(model) if compiled else model, wrapped, data)
 
 
-def popdist_model(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+def popdist_model(
+    workload: Any, data: Any, *, compiled: bool = False
+) -> tuple[torch.nn.Module, Step]:
     """popdist_torch.trainingModel."""
     import popdist.poptorch
     import popdist_torch as poptorch
 
     model, optimizer = _built(workload)
     options = popdist.poptorch.Options().randomSeed(_SEED)
+    options.Jit.torchCompile(enabled=compiled)
     training = poptorch.trainingModel(model, options, optimizer)
 
     def step() -> None:
@@ -66,7 +71,7 @@ def _built(workload: Any) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
 
-def _loop(model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: Any) -> Step:
+def _loop(model: Callable[..., Any], optimizer: torch.optim.Optimizer, data: Any) -> Step:
     def step() -> None:
         optimizer.zero_grad()
         model(*data).backward()

@@ -22,7 +22,8 @@ def measure(*, workload: str, kind: str, repetitions: int, store: str) -> list[A
 
     Args:
         workload: A key of ``WORKLOADS``.
-        kind: ``popdist`` or ``horovod``: which of them stands beside plain torch and DDP.
+        kind: ``popdist``, ``compiled`` (all contenders with ``torch.compile``) or ``horovod``:
+            which of them stands beside plain torch and DDP.
         repetitions: Samples of each contender in each window of time.
         store: A file for gloo that does not exist.
 
@@ -39,23 +40,26 @@ def measure(*, workload: str, kind: str, repetitions: int, store: str) -> list[A
     world = MPI.COMM_WORLD
     chosen = WORKLOADS[workload]
     data = chosen.data(world.rank)
-    makers: dict[str, Callable[[Any, Any], Any]] = {"plain torch": contenders.plain}
+    compiled = kind == "compiled"
+    prefix = "compiled " if compiled else ""
+    makers: dict[str, Callable[..., Any]] = {"plain torch": contenders.plain}
     if world.size > 1:
         torch.distributed.init_process_group(
             "gloo", init_method=f"file://{store}", rank=world.rank, world_size=world.size
         )
         makers["DDP"] = contenders.ddp
-    made = {name: make(chosen, data) for name, make in makers.items()}
+    made = {prefix + n: make(chosen, data, compiled=compiled) for n, make in makers.items()}
     # On one rank nothing is compared with what was before.
     before = [_sampled(world, made, repetitions)] if world.size > 1 else []
-    started: dict[str, Callable[[Any, Any], Any]] = {
-        "popdist model": contenders.popdist_model,
-        "popdist loop": contenders.popdist_loop,
-    }
-    if kind == "horovod":
-        started = {"Horovod": contenders.horovod}
     start(kind)
-    made |= {name: make(chosen, data) for name, make in started.items()}
+    if kind == "horovod":
+        made["Horovod"] = contenders.horovod(chosen, data)
+    else:
+        for name, make in (
+            ("popdist model", contenders.popdist_model),
+            ("popdist loop", contenders.popdist_loop),
+        ):
+            made[prefix + name] = make(chosen, data, compiled=compiled)
     during = _sampled(world, made, repetitions)
     return [*before, during]
 
@@ -64,7 +68,7 @@ def start(kind: str) -> None:
     """Starts a Horovod with its defaults, or popdist's.
 
     Args:
-        kind: ``popdist`` or ``horovod``.
+        kind: ``horovod``, or any other kind of `measure`.
     """
     if kind == "horovod":
         import horovod.torch as hvd
@@ -79,7 +83,7 @@ def _sampled(world: Any, made: dict[str, Any], repetitions: int) -> dict[str, li
     seconds = interleave(samplers, repetitions)
     for name, (model, _) in made.items():
         first = next(iter(model.parameters())).detach().clone().numpy()
-        if name != "plain torch" and (world.bcast(first) != first).any():
+        if not name.endswith("plain torch") and (world.bcast(first) != first).any():
             raise RuntimeError(f"{name} left the ranks with unequal weights")
     return seconds
 
