@@ -11,7 +11,7 @@ GROUPS := test-style test-units test-pages test-jobs
 UNITS := tests/popdist/ tests/popdist_onnx/ tests/popdist_torch/ tests/popdist_tf/
 PAGES := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/
 # The longest first, and what is new.
-JOBS = tests/hosts/ $(filter-out tests/hosts/ $(UNITS) $(PAGES) tests/__pycache__/,$(wildcard tests/*/))
+JOBS = tests/hosts/ $(filter-out tests/hosts/ $(UNITS) $(PAGES) tests/zoo/ tests/__pycache__/,$(wildcard tests/*/))
 SUMMARY := build/tests.txt
 PYTEST = POPDIST_SUMMARY=$(abspath $(SUMMARY)) $(BIN)/python -m pytest
 ONE_OF_EACH := $(addprefix tests/distributed/,test_run.py test_torch_as_written.py \
@@ -22,7 +22,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 
 # The groups of tests share the machine badly.
 .NOTPARALLEL:
-.PHONY: demo test $(GROUPS) test-fast test-all test-latest test-tf-latest lint format bench docs \
+.PHONY: demo test $(GROUPS) test-fast test-all test-latest test-tf-latest test-zoo lint format bench docs \
 	clean help
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo "make test-all     both of these, with random examples in place of recorded ones; SEED=n repeats"
 	@echo "make test-latest  the same with the newest frameworks, in an environment of its own"
 	@echo "make test-tf-latest  the tests of the TensorFlow adapter alone, in that environment"
+	@echo "make test-zoo     small networks of transformers and timm against torch; writes docs/zoo.md"
 	@echo "make lint         style and types only"
 	@echo "make bench        all benchmarks, side by side with their peers; QUICK=1 for a look"
 	@echo "make docs         the documentation as a site, in build/site"
@@ -75,6 +76,7 @@ test-all:
 	@echo "== random examples: make test-all SEED=$(SEED) repeats them"
 	$(MAKE) test PYTEST_ADDOPTS=--hypothesis-seed=$(SEED)
 	$(MAKE) test-latest PYTEST_ADDOPTS=--hypothesis-seed=$(SEED)
+	$(MAKE) test-zoo
 
 test-latest:
 	$(MAKE) test SET=constraints/latest.txt VENV=.venv-latest
@@ -83,6 +85,19 @@ test-tf-latest:
 	$(MAKE) .venv-latest/.ready SET=constraints/latest.txt VENV=.venv-latest
 	PATH=$(abspath .venv-latest/bin):$$PATH .venv-latest/bin/python -m pytest tests/popdist_tf \
 		$(wildcard tests/distributed/test_tf_*.py)
+
+# The newest exporter of torch needs packages that TensorFlow 2.15 excludes, so the environment is one
+# of its own. torch's trace logs are left out: writing them takes longer than the export.
+test-zoo: .venv-zoo/.ready
+	rm -rf build/zoo
+	.venv-zoo/bin/python -m pytest -n $(WORKERS) -p no:logging tests/zoo; \
+		code=$$?; .venv-zoo/bin/python -m tests.zoo.page && exit $$code
+
+.venv-zoo/.ready: setup.py constraints/latest.txt
+	$(PYTHON) -m venv .venv-zoo
+	.venv-zoo/bin/python -m pip install --disable-pip-version-check -c constraints/latest.txt \
+		-e '.[onnx,torch,zoo]' pytest pytest-timeout pytest-xdist hypothesis
+	@touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -102,7 +117,7 @@ docs: $(READY)
 	@echo "build/site/index.html"
 
 clean:
-	rm -rf .venv .venv-latest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-latest .venv-zoo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): setup.py pyproject.toml $(SET)

@@ -104,7 +104,7 @@ def _of_shape(node: ir.Node) -> Sequence[Array] | None:
 def _evaluated(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Sequence[Array] | None:
     from onnx.reference import ReferenceEvaluator
 
-    proto = ir.to_proto(node)
+    proto = ir.serde.serialize_node(node)
     feeds = {
         str(value.name): array
         for value, array in zip(node.inputs, inputs, strict=True)

@@ -300,7 +300,7 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
             array = None if array is None else array.astype(wanted.numpy())
         if array is not None and array.size <= _MOST_ELEMENTS:
             # onnx's own helper does not support bfloat16.
-            data[name] = ir.to_proto(ir.Tensor(array, name=name))
+            data[name] = ir.serde.serialize_tensor(ir.Tensor(array, name=name))
     proto = ir.serde.serialize_node(node)
     _complete(proto, node)
     opsets = [onnx.helper.make_opsetid("", opset)]

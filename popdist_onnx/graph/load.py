@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import newest_opset, subgraphs
 from popdist_onnx.graph.conform import conform
-from popdist_onnx.graph.expand import expand
+from popdist_onnx.graph.expand import expand, split_sequences
 from popdist_onnx.graph.fold import fold, fold_node
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.large_files import resolve_external_data
@@ -270,11 +270,15 @@ def load(source: Source) -> ir.Model:
     _annotate_dynamic(model.graph, proto)
     annotate_graph(model.graph, opset)
     require_operands(model.graph)
+    split_sequences(model.graph, opset)
     if opset < WORKING_OPSET:
         upgrade(model)
     else:
         model.graph.opset_imports[""] = _least_opset(model.graph, opset)
         expand(model.graph, [node for node in model.graph if node.op_type in _WITHOUT_KERNEL])
+        fold(model)
+    # Lengths of parts that only folding finds.
+    while split_sequences(model.graph, model.graph.opset_imports[""]):
         fold(model)
     conform(model)
     return model

@@ -95,8 +95,8 @@ def extract(
     """Builds a stage's model; it also returns ``extra`` tensors, and sums of ``summed`` ones."""
     constants = [reading.constants[name] for name in stage.reads if name in reading.constants]
     # Every stage gets its own copy of a constant, which costs nothing and is folded there.
-    nodes = [ir.to_proto(node) for value in constants if (node := value.producer())]
-    nodes += [ir.to_proto(reading.steps[i].node) for i in stage.steps]
+    nodes = [ir.serde.serialize_node(node) for value in constants if (node := value.producer())]
+    nodes += [ir.serde.serialize_node(reading.steps[i].node) for i in stage.steps]
     outputs = [_info(reading, name) for name in dict.fromkeys((*stage.writes, *extra))]
     for dtype, terms in summed_types(reading, summed).items():
         nodes += _sum(reading, terms, dtype)

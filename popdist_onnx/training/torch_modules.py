@@ -97,7 +97,7 @@ def from_torch(
             "PD584", "not a loss", value=loss, accepted=f"{', '.join(LOSSES)}, or a function"
         )
     proto = _exported(target, arguments, names, outputs, exporter, opset)
-    ties = _ties(module)
+    ties = ties_of(module)
     own = {
         name: name.removeprefix("module.") if target is not module else name
         for name in _stored(proto)
@@ -133,7 +133,7 @@ def to_torch(trained: Trainer | Source, module: torch.nn.Module) -> torch.nn.Mod
         weights = trained.weights
     else:
         weights = {one.name: content(one) for one in read(trained).graph.initializer}
-    ties = _ties(module)
+    ties = ties_of(module)
     state = module.state_dict()
     missing = [
         name
@@ -252,7 +252,23 @@ def _by_dynamo(
     if program is None:
         raise RuntimeError("the exporter returned no model")
     proto: onnx.ModelProto = program.model_proto
+    for number, node in enumerate(proto.graph.node):
+        if node.op_type == "BatchNormalization":
+            _train_statistics(node, number)
     return proto
+
+
+def _train_statistics(node: onnx.NodeProto, number: int) -> None:
+    """Says of a node in training mode that it is: the exporter writes one for inference."""
+    said = " ".join([node.name, *(prop.value for prop in node.metadata_props)])
+    trains = any(one.name == "training_mode" and one.i for one in node.attribute)
+    if trains or "no_training" in said:
+        return
+    del node.output[1:]
+    node.output.extend([f"running_mean/{number}", f"running_var/{number}"])
+    kept = [one for one in node.attribute if one.name != "training_mode"]
+    del node.attribute[:]
+    node.attribute.extend([*kept, onnx.helper.make_attribute("training_mode", 1)])
 
 
 def _open_batch(module: torch.nn.Module, inputs: int) -> tuple[Any, ...]:
@@ -328,7 +344,7 @@ def _untrained(module: torch.nn.Module, proto: onnx.ModelProto) -> list[str]:
     return [name for name in _stored(proto) if name in known and name not in trained]
 
 
-def _ties(module: torch.nn.Module) -> dict[str, str]:
+def ties_of(module: torch.nn.Module) -> dict[str, str]:
     """For each further name of a tied parameter its first name."""
     first = {id(one): name for name, one in module.named_parameters()}
     every = module.named_parameters(remove_duplicate=False)

@@ -20,7 +20,7 @@ from popdist_onnx.graph.fold import fold
 from popdist_onnx.graph.names import LOSS, RESERVED
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape, Tensor
-from popdist_onnx.graph.values import dims
+from popdist_onnx.graph.values import dims, static
 from popdist_onnx.transforms.loss import loss_of
 
 if TYPE_CHECKING:
@@ -309,6 +309,9 @@ class _Backward:
             total = self.tape.Sum(*arrived)
         if self.named:
             total = self.tape.rename(total, names.gradient(str(value.name)))
+            if static(value) and not total.static:
+                # Inference may know less of a gradient, but it has its tensor's shape.
+                total.value.shape = value.shape
         self.done[value] = total
         return total
 

@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import popdist_onnx as popart
 
@@ -126,3 +127,41 @@ def test_the_newest_opset_that_onnx_knows_runs():
     """Though ONNX Runtime knows it later: a graph says the oldest opset that means the same."""
     model = model_of("Gelu", NEWEST, [normal(3, 4)], {"approximate": "tanh"})
     assert np.abs(gradients(model)["in0"]).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("split", "attributes", "places"),
+    [
+        (np.int64(2), {"axis": 1}, [0, 1, 2]),
+        (np.array([1, 3, 1]), {"axis": 1}, [2, 0, 0]),
+        (np.array([1, 3, 1]), {"axis": -1}, [-1, -2]),
+        (None, {"axis": 1, "keepdims": 0}, [4, 1]),
+        (None, {"axis": 0}, [1]),
+    ],
+    ids=["even parts and a rest", "one part twice", "from the end", "rows without axis", "rows"],
+)
+def test_sequences_of_parts_are_split(split, attributes, places):
+    given = {} if split is None else {"split": np.asarray(split)}
+    nodes = [helper.make_node("SplitToSequence", ["x", *given], ["parts"], **attributes)]
+    stored = [numpy_helper.from_array(array, name) for name, array in given.items()]
+    for number, place in enumerate(places):
+        stored.append(numpy_helper.from_array(np.asarray(place), f"place{number}"))
+        nodes.append(helper.make_node("SequenceAt", ["parts", f"place{number}"], [f"y{number}"]))
+    outputs = [f"y{number}" for number in range(len(places))]
+    graph = helper.make_graph(
+        nodes,
+        "parts",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 5])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        stored,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    x = normal(2, 5)
+    expected = ReferenceEvaluator(model).run(None, {"x": x})
+    session = popart.InferenceSession(model, popart.DataFlow(1, outputs), CPU)
+    session.prepareDevice()
+    session.weightsFromHost()
+    found = session.initAnchorArrays()
+    session.run(popart.PyStepIO({"x": x}, found))
+    for name, wanted in zip(outputs, expected, strict=True):
+        np.testing.assert_array_equal(found[name].reshape(wanted.shape), wanted)

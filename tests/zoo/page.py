@@ -1,0 +1,60 @@
+"""Writes ``docs/zoo.md`` from the records of ``make test-zoo``: ``python -m tests.zoo.page``."""
+
+from __future__ import annotations
+
+import json
+
+from tests.zoo.architectures import IMAGES, PAIRS, SOUND, TEXT, TIMM
+from tests.zoo.compare import RESULTS, ROOT
+
+PAGE = ROOT / "docs" / "zoo.md"
+
+_HEAD = """# Architectures
+
+`make test-zoo` exports small networks with random weights from `transformers` and `timm` by both
+exporters of torch (see [`from_torch`](onnx.md#a-few-lines)), and compares the gradients of all
+their parameters and the losses of three SGD steps with torch in double precision. The target makes
+an environment of its own, without TensorFlow, and downloads no weights. It writes this page.
+
+Numbers are the largest error of a gradient, relative to its largest element (or to a thousandth of
+the largest gradient's). The column "torch" is the error of torch in single precision; an error of
+the same size is rounding. Where an exporter refuses an architecture, the cell has its reason.
+"""
+
+
+def table(family: str) -> list[str]:
+    """The rows of a family."""
+    rows = ["| Architecture | Parameters | torch | torchscript | dynamo | losses |"]
+    rows.append("|---|---:|---:|---|---|---:|")
+    for file in sorted(RESULTS.glob(f"{family}-*.json")):
+        found = json.loads(file.read_text())
+        both = found["exporters"]
+        losses = [one["losses"] for one in both.values() if "losses" in one]
+        rows.append(
+            f"| `{found['name']}` | {found['parameters']:,} | {found['torch']:.1e} "
+            f"| {_cell(both['torchscript'])} | {_cell(both['dynamo'])} "
+            f"| {format(max(losses), '.1e') if losses else '-'} |"
+        )
+    return rows
+
+
+def _cell(result: dict[str, object]) -> str:
+    if "error" in result:
+        return f"{result['error']:.1e}"
+    kind = "not exported" if "not exported" in result else "failed"
+    said = " ".join(str(result[kind]).split()).replace("|", "/")
+    return f"{kind}: {said[:90]}{'...' if len(said) > 90 else ''}"
+
+
+def main() -> None:
+    """Writes the page."""
+    lines = [_HEAD]
+    asked = {"transformers": len(TEXT) + len(PAIRS) + len(IMAGES) + len(SOUND), "timm": len(TIMM)}
+    for family, count in asked.items():
+        rows = table(family)
+        lines += [f"## {family}", "", f"{len(rows) - 2} of {count} were compared.", "", *rows, ""]
+    PAGE.write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Architectures of `transformers` and `timm` have torch's gradients, by both of its exporters."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from tests.zoo.architectures import IMAGES, PAIRS, SOUND, TEXT, TIMM
+from tests.zoo.compare import compare
+
+ZOO = [("transformers", name) for name in (*TEXT, *PAIRS, *IMAGES, *SOUND)]
+ZOO += [("timm", name) for name in TIMM]
+
+GAPS = {"fnet": "DFT"}
+"""Architectures that cannot be trained here yet, each with the operator without a gradient."""
+
+TIMES, FLOOR = 20, 2e-5
+"""How much larger than torch's own error in single precision an error may be, and from where on."""
+
+CHAOS = 1e-3
+"""Where losses of torch's own precisions differ by more, losses are not compared."""
+
+
+@pytest.mark.skipif(find_spec("timm") is None, reason="make test-zoo has its own environment")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("family", "name"), ZOO, ids=[f"{one}-{two}" for one, two in ZOO])
+def test_gradients_are_those_of_torch(family, name):
+    found = compare(family, name)
+    results = found["exporters"]
+    if name in GAPS:
+        assert GAPS[name] in results["dynamo"]["failed"]
+        return
+    assert any("error" in one for one in results.values()), results
+    for exporter, one in results.items():
+        assert "failed" not in one, (exporter, one)
+        if "error" in one:
+            bound = max(TIMES * found["torch"], FLOOR)
+            assert one["error"] <= bound, (exporter, one, found["torch"])
+            if found["torch_losses"] < CHAOS:
+                bound = max(TIMES * found["torch_losses"], FLOOR)
+                assert one["losses"] <= bound, (exporter, one, found["torch_losses"])
