@@ -114,7 +114,7 @@ def test_a_program_whose_environment_is_read_at_import_starts_as_ever(nursed):
     for name, value in (
         ("OMP_NUM_THREADS", "2"),
         ("LD_LIBRARY_PATH", "/x"),
-        ("PYTHONSAFEPATH", ""),
+        ("PYTHONSAFEPATH", "1"),
     ):
         assert finish([*nursed, "-c", code], env={name: value})[1] == "False\n", name
     assert finish([*nursed, "-X", "dev", "-c", code])[1] == "False\n"

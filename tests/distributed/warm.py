@@ -28,6 +28,7 @@ import os
 import resource
 import runpy
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -67,8 +68,8 @@ AT_IMPORT = (
 )  # fmt: skip
 """Beginnings of variables that are read before a program's first line, or by an import."""
 
-LATER = ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")
-"""Variables with such a beginning that are read later, or have to do with messages alone."""
+LATER = ("PYTHONUNBUFFERED", "TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")
+"""Variables with such a beginning that are read later, taken over, or for messages alone."""
 
 _START = [sys.executable, "-c", "from tests.distributed.warm import main; main()"]
 _MEMBER = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warm_start.py"))]
@@ -83,14 +84,30 @@ def python(framework: str | None) -> list[str]:
     """The words that start Python with a framework (a key of `IMPORTS`) or, for None, with none."""
     if framework is None:
         return [sys.executable]
-    return [*_MEMBER, str(_folder_of_nurseries(framework)), sys.executable]
+    return [*_MEMBER, str(_start_nurseries(framework) / "nurseries"), sys.executable]
+
+
+def folder_of_python(framework: str) -> str:
+    """A folder for ``PATH`` whose ``python`` is that of `python`."""
+    words = python(framework)
+    program = _running[framework][0] / "bin" / "python"
+    if not program.exists():
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        program.chmod(0o755)
+    return str(program.parent)
 
 
 @functools.cache
 def framework_of(path: str) -> str | None:
     """The one framework that a file imports, at its top or in a function; None for none or both."""
+    return framework_in(Path(path).read_text(encoding="utf-8"))
+
+
+def framework_in(*programs: str) -> str | None:
+    """The one framework that the texts of programs import; None for none or both."""
     names = set()
-    for node in ast.walk(ast.parse(Path(path).read_text(encoding="utf-8"))):
+    for node in (node for text in programs for node in ast.walk(ast.parse(text))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -106,12 +123,13 @@ def environment() -> dict[str, str]:
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
 
 
-def _folder_of_nurseries(framework: str) -> Path:
-    """The folder with the sockets of a framework's nurseries, which are started if need be."""
+def _start_nurseries(framework: str) -> Path:
+    """Starts a framework's nurseries, if need be; their folder."""
     if framework in _running:
         folder, nurseries = _running[framework]
         if all(nursery.poll() is None for nursery in nurseries):
@@ -120,9 +138,11 @@ def _folder_of_nurseries(framework: str) -> Path:
             nursery.kill()
     folder = Path(tempfile.mkdtemp(prefix="popdist-warm-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    sockets = folder / "nurseries"
+    sockets.mkdir()
     nurseries = [
         subprocess.Popen(
-            [*_START, framework, str(folder / str(number))],
+            [*_START, framework, str(sockets / str(number))],
             env=environment(),
             cwd=ROOT,
             stdin=subprocess.PIPE,  # whose end is that of this process
@@ -329,7 +349,8 @@ class Program:
         os.environb.clear()
         os.environb.update(self._state["environ"])
         for stream, fd in ((sys.stdin, 0), (sys.stdout, 1), (sys.stderr, 2)):
-            stream.reconfigure(line_buffering=fd == 2 or os.isatty(fd))
+            at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
+            stream.reconfigure(line_buffering=fd == 2 or os.isatty(fd), write_through=at_once)
         tempfile.tempdir = None
         # As at import; Python's own generator sees to itself.
         sys.modules["numpy"].random.seed()
@@ -387,7 +408,7 @@ def _read_at_import(environ: Mapping[bytes, bytes]) -> dict[str, str]:
     found = {
         name: value
         for name, value in named.items()
-        if name.startswith(AT_IMPORT) and name not in LATER
+        if value and name.startswith(AT_IMPORT) and name not in LATER
     }
     folders = found.pop("LD_LIBRARY_PATH", "").split(os.pathsep)
     found["LD_LIBRARY_PATH"] = os.pathsep.join({*folders} - {"", f"{sys.prefix}/lib"})

@@ -10,6 +10,7 @@ from popdist.errors import PopdistError
 from popdist.poprun.options.parser import parse
 from popdist.poprun.plan.job import make_job
 from tests.distributed.jobs import ROOT, run_command
+from tests.distributed.warm import folder_of_python, framework_in
 from tests.docs.blocks import PAGES, blocks_of, commands_of, indented, shows
 from tests.docs.checked import BESIDE_PYTHON, ENVIRON, check
 
@@ -44,6 +45,7 @@ def test_the_page_runs(page, tmp_path, monkeypatch):
         pytest.skip(f"{page.name} needs {NEEDS[page.stem]}, which ended with TensorFlow 2.15")
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "page"}  # a page's blocks continue each other
+    environ = environment_of(page)
     for block in blocks_of(page):
         if block.file is not None:
             Path(block.file).write_text(block.text)
@@ -54,13 +56,21 @@ def test_the_page_runs(page, tmp_path, monkeypatch):
         elif block.language == "python":
             exec(compile(block.text, block.place, "exec"), namespace)  # noqa: S102
         elif block.language == "console":
-            run(block)
+            run(block, environ)
 
 
-def run(block):
+def environment_of(page):
+    """The environment of a page's commands, whose programs need not import the page's framework."""
+    programs = [block.text for block in blocks_of(page) if block.language == "python"]
+    framework = framework_in(*programs)
+    first = [] if framework is None else [folder_of_python(framework)]
+    return {**SHELL, "PATH": os.pathsep.join([*first, SHELL["PATH"]])}
+
+
+def run(block, environ):
     for command in commands_of(block):
         code, output = run_command(
-            ["bash", "-c", command.words], env=SHELL, cwd=Path.cwd(), timeout=240
+            ["bash", "-c", command.words], env=environ, cwd=Path.cwd(), timeout=240
         )
         assert code == 0, f"{block.place}: {command.words}\n{output}"
         assert shows(command.output, output), f"{block.place}: {command.words}\n{output}"
