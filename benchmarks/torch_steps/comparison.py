@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from benchmarks.ranks import run_on_ranks
 from benchmarks.rows import UNITS, Aim, Row, compare
 from benchmarks.sampling import Samples, slowest
-from benchmarks.torch_steps import memory
+from benchmarks.torch_steps import lightning, memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,6 +81,7 @@ def measure(effort: Effort) -> Iterator[Row]:
         # memory in the caches, says nothing of what wrapping it costs.
         [one] = _run(name, "popdist", 1, 4 * repetitions)
         yield from rows(name, one, two)
+        yield from lightning.rows(name, rounds, repetitions)
     for name in _NAMES[: effort.choose(full=len(_NAMES), quick=1)]:
         [one] = _run(name, "compiled", 1, 4 * repetitions)
         yield from compiled_rows(name, one, _run(name, "compiled", 2, repetitions * rounds))
