@@ -177,6 +177,7 @@ class _SoFar:
 
 
 _so_far = _SoFar()
+_adapters = _SoFar()
 
 
 def report_progress(
@@ -233,6 +234,23 @@ def record(*, loss: float | None = None, samples: int | None = None) -> None:
         samples: How many samples this instance has trained on in this step.
     """
     report_progress(loss=loss, samples=samples)
+
+
+def note_step(*, loss: float | None = None, samples: int | None = None) -> None:
+    """Tells poprun of a step that an adapter has done, unless the program reports its own progress.
+
+    Nothing is noted where a run is kept, because programs call `record` for that.
+    """
+    if _so_far.steps == 0:
+        _adapters.steps += 1
+        rate = _adapters.rate(samples)
+        tell_progress(phase="training", step=_adapters.steps, loss=loss, rate=rate)
+
+
+def note_compiling() -> None:
+    """Tells poprun that an adapter compiles, unless the program reports its own progress."""
+    if _so_far.steps == 0:
+        tell_progress(phase="compiling")
 
 
 def _keep(loss: float | None, samples: int | None) -> None:

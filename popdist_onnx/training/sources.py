@@ -47,6 +47,7 @@ class Layout:
         self.batch, self.accumulation, self.job = batch, accumulation, job
         self.shape = (accumulation, job.total_replicas, batch)
         self.size = accumulation * job.total_replicas * batch
+        self.own = accumulation * job.local_replicas * batch
 
     def chosen(self, samples: int, order: tuple[int, ...] | None) -> Iterator[Array]:
         """This instance's indices, update by update."""

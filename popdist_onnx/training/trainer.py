@@ -12,6 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from popdist import backend
+from popdist.metrics import note_compiling, note_step
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import write_model
@@ -184,6 +185,7 @@ class Trainer:
         self._updates = 0
         self.history = History()
         self.stop = False
+        note_compiling()
         proto, self._loss, classes = trainable(self._model, self._loss_kind)
         self._data = Data.of(proto, classes)
         self._samples = Data.of(self._model, None)
@@ -448,6 +450,7 @@ class Trainer:
                 self._set_rate(schedule(self._updates))
             self.session.run(PyStepIO(step, anchors))
             loss = float(anchors[self._loss].mean())
+            note_step(loss=loss, samples=self._layout.own)
             total, count = total + loss, count + 1
             for callback in callbacks:
                 callback.on_update_end(self, self._updates, loss)

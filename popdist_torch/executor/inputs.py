@@ -51,6 +51,11 @@ class Arguments:
         """The number of tensors."""
         return sum(isinstance(value, torch.Tensor) for value in self.values)
 
+    def rows(self) -> int | None:
+        """The number of samples, by the first tensor; None without one."""
+        tensors = (value for value in self.values if isinstance(value, torch.Tensor))
+        return next((len(value) for value in tensors if value.dim()), None)
+
     def micro_batch(self, part: int, batching: Batching) -> tuple[Any, Any]:
         """Positional and keyword arguments of one micro-batch; ``part`` is its index."""
         started = time.perf_counter()

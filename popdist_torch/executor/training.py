@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from popdist.metrics import note_compiling, note_step
 from popdist_torch import agreement, job
 from popdist_torch.data.equal_rows import EqualRows
 from popdist_torch.errors import GradientError, OptimizerError, OptionValueError
@@ -193,6 +194,7 @@ class TrainingExecutor(Executor):
         if link_of(self._user_model) not in (None, self._link):
             require_unwrapped(self._user_model)  # another executor has wrapped it meanwhile
         driven = self._driven()
+        note_compiling()
         super()._compile(args, kwargs)
         self._device_optimizer = driven
         self._follow()  # parameters may have been added since the module was wrapped
@@ -223,6 +225,7 @@ class TrainingExecutor(Executor):
             if self._rows is not None:
                 self._rows.look(arguments.values)
             training.run(arguments, outputs, self._facts(compiled, optimizer))
+            note_step(samples=arguments.rows())
             self._weights_changed = optimizer.loaded = False
         if first:
             self._follow()  # forward may have reached more modules, or made buffers

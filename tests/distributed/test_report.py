@@ -90,3 +90,45 @@ def test_a_browser_draws_it_and_hides_a_line_when_asked(page, tmp_path):
     loss = dom[dom.index('id="loss"') : dom.index('id="throughput"')]
     assert re.search(r'class="s s0"[^>]*style="display: none;"', loss)
     assert not re.search(r'class="s s1"[^>]*style="display: none;"', loss)
+
+
+ADAPTERS = """
+import numpy as np, torch
+import popdist, popdist.poptorch, popdist_onnx, popdist_torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+
+    def forward(self, x, labels):
+        out = self.layer(x)
+        return out, torch.nn.functional.cross_entropy(out, labels)
+
+torch.manual_seed(0)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+model = popdist_torch.trainingModel(net, popdist.poptorch.Options(), optimizer)
+for _ in range(3):
+    model(torch.ones(2, 4), torch.tensor([0, 1]))
+model = popdist_onnx.from_torch(torch.nn.Sequential(torch.nn.Linear(4, 3)), torch.ones(1, 4))
+data = np.ones((16, 4), np.float32), np.zeros(16, np.int64)
+trainer = popdist_onnx.train(model, *data, batch_size=4, epochs=2)
+if popdist.getInstanceIndex() == 0:
+    print(trainer.history.records[-1]["loss"])
+"""
+
+
+def test_adapters_report_their_steps_without_a_word_of_the_program(tmp_path):
+    result = tmp_path / "result.json"
+    code, output = run_command(
+        [*LAUNCHER, "-np", "2", f"--json={result}", sys.executable, "-c", ADAPTERS]
+    )
+    assert code == 0, output
+    instances = json.loads(result.read_text())["instances"]
+    # Three calls of PyTorch's model; two epochs of ONNX's, whose updates take eight samples.
+    assert [one["step"] for one in instances] == [3 + 2 * 2] * 2
+    assert [one["phase"] for one in instances] == ["training"] * 2
+    assert all(one["samples_per_second"] > 0 for one in instances)
+    # All samples are alike, so the epoch's mean lies around the last loss, which is the smallest.
+    assert all(0 < one["loss"] < float(output.splitlines()[-1]) for one in instances)
