@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -102,26 +103,109 @@ def correct_epoch_steps(corrected: Callable[[int], int]) -> None:
         setattr(handler, _MARK, True)
 
 
-def before_training(check: Callable[[Any], None]) -> None:
+def support_loss_scaling() -> None:
+    """Makes Keras scale losses under strategies that say they support it; safe to call again.
+
+    Keras 2 knows TensorFlow's own strategies alone. It needs one copy of each variable for each
+    replica, which mirrored strategies have. Keras 3 asks no strategy.
+    """
+    if keras_is_3():
+        return
+    module: Any = import_module("keras.src.mixed_precision.loss_scale_optimizer")
+    known = module.strategy_supports_loss_scaling
+
+    @functools.wraps(known)
+    def supports_loss_scaling() -> bool:
+        strategy = tf.distribute.get_strategy()
+        return bool(getattr(strategy, "supports_loss_scaling", False) or known())
+
+    if not hasattr(known, "__wrapped__"):
+        module.strategy_supports_loss_scaling = supports_loss_scaling
+
+
+def before_training(name: str, check: Callable[[Any], None]) -> None:
     """Makes Keras call a function with each model that is about to be trained; safe to call again.
 
     Args:
-        check: Called by ``fit`` and ``train_on_batch``; a later function replaces an earlier one.
+        name: A later function of the same name replaces an earlier one.
+        check: Called by ``fit`` and ``train_on_batch``.
     """
-    model: Any = tf.keras.Model
-    owner = next(one for one in model.__mro__ if "make_train_function" in vars(one))
+    owner = _owner("make_train_function")
     if not hasattr(owner, _CHECK):
         owner.make_train_function = _checked(owner.make_train_function)
-    setattr(owner, _CHECK, staticmethod(check))
+        setattr(owner, _CHECK, {})
+    getattr(owner, _CHECK)[name] = check
+
+
+def _owner(method: str) -> Any:
+    """The class of Keras' models that defines a method."""
+    model: Any = tf.keras.Model
+    return next(one for one in model.__mro__ if method in vars(one))
 
 
 def _checked(method: Callable[..., Any]) -> Any:
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        getattr(self, _CHECK)(self)
+        for check in getattr(self, _CHECK).values():
+            check(self)
         return method(self, *args, **kwargs)
 
     return wrapped
+
+
+def extend_models(methods: dict[str, Any], callbacks: Callable[[Any], list[Any]]) -> None:
+    """Gives Keras' models more methods, and ``fit`` more callbacks; safe to call again.
+
+    Args:
+        methods: Functions by their names.
+        callbacks: From a model to the callbacks that its next ``fit`` has beside the user's.
+    """
+    model: Any = tf.keras.Model
+    for name, method in methods.items():
+        setattr(model, name, method)
+    owner = _owner("fit")
+    if not hasattr(owner.fit, _MARK):
+        owner.fit = _with_callbacks(owner.fit, callbacks)
+        setattr(owner.fit, _MARK, True)
+
+
+def _with_callbacks(method: Callable[..., Any], callbacks: Callable[[Any], list[Any]]) -> Any:
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = callbacks(self)
+        if not found:
+            return method(self, *args, **kwargs)
+        call = signature.bind(self, *args, **kwargs)
+        given = call.arguments.get("callbacks")
+        held = getattr(given, "callbacks", given) or []
+        call.arguments["callbacks"] = [*found, *(held if isinstance(held, list) else [held])]
+        return method(*call.args, **call.kwargs)
+
+    return wrapped
+
+
+def tag_calls(attribute: str, tag: Callable[[], Any]) -> None:
+    """Makes Keras tag each call of a layer in a functional model; safe to call again.
+
+    Args:
+        attribute: The name of the tag on the call's node.
+        tag: The tag of a call that is made now; None for a call without one.
+    """
+    names = ("keras.src.ops.node", "Node") if keras_is_3() else ("keras.src.engine.node", "Node")
+    node: Any = getattr(import_module(names[0]), names[1])
+    if hasattr(node.__init__, _MARK):
+        return
+    made = node.__init__
+
+    @functools.wraps(made)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        setattr(self, attribute, tag())
+
+    setattr(wrapped, _MARK, True)
+    node.__init__ = wrapped
 
 
 def strategy_of(model: Any) -> Any:

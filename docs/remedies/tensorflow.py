@@ -42,6 +42,29 @@ REMEDIES = {
         "`IPUMultiWorkerStrategy` takes its workers from `TF_CONFIG`, which is not set.",
         "Start with `poprun --tf-config yes`, or set `TF_CONFIG` for each worker.",
     ),
+    "PD416": (
+        (
+            "A variable without aggregation is written in `strategy.run`, and the replicas write "
+            "different values: each keeps its own, and a read returns the instance's first one."
+        ),
+        (
+            "Create it with an `aggregation` (`tf.VariableAggregation.MEAN`, say), so that the "
+            "replicas' values become one; or with "
+            "`synchronization=tf.VariableSynchronization.ON_READ` where each replica is to keep "
+            "its own."
+        ),
+    ),
+    "PD417": (
+        (
+            "Several local replicas run in threads, which cannot meet inside of a loop, a branch "
+            "or a `tf.function` in the function given to `strategy.run`; an update of weights is "
+            "such a meeting."
+        ),
+        (
+            "Call `strategy.run` inside of the loop, use `ipu.loops.repeat`, or start as many "
+            "instances as replicas."
+        ),
+    ),
     "PD420": (
         "Estimators ended with TensorFlow 2.15.",
         (
@@ -70,6 +93,24 @@ REMEDIES = {
             "each other, or name a reduction that does not exist."
         ),
         "Follow the hint; the published arguments are in the API of `ipu.pipelining_ops`.",
+    ),
+    "PD425": (
+        (
+            "`set_pipelining_options`, `set_gradient_accumulation_options` or an assignment of "
+            "stages contradicts the model, the data or itself."
+        ),
+        (
+            "Give every layer a stage, number stages from 0 in the order of the data, and make "
+            "`steps_per_execution` and the steps of an epoch multiples of the micro-batches of an "
+            "update."
+        ),
+    ),
+    "PD426": (
+        "The published methods for gradient accumulation change optimizers of Keras 2.",
+        (
+            "With Keras 3, create the optimizer with `gradient_accumulation_steps`, or install the "
+            "default set of versions."
+        ),
     ),
     "PD433": (
         (

@@ -7,7 +7,7 @@ many in a compiled loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from popdist_tf.collectives.host import HostCollectives
+
+
+class Rows(Protocol):
+    """What gathers a row of every instance."""
+
+    def allgather(self, tensor: Any, name: str | None = None) -> Any:
+        """The instances' rows, in rank order."""
 
 
 _NAMED = 5
@@ -112,25 +119,40 @@ _ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # spreads positions over 64 bits
 
 
 def assert_equal_weights(
-    collectives: HostCollectives,
+    collectives: Rows,
     weights: Sequence[tuple[str, Any]],
     message: str,
     label: str | None = None,
 ) -> Any:
-    """A boolean scalar that is true, or fails with ``message`` when instances' weights differ.
+    """A boolean scalar that is true, or fails with ``message`` when weights differ.
 
-    Every instance must run it, with the same weights in the same order. The names of the weights
-    that differ follow the message. ``label`` pairs the instances' calls where their graphs may
-    differ; None pairs them by the order of the collectives in the graph.
+    Every instance must run it, with the same weights in the same order. The value of a weight may
+    be a list, one value for each local replica. The names of the weights that differ follow the
+    message. ``label`` pairs the instances' calls where their graphs may differ; None pairs them by
+    the order of the collectives in the graph.
     """
-    own = tf.stack([digest(value) for _, value in weights])
-    rows = collectives.allgather(own[tf.newaxis], label)
-    differ = tf.reduce_any(tf.not_equal(rows, rows[0]), axis=0)
-    names = tf.constant([name for name, _ in weights])
-    equal = tf.logical_not(tf.reduce_any(differ))
-    check = tf.debugging.Assert(equal, [message, tf.boolean_mask(names, differ)], 5)
+    names = different_weights(collectives, weights, label)
+    equal = tf.equal(tf.size(names), 0)
+    check = tf.debugging.Assert(equal, [message, names], 5)
     with tf.control_dependencies([] if check is None else [check]):
         return tf.identity(equal)
+
+
+def different_weights(
+    collectives: Rows, weights: Sequence[tuple[str, Any]], label: str | None = None
+) -> Any:
+    """The names of the weights that differ between instances or replicas, as a string vector."""
+    own: list[Any] = []
+    names: list[str] = []
+    first: list[int] = []
+    for name, value in weights:
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        first += [len(own)] * len(parts)
+        own += [digest(part) for part in parts]
+        names += [name] * len(parts)
+    rows = collectives.allgather(tf.stack(own)[tf.newaxis], label)
+    differ = tf.reduce_any(tf.not_equal(rows, tf.gather(rows[0], first)), axis=0)
+    return tf.unique(tf.boolean_mask(tf.constant(names), differ))[0]
 
 
 def digest(weight: Any) -> Any:

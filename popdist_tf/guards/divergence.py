@@ -7,28 +7,32 @@ a learning rate or another option of the optimizer that depends on the rank.
 All trainings are stopped by the same comparison: a number for each weight, that changes with any
 bit of it, compared over the workers once. They differ in where the comparison has its place. Under
 a strategy it is part of the first step itself, as a step may be one of many in a compiled loop
-(`StepGuard`). The wrapper of `popdist_tf.keras` makes it before the second update, as a model
-without an input shape gets the first worker's weights after its first step (`UpdateGuard`). An
-Estimator makes it in its session, between two steps (`CompareAfterFirstStep`).
+(`StepGuard`); in a graph of TensorFlow 1, the step's results depend on it. The wrapper of
+`popdist_tf.keras` makes it before the second update, as a model without an input shape gets the
+first worker's weights after its first step (`UpdateGuard`). An Estimator makes it in its session,
+between two steps (`CompareAfterFirstStep`).
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+from tensorflow.python.distribute.values import DistributedValues
 from tensorflow.python.eager import def_function
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from popdist_tf.collectives.agreement import assert_equal_weights, digest
+from popdist_tf.collectives.agreement import assert_equal_weights, different_weights, digest
 from popdist_tf.errors import AgreementError
 from popdist_tf.versions import variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from popdist_tf.collectives.agreement import Rows
     from popdist_tf.collectives.host import HostCollectives
 
 _NAMED = 5
@@ -38,30 +42,36 @@ class ComparedOnce:
     """Compares weights of all instances in the step of a certain number, inside of that step.
 
     Args:
-        collectives: The job's collectives.
+        collectives: What gathers the instances' rows.
         step: The number, from 1 on. It counts in this process, unlike an optimizer's own count
             after resuming: all instances get to the comparison together.
-        advice: What to do about weights that differ.
+        message: What to say of weights that differ; their names follow.
         label: By which the instances' comparisons find each other where their graphs may differ.
+        fails: Whether weights that differ end the training; otherwise the message is printed.
     """
 
     def __init__(
-        self, collectives: HostCollectives, step: int, advice: str, label: str | None = None
+        self,
+        collectives: Rows,
+        step: int,
+        message: str,
+        label: str | None = None,
+        *,
+        fails: bool = True,
     ) -> None:
         self._collectives = collectives
         self._step = step
         self._label = label
-        self._message = (
-            "[PD007] the instances hold different weights after the first step: each would train "
-            f"a model of its own. {advice} The weights that differ:"
-        )
+        self._message = message
+        self._fails = fails
         self._count: ResourceVariable | None = None
 
     def in_step(self, weights: Sequence[tuple[str, Any]]) -> None:
         """Counts a step that is being built or run, and compares in the right one.
 
         Args:
-            weights: Names and values, the same weights in the same order on every instance.
+            weights: Names and values, the same weights in the same order on every instance. The
+                value of a weight may be a list, one value for each local replica.
         """
         if self._count is None:
             with tf.init_scope(), tf.device("CPU:0"):
@@ -70,46 +80,102 @@ class ComparedOnce:
         number = self._count.assign_add(1)
         tf.cond(tf.equal(number, self._step), lambda: self._compare(weights), lambda: True)
 
+    def in_session(self, weights: Sequence[tuple[str, Any]]) -> Any:
+        """An operation that compares when a session runs it for the first time.
+
+        Args:
+            weights: As for `in_step`.
+        """
+        # A variable would need to be initialised, and would be in the program's checkpoints.
+        with tf.init_scope(), tf.device("CPU:0"):
+            compared = tf.queue.FIFOQueue(1, [tf.bool], name="popdist_weights_compared")
+
+        def compare() -> Any:
+            with tf.control_dependencies([self._compare(weights)]):
+                done = compared.enqueue(True)  # noqa: FBT003 - the element
+            with tf.control_dependencies([done]):
+                return tf.constant(value=True)
+
+        is_first = tf.equal(compared.size(), 0)
+        return tf.cond(is_first, compare, lambda: tf.constant(value=True))
+
     def _compare(self, weights: Sequence[tuple[str, Any]]) -> Any:
-        return assert_equal_weights(self._collectives, weights, self._message, self._label)
+        if self._fails:
+            return assert_equal_weights(self._collectives, weights, self._message, self._label)
+        names = different_weights(self._collectives, weights, self._label)
+
+        def say() -> Any:
+            said = tf.print(self._message, names, output_stream=sys.stderr)
+            with tf.control_dependencies([] if said is None else [said]):
+                return tf.constant(value=True)
+
+        return tf.cond(tf.equal(tf.size(names), 0), lambda: tf.constant(value=True), say)
+
+
+_DIFFERENT = (
+    "[PD007] the instances hold different weights after the first step: each would train a model "
+    "of its own. {} The weights that differ:"
+)
+_SAME_SETTINGS = _DIFFERENT.format(
+    "Give the optimizer the same settings (the learning rate, say) on all instances, and load "
+    "weights on all of them."
+)
+_WRITTEN_APART = (
+    "[PD416] each replica keeps a value of its own in variables that are not aggregated: a read "
+    "returns the first one of the instance, and instances may diverge by them. Give the variables "
+    "an aggregation (tf.VariableAggregation.MEAN, say), or synchronization ON_READ where they are "
+    "to differ. The variables:"
+)
 
 
 class StepGuard:
     """Compares, in the first step of a strategy that updates them, the weights that it updates.
 
     Args:
-        collectives: The job's collectives.
+        collectives: What gathers the instances' rows; None for an instance alone.
     """
 
-    _ADVICE = (
-        "Give the optimizer the same settings (the learning rate, say) on all instances, and load "
-        "weights on all of them."
-    )
-
-    def __init__(self, collectives: HostCollectives) -> None:
+    def __init__(self, collectives: Rows | None) -> None:
         self._collectives = collectives
         self._updated: dict[str, Any] | None = None  # inside of a step
-        self._steps: dict[tuple[str, ...], ComparedOnce] = {}
+        self._reduces = False
+        self._first_update = 1
+        self._unseen: dict[str, Any] = {}  # by a step that a session will run
+        self._steps: dict[tuple[str, ...], list[ComparedOnce]] = {}
         # TensorFlow builds a function once, and what it updates is seen then alone.
         self._known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
-    def note(self, variable: Any) -> None:
+    def note(self, variable: Any, *, by_each_replica: bool = False) -> None:
         """Takes notice of an update.
 
         Args:
             variable: A variable of the strategy.
+            by_each_replica: Whether each replica updates its own component, by its own value.
         """
-        if self._updated is not None and getattr(variable, "trainable", False):
+        is_seen = by_each_replica or getattr(variable, "trainable", False)
+        if self._updated is not None and is_seen:
             # Names of variables are not unique, and variables cannot be compared.
             self._updated[variable.values[0]._unique_id] = variable
 
+    def note_accumulation(self, steps: int) -> None:
+        """Takes notice of weights that are updated after so many steps only."""
+        self._first_update = max(self._first_update, steps)
+
+    def note_reduction(self) -> None:
+        """Takes notice of gradients that the step reduces by itself."""
+        self._reduces = True
+
     @contextmanager
-    def step(self, function: Any) -> Iterator[None]:
+    def step(self, function: Any, *, compares: bool = True) -> Iterator[None]:
         """Surrounds the code that builds, or runs, a step on all replicas.
 
         Args:
             function: What the replicas are given to run.
+            compares: Whether the strategy reduces the step's updates.
         """
+        if self._collectives is None:
+            yield
+            return
         updated: dict[str, Any] = {}
         outer, self._updated = self._updated, updated
         try:
@@ -118,18 +184,89 @@ class StepGuard:
             self._updated = outer
         if isinstance(function, def_function.Function):
             updated = self._known.setdefault(function, updated) or updated
-        if updated and _runs_by_itself():
-            self._after_step(updated)
+        if outer is not None:  # a step inside of a step, which may be a branch that is not taken
+            outer.update(updated)
+        elif updated and (compares or self._reduces):
+            if _runs_by_itself():
+                self._after_step(updated)
+            else:
+                self._unseen.update(updated)
 
     def _after_step(self, updated: dict[str, Any]) -> None:
         key = tuple(updated)
         is_new = key not in self._steps
         if is_new:
-            label = f"popdist_weights_{len(self._steps)}"
-            self._steps[key] = ComparedOnce(self._collectives, 1, self._ADVICE, label)
+            self._steps[key] = self._comparisons(f"popdist_weights_{len(self._steps)}")
         # An eager step of weights that were compared needs no more counting.
-        if is_new or not tf.executing_eagerly():
-            self._steps[key].in_step([(one.name, one.values[0]) for one in updated.values()])
+        if is_new or self._first_update > 1 or not tf.executing_eagerly():
+            for comparison, weights in zip(self._steps[key], _parted(updated), strict=True):
+                if weights:
+                    comparison.in_step(weights)
+
+    def in_session(self, build: Callable[[], Any]) -> Any:
+        """Builds a step in a graph of TensorFlow 1, where only what results need is run.
+
+        Args:
+            build: Builds the step, and returns its results.
+
+        Returns:
+            The results, which exist only when the weights have been compared.
+        """
+        self._unseen.clear()
+        results = build()
+        updated, self._unseen = self._unseen, {}
+        flat = _components(results)
+        if not updated or not flat:
+            return results
+        with tf.control_dependencies(flat):
+            compared = [
+                comparison.in_session(weights)
+                for comparison, weights in zip(self._comparisons(), _parted(updated), strict=True)
+                if weights
+            ]
+        return _after(compared, results)
+
+    def _comparisons(self, label: str | None = None) -> list[ComparedOnce]:
+        """The comparison of trained weights, and that of other variables that replicas write."""
+        assert self._collectives is not None  # noqa: S101 - nothing is noted without
+        apart = None if label is None else f"{label}_apart"
+        return [
+            ComparedOnce(self._collectives, self._first_update, _SAME_SETTINGS, label),
+            ComparedOnce(self._collectives, 1, _WRITTEN_APART, apart, fails=False),
+        ]
+
+
+def _parted(updated: dict[str, Any]) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    parts: tuple[list[tuple[str, Any]], list[tuple[str, Any]]] = ([], [])
+    for one in updated.values():
+        parts[0 if one.trainable else 1].append((one.name, list(one.values)))
+    return parts
+
+
+def _components(results: Any) -> list[Any]:
+    """The tensors and operations of a structure with values for each replica."""
+    held = [getattr(one, "values", (one,)) for one in tf.nest.flatten(results)]
+    return [one for values in held for one in values if _is_of_graph(one)]
+
+
+def _after(operations: list[Any], results: Any) -> Any:
+    """The same results, which exist only when operations have run."""
+
+    def after(one: Any) -> Any:
+        if isinstance(one, tf.Operation):
+            return tf.group(one, *operations)
+        if _is_of_graph(one):
+            with tf.control_dependencies(operations):
+                return tf.identity(one)
+        if isinstance(one, DistributedValues) and any(map(_is_of_graph, one.values)):
+            return type(one)(tuple(map(after, one.values)))
+        return one
+
+    return tf.nest.map_structure(after, results)
+
+
+def _is_of_graph(one: Any) -> bool:
+    return isinstance(one, (tf.Operation, tf.Tensor))
 
 
 def _runs_by_itself() -> bool:
@@ -151,7 +288,7 @@ class UpdateGuard:
     )
 
     def __init__(self, collectives: HostCollectives) -> None:
-        self._compared = ComparedOnce(collectives, 2, self._ADVICE)
+        self._compared = ComparedOnce(collectives, 2, _DIFFERENT.format(self._ADVICE))
 
     def before_update(self, variables: Sequence[Any]) -> None:
         """Surveys an update that is about to be made.

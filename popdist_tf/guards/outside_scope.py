@@ -41,7 +41,7 @@ def refuse_training_outside(strategy: str, instances: int) -> None:
                 "instance is to train a model of its own, use the scope of an IPUStrategy",
             )
 
-    before_training(check)
+    before_training("scope", check)
 
 
 def _refuse_unreduced(model: Any) -> None:

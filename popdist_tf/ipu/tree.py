@@ -346,7 +346,16 @@ MODULES: dict[str, Published] = {
     **_OPTIMIZERS,
     **{f"optimizers.{name}": module for name, module in _OPTIMIZERS.items()},
     # Keras.
-    "keras": _module("The published layers."),
+    "keras": _module("Models in pipeline stages.", _names("keras.pipelining", "PipelineStage")),
+    "keras.extensions": _module(
+        "The stages of models' layers.",
+        _names(
+            "keras.pipelining",
+            "",
+            FunctionalLayerPipelineStageAssignment="PipelineStageAssignment",
+            ModelLayerPipelineStageAssignment="PipelineStageAssignment",
+        ),
+    ),
     "keras.layers": _module("Layers under their published names.", _KERAS_LAYERS),
     "keras.losses": _module("Losses as layers.", _names("keras.layers", "CTCLoss")),
     "keras.optimizers": _module(

@@ -155,6 +155,9 @@ def accumulate(
         # `==` compares objects in TensorFlow 1.
         is_last = tf.equal((index + 1) % accumulator.count, 0)
     replica = tf.distribute.get_replica_context()
+    guard = getattr(replica.strategy.extended, "guard", None)
+    if guard is not None:
+        guard.note_accumulation(accumulator.count)
     one = _Update(accumulator, grads_and_vars, apply)
     return tf.group(replica.merge_call(update, args=(is_last, one)))
 

@@ -78,6 +78,9 @@ class CrossReplicaOptimizer(IpuOptimizer):
         self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: Any = None
     ) -> Any:
         """The operation that averages the gradients and updates the variables."""
+        guard = getattr(tf.distribute.get_strategy().extended, "guard", None)
+        if guard is not None:
+            guard.note_reduction()
         averaged = [
             (None if gradient is None else cross_replica_mean(gradient), variable)
             for gradient, variable in grads_and_vars

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 
 from popdist_tf.errors import StrategyError
+from popdist_tf.versions import support_loss_scaling
 
 
 def refuse_tf_config(strategy: str) -> None:
@@ -44,6 +46,32 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
     """
 
     _collective_key_base = 0  # published; TensorFlow's mirrored strategies read it
+
+    def __init__(self, extended: Any) -> None:
+        support_loss_scaling()
+        super().__init__(extended)
+
+    @property
+    def supports_loss_scaling(self) -> bool:
+        """Whether optimizers may scale losses under this strategy: always true."""
+        return True
+
+    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        """Runs a function on every replica.
+
+        Args:
+            fn: The function.
+            args: Its arguments; of a value for each replica, each replica gets its own.
+            kwargs: Its keyword arguments, likewise.
+            options: TensorFlow's `tf.distribute.RunOptions`.
+
+        Returns:
+            What the replicas return, merged.
+        """
+        build = functools.partial(super().run, fn, args, kwargs, options)
+        if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
+            return build()
+        return self.extended.guard.in_session(build)
 
     def experimental_run_v2(self, fn: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs a function on every replica, as `run` does; the name is TensorFlow 1's."""

@@ -84,6 +84,14 @@ class HostCrossDeviceOps(cross_device_ops.CrossDeviceOps):  # type: ignore[misc]
             own = tf.concat(per_replica_value.values, axis)
         return self.broadcast(self.gather_over_instances(own, axis), destinations)
 
+    def from_first_instance(self, value: Any) -> Any:
+        """The first instance's value, on every instance; rows of slices may differ in number."""
+        if not isinstance(value, tf.IndexedSlices):
+            return self._collectives.broadcast(value)
+        if self._collectives.rank:
+            value = tf.IndexedSlices(value.values[:0], value.indices[:0], value.dense_shape)
+        return self._reduce_slices(value)
+
     def gather_over_instances(self, value: Any, axis: int) -> Any:
         """Concatenates the instances' values along an axis, in rank order.
 

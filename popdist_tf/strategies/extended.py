@@ -8,7 +8,7 @@ values, without an error, wherever ours are not called.
 from __future__ import annotations
 
 import weakref
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from tensorflow.python.distribute import (
 from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
+from popdist_tf.errors import StrategyError
 from popdist_tf.guards.divergence import StepGuard
 from popdist_tf.guards.uneven_data import with_agreed_end
 from popdist_tf.state_updates import StateUpdates
@@ -32,6 +33,7 @@ from popdist_tf.strategies.cross_device import (
     is_mirrored,
     is_per_replica,
 )
+from popdist_tf.strategies.one_replica import call_only_replica, destinations_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,6 +79,18 @@ def _with_state_updates(fn: Callable[..., Any]) -> Callable[..., Any]:
     return replica
 
 
+def _meeting_in_loop(replicas: int) -> StrategyError:
+    return StrategyError(
+        "PD417",
+        "the local replicas of this instance cannot reduce inside of a loop, branch or tf.function "
+        "that stands in the function given to strategy.run",
+        value=f"{replicas} local replicas",
+        accepted="loops and tf.function around strategy.run, or one replica for each instance",
+        hint="call strategy.run inside of the loop, use ipu.loops.repeat, or start the job with as "
+        "many instances as replicas (poprun --num-instances)",
+    )
+
+
 def _times(value: Any, count: int) -> Any:
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(_times(value.values, count), value.indices, value.dense_shape)
@@ -109,7 +123,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         self._reduce_on_device = reduce_on_device
         self._has_run = False
         self._data_sets = 0
-        self._guard = StepGuard(collectives)
+        self.guard = StepGuard(None if collectives.horovod is None else collectives)
         self._weights: list[tuple[str, weakref.ref[Any]]] = []
         self._host_ops = HostCrossDeviceOps(collectives)
         super().__init__(strategy, devices=list(devices), cross_device_ops=self._host_ops)
@@ -221,13 +235,24 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
             # Once: a later call may be a retrace on one instance alone.
             self._has_run = True
             agree(self._collectives, "the first step")
-        compares = self._reduce_on_device and self._collectives.horovod is not None
-        with self._guard.step(fn) if compares else nullcontext(), device_code():
-            return super()._call_for_each_replica(_with_state_updates(fn), args, kwargs)
+        with self.guard.step(fn, compares=self._reduce_on_device), device_code():
+            fn = _with_state_updates(fn)
+            if len(self._devices) == 1:
+                return call_only_replica(self, fn, args, kwargs)
+            try:
+                return super()._call_for_each_replica(fn, args, kwargs)
+            except RuntimeError as error:
+                if "`merge_call` called while defining" in str(error):
+                    raise _meeting_in_loop(len(self._devices)) from error
+                raise
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
-        self._guard.note(var)
+        self.guard.note(var)
         return super()._update(var, fn, args, kwargs, group)
+
+    def note_own_update(self, variable: Any) -> None:
+        """Takes notice of a variable that each replica updates by a value of its own."""
+        self.guard.note(variable, by_each_replica=True)
 
     # Reducing.
 
@@ -241,6 +266,18 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
             return value
         return self._reduce_nest(reduce_op, value, destinations, options)
 
+    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        # Integers of the program's text, such as the 1 that counts steps, are alike everywhere.
+        if not isinstance(tensor, int):
+            if not isinstance(tensor, tf.IndexedSlices):
+                tensor = tf.convert_to_tensor(tensor, getattr(destinations, "dtype", None))
+            tensor = self.from_first_replica(tensor)
+        return super()._broadcast_to(tensor, destinations)
+
+    def from_first_replica(self, value: Any) -> Any:
+        """The value of the job's first replica, from the value of each instance's first one."""
+        return self._host_ops.from_first_instance(value)
+
     def reduce_over_replicas(self, reduce_op: Any, value: Any) -> Any:
         """Reduces a value of device code on request, also where ``reduce_on_device`` is off."""
         return self._reduce_nest(reduce_op, value, value, None)
@@ -250,6 +287,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         return self._gather_to_implementation(value, value, 0, None)
 
     def _reduce_nest(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        destinations = destinations_in(self, destinations)
         if is_mirrored(value) and reduce_op == tf.distribute.ReduceOp.MEAN:
             return value
 
@@ -281,6 +319,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any
     ) -> Any:
+        destinations = destinations_in(self, destinations)
         if is_per_replica(value):
             return self._host_ops._gather(value, destinations, axis, options)
         value = tf.convert_to_tensor(value)

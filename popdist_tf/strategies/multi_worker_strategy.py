@@ -11,6 +11,7 @@ from tensorflow.python.distribute import collective_util
 
 import popdist
 from popdist_tf.errors import StrategyError
+from popdist_tf.guards.divergence import StepGuard
 from popdist_tf.guards.outside_scope import refuse_training_outside
 from popdist_tf.strategies import variables
 from popdist_tf.strategies.cluster import HostStrategy
@@ -95,13 +96,46 @@ class MultiWorkerExtended(collective.CollectiveAllReduceExtended):  # type: igno
                 implementation=collective_util.CommunicationImplementation.RING
             ),
         )
+        self.guard = StepGuard(self if self._num_workers > 1 else None)
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         host = f"{self._worker_device}/device:CPU:0" if self._variables_on_host else None
         return variables.create_variable(self, host, next_creator, kwargs)
 
+    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        # Integers of the program's text, such as the 1 that counts steps, are alike everywhere.
+        if not isinstance(tensor, int):
+            tensor = tf.convert_to_tensor(tensor, getattr(destinations, "dtype", None))
+            tensor = self.from_first_replica(tensor)
+        return super()._broadcast_to(tensor, destinations)
+
+    def from_first_replica(self, value: Any) -> Any:
+        """The chief's value, from the value of each worker."""
+        # A sum with zeros is the value itself, in every dtype that has a sum.
+        dtype = value.dtype
+        value = tf.cast(value, tf.int32) if dtype == tf.bool else value
+        own = value if self._id_in_cluster == 0 else tf.zeros_like(value)
+        return tf.cast(self._summed(own), dtype)
+
+    def allgather(self, tensor: Any, name: str | None = None) -> Any:
+        """The workers' rows, in the order of the workers; ``name`` is not needed to pair them."""
+        del name
+        place = tf.one_hot([self._id_in_cluster], self._num_workers, axis=0, dtype=tensor.dtype)
+        return self._summed(place * tensor)
+
+    def _summed(self, tensor: Any) -> Any:
+        return self._reduce_to(tf.distribute.ReduceOp.SUM, tensor, self._worker_device, None)
+
+    def note_own_update(self, variable: Any) -> None:
+        """Takes notice of a variable that each replica updates by a value of its own."""
+        self.guard.note(variable, by_each_replica=True)
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        self.guard.note(var)
+        return super()._update(var, fn, args, kwargs, group)
+
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        with device_code():
+        with self.guard.step(fn), device_code():
             return super()._call_for_each_replica(fn, args, kwargs)
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:

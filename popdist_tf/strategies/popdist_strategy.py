@@ -15,6 +15,7 @@ import popdist
 from popdist_tf.collectives.host import HostCollectives
 from popdist_tf.collectives.instances import initialised_collectives, job_collectives
 from popdist_tf.guards.outside_scope import refuse_training_outside
+from popdist_tf.keras.pipelining import extend_keras
 from popdist_tf.strategies.cluster import HostStrategy, refuse_tf_config
 from popdist_tf.strategies.devices import replica_devices
 from popdist_tf.strategies.extended import HorovodExtended
@@ -49,8 +50,9 @@ class PopDistStrategy(HostStrategy):
         ipu_device: Accepted as published; the replicas run on this instance's own devices.
         add_ipu_cross_replica_reductions: Whether reductions in device code are carried out.
         enable_dataset_iterators: Accepted as published, without effect on a host.
-        enable_keras_extensions: Whether Keras counts the steps of an epoch per instance where an
-            instance runs several replicas.
+        enable_keras_extensions: Whether models have the published methods (gradient accumulation,
+            pipelining), and Keras counts the steps of an epoch per instance where an instance runs
+            several replicas.
 
     Raises:
         StrategyError: ``TF_CONFIG`` describes another cluster.
@@ -68,8 +70,10 @@ class PopDistStrategy(HostStrategy):
         devices = replica_devices(popdist.getNumLocalReplicas())
         if popdist.getNumInstances() > 1:
             refuse_tf_config(type(self).__name__)
-        if enable_keras_extensions and len(devices) > 1:
-            count_replica_steps()
+        if enable_keras_extensions:
+            extend_keras()
+            if len(devices) > 1:
+                count_replica_steps()
         self.ipu_device = ipu_device
         collectives = job_collectives()
         refuse_training_outside(type(self).__name__, collectives.size)
@@ -93,11 +97,6 @@ class PopDistStrategy(HostStrategy):
         collectives = self.extended.collectives
         distribution.process_count, distribution.process_index = collectives.size, collectives.rank
         return config
-
-    @property
-    def supports_loss_scaling(self) -> bool:
-        """Whether optimizers may scale losses under this strategy: always true."""
-        return True
 
 
 class IPUHorovodStrategy(HostStrategy):
@@ -136,7 +135,8 @@ class IPUStrategy(HostStrategy):
     Args:
         ipu_device: Accepted as published.
         enable_dataset_iterators: Accepted as published, without effect on a host.
-        enable_keras_extensions: Accepted as published, without effect on a host.
+        enable_keras_extensions: Whether models have the published methods (gradient accumulation,
+            pipelining).
     """
 
     def __init__(
@@ -145,7 +145,9 @@ class IPUStrategy(HostStrategy):
         enable_dataset_iterators: bool = True,
         enable_keras_extensions: bool = True,
     ) -> None:
-        del enable_dataset_iterators, enable_keras_extensions
+        del enable_dataset_iterators
+        if enable_keras_extensions:
+            extend_keras()
         if popdist.getNumInstances() > 1:
             warnings.warn(
                 f"IPUStrategy keeps its variables to itself, and this job has "
@@ -155,8 +157,3 @@ class IPUStrategy(HostStrategy):
             )
         self.ipu_device = ipu_device
         super().__init__(HorovodExtended(self, HostCollectives(None, 1, 0), replica_devices(1)))
-
-    @property
-    def supports_loss_scaling(self) -> bool:
-        """Whether optimizers may scale losses under this strategy: always true."""
-        return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_utils, values
+from tensorflow.python.distribute import distribute_lib, distribute_utils, values, values_util
 from tensorflow.python.trackable import base as trackable
 
 if TYPE_CHECKING:
@@ -19,9 +19,26 @@ class IPUDistributedVariable(values.DistributedVariable):  # type: ignore[misc]
 class IPUMirroredVariable(values.MirroredVariable):  # type: ignore[misc]
     """A variable that is kept equal on all replicas of all instances (ON_WRITE)."""
 
+    def _update_replica(self, update_fn: Any, value: Any, **kwargs: Any) -> Any:
+        if self.aggregation == tf.VariableAggregation.NONE:
+            # Each replica writes its own value, which may differ from the others'.
+            self.distribute_strategy.extended.note_own_update(self)
+        return super()._update_replica(update_fn, value, **kwargs)
+
 
 class IPUSyncOnReadVariable(values.SyncOnReadVariable):  # type: ignore[misc]
     """A variable that each replica writes alone, reduced over all replicas when read (ON_READ)."""
+
+    def value(self) -> Any:
+        """The replica's own value; the reduced one outside of replicas."""
+        if _reads_first_replica(self):
+            return self._get_cross_replica()
+        return super().value()
+
+    def _get_cross_replica(self) -> Any:
+        if self.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
+            return _of_first_replica(self)
+        return super()._get_cross_replica()
 
 
 class IPUOnWritePolicy(values.OnWritePolicy):  # type: ignore[misc]
@@ -30,6 +47,33 @@ class IPUOnWritePolicy(values.OnWritePolicy):  # type: ignore[misc]
 
 class IPUOnReadPolicy(values.OnReadPolicy):  # type: ignore[misc]
     """The policy of variables that are reduced when read."""
+
+    def value(self, var: Any) -> Any:
+        """The replica's own value; the reduced one outside of replicas."""
+        return self._get_cross_replica(var) if _reads_first_replica(var) else super().value(var)
+
+    def _get_cross_replica(self, var: Any) -> Any:
+        if var.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
+            return _of_first_replica(var)
+        return super()._get_cross_replica(var)
+
+
+# TensorFlow reads such a variable from the first replica of each process, which are different ones.
+
+
+def _reads_first_replica(variable: Any) -> bool:
+    if variable.aggregation != tf.VariableAggregation.ONLY_FIRST_REPLICA:
+        return False
+    if values_util.is_saving_non_distributed() or values_util.in_replica_update_context():
+        return False
+    with distribute_lib.enter_or_assert_strategy(variable.distribute_strategy):
+        return bool(distribute_lib.in_cross_replica_context())
+
+
+def _of_first_replica(variable: Any) -> Any:
+    strategy = variable.distribute_strategy
+    with distribute_lib.enter_or_assert_strategy(strategy):
+        return strategy.extended.from_first_replica(variable.values[0].read_value())
 
 
 def _by_synchronization(mapping: dict[Any, Any], ours: dict[str, Any]) -> dict[Any, Any]:

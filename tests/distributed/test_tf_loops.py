@@ -83,7 +83,39 @@ def loop():
                 assert found.shape == ((STEPS, local) if local > 1 else (STEPS,))
                 answers["losses"].append(found.reshape(STEPS, local)[:, 0])
             values = session.run({v.name: v.read_value() for v in tf.global_variables()})
-    return {**{k: np.asarray(v) for k, v in answers.items()}, **values}
+    apart = diverging(popdist_strategy, instance) if instances > 1 else ""
+    return {**{k: np.asarray(v) for k, v in answers.items()}, **values, "apart": apart}
+
+
+def diverging(popdist_strategy, instance):
+    """How a loop ends whose instances learn at different rates."""
+    import tensorflow.compat.v1 as tf
+
+    from popdist_tf import ipu
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        strategy = popdist_strategy.PopDistStrategy(add_ipu_cross_replica_reductions=False)
+        with strategy.scope():
+            rate = 0.1 * (1 + instance)
+            optimizer = ipu.optimizers.CrossReplicaOptimizer(
+                tf.train.GradientDescentOptimizer(rate)
+            )
+
+            def body(total):
+                weight = tf.get_variable("weight", [2], initializer=tf.ones_initializer())
+                loss = tf.reduce_sum(weight * weight)
+                return total + loss, optimizer.minimize(loss)
+
+            def device_code():
+                return ipu.ipu_compiler.compile(lambda: ipu.loops.repeat(2, body, [0.0]))
+
+            (total,) = strategy.experimental_run_v2(device_code)
+            session.run(tf.global_variables_initializer())
+            try:
+                session.run(strategy.experimental_local_results(total)[0])
+            except tf.errors.InvalidArgumentError as error:
+                return str(error)
+    return ""
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +132,10 @@ def test_a_compiled_loop_trains_like_one_process_on_the_global_batch(
     ranks = run_job(loop, instances=instances, replicas=replicas)
     assert ranks[0]["losses"].shape == (CALLS, STEPS)
     np.testing.assert_array_equal(ranks[0]["last"], ranks[0]["losses"][:, -1])
+    assert all("[PD007] the instances hold" in one.pop("apart") for one in ranks) or instances == 1
     for name, expected in global_batch.items():
+        if name == "apart":
+            continue
         for rank in ranks:
             np.testing.assert_array_equal(rank[name], ranks[0][name])
         np.testing.assert_allclose(ranks[0][name], expected, rtol=2e-5, atol=2e-6)

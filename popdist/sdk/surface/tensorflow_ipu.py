@@ -562,6 +562,10 @@ SURFACE = surface(
     ),
     # Keras.
     works(
+        "keras.PipelineStage",
+        "keras.extensions",
+        "keras.extensions.FunctionalLayerPipelineStageAssignment",
+        "keras.extensions.ModelLayerPipelineStageAssignment",
         "keras.layers.Dropout",
         "keras.layers.Embedding",
         "keras.layers.GRU",
@@ -585,10 +589,8 @@ SURFACE = surface(
         "keras.Model",
         "keras.PipelineModel",
         "keras.PipelineSequential",
-        "keras.PipelineStage",
         "keras.ReplicatedModel",
         "keras.Sequential",
-        "keras.extensions",
         "keras.pipeline",
         "keras.models",
         instead="tf.keras.Model or tf.keras.Sequential, created in strategy.scope()",

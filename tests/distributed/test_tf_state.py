@@ -1,0 +1,356 @@
+"""What a training keeps between steps, on two instances with two replicas each.
+
+Every expectation is what TensorFlow's own `MirroredStrategy` computes in one process, from the same
+program with as many replicas.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tests.distributed.jobs import run_job
+
+REPLICAS = 4
+STEPS = 3
+ROWS = 4
+AGGREGATIONS = ["NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA"]
+
+
+def number():
+    """This replica's number among all, in a graph."""
+    import tensorflow as tf
+
+    replica = tf.distribute.get_replica_context()
+    return tf.cast(replica.replica_id_in_sync_group, tf.int32)
+
+
+def samples():
+    """Rows of all replicas: shape (steps, replicas, rows, 3), and a label for each."""
+    rng = np.random.default_rng(21)
+    features = rng.normal(size=(STEPS, REPLICAS, ROWS, 3)).astype(np.float32)
+    return features, rng.integers(0, 2, size=(STEPS, REPLICAS, ROWS))
+
+
+def words(call):
+    """The value of a call, or the kind of its error."""
+    try:
+        return np.asarray(call(), np.float64).tolist()
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        return type(error).__name__
+
+
+def variables(strategy):
+    """Every kind of variable, after each kind of update by every replica."""
+    import tensorflow as tf
+
+    answers = {}
+    for kept in ("AUTO", "ON_READ"):
+        for aggregation in AGGREGATIONS:
+            for update in ("assign", "assign_add"):
+                with strategy.scope():
+                    variable = tf.Variable(
+                        10.0,
+                        trainable=False,
+                        synchronization=tf.VariableSynchronization[kept],
+                        aggregation=tf.VariableAggregation[aggregation],
+                    )
+
+                @tf.function
+                def step(variable=variable, update=update):
+                    value = tf.cast(2 ** number(), tf.float32)
+                    getattr(variable, update)(value)
+
+                case = f"{kept} {aggregation} {update}"
+                try:
+                    strategy.run(step)
+                except (ValueError, RuntimeError) as error:
+                    answers[case] = type(error).__name__
+                    continue
+                answers[case] = words(variable.read_value)
+                if update == "assign_add":
+                    answers[f"{case} in a function"] = words(
+                        tf.function(lambda v=variable: v + 0.0)
+                    )
+    return answers
+
+
+def optimizers():
+    """Optimizers with what they count, clip, average and scale."""
+    import tensorflow as tf
+
+    keras = tf.keras.optimizers
+    decayed = keras.schedules.ExponentialDecay(0.5, decay_steps=1, decay_rate=0.5)
+    found = {
+        "clipped": keras.Adam(decayed, global_clipnorm=0.05),
+        "averaged": keras.AdamW(0.1, 0.1, use_ema=True, ema_momentum=0.5, clipvalue=0.01),
+    }
+    if not hasattr(keras.Optimizer, "apply"):
+        inner = keras.SGD(0.1, momentum=0.9, clipnorm=0.02)
+        found["scaled"] = tf.keras.mixed_precision.LossScaleOptimizer(
+            inner, initial_scale=4.0, dynamic_growth_steps=2
+        )
+    return found
+
+
+def trainings(strategy):
+    """Weights, slots and metrics of a small model with every optimizer, and a table's."""
+    with strategy.scope():
+        cases = optimizers()
+    answers = {}
+    for case, optimizer in cases.items():
+        found = training(strategy, optimizer, scales=case == "scaled")
+        answers |= {f"{case} {name}": one for name, one in found.items()}
+    return answers
+
+
+def model_and_metrics():
+    import tensorflow as tf
+
+    tf.keras.utils.set_random_seed(5)
+    table = tf.keras.layers.Embedding(5, 3)
+    model = tf.keras.Sequential(
+        [
+            tf.keras.layers.Dense(4, activation="tanh", kernel_regularizer="l2"),
+            tf.keras.layers.BatchNormalization(momentum=0.5),
+            tf.keras.layers.Dense(2),
+        ]
+    )
+    model.build((None, 3))
+    table.build(None)
+    metrics = [
+        tf.keras.metrics.Mean(),
+        tf.keras.metrics.SparseCategoricalAccuracy(),
+        tf.keras.metrics.AUC(num_thresholds=5),
+    ]
+    return model, table, metrics
+
+
+def training(strategy, optimizer, *, scales):
+    """What a training keeps; where it scales, one replica's gradients overflow in a step."""
+    import tensorflow as tf
+
+    features, labels = map(tf.constant, samples())
+    with strategy.scope():
+        model, table, metrics = model_and_metrics()
+
+    def replica(step):
+        own = number()
+        x, y = features[step][own], labels[step][own]
+        rows = tf.range(own + 1)  # another number of rows for each replica
+        with tf.GradientTape() as tape:
+            logits = model(x, training=True) * (1.0 + tf.reduce_sum(table(rows)))
+            loss = tf.keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+            metrics[0].update_state(loss)
+            loss = tf.nn.compute_average_loss(loss, global_batch_size=ROWS * REPLICAS)
+            loss += tf.nn.scale_regularization_loss(tf.add_n(model.losses))
+            if scales:
+                # The second step updates no replica.
+                loss *= tf.where((step == 1) & (own == 2), float("inf"), 1.0)
+                loss = optimizer.get_scaled_loss(loss)
+        weights = [*model.trainable_variables, *table.trainable_variables]
+        gradients = tape.gradient(loss, weights)
+        if scales:
+            gradients = optimizer.get_unscaled_gradients(gradients)
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        metrics[1].update_state(y, logits)
+        metrics[2].update_state(tf.one_hot(y, 2), tf.nn.softmax(logits))
+
+    run = tf.function(lambda step: strategy.run(replica, args=(step,)))
+    for step in range(STEPS):
+        run(tf.constant(step))
+    kept = optimizer.variables
+    kept = [*model.variables, *table.variables, *(kept() if callable(kept) else kept)]
+    answers = {f"{i} {one.name}": np.asarray(one.numpy()) for i, one in enumerate(kept)}
+    answers["metrics"] = np.asarray([one.result().numpy() for one in metrics])
+    if scales:
+        answers["loss scale"] = np.asarray(optimizer.loss_scale.numpy())
+    for one in metrics:
+        one.reset_state()
+    answers["metrics at first"] = np.asarray([one.result().numpy() for one in metrics])
+    return answers
+
+
+def step_of(strategy):
+    """A step that updates a weight from rows of its own, and what the step keeps."""
+    import tensorflow as tf
+
+    features, labels = map(tf.constant, samples())
+    rows = ROWS * strategy.num_replicas_in_sync
+    with strategy.scope():
+        weight = tf.Variable(tf.ones([3, 2]))
+        optimizer = tf.keras.optimizers.Adam(0.1)
+        optimizer.build([weight])
+        total = tf.Variable(
+            0.0,
+            trainable=False,
+            aggregation=tf.VariableAggregation.SUM,
+            synchronization=tf.VariableSynchronization.ON_READ,
+        )
+
+    def update(step):
+        own = number()
+        with tf.GradientTape() as tape:
+            loss = tf.keras.losses.sparse_categorical_crossentropy(
+                labels[step][own], features[step][own] @ weight, from_logits=True
+            )
+            loss = tf.nn.compute_average_loss(loss, global_batch_size=rows)
+        optimizer.apply_gradients(zip(tape.gradient(loss, [weight]), [weight], strict=True))
+        total.assign_add(loss)
+
+    return update, {"weight": weight, "loss": total, "steps": optimizer.iterations}
+
+
+def loops(strategy):
+    """Loops inside of the step and around it, with an update in each iteration."""
+    import tensorflow as tf
+
+    def looped(update, elements):
+        for step in elements():
+            update(step)
+
+    answers = {}
+    for kind, elements in {
+        "loop": lambda: tf.range(STEPS),
+        "data set": lambda: tf.data.Dataset.range(STEPS),
+    }.items():
+        update, kept = step_of(strategy)
+        around = partial(strategy.run, update)
+        tf.function(looped)(lambda step, around=around: around(args=(step,)), elements)
+        answers |= {f"{kind} around the step {k}": np.asarray(v.numpy()) for k, v in kept.items()}
+        if getattr(strategy.extended, "replicas_per_step", 0) == 1:
+            update, kept = step_of(strategy)
+            inside = tf.function(partial(looped, update, elements))
+            strategy.run(inside)
+            answers |= {f"{kind} in the step {k}": np.asarray(v.numpy()) for k, v in kept.items()}
+    return answers
+
+
+def in_job():
+    """All of it under PopDistStrategy; loops and variables with one replica for each instance."""
+    import tensorflow as tf
+
+    from popdist_tf.ipu.distributed.ipu_horovod_strategy import IPUHorovodStrategy
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+    strategy, single = PopDistStrategy(), IPUHorovodStrategy()
+    try:
+        strategy.run(tf.function(loop_in_a_step))
+    except ValueError as error:
+        refused = str(error)
+    return {
+        **in_words(REPLICAS, variables(strategy), trainings(strategy), loops(strategy)),
+        **in_words(REPLICAS // 2, variables(single), loops(single)),
+        "refused": refused,
+    }
+
+
+def loop_in_a_step():
+    import tensorflow as tf
+
+    for _ in tf.range(2):
+        tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0))
+
+
+def in_cluster():
+    """The same under the strategy over gRPC, and how a step ends that makes weights differ."""
+    import tensorflow as tf
+
+    from popdist_tf.ipu.ipu_multi_worker_strategy import IPUMultiWorkerStrategy
+
+    cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    strategy = IPUMultiWorkerStrategy(cluster)
+    answers = in_words(REPLICAS // 2, variables(strategy), loops(strategy))
+    with strategy.scope():
+        weight = tf.Variable([1.0, 2.0], name="apart")
+        optimizer = tf.keras.optimizers.SGD(0.1)
+        optimizer.build([weight])
+        optimizer.learning_rate.assign(0.1 * (1 + cluster.task_id))
+    try:
+        step = tf.function(lambda: optimizer.apply_gradients([(tf.ones(2), weight)]))
+        strategy.run(step)
+    except tf.errors.InvalidArgumentError as error:
+        answers["apart"] = str(error)
+    return answers
+
+
+def alone(count):
+    """What TensorFlow's own strategy computes in one process."""
+    import tensorflow as tf
+
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    devices = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+    tf.config.set_logical_device_configuration(cpu, devices)
+    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
+    trained = trainings(strategy) if count == REPLICAS else {}
+    return in_words(count, variables(strategy), trained, loops(strategy))
+
+
+def in_words(replicas, *answers):
+    return {f"{replicas}: {name}": one for found in answers for name, one in found.items()}
+
+
+@pytest.fixture(scope="module")
+def half():
+    return run_job(alone, instances=1, timeout=250, count=REPLICAS // 2)[0]
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return run_job(alone, instances=1, timeout=250, count=REPLICAS)[0]
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return run_job(in_job, replicas=REPLICAS, timeout=250)
+
+
+@pytest.fixture(scope="module")
+def workers():
+    return run_job(in_cluster, options=["--tf-config=yes"], timeout=250)
+
+
+def compare(ranks, expected):
+    compared = 0
+    for name, value in expected.items():
+        is_variable = isinstance(value, (float, str))
+        if is_variable and " NONE " in name and "ON_READ" not in name:
+            continue  # each replica keeps its own value, which PD416 says
+        compared += 1
+        for rank in ranks:
+            if is_variable:
+                assert rank[name] == value, name
+            else:
+                np.testing.assert_array_equal(rank[name], ranks[0][name], err_msg=name)
+                np.testing.assert_allclose(rank[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+    return compared
+
+
+# Each test sets up one job at most, as pytest limits the time of a test.
+
+
+def test_loops_in_a_step_update_as_loops_around_it(ranks):
+    for rank in ranks:
+        for case in ("loop in the step", "data set in the step"):
+            for what in ("weight", "loss", "steps"):
+                name = f"{REPLICAS // 2}: {case} {what}"
+                around = name.replace(case, "loop around the step")
+                np.testing.assert_array_equal(rank[name], rank[around])
+                np.testing.assert_array_equal(rank[name], ranks[0][name])
+        assert "[PD417]" in rank["refused"]
+
+
+def test_one_replica_for_each_instance_keeps_what_one_process_has(ranks, half):
+    assert compare(ranks, half) == (3 + 4) * 3 + 2 * 3
+
+
+def test_several_replicas_for_each_instance_keep_what_one_process_has(ranks, whole):
+    # Variables, loops, and the state of two or three optimizers with their models and metrics.
+    assert compare(ranks, whole) > (3 + 4) * 3 + 2 * 3 + 40
+
+
+def test_a_cluster_keeps_what_one_process_has(workers, half):
+    assert compare(workers, half) == (3 + 4) * 3 + 2 * 3
+    for worker in workers:
+        assert "[PD007]" in worker["apart"]
+        assert "apart" in worker["apart"].split("weights that differ")[1]
