@@ -120,7 +120,7 @@ clean:
 	rm -rf .venv .venv-latest .venv-zoo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-$(READY): setup.py pyproject.toml $(SET)
+$(READY): setup.py pyproject.toml $(SET) popdist/horovod_build/patches.py
 	@echo "== 1/3 environment $(VENV) with $(SET)"
 	$(PYTHON) -m venv $(VENV)
 	@echo "== 2/3 frameworks, Open MPI and tools from PyPI (a few minutes the first time)"
