@@ -67,7 +67,10 @@ def test_everything_that_the_extras_ask_for_is_pinned_within_their_ranges(name, 
     found = pins(name, python)
     text = (ROOT / "setup.py").read_text()
     block = re.search(r"^EXTRAS = (\{.*?^\})", text, re.DOTALL | re.MULTILINE).group(1)
-    for asked in sum(eval(block, {}).values(), []):  # noqa: S307, RUF017 - our own literal
+    extras = eval(block, {})  # noqa: S307 - our own literal
+    if name == "default":
+        del extras["zoo"]  # whose environment is of the latest set: no TensorFlow 2.15 beside it
+    for asked in sum(extras.values(), []):  # noqa: RUF017
         requirement = packaging.Requirement(asked)
         assert found[requirement.name.lower()] in requirement.specifier, asked
 
