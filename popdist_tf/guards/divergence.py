@@ -15,6 +15,7 @@ between two steps (`CompareAfterFirstStep`).
 
 from __future__ import annotations
 
+import copy
 import sys
 import weakref
 from contextlib import contextmanager
@@ -144,6 +145,10 @@ class StepGuard:
         self._steps: dict[tuple[str, ...], list[ComparedOnce]] = {}
         # TensorFlow builds a function once, and what it updates is seen then alone.
         self._known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StepGuard:
+        """A guard that has seen no step; Estimators copy strategies, variables cannot be copied."""
+        return StepGuard(copy.deepcopy(self._collectives, memo))
 
     def note(self, variable: Any, *, by_each_replica: bool = False) -> None:
         """Takes notice of an update.

@@ -5,7 +5,9 @@ For programs of six steps: `init`, a local batch size from `size`, devices by `l
 2 and with Keras 3, where Horovod's own wrapper no longer reduces gradients.
 """
 
-from popdist_tf.collectives.instances import Average, Sum, shutdown
+from typing import TYPE_CHECKING, Any
+
+from popdist_tf.collectives import instances
 from popdist_tf.keras import callbacks
 from popdist_tf.keras.callbacks import broadcast_variables, check_weights
 from popdist_tf.keras.job import (
@@ -19,6 +21,9 @@ from popdist_tf.keras.job import (
     size,
 )
 from popdist_tf.keras.optimizer import DistributedOptimizer
+
+if TYPE_CHECKING:
+    from popdist_tf.collectives.instances import Average, Sum, shutdown
 
 __all__ = [
     "Average",
@@ -37,3 +42,12 @@ __all__ = [
     "shutdown",
     "size",
 ]
+
+_OF_HOROVOD = frozenset({"Average", "Sum", "shutdown"})
+
+
+def __getattr__(name: str) -> Any:
+    """Horovod's own names; other modules of this package need no Horovod."""
+    if name in _OF_HOROVOD:
+        return getattr(instances, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

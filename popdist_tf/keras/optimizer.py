@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from popdist_tf.collectives import instances
 from popdist_tf.collectives.agreement import agree
-from popdist_tf.collectives.instances import Average, Sum, job_collectives
+from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.divergence import UpdateGuard
 from popdist_tf.guards.uneven_data import AnnouncedSteps
@@ -55,9 +56,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     del name, average_aggregated_gradients
     kind = type(optimizer)
     method = update_method()
-    op = Average if op is None else op
+    op = instances.Average if op is None else op
     _check(optimizer, method, op, backward_passes_per_step)
-    reduction = _Reduction(op == Average, sparse_as_dense)
+    reduction = _Reduction(op == instances.Average, sparse_as_dense)
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
         known = self._trainable_variables if trainable_variables is None else trainable_variables
@@ -99,7 +100,7 @@ def _check(optimizer: Any, method: str, op: Any, passes: int) -> None:
             value=type(optimizer).__name__,
             hint="wrap an optimizer once",
         )
-    if op not in (Average, Sum):
+    if op not in (instances.Average, instances.Sum):
         raise StrategyError(
             "PD440", "this reduction is not supported", value=op, accepted="Average or Sum"
         )
