@@ -134,7 +134,9 @@ REMEDIES = {
     "PD436": (
         (
             "A Keras model was fitted under a strategy whose reductions are switched off "
-            "(`add_ipu_cross_replica_reductions=False`), with an optimizer that does not reduce."
+            "(`add_ipu_cross_replica_reductions=False`), with an optimizer that does not reduce. A "
+            "loop of your own under such a strategy, and `CrossReplicaOptimizer` without a "
+            "strategy, get a warning."
         ),
         "Leave the argument away. It is for loops with an optimizer that reduces by itself.",
     ),

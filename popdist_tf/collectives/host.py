@@ -8,7 +8,8 @@ ops.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -219,11 +220,13 @@ class HostCollectives:
         horovod: The ``horovod.tensorflow`` module, initialised; None in a job of one instance.
         size: Instances.
         rank: This instance.
+        built: How many sums and gathers have been built, or run in eager code.
     """
 
     horovod: Any | None
     size: int
     rank: int
+    built: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HostCollectives:
         # TensorFlow copies strategies with the settings of an estimator; the copies share the job.
@@ -287,6 +290,7 @@ class HostCollectives:
 
     def _gathered(self, kind: str, source: Any, name: str | None, tensor_name: str | None) -> Any:
         assert self.horovod is not None  # noqa: S101 - `allgather` has answered a job of one
+        self.built["gather"] += 1
         refuse_xla(kind)
         with tf.device("CPU:0"):
             value, restore = carrier(source, reduces=False)
@@ -303,6 +307,7 @@ class HostCollectives:
 
     def _sum(self, value: Any, name: str | None) -> Any:
         assert self.horovod is not None  # noqa: S101 - `_call` has answered a job of one
+        self.built["sum"] += 1
         # A tensor in its own group is not fused with others (see `popdist.exchange.allreduce`).
         reduced = self.horovod.grouped_allreduce(
             [value], op=self.horovod.Sum, name=name, ignore_name_scope=True

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -141,6 +142,8 @@ class StepGuard:
         self._updated: dict[str, Any] | None = None  # inside of a step
         self._reduces = False
         self._first_update = 1
+        self._exchanged = -1  # sums and gathers until the end of the last step; -1 before a step
+        self._has_warned = False
         self._unseen: dict[str, Any] = {}  # by a step that a session will run
         self._steps: dict[tuple[str, ...], list[ComparedOnce]] = {}
         # TensorFlow builds a function once, and what it updates is seen then alone.
@@ -183,19 +186,40 @@ class StepGuard:
             return
         updated: dict[str, Any] = {}
         outer, self._updated = self._updated, updated
+        before = self._exchanged if self._exchanged >= 0 else self._exchanges()
         try:
             yield
         finally:
             self._updated = outer
+            self._exchanged = self._exchanges()
         if isinstance(function, def_function.Function):
             updated = self._known.setdefault(function, updated) or updated
         if outer is not None:  # a step inside of a step, which may be a branch that is not taken
             outer.update(updated)
+            self._exchanged = before
+        elif updated and not (compares or self._reduces) and before == self._exchanged:
+            self._warn(updated)
         elif updated and (compares or self._reduces):
             if _runs_by_itself():
                 self._after_step(updated)
             else:
                 self._unseen.update(updated)
+
+    def _exchanges(self) -> int:
+        return sum(getattr(self._collectives, "built", {}).values())
+
+    def _warn(self, updated: dict[str, Any]) -> None:
+        """Says once that a step trains without an exchange; the program may want just that."""
+        trained = [one.name for one in updated.values() if one.trainable]
+        if trained and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "[PD436] nothing reduces the gradients of this step: each instance trains a model "
+                f"of its own ({', '.join(trained[:_NAMED])}). Create the strategy without "
+                "add_ipu_cross_replica_reductions=False, or sum the gradients with "
+                "cross_replica_ops.",
+                stacklevel=2,
+            )
 
     def _after_step(self, updated: dict[str, Any]) -> None:
         key = tuple(updated)

@@ -5,11 +5,13 @@ Each optimizer wraps another one and changes the gradients before the update.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from popdist import backend
 from popdist_tf.errors import PipelineError
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
@@ -81,6 +83,13 @@ class CrossReplicaOptimizer(IpuOptimizer):
         guard = getattr(tf.distribute.get_strategy().extended, "guard", None)
         if guard is not None:
             guard.note_reduction()
+        elif not tf.distribute.has_strategy() and (backend.launch().size or 1) > 1:
+            warnings.warn(
+                f"[PD436] {type(self).__name__} averages over the replicas of a strategy, and "
+                "there is none: it averages nothing over the instances of this job. Train in the "
+                "scope of a PopDistStrategy.",
+                stacklevel=2,
+            )
         averaged = [
             (None if gradient is None else cross_replica_mean(gradient), variable)
             for gradient, variable in grads_and_vars

@@ -153,6 +153,51 @@ def unreduced():
     return "no error"
 
 
+def warned(strategy):
+    """What is said of loops that reduce gradients in a step, outside of it, or not at all."""
+    import warnings
+
+    import tensorflow as tf
+
+    from popdist_tf import ipu
+
+    def train(name):
+        with strategy.scope():
+            weight = tf.Variable([1.0, 2.0])
+            optimizer = tf.keras.optimizers.Adam(0.1)
+
+        def gradient():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weight * weight)
+            return tape.gradient(loss, weight)
+
+        def step():
+            own = gradient()
+            if name == "inside":
+                own = ipu.cross_replica_ops.cross_replica_mean(own)
+            optimizer.apply_gradients([(own, weight)])
+
+        if name == "outside":
+            mean = strategy.reduce(tf.distribute.ReduceOp.MEAN, strategy.run(gradient), axis=None)
+            strategy.run(lambda: optimizer.apply_gradients([(mean, weight)]))
+        else:
+            tf.function(lambda: strategy.run(step))()
+
+    def apart():
+        with tf.Graph().as_default():
+            weight = tf.compat.v1.get_variable("apart", [2])
+            descent = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+            ipu.optimizers.CrossReplicaOptimizer(descent).minimize(tf.reduce_sum(weight * weight))
+
+    said = {}
+    for name in ("inside", "outside", "nothing", "apart"):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            apart() if name == "apart" else train(name)
+        said[name] = [str(one.message) for one in caught if "PD436" in str(one.message)]
+    return said
+
+
 def everything():
     import popdist
     from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
@@ -163,6 +208,7 @@ def everything():
         answers |= fitted(strategy, instance, case)
     answers |= exchanged(strategy)
     answers["unreduced"] = unreduced()
+    answers["warned"] = warned(PopDistStrategy(add_ipu_cross_replica_reductions=False))
     return answers | looped(PopDistStrategy(add_ipu_cross_replica_reductions=False), instance)
 
 
@@ -183,6 +229,10 @@ def test_they_train_like_one_process_on_the_global_batch(replicas, alone):
     _check_exchanges(ranks, replicas)
     for rank in ranks:
         assert "[PD436] nothing reduces the gradients of this model" in rank["unreduced"]
+        said = rank["warned"]
+        assert (said["inside"], said["outside"]) == ([], [])
+        assert [one[:35] for one in said["nothing"]] == ["[PD436] nothing reduces the gradien"]
+        assert [one[:35] for one in said["apart"]] == ["[PD436] CrossReplicaOptimizer avera"]
 
 
 def _check_exchanges(ranks, total):
