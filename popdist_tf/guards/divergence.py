@@ -274,7 +274,8 @@ def _parted(updated: dict[str, Any]) -> tuple[list[tuple[str, Any]], list[tuple[
 
 def _components(results: Any) -> list[Any]:
     """The tensors and operations of a structure with values for each replica."""
-    held = [getattr(one, "values", (one,)) for one in tf.nest.flatten(results)]
+    flat = tf.nest.flatten(results)
+    held = [one.values if isinstance(one, DistributedValues) else (one,) for one in flat]
     return [one for values in held for one in values if _is_of_graph(one)]
 
 

@@ -172,7 +172,7 @@ def test_what_an_instance_detached_ends_with_it_and_not_with_the_job(mpirun):
         "daemon = [sys.executable, '-c', 'import time; time.sleep(300)', f'{words[0]}-{index}']\n"
         "subprocess.Popen(daemon, start_new_session=True)\n"
         "def alive(which):\n"
-        "    listed = subprocess.check_output(['ps', '-eo', 'args'], text=True).splitlines()\n"
+        "    listed = subprocess.check_output(['ps', '-wweo', 'args'], text=True).splitlines()\n"
         "    return sum(line.endswith(f'time.sleep(300) {words[0]}-{which}') for line in listed)\n"
         "assert alive(index)\n"
         "until = time.monotonic() + 20\n"
@@ -184,7 +184,7 @@ def test_what_an_instance_detached_ends_with_it_and_not_with_the_job(mpirun):
     status, output = run_command(
         [*LAUNCHER, f"--mpirun={mpirun}", "-np", "2", sys.executable, "-c", code, uuid.uuid4().hex]
     )
-    assert (status, output) == (0, "only mine: 0 1\n")
+    assert (status, output) == (0, "only mine: 0 1\n"), output
 
 
 def test_a_daemon_may_stay_if_the_user_says_so(mpirun, tmp_path):
