@@ -252,7 +252,8 @@ strategy = ipu.horovod.popdist_strategy.PopDistStrategy()
 by_strategy = strategy.update_ipu_config(ipu.config.IPUConfig())
 for name, config in ("early", early), ("late", late), ("strategy", by_strategy):
     place = config.experimental.multi_replica_distribution
-    print(name, place.process_index, "of", place.process_count, flush=True)
+    # In one write: under mpirun, ranks share the output, and Python may be unbuffered.
+    print(f"{name} {place.process_index} of {place.process_count}", flush=True)
 by_strategy.experimental.multi_replica_distribution.process_index = 1 - hvd.rank()
 try:
     by_strategy.configure_ipu_system()
