@@ -192,14 +192,17 @@ class StepGuard:
         finally:
             self._updated = outer
             self._exchanged = self._exchanges()
+        # A function that was built before builds no exchange again.
+        is_silent = bool(updated) and before == self._exchanged
         if isinstance(function, def_function.Function):
             updated = self._known.setdefault(function, updated) or updated
         if outer is not None:  # a step inside of a step, which may be a branch that is not taken
             outer.update(updated)
             self._exchanged = before
-        elif updated and not (compares or self._reduces) and before == self._exchanged:
-            self._warn(updated)
-        elif updated and (compares or self._reduces):
+        elif not (compares or self._reduces):
+            if is_silent:
+                self._warn(updated)
+        elif updated:
             if _runs_by_itself():
                 self._after_step(updated)
             else:
