@@ -221,7 +221,8 @@ class Launch:
         from popdist.poprun.output.status_line import RED, painted, wants_color
 
         logs = self._logs_of(len(self._attempts) - 1)
-        report = failure_report(outcome, self._instances, logs)
+        only = self._job.only_output_from
+        report = failure_report(outcome, self._instances, logs, only=only)
         if report:
             wanted = wants_color(self._job.display.color, os.environ, 2)
             first, *rest = report.splitlines()

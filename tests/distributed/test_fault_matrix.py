@@ -31,7 +31,7 @@ def summary(output):
     return [line[len("poprun: ") :] for line in output.splitlines() if line.startswith("poprun: ")]
 
 
-def test_an_instance_raises_and_only_its_own_words_are_repeated():
+def test_an_instance_raises_and_each_error_is_printed_once_with_its_instance():
     # Both fail; the second because the first has left it alone in an exchange.
     code = HOROVOD + (
         "hvd.init()\nif index == 1: raise ValueError('the reason')\n"
@@ -41,8 +41,21 @@ def test_an_instance_raises_and_only_its_own_words_are_repeated():
     assert status == 1
     said = summary(output)
     assert said[0].startswith("instance 1 on localhost (rank 1, PID ")
-    assert "  ValueError: the reason" in said
-    assert not any("HorovodInternalError" in line for line in said)
+    assert not any("Error" in line for line in said)  # what was printed is not repeated
+    assert [line for line in output.splitlines() if "the reason" in line] == [
+        "[1] ValueError: the reason"
+    ]
+
+
+def test_equal_errors_of_all_instances_are_one():
+    # Otherwise mpirun may end instances that have not printed theirs yet.
+    late = "import atexit, time\natexit.register(time.sleep, 1)\n"
+    code = late + "def main():\n    {}['missing']\nmain()"
+    status, output = poprun("-np", "4", *PYTHON, code)
+    assert status == 1
+    assert output.count("Traceback") == output.count("KeyError") == 1
+    assert "[0-3] KeyError: 'missing'" in output
+    assert len(summary(output)) == 3  # who failed, what became of the others, the exit code
 
 
 def test_horovods_own_words_are_the_diagnosis_and_the_users_line_ends_it():
@@ -54,7 +67,9 @@ def test_horovods_own_words_are_the_diagnosis_and_the_users_line_ends_it():
     status, output = poprun("-np", "2", *PYTHON, code)
     assert status == 1
     said = summary(output)
-    assert any("Mismatched ALLREDUCE tensor shapes" in line for line in said)
+    errors = [line for line in output.splitlines() if "HorovodInternalError: " in line]
+    assert len(errors) == 1
+    assert "[0-1] horovod.common.exceptions.HorovodInternalError: Mismatched ALLREDUCE" in errors[0]
     assert not any("another instance had left" in line for line in said)
     assert not any("Traceback" in line or "mpi_ops.py" in line for line in said)
     assert "  at <string>, line 5, in exchange" in said

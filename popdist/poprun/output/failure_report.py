@@ -27,8 +27,18 @@ _MEMORY_WORDS = (
 )
 
 
-def failure_report(outcome: Outcome, instances: Sequence[Instance], logs: str | None = None) -> str:
-    """The summary of a failed job, or an empty text; ``logs`` is the folder of kept logs."""
+def failure_report(
+    outcome: Outcome,
+    instances: Sequence[Instance],
+    logs: str | None = None,
+    *,
+    only: int | None = None,
+) -> str:
+    """The summary of a failed job, or an empty text.
+
+    ``logs`` is the folder of kept logs; ``only`` is the instance whose output was printed, None for
+    all. What was printed is not repeated.
+    """
     lines = []
     if outcome.unwritten:
         lines.append(
@@ -36,14 +46,14 @@ def failure_report(outcome: Outcome, instances: Sequence[Instance], logs: str | 
             "standard output or error of poprun (no space left)"
         )
     if outcome.exit_code:
-        lines += _failure(outcome, instances, logs)
+        lines += _failure(outcome, instances, logs, only)
         lines.append(f"exit code {outcome.exit_code}")
     return "\n".join(f"poprun: {line}" for line in lines)
 
 
 def headline(outcome: Outcome, instances: Sequence[Instance]) -> str:
     """The first line of the summary of a failed job."""
-    return _failure(outcome, instances, None)[0]
+    return _failure(outcome, instances)[0]
 
 
 def out_of_memory(one: InstanceRecord) -> str:
@@ -56,14 +66,23 @@ def out_of_memory(one: InstanceRecord) -> str:
     return ""
 
 
-def _failure(outcome: Outcome, instances: Sequence[Instance], logs: str | None) -> list[str]:
+def _failure(
+    outcome: Outcome,
+    instances: Sequence[Instance],
+    logs: str | None = None,
+    only: int | None = None,
+) -> list[str]:
     cause = root_cause(outcome)
     if outcome.interrupted:
         return _describe_interrupt(outcome)
     if outcome.ending is not None:
         return _describe_ending(outcome, outcome.ending, instances)
     if cause is not None:
-        return _describe(cause, outcome, instances, logs)
+        lines = _describe(cause, outcome, instances)
+        lines += _last_words(cause, printed=only in (None, cause.index))
+        if logs:
+            lines.append(f"its log: {logs}/instance.{cause.index}.err")
+        return [*lines, "the other instances were ended"] if len(instances) > 1 else lines
     return _describe_mpirun(outcome, instances)
 
 
@@ -95,9 +114,7 @@ def _describe_ending(outcome: Outcome, ending: Ending, instances: Sequence[Insta
     return lines + (_describe_killed(outcome) if ending.kind != "host" else [])
 
 
-def _describe(
-    one: InstanceRecord, outcome: Outcome, instances: Sequence[Instance], logs: str | None
-) -> list[str]:
+def _describe(one: InstanceRecord, outcome: Outcome, instances: Sequence[Instance]) -> list[str]:
     host = instances[one.index].host.name
     how = f"was killed by {_name(one.signal)}" if one.signal else f"ended with exit code {one.code}"
     evidence = out_of_memory(one)
@@ -112,20 +129,18 @@ def _describe(
         lines.append(_who_left(outcome))
     if _lacks_sdk(one):
         lines.append("hint: poprun --sdk-names gives popdist's modules the names of the SDK's")
-    if len(instances) > 1:  # else the output is right above
-        lines += _last_words(one)
-    if logs:
-        lines.append(f"its log: {logs}/instance.{one.index}.err")
-    if len(instances) > 1:
-        lines.append("the other instances were ended")
     return lines
 
 
-def _last_words(one: InstanceRecord) -> list[str]:
-    """The error with the user's own line; the full traceback was printed before."""
-    error, place = error_of("\n".join(_tail(one)))
-    if error:
-        return [f"  {line}" for line in error.splitlines()] + ([f"  at {place}"] if place else [])
+def _last_words(one: InstanceRecord, *, printed: bool) -> list[str]:
+    """The user's own line, where a printed error ends elsewhere; what was not printed, whole."""
+    error = error_of("\n".join(_tail(one)))
+    if printed:
+        return [f"  at {error.place}"] if error.is_inside else []
+    if error.words:
+        code = f": {error.code}" if error.code else ""
+        place = [f"  at {error.place}{code}"] if error.place else []
+        return [*(f"  {line}" for line in error.words.splitlines()), *place]
     tail = _tail(one)[-_TAIL_LINES:]
     return ["the end of its standard error:", *(f"  {line}" for line in tail)] if tail else []
 

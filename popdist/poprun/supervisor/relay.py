@@ -7,6 +7,7 @@ import os
 import time
 
 from popdist.poprun.protocol import frames
+from popdist.poprun.supervisor.tracebacks import Tracebacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Relay:
         on_word: Called with an instance whenever its guard has spoken.
         on_note: Called with an instance and what its guard has noticed.
         before_output: Called before something is shown.
+        merges: Whether an error that several instances print is shown once.
 
     Attributes:
         closed: Whether the reader of the launcher's output has gone away.
@@ -50,6 +52,7 @@ class Relay:
         on_word: Callable[[int], None],
         on_note: Callable[[int, Mapping[str, str]], None],
         before_output: Callable[[], None],
+        merges: bool,
     ) -> None:
         self.closed = False
         self.started: list[InstanceRecord] = []
@@ -61,6 +64,7 @@ class Relay:
         self._before_output = before_output
         self._decoder = frames.Decoder()
         self._assembler = frames.Assembler()
+        self._tracebacks = Tracebacks() if merges else None
         self._pending = b""
         self._backlog: list[bytes] = []
         self._backlog_size = 0
@@ -122,6 +126,23 @@ class Relay:
         for fd, kind in ((1, frames.OUT), (2, frames.ERR)):
             for text in self._assembler.rest(kind):
                 self._show(fd, text)
+        self._show_tracebacks()
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until `show_due` has something to show; None where nothing is held."""
+        if self._tracebacks is None:
+            return None
+        return self._tracebacks.wait(now, is_over=self._outcome.is_over)
+
+    def show_due(self, now: float) -> None:
+        """Shows the errors that were held long enough."""
+        wait = self.wait(now)
+        if wait is not None and wait <= 0:
+            self._show_tracebacks()
+
+    def _show_tracebacks(self) -> None:
+        if self._tracebacks is not None:
+            self._show(2, self._tracebacks.release(is_over=self._outcome.is_over))
 
     def _on_line(self, line: bytes) -> None:
         if self._token is None:
@@ -142,7 +163,10 @@ class Relay:
 
     def _on_record(self, index: int, kind: int, payload: bytes) -> None:
         if kind in (frames.OUT, frames.ERR):
-            self._take_text(1 if kind == frames.OUT else 2, payload)
+            if kind == frames.ERR and self._tracebacks is not None:
+                payload = self._tracebacks.feed(index, payload, time.monotonic())
+            if payload:
+                self._take_text(1 if kind == frames.OUT else 2, payload)
             return
         self._show_text()  # what was said before
         if kind == frames.STARTED:

@@ -104,6 +104,7 @@ class Supervisor:
             on_word=lambda index: self._watchdog.hear(index, monotonic()),
             on_note=lambda index, fields: self._watchdog.note(index, fields, monotonic()),
             before_output=self._status.clear,
+            merges=self._job.num_instances > 1 and self._job.only_output_from is None,
         )
         handlers: Handlers = {}
         others = children_of(os.getpid())
@@ -189,9 +190,10 @@ class Supervisor:
     ) -> list[int]:
         """Starts mpirun, and the guard of this machine, which gets ready in the meantime."""
         fronts = folder.open_fronts(self._job.num_instances)
-        opened = self._start(command, handlers, folder)
         reports, reports_end = os.pipe()
         _widen(reports)
+        handlers[reports] = self._relay.on_guard
+        opened = self._start(command, handlers, folder)
         self._guard = os.fork()
         if self._guard == 0:
             try:
@@ -204,7 +206,6 @@ class Supervisor:
                 os._exit(0)
         fronts.close()
         os.close(reports_end)
-        handlers[reports] = self._relay.on_guard
         return [*opened, reports]
 
     def _loop(self, handlers: Handlers, wake: int) -> None:
@@ -216,7 +217,7 @@ class Supervisor:
             events = poll.poll(self._patience())
             if not events and self._relay.has_work:
                 self._relay.work()
-            for fd, _ in events:
+            for fd in self._reports_first([fd for fd, _ in events], handlers):
                 if fd == wake:
                     os.read(wake, _READ_SIZE)
                 elif fd not in handlers:
@@ -225,11 +226,19 @@ class Supervisor:
                 elif not _read_once(fd, handlers[fd]):
                     poll.unregister(fd)
             self._termination.react(self._relay)
+            self._relay.show_due(monotonic())
             self._status.show(self._outcome, monotonic())
         for fd, handler in handlers.items():
             while select.select([fd], [], [], 0)[0] and _read_once(fd, handler):
                 pass
         self._relay.finish()
+
+    def _reports_first(self, ready: list[int], handlers: Handlers) -> list[int]:
+        """Leaves mpirun's words for later while a report may decide whether to show them."""
+        guards = self._relay.on_pipe, self._relay.on_guard
+        if not any(handlers.get(fd) in guards for fd in ready):
+            return ready
+        return [fd for fd in ready if handlers.get(fd) != self._relay.on_stderr]
 
     def _watch_keyboard(self, poll: select.poll) -> None:
         """Waits for input once instance 0's guard holds the other end of the pipe."""
@@ -252,7 +261,8 @@ class Supervisor:
         if self._relay.has_work:
             return 0
         now = monotonic()
-        waits = (self._termination.wait(now), self._watchdog.wait(now), self._status.wait(now))
+        parts = (self._termination, self._watchdog, self._status, self._relay)
+        waits = [part.wait(now) for part in parts]
         known = [wait for wait in waits if wait is not None]
         return max(0.0, min(known)) * 1000 if known else None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from popdist.poprun.record import Record
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,16 +31,30 @@ def line_of_stacks(text: str) -> str:
     return ""
 
 
-def error_of(text: str) -> tuple[str, str]:
-    """The last Python error in a text, and the innermost line outside of libraries with its code.
+class Error(Record):
+    """The last Python error in a text; all is empty without one.
 
-    Both are empty without a traceback.
+    Attributes:
+        words: The message, up to an empty line.
+        place: The innermost line outside of libraries, as ``train.py, line 7, in main``.
+        code: The code of that line.
+        is_inside: Whether the error was raised below that line, in a library.
     """
+
+    words: str = ""
+    place: str = ""
+    code: str = ""
+    is_inside: bool = False
+
+
+def error_of(text: str) -> Error:
+    """Finds the last Python error in a text."""
     _, found, trace = text.rpartition(_TRACEBACK)
     if not found:
-        return "", ""
+        return Error()
     lines = trace.splitlines()[1:]
-    place = ""
+    place = code = ""
+    is_inside = False
     error: list[str] = []
     for position, line in enumerate(lines):
         if not line.startswith(" "):
@@ -46,8 +62,10 @@ def error_of(text: str) -> tuple[str, str]:
             break
         here = _place(line)
         if here:
-            place = here + _code(lines, position)
-    return _first_words(error), place
+            place, code, is_inside = here, _code(lines, position), False
+        elif line.startswith('  File "'):
+            is_inside = bool(place)
+    return Error(_first_words(error), place, code, is_inside)
 
 
 def _first_words(error: Sequence[str]) -> str:
@@ -74,4 +92,4 @@ def _place(line: str) -> str:
 def _code(lines: Sequence[str], position: int) -> str:
     following = lines[position + 1] if position + 1 < len(lines) else ""
     is_code = following.startswith("    ") and following.strip()
-    return f": {following.strip()}" if is_code else ""
+    return following.strip() if is_code else ""

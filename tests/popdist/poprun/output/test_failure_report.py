@@ -26,16 +26,34 @@ def test_a_good_end_needs_no_words():
     assert outcome.exit_code == 0
 
 
-def test_the_first_failure_is_named_with_its_last_lines():
+def test_the_first_failure_is_named_with_its_last_lines_unless_they_were_printed():
     outcome = Outcome()
     outcome.mpirun_code = 1
     ended(outcome, 0, number=signal.SIGTERM)
     outcome.first_failure = ended(outcome, 1, code=3, tail="früher\nlast words\n".encode()[1:])
-    text = failure_report(outcome, TWO)
+    assert "words" not in failure_report(outcome, TWO)
+    text = failure_report(outcome, TWO, only=0)
     assert "instance 1 on localhost (rank 1, PID 101) ended with exit code 3" in text
     assert "poprun:   last words" in text
     assert text.endswith("exit code 3")
     assert outcome.exit_code == 3
+
+
+def test_the_users_line_ends_an_error_that_a_library_raised():
+    outcome = Outcome()
+    frame = (
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in main\n    f()\n'
+    )
+    library = '  File "/usr/lib/python3.11/json/decoder.py", line 1, in raw_decode\n    raise\n'
+    one = outcome.first_failure = ended(outcome, 1, code=1)
+    one.tail = f"{frame}{library}ValueError: no\n".encode()
+    text = failure_report(outcome, TWO)
+    assert "poprun:   at /home/me/train.py, line 7, in main\n" in text
+    assert "ValueError" not in text
+    text = failure_report(outcome, TWO, only=0)
+    assert "poprun:   ValueError: no\npoprun:   at /home/me/train.py, line 7, in main: f()" in text
+    one.tail = f"{frame}ValueError: no\n".encode()
+    assert "train.py" not in failure_report(outcome, TWO)
 
 
 def test_a_missing_module_of_the_sdk_is_offered_ours():

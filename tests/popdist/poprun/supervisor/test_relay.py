@@ -22,6 +22,7 @@ def test_mpiruns_chatter_is_left_out_and_the_programs_words_stay(capfd):
         on_word=lambda _: None,
         on_note=lambda *_: None,
         before_output=lambda: None,
+        merges=False,
     )
     relay.on_stderr(b"mpirun: Forwarding signal 10 to job\n" + WARNING + b"\n")
     relay.on_stderr(record(WARNING + b"\n"))  # as a program's own words, they are shown

@@ -1,8 +1,9 @@
 """The user's own line in tracebacks and stacks."""
 
+import json
 import traceback
 
-from popdist.poprun.supervisor.user_line import error_of, line_of_stacks
+from popdist.poprun.supervisor.user_line import Error, error_of, line_of_stacks
 
 STACKS = """Thread 0x1 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 327 in wait
@@ -25,17 +26,23 @@ def test_a_real_traceback_ends_with_the_line_that_is_no_librarys():
         int("first\nsecond")
     except ValueError:
         text = traceback.format_exc()
-    error, place = error_of(f"noise\n{text}\nW somebody warns")
-    assert error == "ValueError: invalid literal for int() with base 10: 'first\\nsecond'"
-    assert place.startswith(f"{__file__}, line ")
-    assert place.endswith(
-        'in test_a_real_traceback_ends_with_the_line_that_is_no_librarys: int("first\\nsecond")'
-    )
+    error = error_of(f"noise\n{text}\nW somebody warns")
+    assert error.words == "ValueError: invalid literal for int() with base 10: 'first\\nsecond'"
+    assert error.place.startswith(f"{__file__}, line ")
+    assert error.place.endswith("in test_a_real_traceback_ends_with_the_line_that_is_no_librarys")
+    assert error.code == 'int("first\\nsecond")'
+    assert not error.is_inside
+    try:
+        json.loads("{")
+    except ValueError:
+        text = traceback.format_exc()
+    assert error_of(text).is_inside
+    assert error_of(text).code == 'json.loads("{")'
 
 
 def test_of_several_errors_the_last_counts_and_without_one_nothing():
     first = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1\n'
     second = first.replace("a.py", "b.py").replace("KeyError: 1", "ValueError")
     between = "\nDuring handling of the above exception, another exception occurred:\n\n"
-    assert error_of(first + between + second) == ("ValueError", "b.py, line 1, in f")
-    assert error_of("Segmentation fault") == ("", "")
+    assert error_of(first + between + second) == Error("ValueError", "b.py, line 1, in f")
+    assert error_of("Segmentation fault") == Error()
