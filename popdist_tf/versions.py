@@ -137,6 +137,43 @@ def before_training(name: str, check: Callable[[Any], None]) -> None:
     getattr(owner, _CHECK)[name] = check
 
 
+def before_updates(name: str, check: Callable[[Any, list[Any]], None]) -> None:
+    """Makes Keras call a function before each update that an optimizer builds or runs.
+
+    Args:
+        name: A later function of the same name replaces an earlier one.
+        check: Called with the optimizer and the variables. An update whose gradients the program
+            says are summed already (``skip_gradients_aggregation``) is not checked.
+    """
+    method = update_method()
+    owners: list[Any] = [tf.keras.optimizers.Optimizer]
+    if not keras_is_3():
+        owners.append(tf.keras.optimizers.legacy.Optimizer)
+    for kind in owners:
+        owner: Any = next(one for one in kind.__mro__ if method in vars(one))
+        if not hasattr(owner, _CHECK):
+            setattr(owner, method, _checked_update(getattr(owner, method)))
+            setattr(owner, _CHECK, {})
+        getattr(owner, _CHECK)[name] = check
+
+
+def _checked_update(method: Callable[..., Any]) -> Any:
+    @functools.wraps(method)
+    def wrapped(self: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+        # Keras 3 has the variables beside the gradients, Keras 2 has pairs.
+        pairs = list(given)
+        second = args[0] if args else kwargs.get("trainable_variables")
+        variables = list(second or ()) if keras_is_3() else [pair[1] for pair in pairs]
+        if not kwargs.get("skip_gradients_aggregation") and kwargs.get(
+            "experimental_aggregate_gradients", True
+        ):
+            for check in getattr(self, _CHECK).values():
+                check(self, variables)
+        return method(self, pairs, *args, **kwargs)
+
+    return wrapped
+
+
 def _owner(method: str) -> Any:
     """The class of Keras' models that defines a method."""
     model: Any = tf.keras.Model

@@ -26,7 +26,7 @@ CODES = declare(
         "PD324": "a checkpoint cannot be resumed with another layout of instances",
         "PD325": "a sharded checkpoint needs a folder that all instances have in common",
         "PD326": "all instances train on the same rows (a warning)",
-        "PD327": "an optimizer beside a distributed one exchanges nothing (a warning)",
+        "PD327": "an optimizer of a plain loop exchanges no gradients (a warning)",
         "PD390": "a model cannot be wrapped",
         "PD391": "a wrapped model was called with arguments or shapes that it does not take",
         "PD392": "a wrapped model has no tensor of this name",

@@ -50,8 +50,11 @@ REMEDIES = {
         "Give the model's inputs fixed shapes, for example with `InputShapeInfo`.",
     ),
     "PD520": (
-        "The path is wrong, or the file holds no ONNX model.",
-        "Give an `.onnx` file or bytes.",
+        (
+            "The path is wrong, the file holds no ONNX model, or the folder to save to does not "
+            "exist."
+        ),
+        "Give an `.onnx` file or bytes; create the folder before a model is saved.",
     ),
     "PD521": (
         "The model's opset is below 6, or it uses a form that only old opsets had.",
@@ -97,8 +100,15 @@ REMEDIES = {
         "See the nearest id.",
     ),
     "PD545": (
-        "No gradients have been made, or they have been used up already.",
-        "Run the [passes](onnx-passes.md) in their order.",
+        (
+            "No weight of the model gets a gradient: it has no weights, they are all frozen or "
+            "quantized, or an operator without a gradient is in the way. Or passes of your own "
+            "have used the gradients already."
+        ),
+        (
+            "The error names the operators in the way. Keep weights as floating-point "
+            "initializers; run [passes](onnx-passes.md) of your own in their order."
+        ),
     ),
     "PD546": (
         "A file holds the state of another optimizer.",

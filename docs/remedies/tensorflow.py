@@ -30,11 +30,12 @@ REMEDIES = {
     ),
     "PD414": (
         (
-            "A Keras model was created outside of the strategy's scope, so nothing keeps it equal "
-            "on the instances of the job."
+            "A Keras model was created outside of the strategy's scope, or its weights are updated "
+            "outside of `strategy.run`, so nothing keeps it equal on the instances of the job."
         ),
         (
-            "Create and compile it inside of `with strategy.scope():`. Where each instance is to "
+            "Create and compile it inside of `with strategy.scope():`, and put a step of your own "
+            "into a function for `strategy.run(step, args=(batch,))`. Where each instance is to "
             "train a model of its own, create it in the scope of an `IPUStrategy`."
         ),
     ),

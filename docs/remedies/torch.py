@@ -165,12 +165,14 @@ REMEDIES = {
     ),
     "PD327": (
         (
-            "A warning. One optimizer of a plain loop was distributed, another one was not, as "
-            "where a program has two: what the other one trains differs between processes."
+            "A warning. A plain loop updates weights with an optimizer that is not distributed: "
+            "what it trains differs between processes. Often a program has two optimizers, and "
+            "only one of them was wrapped."
         ),
         (
-            "Make it with `popdist_torch.horovod.DistributedOptimizer` too. The warning may be "
-            "left where each process trains something that it alone uses."
+            "Wrap it in `popdist_torch.horovod.DistributedOptimizer`. The warning may be ignored "
+            "where each process trains something that it alone uses, or where the program "
+            "averages the gradients itself."
         ),
     ),
     "PD313": (

@@ -85,7 +85,17 @@ def write_model(proto: onnx.ModelProto, tensors: Mapping[str, Array], path: Path
     Weights of more than a gibibyte go to a file ``<name>.data`` beside the model's. They are
     written one after the other, so that no second copy is in memory. Several processes may write
     the same path; the last one's file stays.
+
+    Raises:
+        popart_exception: The folder does not exist.
     """
+    if not path.parent.is_dir():
+        raise popart_exception(
+            "PD520",
+            "a model cannot be saved in a folder that does not exist",
+            value=str(path),
+            hint=f"create it first: os.makedirs({str(path.parent)!r}, exist_ok=True)",
+        )
     model = ir.from_proto(proto)
     initializers = model.graph.initializers
     for name, array in tensors.items():

@@ -383,7 +383,14 @@ def _annotate_dynamic(graph: ir.Graph, proto: onnx.ModelProto) -> None:
             skeleton.graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
-    inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph
+    try:
+        inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph
+    except onnx.shape_inference.InferenceError as invalid:
+        raise popart_exception(
+            "PD520",
+            f"the model is not valid: {invalid}",
+            accepted="a model that onnx.checker.check_model accepts",
+        ) from None
     known = {one.name: one.type for one in [*inferred.value_info, *inferred.output]}
     for node in graph:
         for value in node.outputs:

@@ -87,13 +87,17 @@ class Data(NamedTuple):
         if array.dtype != dtype and (whole or not isinstance(content, np.ndarray)):
             array = array.astype(dtype)
         if not _fits(array.shape[1:], shape):
-            moved = sorted(array.shape[1:]) == sorted(shape)
+            hint = None
+            if sorted(array.shape[1:]) == sorted(shape):
+                hint = f"reorder the axes with numpy.transpose({name}, ...)"
+            elif name == LABELS and array.shape[-1:] == (self.classes,):
+                hint = "cross entropy takes class numbers: labels.argmax(-1) of one-hot labels"
             raise popart_exception(
                 "PD579",
                 f"the samples of {name} have another shape than the model's input",
                 value=list(array.shape[1:]),
                 accepted=str(list(shape)),
-                hint=f"reorder the axes with numpy.transpose({name}, ...)" if moved else None,
+                hint=hint,
             )
         if name == LABELS and self.classes is not None and array.dtype.kind in "iu":
             self._require_classes(array)

@@ -136,7 +136,7 @@ def mark_frozen(proto: onnx.ModelProto, patterns: str | Iterable[str]) -> None:
     """Records in a model which weights are not trained; earlier records stay.
 
     Raises:
-        ValueRangeError: A pattern fits no weight.
+        ValueRangeError: A pattern fits no weight, or all weights are frozen.
     """
     names = [tensor.name for tensor in proto.graph.initializer]
     properties = {prop.key: prop.value for prop in proto.metadata_props}
@@ -151,6 +151,13 @@ def mark_frozen(proto: onnx.ModelProto, patterns: str | Iterable[str]) -> None:
                 hint=did_you_mean(pattern, names, shown="'{}'"),
             )
         frozen.update(dict.fromkeys(found))
+    if names and frozen.keys() >= set(names):
+        raise ValueRangeError(
+            "PD583",
+            "freeze covers every weight: no weight is left to train",
+            value=patterns if isinstance(patterns, str) else list(patterns),
+            hint="leave the last layer out",
+        )
     if frozen:
         onnx.helper.set_model_props(proto, properties | {FROZEN: json.dumps(list(frozen))})
 

@@ -244,6 +244,15 @@ class Trainer:
             popart_exception: The data do not fit the model, or the instances have different ones.
         """
         require_positive(epochs=epochs)
+        if not self.session.trained_weights:
+            raise popart_exception(
+                "PD545",
+                "the model has no weights to train",
+                value=[tensor.name for tensor in self._original.graph.initializer][:12],
+                accepted="floating-point initializers that reach the loss and are not frozen",
+                hint="a model exported with its parameters as inputs needs them as initializers: "
+                "torch.onnx.export(..., export_params=True)",
+            )
         source = source_of(inputs, labels, self._data, self._layout, epochs)
         require_same_training(
             self._job,

@@ -9,8 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from popdist_tf.errors import StrategyError
-from popdist_tf.versions import before_training, strategy_of
+from popdist_tf.versions import (
+    before_training,
+    before_updates,
+    strategy_of,
+    tensorflow_variable,
+    update_method,
+    variable_name,
+)
 
 AVERAGES = "_popdist_averages"
 """An attribute of optimizers that average gradients over replicas by themselves."""
@@ -42,6 +51,7 @@ def refuse_training_outside(strategy: str, instances: int) -> None:
             )
 
     before_training("scope", check)
+    before_updates("scope", _refuse_update_outside)
 
 
 def _refuse_unreduced(model: Any) -> None:
@@ -68,3 +78,21 @@ def _is_looked_after(model: Any) -> bool:
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     wrapped = (model.optimizer, optimizer)
     return any(hasattr(one, mark) for one in wrapped for mark in _REDUCES)
+
+
+def _refuse_update_outside(optimizer: Any, variables: list[Any]) -> None:
+    """Refuses an update of a strategy's variables where the strategy can reduce no gradients."""
+    if any(hasattr(optimizer, mark) for mark in (*_REDUCES, AVERAGES)):
+        return
+    for variable in map(tensorflow_variable, variables):
+        strategy = getattr(variable, "distribute_strategy", None)
+        collectives = getattr(getattr(strategy, "extended", None), "collectives", None)
+        if getattr(collectives, "size", 1) > 1 and tf.distribute.get_strategy() is not strategy:
+            raise StrategyError(
+                "PD414",
+                "an optimizer updates a strategy's variables outside of strategy.run: each "
+                "instance would apply the gradients of its own data alone",
+                value=f"{type(optimizer).__name__}.{update_method()} of {variable_name(variable)}",
+                accepted="a step that strategy.run is given: the strategy sums gradients there",
+                hint="put the step into a function, and call strategy.run(step, args=(batch,))",
+            )

@@ -181,6 +181,11 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         """Whether this worker writes summaries: the first one does."""
         return self._collectives.rank == 0
 
+    @property
+    def _task_id(self) -> int:
+        """The worker's index, by which Keras names the folder for what only this worker writes."""
+        return int(self._collectives.rank)
+
     def _use_merge_call(self) -> bool:
         # Otherwise, under XLA, TensorFlow would use its own collectives, of this process alone.
         return True

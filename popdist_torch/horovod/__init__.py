@@ -12,7 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from popdist_torch.horovod.optimizer import Distributed, DistributedOptimizer
+from popdist_torch.horovod import world
+from popdist_torch.horovod.optimizer import Distributed, DistributedOptimizer, watch_others
 from popdist_torch.horovod.sharing import (
     average_metrics,
     broadcast_optimizer_state,
@@ -20,7 +21,6 @@ from popdist_torch.horovod.sharing import (
 )
 from popdist_torch.horovod.world import (
     DistributedSampler,
-    init,
     local_batch_size,
     local_rank,
     local_size,
@@ -44,6 +44,22 @@ __all__ = [
     "rank",
     "size",
 ]
+
+
+def init() -> None:
+    """Starts the real Horovod; safe to call again.
+
+    The job may have been started by poprun, mpirun, horovodrun or srun. In a process that nobody
+    launched Horovod is not started, as its MPI need not be able to; it is rank 0 of 1, and of
+    Horovod's own functions only those are at hand that need no other process. In a job of several
+    processes, the first one warns of each optimizer that exchanges no gradients (PD327).
+
+    Raises:
+        BackendError: No usable Horovod is installed, or it sees another job than poprun started.
+    """
+    world.init()
+    if size() > 1:
+        watch_others(rank())
 
 
 def __getattr__(name: str) -> Any:

@@ -188,7 +188,7 @@ def DistributedOptimizer(
             check=check_parameters,
             label=f"popdist gradients of {kind.__name__} {next(_serials)}",
         )
-        _watch_others(int(horovod.rank()))
+        watch_others(int(horovod.rank()))
     optimizer.__dict__.update(_popdist_passes=passes, _popdist_waits=True)
     optimizer.register_step_pre_hook(_before_step)
     if passes is not None:
@@ -202,7 +202,7 @@ _others: WeakSet[torch.optim.Optimizer] = WeakSet()
 _watching = False
 
 
-def _watch_others(rank: int) -> None:
+def watch_others(rank: int) -> None:
     """Makes optimizers that nobody distributed say so, once each, on the first process."""
     global _watching  # noqa: PLW0603 - torch has one list of hooks for all optimizers
     if not _watching and rank == 0:
@@ -225,12 +225,12 @@ def _say_if_alone(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) ->
         "%s",
         PlainLoopError(
             "PD327",
-            "an optimizer updates weights without exchanging gradients, beside one that does: the "
-            "weights differ between processes from now on",
+            "an optimizer updates weights without exchanging gradients: the weights differ between "
+            "processes from now on",
             value=f"{type(optimizer).__name__} with {len(trained)} parameters, the first of shape "
             f"{list(trained[0].shape)}",
-            hint="make it with popdist_torch.horovod.DistributedOptimizer too; each process may "
-            "train what it alone uses",
+            hint="wrap it in popdist_torch.horovod.DistributedOptimizer; ignore the warning "
+            "where a process trains what it alone uses, or the program averages gradients itself",
         ),
     )
 

@@ -20,15 +20,7 @@ if TYPE_CHECKING:
 
 
 def init() -> None:
-    """Starts the real Horovod; safe to call again.
-
-    The job may have been started by poprun, mpirun, horovodrun or srun. In a process that nobody
-    launched Horovod is not started, as its MPI need not be able to; it is rank 0 of 1, and of
-    Horovod's own functions only those are at hand that need no other process.
-
-    Raises:
-        BackendError: No usable Horovod is installed, or it sees another job than poprun started.
-    """
+    """Starts the real Horovod where something launched this process."""
     here = backend.launch()
     if here.by and not (here.alone and find_spec("horovod") is None):
         backend.start("torch")

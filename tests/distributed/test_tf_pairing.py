@@ -94,6 +94,26 @@ def outside_of_scopes(strategy):
     with IPUStrategy().scope():
         chosen = model()
     answers["chosen"] = error_of(chosen.fit, x, y, verbose=0)
+    return answers | updates_outside(strategy, inside, x, y)
+
+
+def updates_outside(strategy, model, x, y):
+    import tensorflow as tf
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+        trained = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
+
+    answers = {}
+    kinds = {"": tf.keras.optimizers.SGD, "legacy ": tf.keras.optimizers.legacy.SGD}
+    for name, kind in kinds.items():
+        with strategy.scope():
+            optimizer = kind(0.1)
+        answers[f"{name}eager step"] = error_of(step)
+        answers[f"{name}built step"] = error_of(tf.function(step))
+        answers[f"{name}step of the strategy"] = error_of(lambda: strategy.run(step))
     return answers
 
 
@@ -141,9 +161,18 @@ def test_a_model_outside_of_the_scope_is_not_trained(eager_answers, way):
         assert "strategy.scope()" in rank[way]
 
 
-def test_what_diverges_nothing_is_not_refused(eager_answers):
+@pytest.mark.parametrize("kind", ["", "legacy "])
+@pytest.mark.parametrize("way", ["eager step", "built step"])
+def test_an_update_outside_of_the_strategy_s_step_is_refused(eager_answers, kind, way):
     for rank in eager_answers:
-        assert [rank[way] for way in ("evaluate", "inside", "chosen")] == ["no error"] * 3
+        assert "[PD414] an optimizer updates a strategy's variables outside" in rank[kind + way]
+        assert "strategy.run(step, args=(batch,))" in rank[kind + way]
+
+
+def test_what_diverges_nothing_is_not_refused(eager_answers):
+    steps = ("step of the strategy", "legacy step of the strategy")
+    for rank in eager_answers:
+        assert [rank[way] for way in ("evaluate", "inside", "chosen", *steps)] == ["no error"] * 5
 
 
 def test_each_instance_draws_numbers_of_its_own_from_a_seed(eager_answers):

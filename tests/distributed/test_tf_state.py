@@ -245,6 +245,30 @@ def in_job():
     }
 
 
+def callbacks_with_one_place(folder):
+    """Keras' callbacks that write, with the same paths on all instances."""
+    import tensorflow as tf
+
+    import popdist
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+    keras = tf.keras
+    rng = np.random.default_rng(popdist.getInstanceIndex())
+    x = rng.normal(size=(32, 2)).astype(np.float32)
+    with PopDistStrategy().scope():
+        model = keras.Sequential([keras.layers.Dense(1, input_shape=(2,))])
+        model.compile("adam", "mse")
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(f"{folder}/model.h5"),
+        keras.callbacks.ModelCheckpoint(f"{folder}/model.keras"),
+        keras.callbacks.ModelCheckpoint(f"{folder}/weights/{{epoch}}", save_weights_only=True),
+        keras.callbacks.TensorBoard(f"{folder}/board"),
+        keras.callbacks.CSVLogger(f"{folder}/log{popdist.getInstanceIndex()}.csv"),
+    ]
+    model.fit(x, x.sum(1), batch_size=8, epochs=2, verbose=0, callbacks=callbacks)
+    return {"weights": np.concatenate([one.ravel() for one in model.get_weights()])}
+
+
 def loop_in_a_step():
     import tensorflow as tf
 
@@ -354,3 +378,19 @@ def test_a_cluster_keeps_what_one_process_has(workers, half):
     for worker in workers:
         assert "[PD007]" in worker["apart"]
         assert "apart" in worker["apart"].split("weights that differ")[1]
+
+
+def test_callbacks_of_all_instances_write_to_one_place(tmp_path):
+    import tensorflow as tf
+
+    first, second = run_job(callbacks_with_one_place, folder=str(tmp_path), timeout=250)
+    np.testing.assert_array_equal(first["weights"], second["weights"])
+    for name in ("model.h5", "model.keras"):
+        read = tf.keras.models.load_model(tmp_path / name).get_weights()
+        np.testing.assert_array_equal(np.concatenate([w.ravel() for w in read]), first["weights"])
+    assert sorted(path.name for path in (tmp_path / "weights").glob("*.index")) == [
+        "1.index",
+        "2.index",
+    ]
+    # Nobody leaves the folders that the second instance has for what is not kept.
+    assert not list(tmp_path.rglob("*temp*"))

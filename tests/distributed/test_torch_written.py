@@ -764,6 +764,18 @@ def one_of_two_optimizers(world):
     return said
 
 
+def no_optimizer_wrapped(world):
+    """The first of Horovod's six steps without the fourth."""
+    model = Net()
+    optimizer = sgd(model)
+    with warnings_of_popdist() as said:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(model, world.rows(step)).backward()
+            optimizer.step()
+    return said
+
+
 def error_of(function, world):
     try:
         function(world)
@@ -775,6 +787,7 @@ def error_of(function, world):
 def run_all():
     hvd.init()
     world, answer = World(RANKS), {}
+    answer["forgotten"] = no_optimizer_wrapped(world)  # the first: nothing is distributed yet
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name, function in PROGRAMS.items():
@@ -820,11 +833,12 @@ def test_a_loader_that_gives_all_ranks_the_same_rows_is_named_once(answers, name
         assert "popdist_torch.horovod.DistributedSampler" in warning
 
 
-def test_an_optimizer_that_nobody_distributed_is_named_once(answers):
-    assert len(answers[0]["alone"]) == 1
-    assert answers[1]["alone"] == []
+@pytest.mark.parametrize("way", ["alone", "forgotten"])
+def test_an_optimizer_that_nobody_distributed_is_named_once(answers, way):
+    assert len(answers[0][way]) == 1
+    assert answers[1][way] == []
     for part in ("[PD327]", "SGD with 4 parameters, the first of shape [7, 5]"):
-        assert part in answers[0]["alone"][0]
+        assert part in answers[0][way][0]
 
 
 def test_rank_that_clipped_what_another_did_not_have_says_so(answers):

@@ -186,6 +186,7 @@ def _unknown(name: str) -> UsageError:
         value=name,
         accepted="the options that poprun --help lists, before the program",
         hint=instead_of(name)
+        or (f"did you mean {name[1:]}?" if name[1:] in BY_ALIAS else None)
         or did_you_mean(name, [f"--{known}" for known in BY_NAME])
         or "options of the program go after its name",
     )

@@ -243,12 +243,15 @@ def find_program(
             value=name,
             hint=f"python3 {name} ..." if name.endswith(".py") else f"chmod +x {files[0]}",
         )
+    hint = "options of poprun go before the program, and each needs its value"
+    if " " in name:
+        hint = f"write the program and its arguments without quotes: {name}"
     raise LaunchError(
         "PD102",
         "the program was not found",
         value=name,
         accepted="a program on PATH, in the working directory, or given by its path",
-        hint="options of poprun go before the program, and each needs its value",
+        hint=hint,
     )
 
 

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 import torch
@@ -262,6 +263,8 @@ def test_weights_that_are_fills_are_stored_and_trained(caplog):
         ({"accumulation": 0}, {}, "accumulation is a positive whole number"),
         ({"epochs": 0}, {}, "epochs is a positive whole number"),
         ({}, {"inputs": np.zeros((SAMPLES, 2, 3), np.float32)}, "samples of x have another shape"),
+        ({}, {"labels": np.eye(CLASSES)[data()[1]]}, r"labels\.argmax\(-1\) of one-hot labels"),
+        ({"freeze": "*"}, {}, "no weight is left to train"),
         ({}, {"labels": np.full(SAMPLES, 3)}, "classes that the model does not have"),
         ({}, {"inputs": np.full((SAMPLES, FEATURES), np.nan, np.float32)}, "x is not finite"),
     ],
@@ -273,3 +276,24 @@ def test_bad_settings_and_data_are_refused(settings, arrays, text):
         popdist_onnx.train(
             exported(network()), **given, **{"batch_size": BATCH, "check_finite": True, **settings}
         )
+
+
+def test_a_model_without_weights_is_not_trained():
+    text = '<ir_version: 8, opset_import: ["": 13]> g (float[N, 6] x) => (float[N, 6] y) '
+    model = onnx.parser.parse_model(text + "{ y = Relu(x) }")
+    x, y = data()
+    with pytest.raises(popdist_onnx.popart_exception, match="no weights to train"):
+        popdist_onnx.train(model, x, y, batch_size=BATCH)
+
+
+def test_a_model_that_is_not_valid_is_refused():
+    text = '<ir_version: 8, opset_import: ["": 13]> g (float[N, 6] x) => (float[N, 6] y) '
+    model = onnx.parser.parse_model(text + "{ y = my.Own(x) }")
+    with pytest.raises(popdist_onnx.popart_exception, match="No opset import for domain my"):
+        popdist_onnx.train(model, *data(), batch_size=BATCH)
+
+
+def test_a_model_is_not_saved_in_a_folder_that_does_not_exist(tmp_path):
+    trainer = popdist_onnx.train(exported(network()), *data(), batch_size=BATCH)
+    with pytest.raises(popdist_onnx.popart_exception, match=r"(?s)does not exist.*os\.makedirs"):
+        trainer.save(tmp_path / "none" / "model.onnx")

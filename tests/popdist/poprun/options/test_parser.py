@@ -103,6 +103,8 @@ def test_options_as_other_launchers_have_them_get_what_to_write_here(words, hint
 def test_an_unknown_option_gets_a_suggestion():
     with pytest.raises(UsageError, match="did you mean --num-replicas"):
         parse(["--num-replica5", "2", "p"])
+    with pytest.raises(UsageError, match="did you mean -np"):
+        parse(["--np", "2", "p"])
 
 
 @pytest.mark.parametrize("word", ["--zzz", "-q", "-", "--=1"])
