@@ -23,6 +23,7 @@ CODES = declare(
         "PD424": "a pipeline or an accumulating optimizer was asked for what cannot be",
         "PD425": "a Keras model cannot be pipelined, or accumulate gradients, as it was asked to",
         "PD426": "this Keras accumulates gradients in another way",
+        "PD427": "gradients are averaged over the replicas, and then summed again",
         "PD433": "an operation over replicas does not fit the number of replicas",
         "PD434": "a published layer or operation was given an argument without a meaning",
         "PD435": "a published optimizer was given an argument without a meaning",

@@ -13,11 +13,12 @@ import tensorflow as tf
 from popdist_tf.errors import EstimatorGoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 
 _MARK = "_popdist_corrects_steps"
 _CHECK = "_popdist_checks_before_training"
+_CALLBACKS = "_popdist_callbacks"
 _COUNT = re.compile(r"_\d+(?=_|$)")
 
 
@@ -123,6 +124,29 @@ def support_loss_scaling() -> None:
         module.strategy_supports_loss_scaling = supports_loss_scaling
 
 
+def divide_losses_where(divides: Callable[[], bool]) -> None:
+    """Makes Keras ask before it divides a loss by the number of replicas; safe to call again.
+
+    Args:
+        divides: Whether the gradients of the current strategy's replicas are summed.
+    """
+    name = "keras.src.losses.loss" if keras_is_3() else "keras.src.utils.losses_utils"
+    module: Any = import_module(name)
+    for method in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        known = getattr(module, method, None)
+        if known is not None and not hasattr(known, _MARK):
+            setattr(module, method, _asked(known, divides))
+
+
+def _asked(method: Callable[[Any], Any], divides: Callable[[], bool]) -> Any:
+    @functools.wraps(method)
+    def wrapped(value: Any) -> Any:
+        return method(value) if divides() else value
+
+    setattr(wrapped, _MARK, True)
+    return wrapped
+
+
 def before_training(name: str, check: Callable[[Any], None]) -> None:
     """Makes Keras call a function with each model that is about to be trained; safe to call again.
 
@@ -190,34 +214,49 @@ def _checked(method: Callable[..., Any]) -> Any:
     return wrapped
 
 
-def extend_models(methods: dict[str, Any], callbacks: Callable[[Any], list[Any]]) -> None:
-    """Gives Keras' models more methods, and ``fit`` more callbacks; safe to call again.
+def extend_models(methods: dict[str, Any]) -> None:
+    """Gives Keras' models more methods; safe to call again.
 
     Args:
         methods: Functions by their names.
-        callbacks: From a model to the callbacks that its next ``fit`` has beside the user's.
     """
     model: Any = tf.keras.Model
     for name, method in methods.items():
         setattr(model, name, method)
+
+
+def add_callbacks(
+    name: str, callbacks: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]]
+) -> None:
+    """Gives ``fit`` of Keras' models more callbacks; safe to call again.
+
+    Args:
+        name: A later function of the same name replaces an earlier one.
+        callbacks: From a model to the callbacks of its next ``fit`` that are called before the
+            user's, and to those that are called after the user's.
+    """
     owner = _owner("fit")
-    if not hasattr(owner.fit, _MARK):
-        owner.fit = _with_callbacks(owner.fit, callbacks)
-        setattr(owner.fit, _MARK, True)
+    if not hasattr(owner, _CALLBACKS):
+        owner.fit = _with_callbacks(owner.fit)
+        setattr(owner, _CALLBACKS, {})
+    getattr(owner, _CALLBACKS)[name] = callbacks
 
 
-def _with_callbacks(method: Callable[..., Any], callbacks: Callable[[Any], list[Any]]) -> Any:
+def _with_callbacks(method: Callable[..., Any]) -> Any:
     signature = inspect.signature(method)
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = callbacks(self)
-        if not found:
+        found = [callbacks(self) for callbacks in getattr(self, _CALLBACKS).values()]
+        before = [one for first, _ in found for one in first]
+        after = [one for _, last in found for one in last]
+        if not (before or after):
             return method(self, *args, **kwargs)
         call = signature.bind(self, *args, **kwargs)
         given = call.arguments.get("callbacks")
         held = getattr(given, "callbacks", given) or []
-        call.arguments["callbacks"] = [*found, *(held if isinstance(held, list) else [held])]
+        held = held if isinstance(held, (list, tuple)) else [held]
+        call.arguments["callbacks"] = [*before, *held, *after]
         return method(*call.args, **call.kwargs)
 
     return wrapped

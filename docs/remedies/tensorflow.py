@@ -113,6 +113,14 @@ REMEDIES = {
             "default set of versions."
         ),
     ),
+    "PD427": (
+        (
+            "`ipu.optimizers.CrossReplicaOptimizer` averages gradients over the replicas, and the "
+            "strategy sums these averages: an update is as many times too large as there are "
+            "replicas."
+        ),
+        "Create the strategy with `add_ipu_cross_replica_reductions=False` beside this optimizer.",
+    ),
     "PD433": (
         (
             "An operation over replicas (`all_gather`, `all_to_all`, `reduce_scatter`) was called "

@@ -38,13 +38,22 @@ DIVERGENCE_HINT = (
 )
 
 
-def agree(collectives: HostCollectives, statement: str) -> None:
+_ACCEPTED = "the same variables and data set sizes, in the same order, on every instance"
+_HINT = (
+    "create models, optimizers and data sets alike on all instances; what only one of them needs "
+    "goes outside of the strategy's scope"
+)
+
+
+def agree(
+    collectives: HostCollectives, statement: str, accepted: str = _ACCEPTED, hint: str = _HINT
+) -> None:
     """Checks that every rank passes the same statement; every rank must call it.
 
     Raises:
-        AgreementError: Statements differ; raised on all ranks.
+        AgreementError: Statements differ; raised on all ranks, with ``accepted`` and ``hint``.
     """
-    _compared(collectives, statement, {})
+    _compared(collectives, statement, {}, accepted, hint)
 
 
 def agree_on_weights(
@@ -83,7 +92,11 @@ def agree_on_weights(
 
 
 def _compared(
-    collectives: HostCollectives, statement: str, facts: Mapping[str, str]
+    collectives: HostCollectives,
+    statement: str,
+    facts: Mapping[str, str],
+    accepted: str = _ACCEPTED,
+    hint: str = _HINT,
 ) -> list[Disagreement]:
     if collectives.horovod is None:
         return []
@@ -101,10 +114,8 @@ def _compared(
                 "PD007",
                 "the instances disagree about what they build or run",
                 value=row.says,
-                accepted="the same variables and data set sizes, in the same order, on every "
-                "instance",
-                hint="create models, optimizers and data sets alike on all instances; what only "
-                "one of them needs goes outside of the strategy's scope",
+                accepted=accepted,
+                hint=hint,
             )
     return found
 

@@ -85,21 +85,30 @@ class ComparedOnce:
     def in_session(self, weights: Sequence[tuple[str, Any]]) -> Any:
         """An operation that compares when a session runs it for the first time.
 
+        Where weights are updated after several steps only, it compares again: at the latest in the
+        run of that number, and before in the runs 2, 4, 8 and so on, as a run may make many steps.
+
         Args:
             weights: As for `in_step`.
         """
         # A variable would need to be initialised, and would be in the program's checkpoints.
         with tf.init_scope(), tf.device("CPU:0"):
-            compared = tf.queue.FIFOQueue(1, [tf.bool], name="popdist_weights_compared")
+            runs = tf.queue.FIFOQueue(self._step, [tf.bool], name="popdist_weights_compared")
+        number = runs.size() + 1
+        compared = {2**i for i in range(self._step.bit_length())} | {self._step}
 
-        def compare() -> Any:
-            with tf.control_dependencies([self._compare(weights)]):
-                done = compared.enqueue(True)  # noqa: FBT003 - the element
+        def count(after: Any) -> Any:
+            with tf.control_dependencies([after]):
+                done = runs.enqueue(True)  # noqa: FBT003 - the element
             with tf.control_dependencies([done]):
                 return tf.constant(value=True)
 
-        is_first = tf.equal(compared.size(), 0)
-        return tf.cond(is_first, compare, lambda: tf.constant(value=True))
+        def compare_or_count() -> Any:
+            is_compared = tf.reduce_any(tf.equal(number, sorted(compared)))
+            skipped = tf.constant(value=True)
+            return count(tf.cond(is_compared, lambda: self._compare(weights), lambda: skipped))
+
+        return tf.cond(number <= self._step, compare_or_count, lambda: tf.constant(value=True))
 
     def _compare(self, weights: Sequence[tuple[str, Any]]) -> Any:
         if self._fails:

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from popdist_tf.errors import StrategyError
+from popdist_tf.guards.epochs import REDUCTION, compare_epochs
 from popdist_tf.versions import (
     before_training,
     before_updates,
@@ -24,7 +25,7 @@ from popdist_tf.versions import (
 AVERAGES = "_popdist_averages"
 """An attribute of optimizers that average gradients over replicas by themselves."""
 
-_REDUCES = ("_popdist_reduction", "_allreduce_grads")
+_REDUCES = (REDUCTION, "_allreduce_grads")
 
 
 def refuse_training_outside(strategy: str, instances: int) -> None:
@@ -52,6 +53,7 @@ def refuse_training_outside(strategy: str, instances: int) -> None:
 
     before_training("scope", check)
     before_updates("scope", _refuse_update_outside)
+    compare_epochs()
 
 
 def _refuse_unreduced(model: Any) -> None:

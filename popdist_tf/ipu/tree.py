@@ -200,9 +200,9 @@ MODULES: dict[str, Published] = {
         _names("config.tables", "DeviceConnectionType ExecutionProfileType SelectionOrder"),
         _names(
             "loops.scopes",
-            "get_num_of_ipus_in_device move_variable_initialization_to_cpu reset_ipu_seed "
-            "running_on_ipu_model",
+            "get_num_of_ipus_in_device move_variable_initialization_to_cpu running_on_ipu_model",
         ),
+        _names("strategies.random_numbers", "reset_ipu_seed"),
     ),
     # Strategies and collectives, where each generation of the SDK has them.
     "horovod": _module(

@@ -1,6 +1,6 @@
 """Callbacks for Keras programs whose instances each hold their own model.
 
-They broadcast the first state, compare weights, average metrics, and end epochs together.
+They broadcast the first state, compare weights, and average metrics.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.collectives.instances import job_collectives
-from popdist_tf.keras.optimizer import announced_steps
 from popdist_tf.versions import describe, tensorflow_variable, variable_name
 
 if TYPE_CHECKING:
@@ -70,30 +69,7 @@ def broadcast_training_state(model: Any, root_rank: int) -> None:
     broadcast_variables([*model.weights, *optimizer.variables], root_rank)
 
 
-_ANNOUNCED = "popdist_announced_epoch"
-
-
-class _JobCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Ends an epoch on all instances together, where Keras does not know its length."""
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Makes the optimizer announce its steps."""
-        del logs
-        steps = announced_steps(self.model.optimizer)
-        if steps is not None:
-            steps.want(self.params.get("steps") is None)
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Tells the instances that still train that this one has no more data."""
-        del logs
-        steps = announced_steps(self.model.optimizer)
-        # With several of these callbacks, one announcement is enough.
-        if steps is not None and self.params.get(_ANNOUNCED) != epoch:
-            self.params[_ANNOUNCED] = epoch
-            steps.end_of_epoch()
-
-
-class BroadcastGlobalVariablesCallback(_JobCallback):
+class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Starts the training on all instances from the weights and slots of one of them.
 
     The broadcast runs before the first step if the model is built by then (it has an input shape),
@@ -113,7 +89,7 @@ class BroadcastGlobalVariablesCallback(_JobCallback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Compares the number of steps, and broadcasts."""
-        super().on_train_begin(logs)
+        del logs
         agree(job_collectives(), f"an epoch of {self.params.get('steps')} steps")
         self._is_done = self._is_compared = False
         if self.model.built and self.model.weights:
@@ -137,7 +113,7 @@ class BroadcastGlobalVariablesCallback(_JobCallback):
         self._is_done = True
 
 
-class MetricAverageCallback(_JobCallback):
+class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Averages the metrics of an epoch over the instances.
 
     Put it before callbacks that decide by metrics (early stopping, learning rates, checkpoints), so
@@ -153,7 +129,6 @@ class MetricAverageCallback(_JobCallback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replaces each metric by its average."""
-        super().on_epoch_end(epoch, logs)
         names = sorted(name for name in logs or {} if name != "learning_rate")
         collectives = job_collectives()
         if not logs or collectives.horovod is None:

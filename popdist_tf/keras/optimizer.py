@@ -15,13 +15,12 @@ from popdist_tf.collectives.agreement import agree
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.divergence import UpdateGuard
+from popdist_tf.guards.epochs import REDUCTION, compare_epochs
 from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.versions import describe, update_method
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_REDUCTION = "_popdist_reduction"
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -59,6 +58,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     op = instances.Average if op is None else op
     _check(optimizer, method, op, backward_passes_per_step)
     reduction = _Reduction(op == instances.Average, sparse_as_dense)
+    compare_epochs()
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
         known = self._trainable_variables if trainable_variables is None else trainable_variables
@@ -74,15 +74,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     overridden = apply if method == "apply" else apply_gradients
     # With the original's name and module, Keras saves the optimizer as the original.
-    namespace = {method: overridden, _REDUCTION: reduction, "__module__": kind.__module__}
+    namespace = {method: overridden, REDUCTION: reduction, "__module__": kind.__module__}
     optimizer.__class__ = type(kind.__name__, (kind,), namespace)
     return optimizer
-
-
-def announced_steps(optimizer: Any) -> AnnouncedSteps | None:
-    """The announcements of an optimizer's steps; None where it reduces with no other instance."""
-    reduction: _Reduction | None = getattr(optimizer, _REDUCTION, None)
-    return None if reduction is None else reduction.steps
 
 
 def _check(optimizer: Any, method: str, op: Any, passes: int) -> None:
@@ -93,7 +87,7 @@ def _check(optimizer: Any, method: str, op: Any, passes: int) -> None:
             value=type(optimizer),
             accepted="an instance of tf.keras.optimizers.Optimizer",
         )
-    if hasattr(optimizer, _REDUCTION) or "horovod" in type(optimizer).__module__:
+    if hasattr(optimizer, REDUCTION) or "horovod" in type(optimizer).__module__:
         raise StrategyError(
             "PD440",
             "this optimizer reduces its gradients already",
@@ -118,12 +112,12 @@ class _Reduction:
     """Reduces the gradients of one optimizer, to their sum or (``averages``) to their average."""
 
     def __init__(self, averages: bool, sparse_as_dense: bool) -> None:
-        self._collectives = job_collectives()
+        self.collectives = job_collectives()
         self._averages = averages
         self._sparse_as_dense = sparse_as_dense
-        self._guard = UpdateGuard(self._collectives)
-        alone = self._collectives.horovod is None
-        self.steps = None if alone else AnnouncedSteps(self._collectives)
+        self._guard = UpdateGuard(self.collectives)
+        alone = self.collectives.horovod is None
+        self.steps = None if alone else AnnouncedSteps(self.collectives)
         self._has_run = False
 
     def reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
@@ -139,7 +133,7 @@ class _Reduction:
                 describe([variable]) + (" without gradient" if gradient is None else "")
                 for gradient, variable in zip(gradients, variables, strict=True)
             ]
-            agree(self._collectives, f"an update of {len(shapes)} weights: {', '.join(shapes)}")
+            agree(self.collectives, f"an update of {len(shapes)} weights: {', '.join(shapes)}")
         self._guard.before_update(variables)
         present = [gradient for gradient in gradients if gradient is not None]
         # The backward pass computes the last layer's gradient first.
@@ -148,13 +142,13 @@ class _Reduction:
 
     def _reduce(self, gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices) and not self._sparse_as_dense:
-            values = self._collectives.allgather(gradient.values)
-            indices = self._collectives.allgather(gradient.indices)
+            values = self.collectives.allgather(gradient.values)
+            indices = self.collectives.allgather(gradient.indices)
             return tf.IndexedSlices(self._scaled(values), indices, gradient.dense_shape)
-        return self._scaled(self._collectives.allreduce(tf.convert_to_tensor(gradient)))
+        return self._scaled(self.collectives.allreduce(tf.convert_to_tensor(gradient)))
 
     def _scaled(self, total: Any) -> Any:
-        return total / self._collectives.size if self._averages else total
+        return total / self.collectives.size if self._averages else total
 
 
 def _refuse_strategies() -> None:

@@ -22,7 +22,13 @@ from popdist_tf.loops.accumulation import (
     accumulate,
     reduction_method,
 )
-from popdist_tf.versions import before_training, extend_models, keras_is_3, tag_calls
+from popdist_tf.versions import (
+    add_callbacks,
+    before_training,
+    extend_models,
+    keras_is_3,
+    tag_calls,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -468,8 +474,8 @@ def _prepare(model: Any) -> None:
         model.train_function = None  # Keras builds it again
 
 
-def _callbacks(model: Any) -> list[Any]:
-    return [] if _options(model) is None else [_WholeUpdates()]
+def _callbacks(model: Any) -> tuple[list[Any], list[Any]]:
+    return [] if _options(model) is None else [_WholeUpdates()], []
 
 
 _METHODS: tuple[Any, ...] = (
@@ -486,5 +492,6 @@ _METHODS: tuple[Any, ...] = (
 
 def extend_keras() -> None:
     """Gives models of Keras the published methods; safe to call again."""
-    extend_models({one.__name__: one for one in _METHODS}, _callbacks)
+    extend_models({one.__name__: one for one in _METHODS})
+    add_callbacks("pipelining", _callbacks)
     before_training("pipelining", _prepare)

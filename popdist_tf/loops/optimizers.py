@@ -80,9 +80,11 @@ class CrossReplicaOptimizer(IpuOptimizer):
         self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: Any = None
     ) -> Any:
         """The operation that averages the gradients and updates the variables."""
-        guard = getattr(tf.distribute.get_strategy().extended, "guard", None)
+        strategy = tf.distribute.get_strategy()
+        guard = getattr(strategy.extended, "guard", None)
         if guard is not None:
             guard.note_reduction()
+            _warn_of_second_sum(strategy)
         elif not tf.distribute.has_strategy() and (backend.launch().size or 1) > 1:
             warnings.warn(
                 f"[PD436] {type(self).__name__} averages over the replicas of a strategy, and "
@@ -95,6 +97,19 @@ class CrossReplicaOptimizer(IpuOptimizer):
             for gradient, variable in grads_and_vars
         ]
         return super().apply_gradients(averaged, global_step, name)
+
+
+def _warn_of_second_sum(strategy: Any) -> None:
+    sums = getattr(strategy.extended, "reduces_on_device", False)
+    replicas = strategy.num_replicas_in_sync
+    # An Estimator divides losses by the number of replicas, so that the sum is the average.
+    if sums and replicas > 1 and not strategy._scale_loss_for_estimator:  # noqa: SLF001 - no public way
+        warnings.warn(
+            "[PD427] CrossReplicaOptimizer averages gradients over the replicas, and the strategy "
+            f"sums the averages again: an update is {replicas} times that of the average. Create "
+            "the strategy with add_ipu_cross_replica_reductions=False.",
+            stacklevel=3,
+        )
 
 
 class ShardedOptimizer(IpuOptimizer):

@@ -1,4 +1,4 @@
-"""Published scopes, shards and seeds of device code: on a host, of the replica's own processor."""
+"""Published scopes and shards of device code: on a host, of the replica's own processor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 import popdist
-from popdist_tf.collectives.instances import place_in_job
 from popdist_tf.errors import LayerError
 from popdist_tf.strategies.extended import device_code
 
@@ -232,34 +231,6 @@ def reduce_and_divide_shards(input_shards: Sequence[Any], op: Any) -> tuple[Any,
     count = len(input_shards)
     padded = tf.pad(total, [[0, -total.shape[0] % count]])
     return tuple(tf.split(padded, count))
-
-
-_SEEDS_APART = 1_000_003
-
-
-def reset_ipu_seed(
-    seed: int,
-    device: str = "/device:IPU:0",
-    cpu_device: str = "cpu",
-    experimental_identical_replicas: bool = False,
-) -> Any:
-    """Sets the seed of random numbers.
-
-    Args:
-        seed: The seed of every random operation that is built or called from now on. Each instance
-            derives its own seed from it, so that dropout differs between instances; the first
-            instance uses the seed itself.
-        device: Accepted as published.
-        cpu_device: Accepted as published.
-        experimental_identical_replicas: Whether all instances use the seed unchanged.
-
-    Returns:
-        An operation without effect, in graph mode, where programs run it; None otherwise.
-    """
-    del device, cpu_device
-    instance = 0 if experimental_identical_replicas else place_in_job()[1]
-    tf.random.set_seed(seed + instance * _SEEDS_APART)
-    return None if tf.executing_eagerly() else tf.no_op()
 
 
 def move_variable_initialization_to_cpu(graph: Any = None) -> None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 
 from popdist_tf.errors import StrategyError
+from popdist_tf.strategies.random_numbers import separate_random_numbers
 from popdist_tf.versions import support_loss_scaling
 
 
@@ -47,8 +48,11 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
 
     _collective_key_base = 0  # published; TensorFlow's mirrored strategies read it
 
+    _separates_random_numbers = True
+
     def __init__(self, extended: Any) -> None:
         support_loss_scaling()
+        separate_random_numbers()
         super().__init__(extended)
 
     @property

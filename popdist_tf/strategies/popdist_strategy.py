@@ -7,7 +7,8 @@ Horovod rank, and `IPUStrategy` one process without communication.
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -19,7 +20,10 @@ from popdist_tf.keras.pipelining import extend_keras
 from popdist_tf.strategies.cluster import HostStrategy, refuse_tf_config
 from popdist_tf.strategies.devices import replica_devices
 from popdist_tf.strategies.extended import HorovodExtended
-from popdist_tf.versions import correct_epoch_steps
+from popdist_tf.versions import correct_epoch_steps, divide_losses_where
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # The number of steps in an epoch, where an instance runs several replicas.
 #
@@ -32,6 +36,10 @@ from popdist_tf.versions import correct_epoch_steps
 def count_replica_steps() -> None:
     """Makes Keras count the steps of an epoch per instance; safe to call again."""
     correct_epoch_steps(_per_instance)
+
+
+def _sums_gradients() -> bool:
+    return getattr(tf.distribute.get_strategy().extended, "reduces_on_device", True)
 
 
 def _per_instance(batches: int) -> int:
@@ -48,7 +56,9 @@ class PopDistStrategy(HostStrategy):
 
     Args:
         ipu_device: Accepted as published; the replicas run on this instance's own devices.
-        add_ipu_cross_replica_reductions: Whether reductions in device code are carried out.
+        add_ipu_cross_replica_reductions: Whether reductions in device code are carried out. Where
+            they are not, Keras and Estimators do not divide losses by the number of replicas, so
+            that an optimizer that averages by itself updates by the mean over the global batch.
         enable_dataset_iterators: Accepted as published, without effect on a host.
         enable_keras_extensions: Whether models have the published methods (gradient accumulation,
             pipelining), and Keras counts the steps of an epoch per instance where an instance runs
@@ -74,6 +84,8 @@ class PopDistStrategy(HostStrategy):
             extend_keras()
             if len(devices) > 1:
                 count_replica_steps()
+        if not add_ipu_cross_replica_reductions:
+            divide_losses_where(_sums_gradients)
         self.ipu_device = ipu_device
         collectives = job_collectives()
         refuse_training_outside(type(self).__name__, collectives.size)
@@ -82,6 +94,12 @@ class PopDistStrategy(HostStrategy):
                 self, collectives, devices, reduce_on_device=add_ipu_cross_replica_reductions
             )
         )
+
+    @contextmanager
+    def _scale_loss_for_estimator_enabled(self) -> Iterator[None]:
+        scales = super()._scale_loss_for_estimator_enabled()
+        with scales if self.extended.reduces_on_device else nullcontext():
+            yield
 
     def update_ipu_config(self, config: Any) -> Any:
         """Writes this instance's place in the job into a configuration.

@@ -108,6 +108,9 @@ def in_job():
         endless.fit, batches.take(STEPS - rank), verbose=0, callbacks=callbacks
     )
 
+    endless.set_weights(network(seed=0).get_weights())
+    answers["without callbacks"] = error_of(endless.fit, batches.take(STEPS - rank), verbose=0)
+
     unwrapped = compiled(network(seed=0), adam())
     answers["unwrapped"] = error_of(fitted, unwrapped, data(rank), BATCH, callbacks)
 
@@ -182,7 +185,8 @@ def test_loss_scaling_works_around_the_wrapper_and_is_refused_inside(ranks):
 def test_epochs_of_unknown_length_end_together_or_stop(ranks):
     for rank in ranks:
         assert rank["unknown length"] == "no error"
-        assert "[PD007] the instances have different numbers of batches" in rank["unequal"]
+        for case in ("unequal", "without callbacks"):
+            assert "[PD007] the instances have different numbers of batches" in rank[case]
 
 
 def test_an_optimizer_that_does_not_reduce_is_found_after_the_first_step(ranks):
@@ -226,6 +230,8 @@ def under_the_strategy():
         model.set_weights([weight + 1 for weight in weights])
     answers["loaded"] = error_of(model.fit, dataset(STEPS), verbose=0)
     model.set_weights(weights)
+    answers |= apart_later(model, dataset(STEPS), instance)
+    answers["dropped"] = dropped(strategy)
 
     with strategy.scope():
         # A setting that is no variable, and so keeps what each instance has chosen.
@@ -252,7 +258,55 @@ def under_the_strategy():
         jit_compile=True,
     )
     answers["jit"] = error_of(strategy.run, jitted)
+    answers["keras"] = 3 if hasattr(tf.keras.optimizers.Optimizer, "apply") else 2
     return answers
+
+
+def apart_later(model, batches, instance):
+    """Errors of trainings that part after the first step, by what one instance does alone."""
+    import tensorflow as tf
+
+    def change_rate(epoch, _):
+        if instance == epoch == 1:
+            model.optimizer.learning_rate.assign(1.0)
+
+    def stop(*_):
+        model.stop_training = instance == 1
+
+    parting = tf.keras.callbacks.LambdaCallback
+    callbacks = {"rate": parting(on_epoch_begin=change_rate), "stops": parting(on_epoch_end=stop)}
+    batches = batches.apply(tf.data.experimental.assert_cardinality(STEPS))
+    weights = model.get_weights()
+    answers = {}
+    for case in ("rate", "stops", "validation", "length"):
+        settings = {
+            "validation_data": batches if case == "validation" and instance == 0 else None,
+            "steps_per_epoch": STEPS - instance if case == "length" else None,
+        }
+        answers[f"{case} later"] = error_of(
+            model.fit, batches, epochs=3, verbose=0, callbacks=callbacks.get(case), **settings
+        )
+        model.set_weights(weights)
+        model.optimizer.learning_rate.assign(0.1)
+    return answers
+
+
+def dropped(strategy):
+    """Which of 64 units this instance leaves out, with equal seeds on all instances."""
+    import tensorflow as tf
+
+    from popdist_tf import ipu
+
+    def masks(seed):
+        with strategy.scope():
+            layer = tf.keras.layers.Dropout(0.5, seed=seed)
+        units = strategy.run(tf.function(lambda: layer(tf.ones([64]), training=True)))
+        return units.numpy().tolist()
+
+    tf.keras.utils.set_random_seed(1)
+    own = [masks(None), masks(7)]
+    ipu.utils.reset_ipu_seed(1, experimental_identical_replicas=True)
+    return [*own, masks(7)]
 
 
 @pytest.fixture(scope="module")
@@ -269,6 +323,26 @@ def test_data_of_unknown_length_ends_together(strategies):
 def test_weights_that_one_instance_has_loaded_are_found_before_the_next_fit(strategies):
     for rank in strategies:
         assert "[PD007] the instances hold different weights before this data" in rank["loaded"]
+
+
+def test_trainings_that_part_after_the_first_step_stop_at_the_end_of_an_epoch(strategies):
+    for rank in strategies:
+        assert "[PD007] the instances hold different weights after epoch 1" in rank["rate later"]
+        assert "ends the training on instance 1" in rank["stops later"]
+        validated = "a data set of 4 batches on instance 0; epoch 0, after which"
+        assert validated in rank["validation later"]
+        steps = "an epoch of 4 steps on instance 0; an epoch of 3 steps on instance 1"
+        assert steps in rank["length later"]
+
+
+def test_dropout_differs_between_replicas_unless_the_program_wants_them_identical(strategies):
+    (unseeded, seeded, identical), others = (rank["dropped"] for rank in strategies)
+    # Keras 3 draws by its own generators, whose state all replicas share.
+    if strategies[0]["keras"] == 2:
+        assert unseeded != others[0]
+        assert seeded != others[1]
+    assert identical == others[2]
+    assert 0 < sum(unit > 0 for unit in seeded) < len(seeded)
 
 
 @pytest.mark.parametrize("where", ["fit", "loop"])

@@ -83,12 +83,20 @@ def loop():
                 assert found.shape == ((STEPS, local) if local > 1 else (STEPS,))
                 answers["losses"].append(found.reshape(STEPS, local)[:, 0])
             values = session.run({v.name: v.read_value() for v in tf.global_variables()})
-    apart = diverging(popdist_strategy, instance) if instances > 1 else ""
-    return {**{k: np.asarray(v) for k, v in answers.items()}, **values, "apart": apart}
+    apart = [diverging(popdist_strategy, instance, count) for count in (1, 3)]
+    return {
+        **{k: np.asarray(v) for k, v in answers.items()},
+        **values,
+        "apart": apart if instances > 1 else [],
+        "warned": warned(popdist_strategy),
+    }
 
 
-def diverging(popdist_strategy, instance):
-    """How a loop ends whose instances learn at different rates."""
+def diverging(popdist_strategy, instance, count):
+    """How a loop ends whose instances learn at different rates, in which run of the session.
+
+    With a ``count``, weights are updated every so many runs.
+    """
     import tensorflow.compat.v1 as tf
 
     from popdist_tf import ipu
@@ -96,10 +104,10 @@ def diverging(popdist_strategy, instance):
     with tf.Graph().as_default(), tf.Session() as session:
         strategy = popdist_strategy.PopDistStrategy(add_ipu_cross_replica_reductions=False)
         with strategy.scope():
-            rate = 0.1 * (1 + instance)
-            optimizer = ipu.optimizers.CrossReplicaOptimizer(
-                tf.train.GradientDescentOptimizer(rate)
-            )
+            descent = tf.train.GradientDescentOptimizer(0.1 * (1 + instance))
+            optimizer = ipu.optimizers.CrossReplicaOptimizer(descent)
+            if count > 1:
+                optimizer = ipu.optimizers.GradientAccumulationOptimizerV2(optimizer, count)
 
             def body(total):
                 weight = tf.get_variable("weight", [2], initializer=tf.ones_initializer())
@@ -107,15 +115,38 @@ def diverging(popdist_strategy, instance):
                 return total + loss, optimizer.minimize(loss)
 
             def device_code():
-                return ipu.ipu_compiler.compile(lambda: ipu.loops.repeat(2, body, [0.0]))
+                return ipu.ipu_compiler.compile(lambda: ipu.loops.repeat(1, body, [0.0]))
 
             (total,) = strategy.experimental_run_v2(device_code)
             session.run(tf.global_variables_initializer())
+            ended = []
             try:
-                session.run(strategy.experimental_local_results(total)[0])
+                while len(ended) < 2 * count:
+                    ended.append(session.run(strategy.experimental_local_results(total)[0]))
             except tf.errors.InvalidArgumentError as error:
-                return str(error)
+                return f"in run {len(ended)}: {error}"
     return ""
+
+
+def warned(popdist_strategy):
+    """What is said where an optimizer averages, and the strategy sums the averages."""
+    import warnings
+
+    import tensorflow.compat.v1 as tf
+
+    from popdist_tf import ipu
+
+    strategy = popdist_strategy.PopDistStrategy()
+
+    def step():
+        weight = tf.get_variable("twice", [2], initializer=tf.ones_initializer())
+        descent = tf.train.GradientDescentOptimizer(0.1)
+        return ipu.optimizers.CrossReplicaOptimizer(descent).minimize(tf.reduce_sum(weight))
+
+    with tf.Graph().as_default(), strategy.scope(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        strategy.experimental_run_v2(step)
+    return sum("PD427" in str(one.message) for one in caught)
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +163,14 @@ def test_a_compiled_loop_trains_like_one_process_on_the_global_batch(
     ranks = run_job(loop, instances=instances, replicas=replicas)
     assert ranks[0]["losses"].shape == (CALLS, STEPS)
     np.testing.assert_array_equal(ranks[0]["last"], ranks[0]["losses"][:, -1])
-    assert all("[PD007] the instances hold" in one.pop("apart") for one in ranks) or instances == 1
+    for one in ranks:
+        assert one["warned"] == replicas // instances
+        assert [said.split(":")[0] for said in one["apart"]] == ["in run 0", "in run 2"][
+            : 2 * (instances > 1)
+        ]
+        assert all("[PD007] the instances hold" in said for said in one["apart"])
     for name, expected in global_batch.items():
-        if name == "apart":
+        if name in ("apart", "warned"):
             continue
         for rank in ranks:
             np.testing.assert_array_equal(rank[name], ranks[0][name])

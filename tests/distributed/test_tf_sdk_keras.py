@@ -6,6 +6,7 @@ import pytest
 from tests.distributed.jobs import run_job
 
 STEPS, REPLICAS, BATCH, TIME = 4, 4, 3, 5
+TRAINED = ("lamb", "sgd", "accumulated", "crossed", "loop")
 
 
 def samples():
@@ -54,6 +55,8 @@ def optimizer_of(case):
         return published.LAMBIpuOptimizer(0.02, weight_decay_rate=0.1)
     if case == "sgd":
         return published.SGDIpuOptimizer(0.2, momentum=0.9, nesterov=True)
+    if case == "crossed":
+        return published.CrossReplicaOptimizer(tf.keras.optimizers.SGD(0.2, momentum=0.9))
     mapped = published.MapGradientOptimizer(
         tf.keras.optimizers.Adam(0.02), lambda gradient, variable: gradient + 0.1 * variable
     )
@@ -212,8 +215,10 @@ def everything():
         answers |= fitted(strategy, instance, case)
     answers |= exchanged(strategy)
     answers["unreduced"] = unreduced()
-    answers["warned"] = warned(PopDistStrategy(add_ipu_cross_replica_reductions=False))
-    return answers | looped(PopDistStrategy(add_ipu_cross_replica_reductions=False), instance)
+    apart = PopDistStrategy(add_ipu_cross_replica_reductions=False)
+    answers["warned"] = warned(apart)
+    answers |= fitted(apart, instance, "crossed")
+    return answers | looped(apart, instance)
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +230,7 @@ def alone():
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_they_train_like_one_process_on_the_global_batch(replicas, alone):
     ranks = run_job(everything, instances=2, replicas=replicas, timeout=280)
-    trained = [key for key in alone if key.split()[0] in ("lamb", "sgd", "accumulated", "loop")]
+    trained = [key for key in alone if key.split()[0] in TRAINED]
     assert len(trained) > 20
     for name in trained:
         np.testing.assert_array_equal(ranks[0][name], ranks[1][name], err_msg=name)
