@@ -61,6 +61,16 @@ def _like_first(node: ir.Node) -> Sequence[Info]:
     return [] if first is None or first.shape is None else [(first.dtype, dims(first))]
 
 
+@inference("ai.onnx.ml", "Scaler", "Normalizer", "Binarizer", "Imputer")
+def _scaled(node: ir.Node) -> Sequence[Info]:
+    """Like the first input; of scikit-learn's preprocessing onnx infers nothing."""
+    (first, *_) = node.inputs
+    if first is None or first.shape is None:
+        return []
+    always_float = node.op_type in ("Scaler", "Normalizer")
+    return [(ir.DataType.FLOAT if always_float else first.dtype, dims(first))]
+
+
 @inference("", "Loop")
 def _loop_outputs(node: ir.Node) -> Sequence[Info]:
     """Keeps the shape of a state that leaves the body with the shape it entered the loop with.

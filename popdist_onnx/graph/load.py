@@ -297,6 +297,7 @@ def read(source: Source) -> onnx.ModelProto:
     if isinstance(source, ir.Model):
         return untie(lift(ir.to_proto(source)))
     if isinstance(source, onnx.ModelProto):
+        _require_tensors(source)
         return untie(lift(source))
     try:
         if isinstance(source, bytes):
@@ -325,7 +326,26 @@ def read(source: Source) -> onnx.ModelProto:
             value="bytes" if isinstance(source, bytes) else str(source),
             accepted="an ONNX model (a serialized ModelProto)",
         )
+    _require_tensors(proto)
     return untie(lift(proto))
+
+
+def _require_tensors(proto: onnx.ModelProto) -> None:
+    maps = [value.name for value in proto.graph.output if _holds_maps(value.type)]
+    if maps:
+        raise popart_exception(
+            "PD520",
+            "an output of the model holds dictionaries instead of tensors",
+            value=maps,
+            accepted="outputs that are tensors",
+            hint='of scikit-learn: skl2onnx.to_onnx(model, X[:1], options={"zipmap": False})',
+        )
+
+
+def _holds_maps(kind: onnx.TypeProto) -> bool:
+    if kind.HasField("sequence_type"):
+        return _holds_maps(kind.sequence_type.elem_type)
+    return bool(kind.HasField("map_type"))
 
 
 def save(model: ir.Model, path: str | PathLike[str] | None = None) -> onnx.ModelProto:

@@ -33,6 +33,13 @@ if TYPE_CHECKING:
 LABELS = "labels"
 """The input that a loss adds."""
 
+_FLOATS = (
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.DOUBLE,
+    onnx.TensorProto.BFLOAT16,
+)
+
 LOSSES = ("cross_entropy", "mse")
 """The losses by name."""
 
@@ -93,7 +100,7 @@ class Trainable(NamedTuple):
 
 
 def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) -> Trainable:
-    """Adds a loss: ``cross_entropy`` or ``mse`` of the first output, or the id of a scalar.
+    """Adds a loss: ``cross_entropy`` or ``mse`` of `main_output`, or the id of a scalar.
 
     Batch normalisation that was exported for inference is switched to training. Where the model
     ends with a softmax, cross entropy takes the scores before it, as it has a softmax of its own.
@@ -108,12 +115,12 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
     reduction: Reduction = "none" if evaluation else "mean"
     classes = None
     if loss == "cross_entropy":
-        scores = _scores(model.graph.outputs[0])
+        scores = _scores(_value(model, main_output(proto)))
         known = dims(scores) or ()
         if len(known) < _RANK_OF_SCORES or not isinstance(known[1], int):
             raise popart_exception(
                 "PD579",
-                "cross entropy needs a first output of scores by class",
+                "cross entropy needs an output of scores by class",
                 value=f"{scores.name} of shape {list(known)}",
                 accepted="[samples, classes, ...]",
                 hint='loss="mse", or the id of a scalar that the model computes itself',
@@ -121,7 +128,7 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
         classes = known[1]
         add_cross_entropy(model, str(scores.name), LABELS, reduction)
     elif loss == "mse":
-        add_squared_error(model, str(model.graph.outputs[0].name), LABELS, reduction)
+        add_squared_error(model, main_output(proto), LABELS, reduction)
     elif not _has(model, loss):
         raise popart_exception(
             "PD579",
@@ -167,9 +174,25 @@ def stated_loss(proto: onnx.ModelProto) -> str | None:
     return next((one.value for one in proto.metadata_props if one.key == LOSS_KIND), None)
 
 
+def main_output(proto: onnx.ModelProto) -> str:
+    """The output that labels are compared with: the first one of floating-point numbers.
+
+    A classifier of scikit-learn has whole numbers, the labels, before its probabilities.
+    """
+    outputs = proto.graph.output
+    floats = [one for one in outputs if one.type.tensor_type.elem_type in _FLOATS]
+    return str((floats or outputs)[0].name)
+
+
+def _value(model: ir.Model, name: str) -> ir.Value:
+    return next(value for value in model.graph.outputs if value.name == name)
+
+
 def _scores(output: ir.Value) -> ir.Value:
     """The input of a model's last softmax over classes; the output where there is no softmax."""
     node = output.producer()
+    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
     if node is None or node.op_type != "Softmax" or node.inputs[0] is None:
         return output
     rank = len(dims(output) or ())

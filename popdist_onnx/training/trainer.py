@@ -28,6 +28,7 @@ from popdist_onnx.training.job import current_job
 from popdist_onnx.training.model import (
     LABELS,
     LOSSES,
+    main_output,
     mark_frozen,
     stated_loss,
     trainable,
@@ -132,8 +133,8 @@ class Trainer:
     Args:
         model: The model: a file, its content, or a proto, as `from_torch` makes it.
         loss: ``"cross_entropy"`` (labels are class numbers) or ``"mse"`` of the model's first
-            output; or the id of a scalar tensor where the model computes its loss itself. None
-            takes what `from_torch` wrote into the model, else cross entropy.
+            floating-point output; or the id of a scalar tensor where the model computes its loss
+            itself. None takes what `from_torch` wrote into the model, else cross entropy.
         optimizer: How weights are updated: ``"sgd"``, ``"momentum"``, ``"adam"``, ``"adamw"``,
             ``"adamax"``, ``"lamb"``, ``"rmsprop"``, ``"adagrad"``, ``"adadelta"``, with torch's
             values for the rest, or an optimizer object; SGD with momentum 0.9 if None.
@@ -323,7 +324,7 @@ class Trainer:
         return {name: whole[name] / whole["samples"] for name in whole if name != "samples"}
 
     def predict(self, inputs: ArrayLike | Mapping[str, ArrayLike]) -> Array:
-        """Computes the model's first output as it is trained so far.
+        """Computes the model's first floating-point output as it is trained so far.
 
         Args:
             inputs: Samples, as arrays.
@@ -335,7 +336,7 @@ class Trainer:
             popart_exception: The data do not fit the model.
         """
         data = self._samples.named(inputs)
-        output = str(self._model.graph.output[0].name)
+        output = main_output(self._model)
         if self._predictor is None:
             self._predictor = Evaluator(self._model, [output], self._layout.batch)
         batches = self._predictor.run(self._present(), data, sample_count(data))
@@ -501,7 +502,7 @@ class Trainer:
 
     def _totals(self, data: Mapping[str, Array], samples: int) -> dict[str, float]:
         """Sums over samples: of the loss, of each metric, and their number."""
-        output = str(self._model.graph.output[0].name)
+        output = main_output(self._model)
         by_label = self._loss_kind in LOSSES
         if self._evaluator is None:
             proto, loss, _ = trainable(self._model, self._loss_kind, evaluation=True)

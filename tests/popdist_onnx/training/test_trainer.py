@@ -286,6 +286,51 @@ def test_a_model_without_weights_is_not_trained():
         popdist_onnx.train(model, x, y, batch_size=BATCH)
 
 
+def classifier(outputs, last):
+    """As skl2onnx writes a classifier: the labels first, which pick one of the classes."""
+    rng = np.random.default_rng(0)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 13, "ai.onnx.ml": 1]> '
+        f"g (float[N, {FEATURES}] raw) => (int64[N] label, {outputs}) "
+        "<int64[3] classes = {0, 1, 2}, int64[1] flat = {-1}> "
+        "{ x = ai.onnx.ml.Scaler<offset=[0.5], scale=[2.0]>(raw) z = MatMul(x, w) "
+        "s = Softmax<axis=1>(z) top = ArgMax<axis=1, keepdims=0>(s) "
+        "picked = ai.onnx.ml.ArrayFeatureExtractor(classes, top) "
+        f"label = Reshape(picked, flat) {last} }}"
+    )
+    weights = rng.normal(size=(FEATURES, CLASSES)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    return model, weights
+
+
+def test_a_classifier_as_scikit_learn_has_it_trains_by_its_probabilities():
+    model, weights = classifier(f"float[N, {CLASSES}] p", "p = Identity(s)")
+    x, y = data()
+    scaled = (x - np.float32(0.5)) * np.float32(2)
+    trainer = popdist_onnx.train(model, x, y, batch_size=BATCH, optimizer=sgd(), shuffle=False)
+    expected = torch.tensor(weights, requires_grad=True)
+    plain = torch.optim.SGD([expected], lr=0.1)
+    for start in range(0, SAMPLES, BATCH):
+        scores = torch.tensor(scaled[start : start + BATCH]) @ expected
+        plain.zero_grad()
+        nn.functional.cross_entropy(scores, torch.tensor(y[start : start + BATCH])).backward()
+        plain.step()
+    probabilities = (torch.tensor(scaled) @ expected).softmax(1).detach().numpy()
+    np.testing.assert_allclose(trainer.predict(x), probabilities, rtol=1e-5)
+
+
+def test_dictionaries_of_probabilities_are_named_with_the_option_of_skl2onnx():
+    model, _ = classifier("float[N, 3] p", "p = ai.onnx.ml.ZipMap<classlabels_int64s=[0, 1, 2]>(s)")
+    del model.graph.output[1]
+    kind = onnx.helper.make_map_type_proto(
+        onnx.TensorProto.INT64, onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    )
+    sequence = onnx.helper.make_sequence_type_proto(kind)
+    model.graph.output.append(onnx.helper.make_value_info("p", sequence))
+    with pytest.raises(popdist_onnx.popart_exception, match='"zipmap": False'):
+        popdist_onnx.train(model, *data(), batch_size=BATCH)
+
+
 def test_a_model_that_is_not_valid_is_refused():
     text = '<ir_version: 8, opset_import: ["": 13]> g (float[N, 6] x) => (float[N, 6] y) '
     model = onnx.parser.parse_model(text + "{ y = my.Own(x) }")
