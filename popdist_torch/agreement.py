@@ -59,6 +59,11 @@ def parameter_facts(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]
     return stated
 
 
+def buffer_facts(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
+    """A digest of the values of every buffer, by name."""
+    return {f"buffer {name}": _digest(buffer) for name, buffer in named}
+
+
 def state_facts(
     named: Iterable[tuple[str, torch.Tensor]], optimizer: torch.optim.Optimizer
 ) -> dict[str, str]:
@@ -73,7 +78,13 @@ def state_facts(
     return stated
 
 
-def require(stated: Mapping[str, str], horovod: Any) -> None:
+def due(updates: int) -> bool:
+    """Whether weights are compared in any case: after 1, 8, 64, 512, ... updates."""
+    power = updates > 0 and updates & (updates - 1) == 0
+    return power and updates.bit_length() % 3 == 1
+
+
+def require(stated: Mapping[str, str], horovod: Any, hint: str | None = None) -> None:
     """Compares facts over all instances; every instance must call it.
 
     Raises:
@@ -86,7 +97,7 @@ def require(stated: Mapping[str, str], horovod: Any) -> None:
     raise AgreementError(
         "PD007",
         f"the instances are about to train different things:{listed(found)}",
-        hint=_hint(found),
+        hint=hint or _hint(found),
     )
 
 

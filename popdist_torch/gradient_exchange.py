@@ -6,6 +6,7 @@ For small gradients that is cheaper than separate exchanges; large ones would ga
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -112,20 +113,29 @@ class InstanceSum:
         self._horovod = horovod
         self._notes = notes
         self._parameters = list(parameters)
+        self._names = list(names)
+        self._label = label
+        self._wire = wire
         self._factor = factor
+        self._kinds: list[tuple[torch.dtype, int]] = []
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Plans the exchange of the parameters as they are now, and allocates its memory."""
+        self._kinds = self._kinds_now()
         items = []
-        for name, parameter in zip(names, self._parameters, strict=True):
+        for name, parameter in zip(self._names, self._parameters, strict=True):
             values = _real(parameter.detach())
-            dtype = wire if wire and values.is_floating_point() else values.dtype
+            dtype = self._wire if self._wire and values.is_floating_point() else values.dtype
             spelled = str(dtype).removeprefix("torch.")
             items.append(Item(name, values.numel(), spelled, dtype.itemsize))
         # Of the most common type, so that it usually travels in the last slice of the gradients.
-        said = len(items) + 1 + (0 if notes is None else len(notes()))
+        said = len(items) + 1 + (0 if self._notes is None else len(self._notes()))
         items.append(Item(_USED, said, "float32", 4))
         layout = plan(
             items,
             tail_bytes=DEFAULT_TAIL_BYTES,
-            zero_copy_bytes=DEFAULT_ZERO_COPY_BYTES if wire is None else None,
+            zero_copy_bytes=DEFAULT_ZERO_COPY_BYTES if self._wire is None else None,
         )
         # Large gradients by index of their parameters, while they are exchanged.
         self._large: dict[int, torch.Tensor | None] = {
@@ -136,13 +146,20 @@ class InstanceSum:
         self._arenas = allocate(layout, device=self._parameters[0].device)
         shapes = [tuple(_real(p.detach()).shape) for p in self._parameters] + [(said,)]
         *self._views, self._used = views(layout, self._arenas, shapes)
-        self._exchange = Exchange(layout, self._arenas, horovod, name=label, fill=self._fill)
+        self._exchange = Exchange(
+            layout, self._arenas, self._horovod, name=self._label, fill=self._fill
+        )
         self._moved = bytearray(len(items))
+        self._addresses = [view.data_ptr() for view in self._views]
+        self._references = list(map(sys.getrefcount, self._views))
+        self._sharers = [*map(_users, self._arenas)]
+        self._touched = False
 
     def begin(self) -> None:
         """Starts a round: no gradient is complete."""
         self._exchange.begin()
         self._moved = bytearray(len(self._moved))
+        self._touched = False
 
     def collect(self, index: int) -> None:
         """Marks a parameter's gradient as complete; its slice is sent if it waits for no other.
@@ -150,7 +167,39 @@ class InstanceSum:
         Raises:
             BackendError: It was marked already in this round.
         """
+        if not self._touched:
+            self._take_memory()
         self._exchange.ready(index)
+
+    def _take_memory(self) -> None:
+        """Takes other memory for this round, where the last round's sums may still be read.
+
+        The sums are the gradients that the program sees. It may keep them beyond its next backward
+        pass, or give them other memory, as ``model.double()`` and ``gradient.data = ...`` do.
+        """
+        self._touched = True
+        references = list(map(sys.getrefcount, self._views))
+        if (
+            (references != self._references and self._kept(references))
+            or [view.data_ptr() for view in self._views] != self._addresses
+            or [*map(_users, self._arenas)] != self._sharers
+            or self._kinds_now() != self._kinds
+        ):
+            self._lay_out()
+            self._exchange.begin()
+            self._touched = True
+
+    def _kept(self, references: Sequence[int]) -> bool:
+        """Whether the program has references to the last sums, beside the ``grad`` attributes."""
+        return any(
+            now > before + (parameter.grad is view)
+            for now, before, parameter, view in zip(
+                references, self._references, self._parameters, self._views, strict=True
+            )
+        )
+
+    def _kinds_now(self) -> list[tuple[torch.dtype, int]]:
+        return [(parameter.dtype, parameter.numel()) for parameter in self._parameters]
 
     def finish(self) -> None:
         """Sends the rest, and waits for the sums, which become the parameters' gradients.
@@ -160,6 +209,8 @@ class InstanceSum:
             BackendError: Another instance ended or failed meanwhile.
         """
         started = time.perf_counter()
+        if not self._touched:
+            self._take_memory()
         self._exchange.finish()
         self.waited += time.perf_counter() - started
         present, *self.noted = map(int, self._used[len(self._parameters) :].tolist())

@@ -67,6 +67,39 @@ REMEDIES = {
             "helps where losses grow first."
         ),
     ),
+    "PD314": (
+        (
+            "A hook of `Tensor.register_hook` clips, adds noise, or does something else that "
+            "depends on the size of one replica's gradient. Replicas' gradients are summed "
+            "afterwards, so the result differs from that of one process with all rows. Masks, "
+            "factors and projections are right, and are left alone."
+        ),
+        (
+            "Clip between `backward()` and `step()` in a plain loop, or in a hook of "
+            "`optimizer.register_step_pre_hook`."
+        ),
+    ),
+    "PD315": (
+        (
+            "A model has `torch.nn.SyncBatchNorm`. Its statistics would be synchronised by "
+            "torch.distributed, which is not initialised, and torch does not say so."
+        ),
+        (
+            "Leave out `convert_sync_batchnorm()`, or use GroupNorm or LayerNorm, which need no "
+            "other replica."
+        ),
+    ),
+    "PD316": (
+        (
+            "A warning. `forward` returns a number computed from its loss, such as `loss + term` "
+            "or `3 * loss`. As in PopTorch, the loss function of torch.nn is what trains, without "
+            "the term or the factor."
+        ),
+        (
+            "Return `popdist_torch.identity_loss(value, reduction='none')` where the value is the "
+            "loss, and `value.detach()` where it is a metric."
+        ),
+    ),
     "PD320": (
         (
             "A plain loop clipped, scaled or replaced gradients that were not yet those of all "

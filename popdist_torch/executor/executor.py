@@ -112,7 +112,8 @@ class Executor(ABC):
         if self.isCompiled():
             logger.warning("the model is compiled already; compile() does nothing")
             return
-        self._prepare(args, kwargs)
+        with torch.inference_mode(mode=False):
+            self._prepare(args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model on a combined batch.
@@ -129,6 +130,10 @@ class Executor(ABC):
             BatchError: A tensor's first dimension does not divide.
             Error: The arguments differ from those of the first call, or the instances disagree.
         """
+        if torch.is_inference_mode_enabled():
+            # Values that are made there could never be changed again.
+            with torch.inference_mode(mode=False):
+                return self(*args, **kwargs)
         if self._options.connection_type == ConnectionType.Never:
             raise OfflineError(
                 "PD305",

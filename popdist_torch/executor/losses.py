@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from popdist_torch.errors import LossError, NotFiniteError
 from popdist_torch.ops.hints import identity_loss
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from popdist_torch.options.placement import Placement
 
+logger = logging.getLogger("popdist.torch")
 
 LOSS_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -118,6 +121,29 @@ def final_loss(found: Sequence[torch.Tensor]) -> int:
             hint="return poptorch.identity_loss(first + second, reduction='none')",
         )
     return final[0]
+
+
+def warn_of_unmarked(output: Any, loss: torch.Tensor) -> None:
+    """Warns where ``forward`` returns a value computed from the loss, as the real loss may be."""
+    for leaf in pytree.tree_leaves(output):
+        if (
+            isinstance(leaf, torch.Tensor)
+            and leaf is not loss
+            and leaf.requires_grad
+            and leaf.numel() == 1
+            and loss.grad_fn in _ancestors(leaf)
+            and leaf.detach().sum() != loss.detach().sum()
+        ):
+            warning = LossError(
+                "PD316",
+                "forward returns a value that is computed from the loss, and that is not what "
+                "trains: the loss is the result of the last loss function of torch.nn, added up",
+                value=f"{leaf.detach().sum():.6g} returned; {loss.detach().sum():.6g} trains",
+                hint="popdist_torch.identity_loss(value, reduction='none') in forward makes the "
+                "value the loss; value.detach() says that it is none",
+            )
+            logger.warning("%s", warning)
+            return
 
 
 def _ancestors(loss: torch.Tensor) -> set[Any]:

@@ -277,6 +277,12 @@ class ReplicaBuffers:
             for position, part in enumerate(self._parts)
         }
 
+    def to_be_equal(self) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+        """The first replica's buffers, except running statistics of normalisation layers."""
+        for part, buffers in self.values(0).items():
+            if not isinstance(part, _NormBase):
+                yield from ((part, name, v) for name, v in buffers.items() if v is not None)
+
     @torch.no_grad()
     def copy(
         self, source: int, target: int, names: dict[nn.Module, set[str]] | None = None

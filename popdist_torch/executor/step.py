@@ -10,7 +10,7 @@ import torch
 
 from popdist_torch.errors import OptimizerError
 from popdist_torch.executor.compiled import LossPlace, eagerly, plain_backward
-from popdist_torch.executor.losses import LossWatch, final_loss
+from popdist_torch.executor.losses import LossWatch, final_loss, warn_of_unmarked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -86,6 +86,7 @@ class Training:
         guard: Checks the losses, where the program asked for it.
         strangers: Parameters that the optimizer updates although they are not in the module;
             ``forward`` has to reach them some other way.
+        looked: Whether the outputs of a micro-batch were compared with the loss.
     """
 
     batching: Batching
@@ -98,6 +99,7 @@ class Training:
     early_divisor: float = 1
     guard: LossGuard | None = None
     strangers: list[torch.nn.Parameter] = field(default_factory=list)
+    looked: bool = False
 
     def run(self, arguments: Arguments, outputs: Outputs, facts: Sequence[int]) -> None:
         """Runs the weight updates of one call; ``facts`` must be equal on all instances."""
@@ -162,6 +164,9 @@ class Training:
         if not self.gradients.parameters and (watch.found or watch.without_graph):
             return output, None
         loss = watch.found[final_loss(watch.found)]
+        if not self.looked:
+            self.looked = True
+            warn_of_unmarked(output, loss)
         if model.compiled:
             model.loss_place = LossPlace(output, loss)
         return output, loss

@@ -10,7 +10,7 @@ import torch
 from popdist.metrics import note_compiling, note_step
 from popdist_torch import agreement, job
 from popdist_torch.data.equal_rows import EqualRows
-from popdist_torch.errors import GradientError, OptimizerError, OptionValueError
+from popdist_torch.errors import OptimizerError, OptionValueError
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.gradients import Gradients, OrderedGradients, SharedGradients
 from popdist_torch.executor.host_access import (
@@ -26,6 +26,7 @@ from popdist_torch.executor.loss_scaling import LossScaling
 from popdist_torch.executor.losses import LossGuard
 from popdist_torch.executor.step import Training
 from popdist_torch.gradient_exchange import Facts
+from popdist_torch.gradient_hooks import require_possible
 from popdist_torch.optim.device import DeviceOptimizer, digest_of
 from popdist_torch.options import MeanReductionStrategy, Options, OutputMode, ReductionType
 
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
     from popdist_torch.executor.inputs import Arguments
     from popdist_torch.executor.outputs import Outputs
     from popdist_torch.executor.step import Replicas
+
+_PARTED = (
+    "forward, a hook or the optimizer changes them with data or random numbers of one instance "
+    "alone; random numbers for weights need the same seed everywhere, and "
+    "options.broadcastBuffers(False) lets every replica keep its own buffers"
+)
 
 _FACTS = Facts(
     "parameters",
@@ -85,6 +92,7 @@ class TrainingExecutor(Executor):
         self._training: Training | None = None
         self._weights_changed = False
         self._all_follow = True
+        self._calls = 0
         self._rows: EqualRows | None = None
         self._link = HostLink()
         self._follow()
@@ -222,10 +230,12 @@ class TrainingExecutor(Executor):
             if training is None or not _same(training.gradients.parameters, trained):
                 training = self._started(compiled, trained)
             self._require_possible(trained)
+            self._require_equal_state(compiled, optimizer)
             if self._rows is not None:
                 self._rows.look(arguments.values)
             training.run(arguments, outputs, self._facts(compiled, optimizer))
             note_step(samples=arguments.rows())
+            self._calls += 1
             self._weights_changed = optimizer.loaded = False
         if first:
             self._follow()  # forward may have reached more modules, or made buffers
@@ -279,6 +289,8 @@ class TrainingExecutor(Executor):
                 "the optimizer has no parameter that requires gradients",
                 hint="build it from model.parameters(), before parameters are frozen",
             )
+        if here.total_replicas > 1:
+            job.require_local_norms(self._user_model.modules())
         horovod = job.require(here) if here.num_processes > 1 else None
         if horovod is None:
             job.require_meant_alone(self._options)
@@ -352,17 +364,25 @@ class TrainingExecutor(Executor):
         """Refuses hooks that see one replica's part of a gradient as if it were all of it."""
         if self._batching.accumulation * self._placement.total_replicas == 1:
             return
-        own = 1 if isinstance(self._training and self._training.gradients, SharedGradients) else 0
-        for parameter in trained:
-            hooks = parameter._post_accumulate_grad_hooks  # noqa: SLF001
-            if hooks is not None and len(hooks) > own:
-                raise GradientError(
-                    "PD312",
-                    "a hook of register_post_accumulate_grad_hook runs on one replica's part of "
-                    "the gradient, before it is summed",
-                    value=self._require_compiled().model.weights.name_of(parameter),
-                    hint="optimizer.register_step_pre_hook takes a hook that sees the sums",
-                )
+        name_of = self._require_compiled().model.weights.name_of
+        require_possible([(name_of(parameter), parameter) for parameter in trained], loop=False)
+
+    def _require_equal_state(self, compiled: Replicas, optimizer: DeviceOptimizer) -> None:
+        """Compares what calls have changed, now and then, over all instances."""
+        alone = self._placement.num_processes == 1
+        if alone or not self._check_agreement or not agreement.due(self._calls):
+            return
+        model = compiled.model
+        named = [*zip(model.weights.names, model.weights.parameters, strict=True)]
+        stated = agreement.parameter_facts(named)
+        stated |= agreement.state_facts(named, optimizer.optimizer)
+        if self._options.broadcast_buffers:
+            paths = {part: path for path, part in model.module.named_modules()}
+            stated |= agreement.buffer_facts(
+                (f"{paths.get(part, type(part).__name__)}.{name}".lstrip("."), value)
+                for part, name, value in model.buffers.to_be_equal()
+            )
+        agreement.require(stated, job.require(self._placement), _PARTED)
 
     def _follow(self) -> None:
         """Makes the program's tensors detect reads."""

@@ -7,6 +7,8 @@ its hooks and its schedulers. The exchange ends with the backward pass (see `pas
 
 from __future__ import annotations
 
+import copy
+import copyreg
 import itertools
 import logging
 from contextlib import contextmanager
@@ -18,7 +20,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.weights import a_model_runs
-from popdist_torch.horovod.passes import Passes, of_popdist
+from popdist_torch.gradient_hooks import of_popdist
+from popdist_torch.horovod.passes import Passes
 from popdist_torch.horovod.world import connected
 
 if TYPE_CHECKING:
@@ -34,6 +37,21 @@ class Distributed:
 
     _popdist_passes: Passes | None
     _popdist_waits: bool
+    _popdist_settings: dict[str, Any]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.optim.Optimizer:
+        """A copy over the copied parameters; all processes must make it."""
+        copied = _plain(self, memo)
+        memo[id(self)] = copied
+        passes = self._popdist_passes
+        names = {} if passes is None else passes.names()
+        pairs = zip(_parameters(self), _parameters(copied), strict=True)
+        named = [(names[id(before)], now) for before, now in pairs] if names else None
+        return DistributedOptimizer(copied, named, **self._popdist_settings)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Makes files hold the optimizer that was given, which exchanges nothing."""
+        return copyreg._reconstructor, (_kind(self), object, None), self.__getstate__()  # type: ignore[attr-defined]  # noqa: SLF001 - needs no popdist to be read
 
     def synchronize(self) -> None:
         """Makes gradients those of all processes, where the last backward pass did not.
@@ -110,6 +128,23 @@ class Distributed:
         super().zero_grad(set_to_none)  # type: ignore[misc]  # the optimizer's own
 
 
+def _kind(optimizer: Any) -> Any:
+    """The class of a distributed optimizer before it was distributed."""
+    return type(optimizer).__mro__[2]
+
+
+def _plain(optimizer: Any, memo: dict[int, Any]) -> Any:
+    """A copy of a distributed optimizer that exchanges nothing."""
+    kind = _kind(optimizer)
+    copied = kind.__new__(kind)
+    copied.__setstate__(copy.deepcopy(optimizer.__getstate__(), memo))
+    return copied
+
+
+def _parameters(optimizer: Any) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def DistributedOptimizer(
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -131,8 +166,8 @@ def DistributedOptimizer(
     as in one process. Those of ``backward_passes_per_step`` passes are added up, not averaged, as
     in Horovod, and are sent once; without it each pass exchanges. bfloat16 is sent as float32.
 
-    LBFGS, which decides by the loss that its closure returns, is given the average over all
-    processes.
+    LBFGS and optimizers that are not torch's own, which may decide by the loss that their closure
+    returns, are given the average over all processes.
 
     Args:
         optimizer: Any optimizer of torch; it is changed in place.
@@ -189,7 +224,18 @@ def DistributedOptimizer(
             label=f"popdist gradients of {kind.__name__} {next(_serials)}",
         )
         watch_others(int(horovod.rank()))
-    optimizer.__dict__.update(_popdist_passes=passes, _popdist_waits=True)
+    settings = {
+        "compression": compression,
+        "backward_passes_per_step": backward_passes_per_step,
+        "op": op,
+        "gradient_predivide_factor": gradient_predivide_factor,
+        "sparse_as_dense": sparse_as_dense,
+        "process_set": process_set,
+        "check_parameters": check_parameters,
+    }
+    optimizer.__dict__.update(
+        _popdist_passes=passes, _popdist_waits=True, _popdist_settings=settings
+    )
     optimizer.register_step_pre_hook(_before_step)
     if passes is not None:
         optimizer.register_step_post_hook(lambda *_: passes.stepped())
@@ -215,8 +261,9 @@ def _say_if_alone(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) ->
     if isinstance(optimizer, Distributed) or optimizer in _others:
         return
     _others.add(optimizer)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    trained = [p for p in parameters if isinstance(p, torch.Tensor) and p.grad is not None]
+    trained = [
+        p for p in _parameters(optimizer) if isinstance(p, torch.Tensor) and p.grad is not None
+    ]
     hooks = [p._post_accumulate_grad_hooks or {} for p in trained]  # noqa: SLF001 - no public name
     shared = any(of_popdist(hook) for found in hooks for hook in found.values())
     if not trained or shared or hasattr(optimizer, "_allreduce_delay") or a_model_runs():
@@ -290,11 +337,17 @@ def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     def exchanged() -> Any:
         loss = closure()
         passes.before_step()
-        return passes.average(loss) if isinstance(optimizer, torch.optim.LBFGS) else loss
+        return passes.average(loss) if loss is not None and _may_decide(optimizer) else loss
 
     if "closure" in kwargs:
         return args, {**kwargs, "closure": exchanged}
     return (args[0], exchanged, *args[2:]), kwargs
+
+
+def _may_decide(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer may decide by the loss; of torch's own, only LBFGS does."""
+    known = type(optimizer).__module__.startswith(("torch.optim", "popdist_torch.optim"))
+    return not known or isinstance(optimizer, torch.optim.LBFGS)
 
 
 def _wire(compression: Any) -> torch.dtype | None:

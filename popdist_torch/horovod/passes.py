@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+from torch._C._dynamo import eval_frame
 from torch.autograd.function import BackwardCFunction
 
-from popdist_torch import agreement
+from popdist_torch import agreement, job
 from popdist_torch.data.equal_rows import EqualRows
-from popdist_torch.errors import GradientError, PlainLoopError
+from popdist_torch.errors import PlainLoopError
 from popdist_torch.gradient_exchange import InstanceSum
+from popdist_torch.gradient_hooks import of_popdist, require_possible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
     Seen = dict[int, tuple[int, int]]  # identity and version of gradients, by parameter
+
+_PARTED = (
+    "make the same changes on every process: of weights, learning rates, loaded states and frozen "
+    "layers; random numbers for weights or gradients need the same seed everywhere"
+)
 
 _NESTED = BackwardCFunction.apply.__code__
 
@@ -80,6 +89,7 @@ class Passes:
         self._label = label
         self._names: list[str] = []
         self._parameters: list[torch.Tensor] = []
+        self._known: set[int] = set()  # identities of the parameters, which stay alive here
         self._slots: dict[int, int] = {}  # place in the exchange, by index of the parameter
         self._passes = 0  # since the last exchange
         self._steps = 0
@@ -89,6 +99,7 @@ class Passes:
         self._exchanged = False  # since the last step
         self._outside = False  # this round ends outside of a backward pass
         self._stale = False  # a parameter is trained that the exchange does not know
+        self._unseen = False  # its gradient came before it was watched
         self._held = False
         self._local: Seen = {}  # gradients that are not exchanged yet
         self._mixed: Seen = {}  # gradients of a round that some process joined late
@@ -99,6 +110,7 @@ class Passes:
         self._used: set[int] = set()  # identities of the gradients of the last step
         optimizer.register_load_state_dict_post_hook(self._state_loaded)
         self.adopt(dict([*named.items()][::-1]))
+        require_possible(self._named(), loop=True)
 
     def adopt(self, named: Mapping[str, torch.Tensor]) -> None:
         """Watches parameters, in the order of their gradients; frozen ones may be trained later."""
@@ -106,16 +118,59 @@ class Passes:
             index = len(self._parameters)
             self._names.append(name)
             self._parameters.append(parameter)
+            self._known.add(id(parameter))
             if not (parameter.is_floating_point() or parameter.is_complex()):
                 continue
+            shared = self._shared(name, parameter)
             frozen = not parameter.requires_grad
             parameter.requires_grad_()  # hooks are refused without, and stay when it is taken back
-            if self._copies != 1:
+            if self._copies != 1 and not shared:
                 parameter.register_hook(self._multiplied)  # type: ignore[no-untyped-call]
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 partial(self._arrived, index)
             )
             parameter.requires_grad_(not frozen)
+
+    def _shared(self, name: str, parameter: torch.Tensor) -> bool:
+        """Whether another distributed optimizer has the parameter too.
+
+        Raises:
+            PlainLoopError: One of them averages, and the other sums.
+        """
+        others: list[Passes] = [
+            hook.func.__self__  # type: ignore[attr-defined]  # a bound method
+            for hook in (parameter._post_accumulate_grad_hooks or {}).values()  # noqa: SLF001 - no public name
+            if of_popdist(hook) and isinstance(hook, partial)
+        ]
+        if any(other._copies != self._copies for other in others):  # noqa: SLF001 - of this class
+            raise PlainLoopError(
+                "PD308",
+                "two optimizers share a parameter, and one averages gradients where the other sums",
+                value=name,
+                hint="give both the same op",
+            )
+        return bool(others)
+
+    def adopt_new(self) -> None:
+        """Watches parameters that the program put into the optimizer's groups by itself."""
+        known = self._known
+        groups = self._optimizer.param_groups
+        if all(id(parameter) in known for group in groups for parameter in group["params"]):
+            return
+        self.adopt(
+            {
+                f"parameter {index} of group {number}": parameter
+                for number, group in enumerate(groups)
+                for index, parameter in enumerate(group["params"])
+                if id(parameter) not in known
+            }
+        )
+        # Their gradients did not say that they came; the others go round once more.
+        self._stale = self._unseen = True
+
+    def names(self) -> dict[int, str]:
+        """The names of the parameters by their identities."""
+        return {id(parameter): name for name, parameter in self._named()}
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -136,7 +191,8 @@ class Passes:
             BackendError: Another process ended or failed meanwhile.
         """
         # Processes decide alike here: one whose passes reached no parameter still takes part.
-        if self._fresh or not self._exchanged:
+        self.adopt_new()
+        if self._fresh or self._unseen or not self._exchanged:
             self._outside = True
             self._exchange()
 
@@ -148,10 +204,11 @@ class Passes:
             BackendError: As for `synchronize`.
             PlainLoopError: They were changed before they were exchanged.
         """
-        self._require_no_hooks()
+        self.adopt_new()
+        require_possible(self._named(), loop=True)
         waiting = self._fresh or not self._exchanged
         changed = self._changed(self._local if waiting else self._mixed)
-        if waiting and not self._fresh:
+        if self._unseen or (waiting and not self._fresh):
             changed = self._changed_by_hand()
         if changed:
             raise PlainLoopError(
@@ -202,24 +259,6 @@ class Passes:
 
     def _state_loaded(self, _optimizer: torch.optim.Optimizer) -> None:
         self._loaded = True
-
-    def _require_no_hooks(self) -> None:
-        """Refuses hooks that run while gradients are on their way.
-
-        Raises:
-            GradientError: A program's hook sees the gradient of this process, and may change it.
-        """
-        for name, parameter in zip(self._names, self._parameters, strict=True):
-            hooks = parameter._post_accumulate_grad_hooks  # noqa: SLF001 - no public name
-            if hooks is not None and len(hooks) > 1 and not all(map(of_popdist, hooks.values())):
-                raise GradientError(
-                    "PD312",
-                    "a hook of register_post_accumulate_grad_hook runs while the gradient is being "
-                    "exchanged",
-                    value=name,
-                    hint="change gradients between backward() and step(), or in a hook of "
-                    "optimizer.register_step_pre_hook: they are those of all processes there",
-                )
 
     def _changed_by_hand(self) -> list[str]:
         """Names of parameters whose gradients the program has set, and then changed."""
@@ -289,7 +328,7 @@ class Passes:
         late = self._said(4)
         self._mixed = self._gradients() if 0 < late < self._size and not self._outside else {}
         self._passes = 0
-        self._fresh = False
+        self._fresh = self._unseen = False
         self._exchanged = True
         self._local = {}
 
@@ -318,6 +357,7 @@ class Passes:
             }
             agreement.require(stated, self._horovod)
             if self.sum is None:
+                job.require_local_norms(_modules_with(parameters))
                 remedy = "pass sampler=popdist_torch.horovod.DistributedSampler(...) to the loader"
                 EqualRows(self._horovod, remedy).look_at_gradients(parameters)
         self._slots = {index: slot for slot, index in enumerate(trained)}
@@ -361,22 +401,15 @@ class Passes:
         # A program that changes weights before every step would wait long for digests.
         self._changes += bool(changed)
         often = self._changes & (self._changes - 1)
-        if loaded or (changed and not often) or self._due():
+        due = agreement.due(self._steps) and self._compared != self._steps
+        if loaded or (changed and not often) or due:
             self._compared = self._steps
             stated |= agreement.parameter_facts(self._named())
         if loaded:
             stated |= agreement.state_facts(self._named(), self._optimizer)
             self._loaded = False
         if stated:
-            agreement.require(stated, self._horovod)
-
-    def _due(self) -> bool:
-        """Whether weights are compared in any case: after 8, 64, 512, ... updates.
-
-        Programs can change them in ways that torch does not count, such as through ``data``.
-        """
-        power = self._steps > 1 and self._steps & (self._steps - 1) == 0
-        return power and self._steps.bit_length() % 3 == 1 and self._compared != self._steps
+            agreement.require(stated, self._horovod, _PARTED)
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
         return zip(self._names, self._parameters, strict=True)
@@ -403,10 +436,12 @@ class Passes:
         return [self._names[i] for i, was in seen.items() if i in now and now[i] != was]
 
 
-def of_popdist(hook: Any) -> bool:
-    """Whether a hook of a parameter is one that exchanges its gradient."""
-    module = getattr(hook.func if isinstance(hook, partial) else hook, "__module__", None)
-    return str(module).startswith("popdist_torch.")
+def _modules_with(parameters: Sequence[torch.Tensor]) -> list[nn.Module]:
+    """Normalising layers with some of the parameters; nothing else refers to them from here."""
+    own = {id(parameter) for parameter in parameters}
+    # Not isinstance: that asks weak proxies for the class of an object that may be gone.
+    found = [o for o in gc.get_objects() if issubclass(type(o), nn.SyncBatchNorm)]
+    return [layer for layer in found if not own.isdisjoint(map(id, layer.parameters()))]
 
 
 def _nested() -> bool:
@@ -415,3 +450,16 @@ def _nested() -> bool:
     while frame is not None and frame.f_code is not _NESTED:
         frame = frame.f_back
     return frame is not None
+
+
+def _keep_from_dynamo() -> None:
+    """Keeps Dynamo from tracing the exchange, whose hooks it sees in a compiled training step."""
+    found: Any = eval_frame  # what torch.compiler.disable sets, which loads Dynamo
+    if not hasattr(found, "set_code_exec_strategy"):
+        return  # an older torch
+    never = found._FrameExecStrategy(found._FrameAction.SKIP, found._FrameAction.SKIP)  # noqa: SLF001 - as above
+    for entry in (Passes._arrived, Passes._passed, Passes.before_step, Passes.synchronize):  # noqa: SLF001 - of this module
+        found.set_code_exec_strategy(entry.__code__, never)
+
+
+_keep_from_dynamo()

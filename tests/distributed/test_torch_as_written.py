@@ -7,7 +7,6 @@ row.
 """
 
 import copy
-import logging
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ import popdist.poptorch
 import popdist_torch as poptorch
 from popdist.errors import PopdistError
 from tests.distributed.jobs import run_job
+from tests.distributed.torch_loops import warnings_of_popdist
 from tests.popdist_torch import reference
 
 CALLS, ROWS = 4, 6
@@ -419,6 +419,111 @@ class Lazy(Program):
         return LazyNet()
 
 
+class TiedInBetween(Program):
+    def build(self):
+        class Two(Net):
+            def __init__(self):
+                super().__init__()
+                self.other = nn.Linear(3, 4, bias=False)
+
+            def scores(self, x):
+                return self.last(torch.tanh(self.first(x) + self.other(x)))
+
+        return Two()
+
+    def between(self):
+        if self.call == 1:
+            self.model.other.weight = self.model.first.weight
+
+
+class LayerReplaced(Program):
+    def between(self):
+        if self.call == 1:
+            torch.manual_seed(8)
+            self.model.last = nn.Linear(4, 2).to(self.dtype)
+            self.optimizer = self.make_optimizer(self.model.parameters())
+            if self.training is not None:
+                self.training.setOptimizer(self.optimizer)
+
+
+class GroupAddedLater(Program):
+    def trained(self):
+        return self.model.first.parameters()
+
+    def between(self):
+        if self.call == 1:
+            self.optimizer.add_param_group({"params": list(self.model.last.parameters())})
+
+
+class NoiseOfOneSeed(Program):
+    """Updates draw random numbers, from streams that are alike."""
+
+    def make_optimizer(self, parameters):
+        optimizer = super().make_optimizer(parameters)
+        optimizer.register_step_post_hook(self.add_noise)
+        return optimizer
+
+    @torch.no_grad()
+    def add_noise(self, *_):
+        noise = torch.randn(2, dtype=self.dtype, generator=self.generator())
+        self.model.last.bias.add_(noise, alpha=0.01)
+
+    def generator(self):
+        return torch.Generator().manual_seed(3)
+
+
+class NoiseOfManySeeds(NoiseOfOneSeed):
+    def generator(self):
+        return torch.Generator().manual_seed(popdist.getInstanceIndex())
+
+
+class WrittenByForward(Program):
+    """Weights follow what a replica sees."""
+
+    def build(self):
+        class Written(Net):
+            def scores(self, x):
+                self.first.weight.data.mul_(1 + 0.01 * x.mean().item())
+                return super().scores(x)
+
+        return Written()
+
+
+class BufferOfOneInstance(Program):
+    def build(self):
+        class Centred(Net):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("center", torch.zeros(4))
+
+            def scores(self, x):
+                hidden = torch.tanh(self.first(x))
+                self.center = 0.9 * self.center + 0.1 * hidden.detach().mean(0)
+                return self.last(hidden - self.center)
+
+        return Centred()
+
+
+class SynchronisedNorm(Program):
+    def build(self):
+        return nn.SyncBatchNorm.convert_sync_batchnorm(WithNorm())
+
+
+class WithNorm(Net):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def scores(self, x):
+        return self.last(self.norm(self.first(x)))
+
+
+class HookThatClips(Program):
+    def __init__(self):
+        super().__init__()
+        self.model.first.weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+
+
 class DistributedTwice(Program):
     def make_optimizer(self, parameters):
         import popdist_torch.horovod as hvd
@@ -454,6 +559,10 @@ RIGHT = [
     LoadedInBetween,
     Averaged,
     MetaFirst,
+    TiedInBetween,
+    LayerReplaced,
+    GroupAddedLater,
+    NoiseOfOneSeed,
     FullyFrozen,
 ]
 REFUSED = {
@@ -468,6 +577,12 @@ REFUSED = {
     OtherValuesLoaded: "PD311",
     OtherState: "PD311",
     LoadedOnOne: "PD311",
+    NoiseOfManySeeds: "PD007",
+    WrittenByForward: "PD007",
+    BufferOfOneInstance: "PD007",
+    # These would train something else in silence.
+    SynchronisedNorm: "PD315",
+    HookThatClips: "PD314",
 }
 
 
@@ -533,13 +648,36 @@ SAME_ROWS = {
 
 def warned(way):
     """What a training program says that reads in this way."""
-    program, said, handler = Program(), [], logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
+    program = Program()
     training = poptorch.trainingModel(program.model, options(), program.optimizer)
-    logging.getLogger("popdist.torch").addHandler(handler)
-    for x, y in rows_of(way):
-        training(x, y)
-    logging.getLogger("popdist.torch").removeHandler(handler)
+    with warnings_of_popdist() as said:
+        for x, y in rows_of(way):
+            training(x, y)
+    return said
+
+
+LOSSES = {
+    "plus a term": lambda loss, weight: loss + weight.square().sum(),
+    "times a factor": lambda loss, _: 3 * loss,
+    "unchanged": lambda loss, _: loss,
+    "marked": lambda loss, weight: poptorch.identity_loss(loss + weight.sum(), "none"),
+    "beside a number": lambda loss, _: (loss, loss.detach() * 100),
+}
+UNMARKED = {"plus a term": True, "times a factor": True, "unchanged": False, "marked": False}
+UNMARKED["beside a number"] = False
+
+
+def warned_of_loss(way):
+    """What is said where forward returns something made of the loss."""
+
+    class Returning(Net):
+        def forward(self, x, y):
+            return LOSSES[way](F.mse_loss(self.scores(x), y), self.first.weight)
+
+    with warnings_of_popdist() as said:
+        alone = poptorch.Options()
+        alone.Distributed.disable()
+        poptorch.trainingModel(Returning(), alone)(torch.ones(2, 3), torch.ones(2, 2))
     return said
 
 
@@ -565,7 +703,8 @@ def test_what_is_written_is_what_trains(answers, kind):
     np.testing.assert_array_equal(first, second)
     np.testing.assert_allclose(first, train_plainly(kind), rtol=0, atol=EXACT)
     start = reference.flat(kind().model) if kind in (Grown, Averaged) else kind().weights()
-    moved = np.abs(first[: len(start)] - start).max()
+    size = min(len(start), len(first))
+    moved = np.abs(first[:size] - start[:size]).max()
     assert (moved > 1e-3) == (kind is not FullyFrozen)
 
 
@@ -583,3 +722,12 @@ def test_a_loader_that_gives_all_instances_the_same_rows_is_named_once(answers, 
         assert "[PD326]" in warning
         assert "DataLoader(TensorDataset of 48 samples, batch_size=6, sampler=" in warning
         assert "poptorch.DataLoader(options, ...)" in warning
+
+
+@pytest.mark.parametrize("way", LOSSES)
+def test_a_value_that_is_returned_in_place_of_the_loss_is_named(way):
+    said = warned_of_loss(way)
+    assert len(said) == UNMARKED[way]
+    for warning in said:
+        assert "[PD316]" in warning
+        assert "identity_loss" in warning

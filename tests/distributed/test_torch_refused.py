@@ -1,0 +1,340 @@
+"""Plain loops that cannot be right: each ends in an error, or a warning, that names the cause.
+
+Each program runs on two real ranks with other rows on each. Every rank raises the error named here.
+"""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import popdist_torch.horovod as hvd
+from tests.distributed.jobs import run_job
+from tests.distributed.torch_loops import (
+    RANKS,
+    STEPS,
+    Net,
+    World,
+    error_of,
+    loss_of,
+    sgd,
+    step_once,
+    warnings_of_popdist,
+)
+
+
+def accumulation_that_ends_early(world):
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model, backward_passes_per_step=2)
+    loss_of(model, world.rows(0)).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+    optimizer.step()
+
+
+def another_learning_rate(world):
+    """As of a schedule that follows each process's own validation loss."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        optimizer.param_groups[0]["lr"] = 0.2 / (1 + step * world.rank)
+        optimizer.zero_grad()
+        loss_of(model, world.rows(step)).backward()
+        optimizer.step()
+
+
+def weights_loaded_on_one_rank(world):
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        if step == 2 and world.rank == 0:
+            model.load_state_dict({name: v * 0.5 for name, v in model.state_dict().items()})
+        optimizer.zero_grad()
+        loss_of(model, world.rows(step)).backward()
+        optimizer.step()
+
+
+def a_step_left_out_on_one_rank(world):
+    """As where a program skips a batch that looks bad to it, by its own loss."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, world.rows(step)).backward()
+        if not (step == 1 and world.rank == 1):
+            optimizer.step()
+
+
+def a_rank_without_a_backward_pass(world):
+    """As where a rank's batch is empty: what the others clip is not what it has."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        if not (step == STEPS - 1 and world.rank == 1):
+            loss_of(model, world.rows(step)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        optimizer.step()
+
+
+def optimizer_state_loaded_on_one_rank(world):
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        if step == 2 and world.rank == 0:
+            state = copy.deepcopy(optimizer.state_dict())
+            state["state"][0]["momentum_buffer"] *= 0.5
+            optimizer.load_state_dict(state)
+        optimizer.zero_grad()
+        loss_of(model, world.rows(step)).backward()
+        optimizer.step()
+
+
+def frozen_on_one_rank(world):
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        model.first.requires_grad_(requires_grad=step < 2 or world.rank == 0)
+        optimizer.zero_grad()
+        loss_of(model, world.rows(step)).backward()
+        optimizer.step()
+
+
+def weights_changed_past_torch_on_one_rank(world):
+    """Changes through ``data`` do not count as changes for torch."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(10):
+        if step == 2 and world.rank == 0:
+            model.last.weight.data.clamp_(-0.1, 0.1)
+        optimizer.zero_grad()
+        loss_of(model, world.rows(step)).backward()
+        optimizer.step()
+
+
+def gradients_set_and_clipped(world):
+    """Nothing has shared the gradients when the program clips them."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    gradients = torch.autograd.grad(loss_of(model, world.rows(0)), list(model.parameters()))
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        parameter.grad = gradient
+    nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+    optimizer.step()
+
+
+def hook_after_accumulation(world):
+    """It would change gradients while they are being exchanged."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    model.first.weight.register_post_accumulate_grad_hook(
+        lambda parameter: setattr(parameter, "grad", parameter.grad.clamp(-0.01, 0.01))
+    )
+    loss_of(model, world.rows(0)).backward()
+    optimizer.step()
+
+
+def wholly_checkpointed_and_clipped(world):
+    """No gradient comes from the outer pass, so only the step ends the exchange."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    x, y = world.rows(0)
+    hidden = checkpoint(model, x.requires_grad_(), use_reentrant=True)
+    nn.functional.cross_entropy(hidden, y).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+    optimizer.step()
+
+
+def hook_that_clips(world):
+    """It clips the gradient of each rank."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    model.first.weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    for step in range(STEPS):
+        step_once(model, optimizer, world.rows(step))
+
+
+def noise_on_gradients(world):
+    """Each rank draws noise of its own."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    generator = torch.Generator().manual_seed(world.rank)
+    for step in range(2):
+        optimizer.zero_grad()
+        loss_of(model, world.rows(step)).backward()
+        noise = torch.randn(3, generator=generator, dtype=torch.float64)
+        model.last.bias.grad.add_(noise, alpha=0.01)
+        optimizer.step()
+
+
+def local_batch_statistics(world):
+    """torch's layer that is to synchronise statistics does not, without torch.distributed."""
+    model = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3)).double()
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    step_once(model, world.optimizer(sgd(model), model), world.rows(0))
+
+
+def sum_and_average(world):
+    model = Net()
+    world.optimizer(sgd(model), model)
+    world.optimizer(sgd(model), model, op=hvd.Sum)
+
+
+ERRORS = {
+    "optimizer state loaded on one rank": (
+        optimizer_state_loaded_on_one_rank,
+        "PD007",
+        "state of first.weight",
+    ),
+    "frozen on one rank": (frozen_on_one_rank, "PD007", "first.weight is trained"),
+    "weights changed past torch on one rank": (
+        weights_changed_past_torch_on_one_rank,
+        "PD007",
+        "values of last.weight",
+    ),
+    "gradients set and clipped": (gradients_set_and_clipped, "PD320", "synchronize()"),
+    "hook after accumulation": (hook_after_accumulation, "PD312", "first.weight"),
+    "accumulation that ends early": (accumulation_that_ends_early, "PD320", "synchronize()"),
+    "another learning rate": (another_learning_rate, "PD007", "0.2 on instance 0; 0.1 on"),
+    "weights loaded on one rank": (weights_loaded_on_one_rank, "PD007", "values of first.weight"),
+    "a step left out on one rank": (a_step_left_out_on_one_rank, "PD007", "updates so far: 2 on"),
+    "wholly checkpointed, clipped": (wholly_checkpointed_and_clipped, "PD320", "use_reentrant"),
+    "hook that clips": (hook_that_clips, "PD314", "first.weight, ", "test_torch_refused.py:"),
+    "noise on gradients": (noise_on_gradients, "PD007", "values of last.bias", "the same seed"),
+    "local batch statistics": (local_batch_statistics, "PD315", "SyncBatchNorm(3, "),
+    "sum and average": (sum_and_average, "PD308", "last.bias"),
+}
+
+
+# Loaders under a loop: those that give all ranks the same rows bring one warning.
+
+
+class Alike(torch.utils.data.Dataset):
+    """As of a benchmark: every sample is the same."""
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return torch.ones(5, dtype=torch.float64), torch.tensor(1)
+
+
+def table():
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(16, 5, generator=generator, dtype=torch.float64)
+    return torch.utils.data.TensorDataset(x, torch.arange(16) % 3)
+
+
+LOADERS = {
+    "in order": (lambda: torch.utils.data.DataLoader(table(), 4), True),
+    "shuffled alike": (
+        lambda: torch.utils.data.DataLoader(
+            table(), 4, shuffle=True, generator=torch.Generator().manual_seed(1)
+        ),
+        True,
+    ),
+    "a part of the indices": (
+        lambda: torch.utils.data.DataLoader(
+            table(), 4, sampler=torch.utils.data.SubsetRandomSampler(range(8), torch.Generator())
+        ),
+        True,
+    ),
+    "shuffled by rank": (
+        lambda: torch.utils.data.DataLoader(
+            table(), 4, shuffle=True, generator=torch.Generator().manual_seed(hvd.rank())
+        ),
+        False,
+    ),
+    "divided": (
+        lambda: torch.utils.data.DataLoader(table(), 4, sampler=hvd.DistributedSampler(table())),
+        False,
+    ),
+    "samples alike": (lambda: torch.utils.data.DataLoader(Alike(), 4), False),
+    "no loader": (lambda: [table()[:4], table()[4:8]], False),
+}
+
+
+def warned(loader):
+    """The warnings of a loop over a loader."""
+    model = Net()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    with warnings_of_popdist() as said:
+        for batch in loader:
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    return said
+
+
+def one_of_two_optimizers(world):
+    """The judge's optimizer was forgotten; another one works on the model's shared gradients."""
+    model, judge = Net(), Net()
+    ours = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    theirs, also_ours = sgd(judge), sgd(model)
+    with warnings_of_popdist() as said:
+        for step in range(STEPS):
+            for module, optimizers in ((model, (ours, also_ours)), (judge, (theirs,))):
+                module.zero_grad()
+                loss_of(module, world.rows(step)).backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+    return said
+
+
+def no_optimizer_wrapped(world):
+    """The first of Horovod's six steps without the fourth."""
+    model = Net()
+    with warnings_of_popdist() as said:
+        optimizer = sgd(model)
+        for step in range(STEPS):
+            step_once(model, optimizer, world.rows(step))
+    return said
+
+
+def run_all():
+    hvd.init()
+    world, answer = World(RANKS), {}
+    answer["forgotten"] = no_optimizer_wrapped(world)  # the first: nothing is distributed yet
+    for name, (function, *_) in ERRORS.items():
+        answer[name] = error_of(function, world)
+    answer["alone"] = one_of_two_optimizers(world)
+    for name, (loader, _) in LOADERS.items():
+        answer[f"warned, {name}"] = warned(loader())
+    answer["late"] = error_of(a_rank_without_a_backward_pass, world)  # the last: ranks part
+    return answer
+
+
+@pytest.fixture(scope="module")
+def answers():
+    return run_job(run_all, instances=RANKS)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_program_that_cannot_be_right_says_so_on_every_rank(answers, name):
+    for answer in answers:
+        assert all(part in answer[name] for part in ERRORS[name][1:]), answer[name]
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_that_gives_all_ranks_the_same_rows_is_named_once(answers, name):
+    first, *others = (answer[f"warned, {name}"] for answer in answers)
+    assert not any(others)
+    assert len(first) == LOADERS[name][1]
+    for warning in first:
+        assert "[PD326]" in warning
+        assert "DataLoader(TensorDataset of 16 samples, batch_size=4, sampler=" in warning
+        assert "popdist_torch.horovod.DistributedSampler" in warning
+
+
+@pytest.mark.parametrize("way", ["alone", "forgotten"])
+def test_an_optimizer_that_nobody_distributed_is_named_once(answers, way):
+    assert len(answers[0][way]) == 1
+    assert answers[1][way] == []
+    for part in ("[PD327]", "SGD with 4 parameters, the first of shape [7, 5]"):
+        assert part in answers[0][way][0]
+
+
+def test_rank_that_clipped_what_another_did_not_have_says_so(answers):
+    assert "PD320" in answers[0]["late"]
+    assert "some process had none" in answers[0]["late"]
