@@ -83,6 +83,7 @@ def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> Any
 
     Raises:
         CollectiveError: Another reduction, or a dtype that has no sum.
+        UnknownError: Instances pass other shapes or dtypes.
     """
     if reduce_op not in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
         raise CollectiveError(
@@ -92,7 +93,8 @@ def allreduce(value: Any, reduce_op: Any, tensor_name: str | None = None) -> Any
             accepted="tf.distribute.ReduceOp.SUM or tf.distribute.ReduceOp.MEAN",
         )
     collectives = job_collectives()
-    total = collectives.allreduce(value, pairing_name(value, tensor_name))
+    name = pairing_name(value, tensor_name)
+    total = collectives.allreduce(_of_equal_layout(collectives, value, name), name)
     if reduce_op == tf.distribute.ReduceOp.SUM:
         return total
     count = tf.cast(collectives.size, total.dtype)
@@ -111,7 +113,8 @@ def broadcast(value: Any, root_rank: int = 0, tensor_name: str | None = None) ->
     Returns:
         The root's value.
     """
-    return job_collectives().broadcast(value, root_rank, pairing_name(value, tensor_name))
+    collectives, name = job_collectives(), pairing_name(value, tensor_name)
+    return collectives.broadcast(_of_equal_layout(collectives, value, name), root_rank, name)
 
 
 def allgather(value: Any, tensor_name: str | None = None) -> Any:
@@ -125,8 +128,56 @@ def allgather(value: Any, tensor_name: str | None = None) -> Any:
     Returns:
         Shape ``(instances, *shape)``, in the order of instances.
     """
-    row = tf.expand_dims(tf.convert_to_tensor(value), 0)
-    return job_collectives().allgather(row, tensor_name=pairing_name(value, tensor_name))
+    collectives, name = job_collectives(), pairing_name(value, tensor_name)
+    row = tf.expand_dims(_of_equal_layout(collectives, value, name), 0)
+    return collectives.allgather(row, tensor_name=name)
+
+
+# Dtypes and shapes of the tensors of ``host_collective_ops``, which have to be equal. The original
+# fails with an UnknownError of a certain text, whatever is exchanged.
+
+_LAYOUT = "Tensor layouts did not match on all instances"
+_MOST_DIMENSIONS = 16
+
+
+def _of_equal_layout(collectives: HostCollectives, value: Any, name: str | None) -> Any:
+    """The value as a tensor, which exists only where all instances have the same layout.
+
+    Raises:
+        UnknownError: Layouts differ; raised on all instances, in a graph when it runs.
+    """
+    value = tf.convert_to_tensor(value)
+    if collectives.horovod is None:
+        return value
+    shape = tf.shape(value, tf.int64)[:_MOST_DIMENSIONS]
+    filled = tf.pad(shape + 1, [[0, _MOST_DIMENSIONS - tf.size(shape)]])
+    layout = tf.concat([[value.dtype.as_datatype_enum], filled], 0)
+    rows = collectives.allgather(layout[tf.newaxis], tensor_name=name and f"{name}_layout")
+    if tf.executing_eagerly():
+        if (rows != rows[0]).numpy().any():
+            raise tf.errors.UnknownError(None, None, _differing_layouts(rows.numpy()))
+        return value
+
+    def fail() -> Any:
+        # TensorFlow makes an UnknownError of it.
+        return tf.numpy_function(_raise_differing_layouts, [rows], tf.bool)
+
+    equal = tf.reduce_all(tf.equal(rows, rows[0]))
+    with tf.control_dependencies([tf.cond(equal, lambda: tf.constant(value=True), fail)]):
+        return tf.identity(value)
+
+
+def _differing_layouts(rows: Any) -> str:
+    found = [
+        f"{tf.dtypes.as_dtype(int(kind)).name}{[int(size) - 1 for size in sizes if size]}"
+        for kind, *sizes in rows
+    ]
+    says = "; ".join(f"{layout} on instance {number}" for number, layout in enumerate(found))
+    return f"[PD410] {_LAYOUT}: {says}. Pass the same shape and dtype on every instance."
+
+
+def _raise_differing_layouts(rows: Any) -> None:
+    raise RuntimeError(_differing_layouts(rows))
 
 
 # Horovod's basics under their published names, over the real ``horovod.tensorflow``. Each loads

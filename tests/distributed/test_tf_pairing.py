@@ -70,6 +70,24 @@ def named_collectives(instance):
     return {name: np.asarray(value) for name, value in answers.items()}
 
 
+def other_layouts(instance):
+    """Errors of tensors whose shape or dtype depends on the instance."""
+    import tensorflow as tf
+
+    from popdist_tf.ipu.distributed import host_collective_ops as ops
+
+    longer = tf.ones([2 + instance])
+    other = tf.ones([2], tf.int32 if instance else tf.float32)
+    calls = {
+        "sum": lambda: ops.allreduce(longer, tf.distribute.ReduceOp.SUM),
+        "gather": lambda: ops.allgather(longer),
+        "send": lambda: ops.broadcast(other),
+        "built sum": tf.function(lambda: ops.allreduce(other, tf.distribute.ReduceOp.SUM)),
+        "built gather": tf.function(lambda: ops.allgather(longer, tensor_name="it")),
+    }
+    return {f"layout of {name}": error_of(call) for name, call in calls.items()}
+
+
 def outside_of_scopes(strategy):
     import tensorflow as tf
 
@@ -133,6 +151,7 @@ def eager_questions():
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return {
         **named_collectives(instance),
+        **other_layouts(instance),
         **outside_of_scopes(strategy),
         "own": own.numpy(),
         "same": tf.random.uniform([3]).numpy(),
@@ -152,6 +171,17 @@ def test_collectives_are_paired_by_name_whatever_their_order(eager_answers):
         assert rank["root"].tolist() == [1, 100]
         assert rank["average"].tolist() == [1, 100]
         assert rank["gradient"] == 2 * (1 + instance)
+
+
+def test_other_shapes_or_dtypes_are_an_unknown_error_as_published(eager_answers):
+    for rank in eager_answers:
+        found = {name: said for name, said in rank.items() if name.startswith("layout of")}
+        assert len(found) == 5
+        for name, said in found.items():
+            assert said.startswith("UnknownError: "), name
+            assert "Tensor layouts did not match on all instances: float32[2] on inst" in said
+        assert "float32[3] on instance 1" in found["layout of built gather"]
+        assert "int32[2] on instance 1" in found["layout of send"]
 
 
 @pytest.mark.parametrize("way", ["fit", "batch"])
