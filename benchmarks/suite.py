@@ -97,7 +97,7 @@ SUITE = (
     ),
     Benchmark(
         name="tensorflow",
-        what="training steps of Keras and an Estimator, against Horovod and TensorFlow's strategy",
+        what="training steps of Keras, an Estimator and a loop, against Horovod and TensorFlow",
         aims=tensorflow_training.AIMS,
         measure=tensorflow_training.measure,
         seconds=240,

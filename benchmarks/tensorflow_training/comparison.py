@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.memory import compare_memory
+from benchmarks.programs import find_poprun
 from benchmarks.ranks import run_on_ranks
 from benchmarks.rows import Aim, Row, compare
 from benchmarks.sampling import MeasurementError, Missing, Samples, slowest
@@ -21,7 +22,8 @@ _WORKERS_AIM = Aim(
     sentence="1.3 times faster than MultiWorkerMirroredStrategy", of="ratio", at_most=1 / 1.3
 )
 _OVERHEAD_AIM = Aim(sentence="at most 5 % over plain Keras", of="ratio", at_most=1.05)
-AIMS = (_HOROVOD_AIM, _WORKERS_AIM, _OVERHEAD_AIM)
+_LOOP_AIM = Aim(sentence="at most 5 % over plain TensorFlow", of="ratio", at_most=1.05)
+AIMS = (_HOROVOD_AIM, _WORKERS_AIM, _OVERHEAD_AIM, _LOOP_AIM)
 
 _PACKAGE = "benchmarks.tensorflow_training"
 _RANKS = 2
@@ -29,6 +31,7 @@ _ROW = {
     "strategy": "Keras step under PopDistStrategy",
     "wrapper": "Keras step, popdist_tf.keras",
     "estimator": "Estimator step with host_call",
+    "loop": "compiled loop with 2 local replicas, an iteration",
 }
 _NOTE = "one thread a rank"
 _PEERS = {
@@ -45,7 +48,8 @@ def measure(effort: Effort) -> Iterator[Row]:
         effort: How much to measure.
 
     Yields:
-        Steps on two ranks against each peer, then on one; peak memory on two ranks.
+        Steps on two ranks against each peer, then on one; an iteration of a compiled loop; peak
+        memory on two ranks.
     """
     steps = effort.choose(full=500, quick=15)
     two = _times("keras_job", _RANKS, steps=steps, ports=_free_ports(_RANKS))
@@ -54,8 +58,21 @@ def measure(effort: Effort) -> Iterator[Row]:
             yield _row(two, ours, ours, peer, aim, _RANKS)
     one = _times("keras_job", 1, steps=steps, ports=[])
     yield _row(one, "strategy", "strategy", "plain Keras", _OVERHEAD_AIM, 1)
+    yield _loop(effort.choose(full=40, quick=2))
     yield from _estimators(effort.choose(full=8, quick=1))
     yield from _memory()
+
+
+def _loop(runs: int) -> Row:
+    two_replicas = [*(find_poprun() or ["poprun"]), "--num-instances=1", "--num-replicas=2"]
+    try:
+        answers = run_on_ranks(
+            f"{_PACKAGE}.loop_job:measure", ranks=1, launcher=two_replicas, runs=runs
+        )
+        times: Any = {name: Samples(tuple(found)) for name, found in answers[0].items()}
+    except MeasurementError as error:
+        times = Missing(str(error).splitlines()[-1])
+    return _row(times, "loop", "loop", "plain loop", _LOOP_AIM, 1)
 
 
 def _estimators(turns: int) -> Iterator[Row]:
