@@ -64,6 +64,60 @@ def model(optimizer_name, batch_norm):
     return model_fn
 
 
+def heads(features, labels, mode):
+    """Two heads on one trunk: a class and a number, with a loss and several metrics each."""
+    import tensorflow.compat.v1 as tf
+
+    from popdist_tf import ipu
+
+    trunk = tf.keras.layers.Dense(4, activation="tanh", name="trunk")
+    flat = trunk(tf.reshape(features, [-1, 36]))
+    logits = tf.keras.layers.Dense(3, name="kind")(flat)
+    number = tf.keras.layers.Dense(1, name="number")(flat)[:, 0]
+    spec = ipu.ipu_estimator.IPUEstimatorSpec
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        return spec(mode, predictions={"kind": tf.argmax(logits, 1), "number": number})
+    target = tf.cast(labels, tf.float32) - 1
+    kind_loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+    number_loss = tf.losses.mean_squared_error(target, number, weights=0.5)
+    loss = tf.losses.get_total_loss()
+    if mode == tf.estimator.ModeKeys.TRAIN:
+        return spec(mode, loss=loss, train_op=tf.train.AdamOptimizer(0.01).minimize(loss))
+
+    def metrics(logits, labels, number, target, parts):
+        return {
+            "accuracy": tf.metrics.accuracy(labels, tf.argmax(logits, 1)),
+            "square": tf.metrics.mean_squared_error(target, number),
+            "kind": tf.metrics.mean(parts[0]),
+            "part": tf.metrics.mean(parts[1]),
+        }
+
+    parts = tf.stack([kind_loss, number_loss])
+    held = {"logits": logits, "labels": labels, "number": number, "target": target, "parts": parts}
+    return spec(mode, loss=loss, eval_metrics=(metrics, held))
+
+
+def of_heads(strategy, batch, arrays):
+    """Variables, metrics and predictions of a training with two heads."""
+    import tensorflow.compat.v1 as tf
+
+    from popdist_tf import ipu
+
+    config = ipu.ipu_run_config.RunConfig(train_distribute=strategy, tf_random_seed=3)
+    estimator = ipu.ipu_estimator.IPUEstimator(heads, config=config)
+
+    def input_fn():
+        dataset = tf.data.Dataset.from_tensor_slices(arrays)
+        return dataset.batch(batch, drop_remainder=True).repeat(2)
+
+    found = variables_after(estimator, input_fn, [STEPS])
+    metrics = estimator.evaluate(input_fn, steps=STEPS)
+    predicted = list(estimator.predict(lambda: input_fn().map(lambda x, _: x)))[:BATCH]
+    metrics["number"] = np.mean([one["number"] for one in predicted])
+    found |= {f"metric {name}": np.asarray(value) for name, value in metrics.items()}
+    return {f"heads/{name}": value for name, value in found.items()}
+
+
 def variables_after(estimator, input_fn, stops):
     for max_steps in stops:
         estimator.train(input_fn, max_steps=max_steps)
@@ -114,6 +168,9 @@ def estimators_in_job():
         estimator = estimator_for(optimizer, batch_norm=batch_norm, strategy=strategy)
         found = variables_after(estimator, input_fn, stops)
         answers |= {f"{case}/{name}": value for name, value in found.items()}
+    halves = (one.reshape(STEPS, 2, BATCH, *one.shape[1:])[:, hvd.rank()] for one in samples())
+    own = tuple(one.reshape(-1, *one.shape[2:]) for one in halves)
+    answers |= of_heads(strategy, BATCH, own)
     # Hosts that share no folder: only the first rank finds what is to be continued.
     with tempfile.TemporaryDirectory() as folder:
         apart = estimator_for("adam", batch_norm=True, strategy=strategy, model_dir=folder)
@@ -156,7 +213,12 @@ def estimators_alone():
     for optimizer in ("adam", "momentum"):
         found = variables_after(estimator_for(optimizer, batch_norm=False), input_fn, [STEPS])
         answers |= {f"{optimizer}/{name}": value for name, value in found.items()}
-    return answers
+    return answers | of_heads(None, 2 * BATCH, samples())
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return run_job(estimators_alone, instances=1)[0]
 
 
 @pytest.fixture(scope="module")
@@ -168,13 +230,32 @@ def test_ranks_have_equal_variables_slots_included(ranks):
     assert any("Adam" in name for name in ranks[0])
     assert any("Momentum" in name for name in ranks[0])
     for name in ranks[0].keys() & ranks[1].keys() - {"diverging", "evaluating"}:
+        if "/metric " in name:
+            continue  # each rank evaluates its own data
         np.testing.assert_array_equal(ranks[0][name], ranks[1][name])
 
 
-def test_variables_are_those_of_one_process_on_the_global_batch(ranks):
-    (alone,) = run_job(estimators_alone, instances=1)
+def test_variables_are_those_of_one_process_on_the_global_batch(ranks, alone):
+    assert sum(name.startswith("heads/") for name in alone) > 6
     for name, value in alone.items():
+        if "/metric " in name:
+            continue
         np.testing.assert_allclose(ranks[0][name], value, rtol=2e-5, atol=2e-6)
+
+
+def test_metrics_of_several_heads_are_those_of_one_process(ranks, alone):
+    metrics = [name for name in alone if "/metric " in name and not name.endswith("number")]
+    assert len(metrics) == 4 + 2  # the model's own, the loss and the global step
+    for name in metrics:
+        # Of equal numbers of samples of each rank.
+        mean = np.mean([rank[name] for rank in ranks])
+        np.testing.assert_allclose(mean, alone[name], rtol=2e-5, err_msg=name)
+    assert ranks[0]["heads/metric kind"] != ranks[1]["heads/metric kind"]
+    for rank in ranks:
+        assert rank["heads/metric global_step"] == STEPS
+    # The first half of the global batch is the first rank's.
+    number = "heads/metric number"
+    np.testing.assert_allclose(ranks[0][number], alone[number], rtol=1e-4)
 
 
 @pytest.mark.parametrize("case", ["adam", "resumed"])

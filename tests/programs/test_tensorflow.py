@@ -67,6 +67,27 @@ with tf.Session() as session:
 print(json.dumps(losses))
 """
 
+# Plain TensorFlow on the global batch.
+SHARDS = """
+import json, sys
+import numpy as np
+import tensorflow.compat.v1 as tf
+import tensorflow_shards as program
+
+replicas, file = int(sys.argv[1]), sys.argv[2]
+points, distances = program.samples(replicas)
+x, y = (tf.placeholder(tf.float32, one.shape[1:]) for one in (points, distances))
+hidden = tf.tanh(program.layer("first", tf.reshape(x, [-1, 3]), 8))
+errors = tf.reshape(program.layer("second", hidden, 1), y.shape) - y
+losses = tf.reduce_mean(tf.square(errors), axis=[1, 2])
+step = tf.train.GradientDescentOptimizer(program.RATE).minimize(tf.reduce_mean(losses))
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    found = [session.run([losses, step], {x: a, y: b})[0] for a, b in zip(points, distances)]
+    np.savez(file, **session.run({v.name: v for v in tf.trainable_variables()}))
+print(json.dumps(np.asarray(found).tolist()))
+"""
+
 
 def plain(text, replicas, file):
     """The losses of a program in plain TensorFlow, which leaves its weights in a file."""
@@ -146,3 +167,23 @@ def test_a_pipelined_convolutional_network(tmp_path):
     np.testing.assert_allclose(found, losses, rtol=1e-4)
     assert losses[-1] < losses[0]
     assert_equal_weights(job, one)
+
+
+def test_layers_on_shards_and_replicas(tmp_path):
+    job, one = tmp_path / "job", tmp_path / "one.npz"
+    options = (*FOUR_REPLICAS, "--ipus-per-replica=2")
+    program = LARGER / "tensorflow_shards.py"
+    ranks, _ = run("poprun with names", program, f"--save={job}", options=options)
+    losses = np.asarray(plain(SHARDS, 4, one))
+    assert losses[-1].mean() < losses[0].mean()
+    for way in ("named", "automatic"):
+        for rank, answer in enumerate(ranks):
+            own = slice(2 * rank, 2 * rank + 2)
+            assert answer[way]["replica"] == [[2 * rank, 2 * rank + 1]] * len(losses)
+            np.testing.assert_allclose(answer[way]["own"], losses[:, own], rtol=1e-4)
+            total = np.repeat(losses.sum(axis=1)[:, np.newaxis], 2, axis=1)
+            np.testing.assert_allclose(answer[way]["sum"], total, rtol=1e-4)
+            assert_equal_weights(f"{job}.{way}.{rank}.npz", one)
+        with np.load(f"{job}.{way}.0.npz") as first, np.load(f"{job}.{way}.1.npz") as second:
+            for name in first:
+                np.testing.assert_array_equal(first[name], second[name])
