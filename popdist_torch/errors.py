@@ -35,7 +35,7 @@ CODES = declare(
         "PD392": "a wrapped model has no tensor of this name",
         "PD393": "something was asked for that only an IPU has",
         "PD394": "an accessor was ended, or its data process failed",
-        "PD395": "the batches of a data set cannot be handed on as they are",
+        "PD395": "the batches of a data set cannot be sent to the program as they are",
         "PD396": "a saved position does not belong to this loader",
     }
 )

@@ -52,7 +52,7 @@ class Channel:
         for name in methods:
             method = getattr(obj, name, None)
             if not callable(method):
-                raise OptionError("PD300", "there is no such method to instrument", value=name)
+                raise OptionError("PD300", "the method to instrument does not exist", value=name)
             setattr(obj, name, self._named(name, method))
 
     def _named(self, name: str, method: Any) -> Any:
@@ -91,7 +91,7 @@ def ipuHardwareVersion() -> NoReturn:
     """
     raise NotOnHostError(
         "PD393",
-        "there is no IPU whose version could be told",
+        "there is no IPU here, so there is no version",
         hint="ask ipuHardwareIsAvailable() first",
     )
 
@@ -126,6 +126,9 @@ def setLogLevel(level: str | int) -> None:
     found = by_number.get(level) if isinstance(level, int) else _LEVELS.get(str(level).upper())
     if found is None:
         raise OptionValueError(
-            "PD300", "setLogLevel knows no such level", value=level, accepted=", ".join(_LEVELS)
+            "PD300",
+            "setLogLevel does not support this level",
+            value=level,
+            accepted=", ".join(_LEVELS),
         )
     logger.setLevel(found)

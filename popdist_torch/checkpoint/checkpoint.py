@@ -141,7 +141,7 @@ class Checkpoint:
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise CheckpointError(
                 "PD307",
-                f"{self._path} is no checkpoint",
+                f"{self._path} is not a checkpoint",
                 accepted="a file that Checkpoint.save wrote",
             )
         return content

@@ -272,7 +272,7 @@ class Job:
             return result
         if self.index == 0:
             raise raised
-        raise CheckpointError("PD307", "instance 0 failed", value=failure.decode())
+        raise _elsewhere(0, failure)
 
     def on_each(self, function: Callable[[], Result]) -> Result:
         """Calls a function on every instance; all must call this.
@@ -290,7 +290,7 @@ class Job:
             raise raised
         for index, failed in enumerate(failures):
             if failed:
-                raise CheckpointError("PD307", f"instance {index} failed", value=failed.decode())
+                raise _elsewhere(index, failed)
         return cast("Result", result)
 
     def from_first(self, content: bytes) -> bytes:
@@ -307,6 +307,12 @@ class Job:
         for piece in torch.split(whole, _PIECE):
             self.horovod.broadcast_(piece, root, name="popdist.state.piece")
         return content if here else whole.numpy().tobytes()
+
+
+def _elsewhere(instance: int, text: bytes) -> CheckpointError:
+    """The error of another instance, with the same code."""
+    code, rest = text.decode().removeprefix("[").split("] ", 1)
+    return CheckpointError(code, f"instance {instance} failed: {rest}")
 
 
 def _tensor(content: bytes) -> torch.Tensor:

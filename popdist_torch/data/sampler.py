@@ -233,7 +233,7 @@ class Position:
         if wrong:
             raise DataError(
                 "PD396",
-                "this is no position of a loader",
+                "this is not a position of a loader",
                 value=sorted(state),
                 accepted="what state_dict() of a loader returned",
             )

@@ -129,7 +129,7 @@ class LossPlace:
             raise LossError(
                 "PD313",
                 "a compiled model returned other outputs than in its first micro-batch, so its "
-                "loss cannot be told",
+                "loss cannot be found",
                 value=_shown(structure, found),
                 accepted=f"{self._structure} with the loss at place {self._place}",
                 hint="return the same nesting in each step, or leave torch.compile out",

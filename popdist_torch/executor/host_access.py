@@ -99,9 +99,9 @@ class HostParameter(_Followed, nn.Parameter):
         """
         raise NotOnHostError(
             "PD393",
-            "replicaGrouping gives groups of replicas weights of their own, which is not offered: "
+            "replicaGrouping, which gives groups of replicas different weights, is not supported: "
             "all replicas of a job train the same weights",
-            hint="leave the call out, or train the groups in jobs of their own",
+            hint="leave the call out, or train each group in a job of its own",
         )
 
 

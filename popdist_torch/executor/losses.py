@@ -140,7 +140,7 @@ def warn_of_unmarked(output: Any, loss: torch.Tensor) -> None:
                 "trains: the loss is the result of the last loss function of torch.nn, added up",
                 value=f"{leaf.detach().sum():.6g} returned; {loss.detach().sum():.6g} trains",
                 hint="popdist_torch.identity_loss(value, reduction='none') in forward makes the "
-                "value the loss; value.detach() says that it is none",
+                "value the loss; use value.detach() for a metric",
             )
             logger.warning("%s", warning)
             return

@@ -417,7 +417,7 @@ def _checked(optimizer: Any) -> torch.optim.Optimizer:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptimizerError(
             "PD306",
-            "this is no optimizer",
+            "this is not an optimizer",
             value=type(optimizer).__name__,
             accepted="an object of torch.optim or popdist_torch.optim",
         )

@@ -213,8 +213,8 @@ class Passes:
         if changed:
             raise PlainLoopError(
                 "PD320",
-                "gradients were changed before all processes had exchanged them, so that the "
-                "processes would part",
+                "gradients were changed before all processes had exchanged them, so weights would "
+                "differ between processes",
                 value=f"{changed[0]} and {len(changed) - 1} more"
                 if len(changed) > 1
                 else changed[0],

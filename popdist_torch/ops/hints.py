@@ -277,7 +277,7 @@ def identity_loss(x: torch.Tensor, reduction: str) -> torch.Tensor:
     if reduction not in _REDUCTIONS:
         raise OptionValueError(
             "PD303",
-            "identity_loss knows no such reduction",
+            "identity_loss does not support this reduction",
             value=reduction,
             accepted="'none', 'mean' or 'sum'",
         )

@@ -34,7 +34,10 @@ _REDUCTIONS = ("sum", "mean", "none")
 def _cast(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
     if dtype.upper() not in _CASTS:
         raise OptionValueError(
-            "PD300", "internal_cast knows no such type", value=dtype, accepted=", ".join(_CASTS)
+            "PD300",
+            "internal_cast does not support this type",
+            value=dtype,
+            accepted=", ".join(_CASTS),
         )
     return tensor.to(_CASTS[dtype.upper()])
 

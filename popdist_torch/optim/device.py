@@ -191,7 +191,9 @@ def digest_of(tensor: torch.Tensor, start: int = 0) -> int:
 def _require_supported(optimizer: torch.optim.Optimizer) -> None:
     if isinstance(optimizer, torch.optim.LBFGS):
         raise OptimizerError(
-            "PD306", "LBFGS calls the model several times per update", value="LBFGS"
+            "PD306",
+            "LBFGS calls the model several times per update, which trainingModel does not support",
+            value="LBFGS",
         )
     if hasattr(optimizer, "skip_synchronize"):
         raise OptimizerError(

@@ -161,7 +161,7 @@ class HostOptions(OptionsDict):
         if kind not in (CommGroupType.Consecutive, CommGroupType.Orthogonal):
             raise OptionError(
                 "PD300",
-                "inputReplicaGrouping knows no such type",
+                "inputReplicaGrouping does not support this type",
                 value=kind,
                 accepted="CommGroupType.Consecutive or CommGroupType.Orthogonal",
             )

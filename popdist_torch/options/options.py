@@ -125,14 +125,14 @@ def _wrong(path: str | Path, line: int | None, what: str) -> ConfigFileError:
 
 def _call(options: Options, node: ast.AST) -> Any:
     if not isinstance(node, ast.Call):
-        raise OptionError("PD300", "this is no call", value=ast.unparse(node))
+        raise OptionError("PD300", "this line is not a call", value=ast.unparse(node))
     receiver: OptionsDict
     if isinstance(node.func, ast.Name):
         receiver, name = options, node.func.id
     elif isinstance(node.func, ast.Attribute):
         receiver, name = _receiver(options, node.func.value), node.func.attr
     else:
-        raise OptionError("PD300", "this is no call of options", value=ast.unparse(node))
+        raise OptionError("PD300", "this line does not set an option", value=ast.unparse(node))
     return _method(receiver, name)(*_arguments(node)[0], **_arguments(node)[1])
 
 
@@ -197,7 +197,7 @@ def _named(text: str) -> Any:
         return getattr(torch, member)
     raise OptionError(
         "PD300",
-        "this is no value",
+        "this argument is not a plain value",
         value=text,
         accepted="literals, members of poptorch's enumerations, torch's types",
     )

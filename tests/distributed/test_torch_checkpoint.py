@@ -274,3 +274,28 @@ def test_trouble_with_the_file_is_an_error_on_all_instances(tmp_path):
         assert "cannot be written" in answer["no folder"]
         assert "holds other things" in answer["other things"]
         assert "cannot be read" in answer["damaged"]
+
+
+def in_folders_of_their_own(path):
+    """As on two hosts without a common file system; instance 0 has an older save."""
+    popdist.init()
+    folder = Path(path) / str(popdist.getInstanceIndex())
+    torch.manual_seed(1)
+    model = nn.Linear(2, 2)
+    poptorch.Checkpoint(Path(path) / "0", sharded=True, model=model).save(number=1)
+    saved = poptorch.Checkpoint(folder, sharded=True, model=model)
+    answer = {}
+    for way in (lambda: saved.save(number=2), saved.load):
+        with pytest.raises(poptorch.Error) as caught:
+            way()
+        answer[caught.value.code] = str(caught.value)
+    answer["kept"] = poptorch.Checkpoint(Path(path) / "0", model=model).load()
+    return answer
+
+
+def test_a_sharded_checkpoint_in_folders_of_single_hosts_is_an_error_on_all(tmp_path):
+    for answer in run_job(in_folders_of_their_own, path=str(tmp_path)):
+        assert "does not find what 1 instances wrote" in answer["PD325"]
+        assert "the first of them instance 1" in answer["PD325"]
+        assert "cannot be read" in answer["PD307"]
+        assert answer["kept"] == {"number": 1}

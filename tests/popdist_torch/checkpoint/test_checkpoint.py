@@ -130,7 +130,7 @@ def test_damaged_files_are_named(tmp_path, content):
 
 def test_files_of_something_else_are_named(tmp_path):
     torch.save({"weights": 1}, tmp_path / "run.pt")
-    with pytest.raises(CheckpointError, match="is no checkpoint"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
         poptorch.Checkpoint(tmp_path / "run.pt", model=nn.Linear(2, 2)).load()
 
 

@@ -120,7 +120,7 @@ def test_json_lists_calls():
         ('{"Training.nothing": 1}', "no such method"),
         ('{"Nothing.set": 1}', "no such group"),
         ('{"clone": []}', "no such method"),
-        ('{"outputMode": "OutputMode.No"}', "no value"),
+        ('{"outputMode": "OutputMode.No"}', "not a plain value"),
         ('{"deviceIterations": 0}', "whole number"),
     ],
 )
