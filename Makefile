@@ -108,8 +108,16 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)
+bench: $(READY) .venv-ort-training/.ready
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(BENCH)
+
+# A peer of the benchmark `onnx`, which replaces onnxruntime and so cannot live beside it.
+.venv-ort-training/.ready:
+	$(PYTHON) -m venv .venv-ort-training
+	.venv-ort-training/bin/python -m pip install --disable-pip-version-check -c constraints/default.txt torch
+	.venv-ort-training/bin/python -m pip install --disable-pip-version-check \
+		onnxruntime-training-cpu==1.19.2 onnx==1.16.2 'numpy<2'
+	@touch $@
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py --check
@@ -117,7 +125,7 @@ docs: $(READY)
 	@echo "build/site/index.html"
 
 clean:
-	rm -rf .venv .venv-latest .venv-zoo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-latest .venv-zoo .venv-ort-training build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY): setup.py pyproject.toml $(SET) popdist/horovod_build/patches.py

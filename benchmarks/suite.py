@@ -76,10 +76,10 @@ SUITE = (
     ),
     Benchmark(
         name="onnx",
-        what="training steps of ONNX graphs, their memory and compilation, against torch eager",
+        what="training steps of ONNX graphs, memory and compilation, against torch and others",
         aims=onnx_training.AIMS,
         measure=onnx_training.measure,
-        seconds=240,
+        seconds=420,
     ),
     Benchmark(
         name="onnx-link",

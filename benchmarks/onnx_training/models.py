@@ -112,6 +112,81 @@ class Transformer(nn.Module):
         return scores
 
 
+class Recurrent(nn.Module):
+    """Two layers of LSTM, whose last output is classified."""
+
+    def __init__(self, inputs: int = 128, width: int = 256) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(inputs, width, num_layers=2)
+        self.scores = nn.Linear(width, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores for [length, batch, inputs]."""
+        scores: torch.Tensor = self.scores(self.layers(x)[0][-1])
+        return scores
+
+
+class Block(nn.Module):
+    """A block of GPT-2: causal attention and a feed-forward part, each normalised first."""
+
+    def __init__(self, width: int = 768, heads: int = 12, length: int = 64) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.attend = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width)
+        )
+        self.later: torch.Tensor
+        self.register_buffer("later", torch.ones(length, length, dtype=torch.bool).triu(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The block's output for [batch, length, width]."""
+        batch, length, width = x.shape
+        split = (batch, length, self.heads, width // self.heads)
+        query, key, value = (
+            part.reshape(split).transpose(1, 2)
+            for part in self.attend(self.norms[0](x)).chunk(3, -1)
+        )
+        scores = query @ key.transpose(-1, -2) / (width // self.heads) ** 0.5
+        scores = scores.masked_fill(self.later, torch.finfo(scores.dtype).min)
+        mixed = (torch.softmax(scores, -1) @ value).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.project(mixed)
+        fed: torch.Tensor = self.feed(self.norms[1](x))
+        return x + fed
+
+
+class OneBlock(nn.Module):
+    """A block of GPT-2 whose mean output is classified."""
+
+    def __init__(self, width: int = 768) -> None:
+        super().__init__()
+        self.block = Block(width)
+        self.scores = nn.Linear(width, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores for [batch, length, width]."""
+        scores: torch.Tensor = self.scores(self.block(x).mean(1))
+        return scores
+
+
+class SmallGPT2(nn.Module):
+    """GPT-2 small: 12 blocks, and the embedding once more as the last layer."""
+
+    def __init__(self, width: int = 768, tokens: int = 50257, length: int = 64) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(tokens, width)
+        self.position = nn.Parameter(torch.randn(length, width) * 0.02)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(12)), nn.LayerNorm(width))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Scores for each position of [batch, length] of tokens, as rows."""
+        hidden = self.blocks(self.embedding(tokens) + self.position)
+        scores: torch.Tensor = (hidden @ self.embedding.weight.T).flatten(0, 1)
+        return scores
+
+
 @dataclass(frozen=True)
 class Model:
     """A network with the data of one step.
@@ -119,10 +194,12 @@ class Model:
     Attributes:
         make: Makes the network.
         data: Makes the inputs.
+        labels: How many labels there are.
     """
 
     make: Callable[[], nn.Module]
     data: Callable[[], torch.Tensor]
+    labels: int
 
 
 def _mlp() -> nn.Module:
@@ -170,12 +247,17 @@ def _resnet50() -> nn.Module:
 
 
 MODELS = {
-    "mlp": Model(_mlp, lambda: torch.randn(64, 784)),
-    "resnet": Model(_small_resnet, lambda: torch.randn(32, 3, 32, 32)),
-    "transformer": Model(Transformer, lambda: torch.randint(0, 1000, (16, 64))),
-    "mlp-link": Model(_deep_mlp, lambda: torch.randn(2048, 784)),
-    "transformer-link": Model(lambda: Transformer(256), lambda: torch.randint(0, 1000, (32, 64))),
-    "resnet50": Model(_resnet50, lambda: torch.randn(4, 3, 224, 224)),
+    "mlp": Model(_mlp, lambda: torch.randn(64, 784), 64),
+    "resnet": Model(_small_resnet, lambda: torch.randn(32, 3, 32, 32), 32),
+    "transformer": Model(Transformer, lambda: torch.randint(0, 1000, (16, 64)), 16),
+    "lstm": Model(Recurrent, lambda: torch.randn(32, 32, 128), 32),
+    "gpt2": Model(OneBlock, lambda: torch.randn(4, 64, 768), 4),
+    "mlp-link": Model(_deep_mlp, lambda: torch.randn(2048, 784), 2048),
+    "transformer-link": Model(
+        lambda: Transformer(256), lambda: torch.randint(0, 1000, (32, 64)), 32
+    ),
+    "resnet50": Model(_resnet50, lambda: torch.randn(4, 3, 224, 224), 4),
+    "gpt2-small": Model(SmallGPT2, lambda: torch.randint(0, 1000, (1, 64)), 64),
 }
 
 
@@ -191,7 +273,7 @@ def build(name: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     network = MODELS[name].make()
     inputs = MODELS[name].data()
-    return network, inputs, torch.randint(0, CLASSES, (len(inputs),))
+    return network, inputs, torch.randint(0, CLASSES, (MODELS[name].labels,))
 
 
 def export(name: str, path: Path) -> None:

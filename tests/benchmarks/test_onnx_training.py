@@ -1,0 +1,85 @@
+"""The benchmark of ONNX steps: what its limit is made of, and what its rows say of absent peers."""
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from benchmarks.onnx_training import comparison
+from benchmarks.onnx_training.job import COMPILED, ONNX, PRODUCTS, TORCH, _require_agreement
+from benchmarks.onnx_training.ort_training import _complete
+from benchmarks.onnx_training.products import Product, products_of, products_step
+
+
+@pytest.fixture
+def perceptron(tmp_path):
+    """8 samples of 6 numbers, 5 hidden units, 3 classes; the first weight is stored transposed."""
+    weights = {"w0": [5, 6], "w1": [5, 3]}
+    nodes = [
+        helper.make_node("Transpose", ["w0"], ["w0t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "w0t"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "w1"], ["scores"]),
+        helper.make_node("SoftmaxCrossEntropyLoss", ["scores", "labels"], ["loss"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "perceptron",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 6]),
+            helper.make_tensor_value_info("labels", TensorProto.INT64, [8]),
+        ],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [
+            helper.make_tensor(name, TensorProto.FLOAT, shape, [0.1] * shape[0] * shape[1])
+            for name, shape in weights.items()
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "perceptron.onnx")
+    return tmp_path / "perceptron.onnx"
+
+
+def test_the_limit_has_each_product_of_a_step(perceptron):
+    found = sorted(products_of(str(perceptron), 0.1))
+    # Forward twice, the gradient of each weight, and that of the hidden units.
+    assert [one.batch for one in found] == [1] * 5
+    multiplications = sorted(one.rows * one.inner * one.columns for one in found)
+    assert multiplications == [8 * 5 * 3] * 3 + [8 * 6 * 5] * 2
+    step = products_step([*found, Product(4, 3, 5, 2), Product(4, 3, 5, 2)], threads=1)
+    assert step() == 0.0
+
+
+def test_the_peer_gets_the_outputs_that_its_gradients_read():
+    graph = helper.make_graph(
+        [
+            helper.make_node("LayerNormalization", ["x", "s"], ["n"]),
+            helper.make_node("SoftmaxCrossEntropyLoss", ["n", "labels"], ["loss"]),
+        ],
+        "g",
+        [],
+        [helper.make_tensor_value_info("n", TensorProto.FLOAT, [2, 3])],
+    )
+    normalization, loss = _complete(helper.make_model(graph)).graph.node
+    assert len(normalization.output) == 3
+    assert len(loss.output) == 2
+
+
+def test_losses_that_differ_in_the_fifth_digit_are_an_error():
+    _require_agreement({"one": 2.30000, "other": 2.30001})
+    with pytest.raises(RuntimeError, match="losses differ"):
+        _require_agreement({"one": 2.3000, "other": 2.3001})
+
+
+def test_each_peer_has_a_row_and_an_absent_one_says_how_to_get_it(monkeypatch, tmp_path):
+    times = {ONNX: [0.009], TORCH: [0.010], COMPILED: [0.012], PRODUCTS: [0.008]}
+    monkeypatch.setattr(comparison, "run_on_ranks", lambda *_, **__: [times])
+    rows = list(comparison._step("mlp", tmp_path / "mlp.onnx", 1, 1))
+    assert [row.peer for row in rows] == [
+        "torch eager",
+        "torch.compile",
+        "onnxruntime-training",
+        "matrix products alone",
+    ]
+    assert [row.met for row in rows] == [True, True, None, True]
+    assert "make .venv-ort-training/.ready" in rows[2].note
+    assert comparison.peer_python(tmp_path) is None
