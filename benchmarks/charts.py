@@ -38,6 +38,7 @@ _LIMITS = frozenset(
         "MPI sliced",
         "plain torch",
         "matrix products alone",
+        "a thread that only sends",
     }
 )
 """Peers that do less: they are what a value can come near to."""

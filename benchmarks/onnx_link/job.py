@@ -1,7 +1,15 @@
-"""What each of the two ranks measures: steps with the exchange, steps without, and the exchange."""
+"""What each of the two ranks measures: steps with the exchange, steps without, and the exchange.
+
+The floor is the same step, whose gradients a thread sends to the other rank as they are completed
+while another thread receives the other's; nothing is added or agreed upon.
+"""
 
 from __future__ import annotations
 
+import math
+import queue
+import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,22 +23,25 @@ if TYPE_CHECKING:
     from popdist_onnx import TrainingSession
 
 STEP, COMPUTE, EXCHANGE = "step", "compute", "exchange"
+FLOOR, SENDING = "floor", "sending"
 
 _WARM_UP = 2
 _RATE = 0.001
 
 
-def link(*, name: str, path: str, repetitions: int) -> dict[str, list[float]]:
-    """Times the three on this rank, in turns.
+def link(*, name: str, path: str, repetitions: int, address: str) -> dict[str, list[float]]:
+    """Times all of them on this rank, in turns.
 
     Args:
         name: The model.
         path: Its ONNX file.
         repetitions: Samples of each.
+        address: Of the first host.
 
     Returns:
         Seconds of a step whose gradients are summed over the link, of the same step whose gradients
-        stay where they are, and of the exchange of all gradients alone.
+        stay where they are, and of the exchange of all gradients alone; of a step beside threads
+        that only send and receive, and of those alone.
     """
     import torch
 
@@ -43,14 +54,19 @@ def link(*, name: str, path: str, repetitions: int) -> dict[str, list[float]]:
     summed, options, optimizer = _session(path, "with exchange")
     hvd.DistributedOptimizer(optimizer, summed, options).insert_host_allreduce()
     alone, _, _ = _session(path, "without exchange")
+    horovod: Any = __import__("horovod.torch").torch
+    wire = Wire(_connected(address, horovod), sum(_bytes(spec) for _, spec in alone.gradients))
     for handle in alone.getHostReduceStreamIds():
-        alone.connectStreamToCallback(handle, _stay, 0)
+        stores = handle in {copy.store for copy, _ in alone.gradients}
+        alone.connectStreamToCallback(handle, wire.send if stores else wire.wait, 0)
+    compute = _step(alone, data)
     samplers = {
         STEP: _step(summed, data),
-        COMPUTE: _step(alone, data),
+        COMPUTE: compute,
         EXCHANGE: _exchange(alone),
+        FLOOR: wire.beside(compute),
+        SENDING: wire.beside(_sending(wire, alone)),
     }
-    horovod: Any = __import__("horovod.torch").torch
 
     def together(sample: Callable[[], float]) -> Callable[[], float]:
         def timed() -> float:
@@ -85,8 +101,114 @@ def _session(path: str, name: str) -> tuple[TrainingSession, Any, Any]:
     return session, options, optimizer
 
 
-def _stay(gradient: np.ndarray[Any, Any]) -> None:
-    """In the place of an exchange: the gradient stays as it is."""
+class Wire:
+    """A connection on which a thread only sends while another one only receives.
+
+    Args:
+        connection: The connection to the other rank.
+        expected: Bytes that the other rank sends for each sample.
+    """
+
+    def __init__(self, connection: socket.socket, expected: int) -> None:
+        self._connection = connection
+        self._memory = memoryview(bytearray(max(expected, 1)))
+        self._expected = expected
+        self._on = False
+        self._given: queue.Queue[memoryview] = queue.Queue()
+        self._open = queue.Queue[None]()
+        self._received = threading.Event()
+        for work in (self._sends, self._receives):
+            threading.Thread(target=work, daemon=True).start()
+
+    def send(self, gradient: np.ndarray[Any, Any]) -> None:
+        """Gives a gradient to the thread that sends, in samples that send.
+
+        Args:
+            gradient: The gradient, whose memory stays as it is until `wait` returns.
+        """
+        if self._on:
+            self._given.put(memoryview(gradient.reshape(-1).view("u1")))
+
+    def wait(self, gradient: np.ndarray[Any, Any] | None = None) -> None:
+        """Waits until everything of this sample was sent and received.
+
+        Args:
+            gradient: The gradient, which stays as it is.
+        """
+        del gradient
+        if self._on:
+            self._given.join()
+            self._received.wait()
+
+    def beside(self, sample: Callable[[], float]) -> Callable[[], float]:
+        """A sample that sends.
+
+        Args:
+            sample: A sample that calls `send` and `wait`.
+
+        Returns:
+            The same with the threads at work.
+        """
+
+        def sending() -> float:
+            self._on = True
+            self._received.clear()
+            self._open.put(None)
+            try:
+                return sample()
+            finally:
+                self._on = False
+
+        return sending
+
+    def _sends(self) -> None:
+        while True:
+            self._connection.sendall(self._given.get())
+            self._given.task_done()
+
+    def _receives(self) -> None:
+        while True:
+            self._open.get()
+            missing = self._expected
+            while missing:
+                missing -= self._connection.recv_into(self._memory, missing)
+            self._received.set()
+
+
+def _connected(address: str, horovod: Any) -> socket.socket:
+    """A connection between the two ranks."""
+    import torch
+
+    first = horovod.rank() == 0
+    with socket.socket() as server:
+        if first:
+            server.bind((address, 0))
+            server.listen()
+        port = torch.tensor([server.getsockname()[1] if first else 0])
+        port = horovod.broadcast(port, root_rank=0, name="port")
+        if first:
+            return server.accept()[0]
+    return socket.create_connection((address, int(port)))
+
+
+def _bytes(spec: Any) -> int:
+    return math.prod(spec.shape or ()) * int(spec.dtype.itemsize)
+
+
+def _sending(wire: Wire, session: TrainingSession) -> Callable[[], float]:
+    """All gradients at once."""
+    import numpy as np
+
+    arrays = [np.zeros(spec.shape or (), spec.dtype.numpy()) for _, spec in session.gradients]
+
+    def sample() -> float:
+        started = time.perf_counter()
+        for array in arrays:
+            wire.send(array)
+        wire.wait()
+        return time.perf_counter() - started
+
+    return sample
 
 
 def _step(session: TrainingSession, data: dict[str, np.ndarray[Any, Any]]) -> Callable[[], float]:

@@ -65,6 +65,10 @@ _ENDS = (
 )
 
 
+FIRST_ADDRESS = _ENDS[0].address
+"""The address of the first host, for a connection of one's own."""
+
+
 class Link:
     """The two hosts, as a context.
 

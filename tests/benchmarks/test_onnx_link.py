@@ -34,6 +34,6 @@ def test_the_hidden_share_is_what_the_step_does_not_pay():
 def test_where_there_can_be_no_link_the_rows_say_why(monkeypatch):
     monkeypatch.setattr(comparison, "missing", lambda: "network namespaces need root")
     rows = list(measure(Effort()))
-    assert len(rows) == 6
+    assert len(rows) == 8
     assert all("need root" in row.note and row.value is None for row in rows)
     assert {row.met for row in rows} == {None}
