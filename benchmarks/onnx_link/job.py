@@ -127,7 +127,7 @@ class Wire:
             gradient: The gradient, whose memory stays as it is until `wait` returns.
         """
         if self._on:
-            self._given.put(memoryview(gradient.reshape(-1).view("u1")))
+            self._given.put(gradient.reshape(-1).view("u1").data)
 
     def wait(self, gradient: np.ndarray[Any, Any] | None = None) -> None:
         """Waits until everything of this sample was sent and received.

@@ -10,6 +10,7 @@ from popdist import backend
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.names import reserved_prefix
 from popdist_onnx.optimizers.optimizer import check_replacement, require_optimizer
+from popdist_onnx.runtime.chains import block_chains
 from popdist_onnx.runtime.collectives import (
     Allreduce,
     Streams,
@@ -18,8 +19,9 @@ from popdist_onnx.runtime.collectives import (
     digest,
     require_rank,
 )
+from popdist_onnx.runtime.compiled import default_threads
 from popdist_onnx.runtime.convolutions import block_length, choose_convolutions
-from popdist_onnx.runtime.fusion import fuse_updates
+from popdist_onnx.runtime.fusion import exchange_operands, fuse_updates, write_out_transposed
 from popdist_onnx.runtime.graph_reader import read
 from popdist_onnx.session.arguments import options_of, require_data_flow, require_id
 from popdist_onnx.session.pipeline import (
@@ -91,8 +93,11 @@ class TrainingSession(Session):
         kept = [str(value.name) for value in variables(graph.graph)]
         if deviceInfo is None or deviceInfo.runs_on_processor:
             choose_convolutions(graph, block_length())
+            block_chains(graph, dataFlow.anchors(), default_threads())
+        exchange_operands(graph, keep=dataFlow.anchors())
         if layout(options).runs == 1:
             fuse_updates(graph, keep=dataFlow.anchors())
+        write_out_transposed(graph)
         block_updates(graph, keep=dataFlow.anchors())
         super().__init__(
             proto, read(graph, kept), dataFlow, deviceInfo, layout(options), options, patterns, name

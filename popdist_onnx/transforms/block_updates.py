@@ -25,7 +25,7 @@ from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.values import static
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
 BLOCKED = "blocked-update"
 """Role of the nodes that this pass writes."""
@@ -110,11 +110,11 @@ def block_updates(model: ir.Model, keep: Collection[str] = ()) -> ir.Model:
 def _is_large(weight: ir.Value) -> bool:
     if str(weight.name).startswith(names.RESERVED) or not static(weight):
         return False
-    return math.prod(_lengths(weight) or ()) >= _LEAST_ELEMENTS
+    return math.prod(lengths(weight) or ()) >= _LEAST_ELEMENTS
 
 
 def _block_length(weight: ir.Value, nodes: int) -> int | None:
-    elements = math.prod(_lengths(weight) or ())
+    elements = math.prod(lengths(weight) or ())
     tried = [*reversed(_LONG_BLOCK), *reversed(_BLOCK)] if nodes <= _FEW_NODES else reversed(_BLOCK)
     return next((length for length in tried if elements % length == 0), None)
 
@@ -122,40 +122,40 @@ def _block_length(weight: ir.Value, nodes: int) -> int | None:
 def _part(graph: ir.Graph, weight: ir.Value, keep: Collection[str]) -> Part | None:
     wanted = {names.updated(prefix + str(weight.name)) for prefix in _STATES}
     results = [value for value in graph.outputs if value.name in wanted]
-    inside = _inside(results, _lengths(weight))
+    inside = _inside(results, lengths(weight))
     nodes = [node for node in graph if node in inside]
     made = {value for node in nodes for value in node.outputs}
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v and v not in made)
-    whole = [value for value in read if _lengths(value) == _lengths(weight)]
+    whole = [value for value in read if lengths(value) == lengths(weight)]
     numbers = set(read) - set(whole)
     fits = (
         len(nodes) >= _LEAST_NODES
         and all(value in made for value in results)
-        and all(_lengths(value) == () for value in numbers)
+        and all(lengths(value) == () for value in numbers)
         and not _depend_on(graph, numbers, made)
         and all(_stays_inside(value, inside, results, keep) for value in made)
     )
     return Part(nodes, whole, results) if fits else None
 
 
-def _inside(results: list[ir.Value], lengths: tuple[int, ...] | None) -> set[ir.Node]:
+def _inside(results: list[ir.Value], shape: tuple[int, ...] | None) -> set[ir.Node]:
     inside: set[ir.Node] = set()
     open_values = list(results)
     while open_values:
         node = open_values.pop().producer()
-        if node is None or node in inside or not _works_by_element(node, lengths):
+        if node is None or node in inside or not _works_by_element(node, shape):
             continue
         inside.add(node)
         open_values += [value for value in node.inputs if value is not None]
     return inside
 
 
-def _works_by_element(node: ir.Node, lengths: tuple[int, ...] | None) -> bool:
+def _works_by_element(node: ir.Node, shape: tuple[int, ...] | None) -> bool:
     return (
         node.op_type in _ELEMENTWISE
         and node.domain in {"", "ai.onnx"}
         and node.metadata_props.get(names.PHASE) == "update"
-        and _lengths(node.outputs[0]) == lengths
+        and lengths(node.outputs[0]) == shape
     )
 
 
@@ -175,13 +175,13 @@ def _stays_inside(
 
 
 def _write(tape: Tape, weight: ir.Value, part: Part, length: int) -> None:
-    graph, blocks = tape.graph, math.prod(_lengths(weight) or ()) // length
+    graph, blocks = tape.graph, math.prod(lengths(weight) or ()) // length
     metadata = {**part.nodes[-1].metadata_props, names.ROLE: BLOCKED}
     tape.metadata = metadata
     shape = tape.ints(blocks, length)
     with tape.at(part.nodes[-1]):
         divided = [tape.Reshape(value, shape).value for value in part.whole]
-    body = _body(part, length)
+    body = body_of_blocks(part.nodes, part.whole, part.results, length)
     outputs = [
         ir.Value(name=value.name, type=value.type, shape=ir.Shape([blocks, length]))
         for value in part.results
@@ -202,13 +202,29 @@ def _write(tape: Tape, weight: ir.Value, part: Part, length: int) -> None:
     graph.remove(part.nodes, safe=True)
 
 
-def _body(part: Part, length: int) -> ir.Graph:
+def body_of_blocks(
+    nodes: Sequence[ir.Node],
+    whole: Sequence[ir.Value],
+    results: Sequence[ir.Value],
+    length: int,
+) -> ir.Graph:
+    """Nodes that work element by element, as the body of a loop over blocks.
+
+    Args:
+        nodes: The nodes in order, each with outputs of the same shape.
+        whole: Tensors of that shape that they read; the body's inputs are a block of each.
+        results: Tensors that they make; the body's outputs are a block of each.
+        length: Elements of a block.
+
+    Returns:
+        The body; it reads single numbers from outside.
+    """
     block = ir.Shape([length])
     copies = {
         value: ir.Value(name=f"block/{value.name}", type=value.type, shape=block)
-        for value in [*part.whole, *_made(part.nodes)]
+        for value in [*whole, *_made(nodes)]
     }
-    nodes = [
+    inner = [
         ir.Node(
             node.domain,
             node.op_type,
@@ -217,19 +233,19 @@ def _body(part: Part, length: int) -> ir.Graph:
             outputs=[copies[value] for value in node.outputs],
             name=node.name,
         )
-        for node in part.nodes
+        for node in nodes
     ]
-    results = [copies[value] for value in part.results]
-    inputs = [copies[value] for value in part.whole]
-    return ir.Graph(inputs, results, nodes=nodes, name="block")
+    outputs = [copies[value] for value in results]
+    return ir.Graph([copies[value] for value in whole], outputs, nodes=inner, name="block")
 
 
-def _made(nodes: list[ir.Node]) -> Iterator[ir.Value]:
+def _made(nodes: Sequence[ir.Node]) -> Iterator[ir.Value]:
     for node in nodes:
         yield from node.outputs
 
 
-def _lengths(value: ir.Value) -> tuple[int, ...] | None:
+def lengths(value: ir.Value) -> tuple[int, ...] | None:
+    """A tensor's shape; None where a length is not known."""
     if not static(value):
         return None
     return tuple(int(length) for length in value.shape or ())  # type: ignore[arg-type]
