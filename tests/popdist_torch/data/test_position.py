@@ -153,7 +153,7 @@ def test_a_position_belongs_to_one_way_of_reading(other):
     state = loader(batch_size=3).state_dict()
     with pytest.raises(AssertionError, match="belongs to another loader"):
         loader(**{"batch_size": 3, **other}).load_state_dict(state)
-    with pytest.raises(AssertionError, match="no position"):
+    with pytest.raises(AssertionError, match="not a position"):
         loader(batch_size=3).load_state_dict({"epoch": 1})
 
 

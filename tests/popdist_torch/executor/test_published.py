@@ -178,7 +178,7 @@ def test_the_option_to_compile_takes_what_torch_compile_takes():
 def test_what_is_no_module_or_no_optimizer_is_said_at_once():
     with pytest.raises(poptorch.Error, match=r"torch\.nn\.Module"):
         poptorch.trainingModel(lambda x: x)
-    with pytest.raises(AssertionError, match="no optimizer"):
+    with pytest.raises(AssertionError, match="not an optimizer"):
         poptorch.trainingModel(Net(), optimizer="sgd")
     with pytest.raises(poptorch.Error, match=r"forward\(x\)"):
         poptorch.inferenceModel(Net())()
