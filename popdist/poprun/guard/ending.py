@@ -17,6 +17,8 @@ _LOOK_SECONDS = 0.5  # between looks whether the guard may leave
 _MPIRUNS_LAST_WORD = 1.2
 _SIGKILL = 9
 _DAEMONS = ("orted", "prted")
+_SHARED = "/dev/shm"  # noqa: S108 - where Open MPI puts them
+_SEGMENTS = "vader_segment.", "sm_segment."  # of Open MPI 4 and 5
 _SESSION = "PMIX_SERVER_TMPDIR"
 
 
@@ -56,6 +58,50 @@ def remove_after(mpirun: int, folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     finally:
         os._exit(0)
+
+
+def remove_segments(since: float) -> None:
+    """Removes shared memory of MPI programs whose mpirun was killed, which would have done so.
+
+    Args:
+        since: When the job began, in seconds since the epoch. Older files, and files that a
+            process still uses, stay.
+    """
+    try:
+        found = [f"{_SHARED}/{name}" for name in os.listdir(_SHARED) if name.startswith(_SEGMENTS)]
+    except OSError:
+        return
+    host = f".{os.uname().nodename}."
+    unused = {path for path in found if host in path and _is_ours(path, since)}
+    for name in os.listdir("/proc") if unused else ():
+        if name.isdecimal():
+            unused -= _mapped(name)
+    for path in unused:
+        _unlink(path)
+
+
+def _is_ours(path: str, since: float) -> bool:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return False
+    return stat.st_uid == os.geteuid() and stat.st_ctime >= since
+
+
+def _mapped(process: str) -> set[str]:
+    """The files that a process has in its memory."""
+    try:
+        with open(f"/proc/{process}/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            return {line.split(maxsplit=5)[-1].rstrip("\n") for line in maps}
+    except OSError:  # it has ended, or is another user's
+        return set()
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:  # another guard has done so
+        pass
 
 
 def see_daemon_out(daemon: int, environ: Mapping[str, str], *, cut_off: bool) -> None:

@@ -22,7 +22,13 @@ from popdist.poprun.guard.output import Stream
 from popdist.poprun.guard.program import start_program
 from popdist.poprun.guard.reporter import Reporter
 from popdist.poprun.guard.stall import ProgramStatus, ProgressWatch, StallWatch
-from popdist.poprun.protocol.processes import process_start, send, send_group, watchable
+from popdist.poprun.protocol.processes import (
+    kill_group,
+    process_start,
+    send,
+    send_group,
+    watchable,
+)
 from popdist.poprun.protocol.signals import END_AT_ONCE, END_SOFTLY, FORWARDED, KILL_NOW, WAKE
 
 TYPE_CHECKING = False
@@ -182,7 +188,7 @@ class Guard:
         The code is 128 + the signal's number for a killed program, and 0 where the launcher is
         gone.
         """
-        send_group(self.pid, signal.SIGKILL)
+        kill_group(self.pid)
         for stream in (self._out, self._err):
             stream.close(self._channel)
         self._report.stacks(self._stacks)
@@ -235,7 +241,7 @@ class Guard:
     def kill(self) -> None:
         """Kills the program and its group."""
         send(self.pid, signal.SIGKILL)  # the program may have left its own group
-        send_group(self.pid, signal.SIGKILL)
+        kill_group(self.pid)
 
     def _pump(self, stream: Stream) -> bool:
         more = stream.pump(self._channel)

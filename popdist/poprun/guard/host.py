@@ -12,6 +12,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 import os
 import resource
+from time import time
 
 from popdist.poprun.guard.guard import Guard, passed_signals
 from popdist.poprun.guard.loop import Loop
@@ -108,6 +109,7 @@ class _HostGuard:
         self._machine = read_machine()
         if len(self._machine.nodes) > 1:
             import ctypes  # noqa: F401 - binds memory; loaded here once, and not in each child
+        self._began = time()
         self._mpirun_lost = False
         self._loop = Loop(passed_signals(settings), reports, adopts=self._adopts, repeats=False)
         self._loop.watch(fronts.calls, self._on_calls)
@@ -125,6 +127,10 @@ class _HostGuard:
                 self._end(guard)
         if self._adopts:
             kill_descendants(LAST_WORD_SECONDS)
+        if self._mpirun_lost:
+            from popdist.poprun.guard.ending import remove_segments
+
+            remove_segments(self._began)
         if loop.launcher_lost:
             from popdist.poprun.guard.ending import remove_after
 

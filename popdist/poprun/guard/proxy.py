@@ -11,6 +11,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 import os
 import select
+from time import time
 
 from popdist.poprun.guard.guard import Guard, passed_signals
 from popdist.poprun.guard.loop import Loop
@@ -22,9 +23,9 @@ from popdist.poprun.protocol.processes import (
     adopt_orphans,
     hear_of_parents_end,
     kill_descendants,
+    kill_group,
     lead_group,
     send,
-    send_group,
     watchable,
 )
 from popdist.poprun.protocol.signals import END_AT_ONCE, END_SOFTLY, FORWARDED, WAKE
@@ -66,13 +67,18 @@ def _guard_one(
     above = (mpirun, os.getppid())
     loop = Loop(passed_signals(settings), channel.liveness, adopts=adopts, repeats=True)
     guard = Guard(settings, program, channel, Origin(dict(os.environ)), above=above)
+    began = time()
     loop.add(guard)
     os.write(announce, str(guard.pid).encode())
     while loop.guards:
         loop.turn()
-    send_group(guard.pid, signal.SIGKILL)
+    kill_group(guard.pid)
     if adopts:
         kill_descendants(LAST_WORD_SECONDS)
+    if guard.orphaned:
+        from popdist.poprun.guard.ending import remove_segments
+
+        remove_segments(began)
     _remove_files(guard, channel, mpirun)
     code = guard.finish()
     loop.be_over()
@@ -139,7 +145,7 @@ def run_behind_proxy(
         return code
     group = os.read(reader, 32)
     if group:  # the guard was killed, and cannot do this any more
-        send_group(int(group), signal.SIGKILL)
+        kill_group(int(group))
     if adopts:
         kill_descendants(LAST_WORD_SECONDS)
     on_killed()

@@ -6,10 +6,16 @@ import os
 import select
 from time import monotonic
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGKILL = 9  # the `signal` module costs a guard milliseconds
 _LOOK_SECONDS = 0.01
+_KEEPERS = b"multiprocessing.resource_tracker", b"torch_shm_manager"
+_KEEPERS_SECONDS = 0.5
 
 
 def lead_group(pid: int) -> None:
@@ -38,6 +44,48 @@ def send_group(group: int, number: int) -> None:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def kill_group(group: int) -> None:
+    """Kills a process group; last those that remove the shared memory of the others.
+
+    Such a process, as `multiprocessing` and PyTorch start it, ends by itself with the last process
+    that it serves. It gets half a second.
+    """
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return
+    _kill_keepers_last(
+        [int(name) for name in os.listdir("/proc") if name.isdecimal() and _in(group, name)]
+    )
+    send_group(group, _SIGKILL)
+
+
+def _kill_keepers_last(pids: Iterable[int]) -> None:
+    """Kills processes, and waits a little for those that clean up after the others."""
+    keepers = []
+    for pid in pids:
+        if any(words in _command(pid) for words in _KEEPERS):
+            keepers.append(pid)
+        else:
+            send(pid, _SIGKILL)
+    until = monotonic() + _KEEPERS_SECONDS
+    while monotonic() < until and any(process_start(pid) for pid in keepers):
+        select.select([], [], [], _LOOK_SECONDS)
+
+
+def _in(group: int, name: str) -> bool:
+    fields = _stat(name)
+    return bool(fields) and int(fields[2]) == group
+
+
+def _command(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def process_start(pid: int) -> str:
@@ -100,9 +148,14 @@ def kill_descendants(seconds: float, spared: frozenset[int] = frozenset()) -> No
         return
     until = monotonic() + seconds
     me = os.getpid()
-    while True:
+
+    def left() -> list[int]:
         kept = {one for root in spared for one in (root, *descendants(root))}
-        alive = [pid for pid in descendants(me) if pid not in kept]
+        return [pid for pid in descendants(me) if pid not in kept]
+
+    _kill_keepers_last(left())
+    while True:
+        alive = left()
         for pid in alive:
             send(pid, _SIGKILL)
         if not alive or monotonic() >= until:

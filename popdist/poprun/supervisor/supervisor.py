@@ -13,9 +13,9 @@ from popdist.poprun.protocol.processes import (
     adopt_orphans,
     children_of,
     kill_descendants,
+    kill_group,
     process_start,
     send,
-    send_group,
     watchable,
 )
 from popdist.poprun.protocol.signals import KILL_NOW
@@ -295,7 +295,7 @@ class Supervisor:
             # A program may have ended and left members of its group behind; its number is not
             # given to another process before they are gone.
             if one.began and process_start(one.pid) in (one.began, ""):
-                send_group(one.pid, signal.SIGKILL)
+                kill_group(one.pid)
         if self._guard:
             if not silent:
                 send(self._guard, KILL_NOW)
