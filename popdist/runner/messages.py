@@ -27,6 +27,9 @@ _FETCH, _ANSWER = b"fetch ", b"answer "
 _LENGTH, _SIGNATURE = 8, 32
 _LONGEST_REQUEST = 32
 _PATIENCE_SECONDS = 20.0
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
+_INTERFACE_REQUEST = 40
+_ADDRESS = slice(20, 24)
 
 
 class Server:
@@ -146,15 +149,37 @@ def _socket_in(folder: str) -> Iterator[str]:
 
 
 def _addresses(hosts: Sequence[str]) -> list[str]:
-    """This machine's addresses on the routes to the hosts, and its name."""
+    """This machine's addresses on the routes to the hosts, and its name.
+
+    Where a host's name means something to ssh or Slurm alone, all addresses of this machine follow.
+    """
     found: dict[str, None] = {}
+    unknown = False
     for host in hosts:
-        # Connecting a datagram socket sends nothing: it only chooses the route. A host's name may
-        # mean something to ssh alone.
-        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            found[probe.getsockname()[0]] = None
-    return [*found, socket.gethostname()]
+        # Connecting a datagram socket sends nothing: it only chooses the route.
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((host, 9))
+            except OSError:
+                unknown = True
+            else:
+                found[probe.getsockname()[0]] = None
+    found[socket.gethostname()] = None
+    return [*found, *(one for one in (_own_addresses() if unknown else ()) if one not in found)]
+
+
+def _own_addresses() -> Iterator[str]:
+    """The IPv4 addresses of this machine's network interfaces, without the loopback's."""
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # an interface without an address
+                request = os.fsencode(name).ljust(_INTERFACE_REQUEST, b"\0")
+                answer = fcntl.ioctl(probe, _GET_ADDRESS, request)
+                address = socket.inet_ntoa(answer[_ADDRESS])
+                if not address.startswith("127."):
+                    yield address
 
 
 def _send(connection: socket.socket, key: bytes, data: bytes) -> None:

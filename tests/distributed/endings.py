@@ -51,20 +51,84 @@ time.sleep(300)
 """
 
 
-class Job:
-    """A running job of two instances, each with a grandchild, all marked in their command lines."""
+# Calls of the C library that tell the time of day, an hour behind once a file exists.
+CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(clock, now);
+    const char *file = getenv("JUMP");
+    if (clock == CLOCK_REALTIME && file && access(file, F_OK) == 0) now->tv_sec -= 3600;
+    return result;
+}
+"""
 
-    def __init__(self, options, tmp_path, *words, program=STUBBORN):
+
+class Job:
+    """A running job of two instances, all of whose processes are marked in their command lines.
+
+    Args:
+        options: Options of poprun.
+        tmp_path: The folder for temporary files of all its processes.
+        *words: Arguments of the program, after the mark.
+        program: Python code that says "ready".
+        hosts: The `Hosts` on which it runs; None for this machine.
+        before: A shell command before poprun, in a mount namespace with a /dev/shm of the job's
+            own; None for no such namespace.
+        terminal: Whether poprun has a terminal, which `hang_up` closes.
+        environment: More variables for poprun.
+    """
+
+    def __init__(
+        self, options, tmp_path, *words, program=STUBBORN, hosts=None, before=None,
+        terminal=False, environment=None,
+    ):  # fmt: skip
         self.mark = f"mark-{uuid.uuid4().hex}"
         self.folder = tmp_path
+        self.hosts = hosts
+        self._code = program
+        self._holder = None
+        command = [*LAUNCHER, *options, "-np", "2", sys.executable, "-c", program, self.mark]
+        command += words
+        if before is not None:
+            command = self._inside_namespace(before, command)
+        stdin, self._terminal = subprocess.DEVNULL, None
+        if terminal:
+            self._terminal, stdin = os.openpty()
+            command = ["setsid", "--ctty", *command]
         self.process = subprocess.Popen(
-            [*LAUNCHER, *options, "-np", "2",
-             sys.executable, "-c", program, self.mark, *words],
+            command,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-            start_new_session=True,
-        )  # fmt: skip
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "TMPDIR": str(tmp_path),
+                **(environment or {}),
+            },
+            start_new_session=not terminal,
+        )
+        if terminal:
+            os.close(stdin)
+
+    def _inside_namespace(self, before, command):
+        ready = self.folder / "namespace"
+        os.mkfifo(ready)
+        script = f"mount -t tmpfs tmpfs /dev/shm && {before} && echo > {ready} && exec sleep 300"
+        self._holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", script])
+        ready.read_text()
+        return ["nsenter", f"--target={self._holder.pid}", "--mount", *command]
+
+    def hang_up(self):
+        """Closes poprun's terminal."""
+        os.close(self._terminal)
+        self._terminal = None
 
     def clean_up(self):
         """Leaves nothing behind, whatever the test found."""
@@ -72,6 +136,11 @@ class Job:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.communicate()
+        if self._terminal is not None:
+            os.close(self._terminal)
+        if self._holder is not None:
+            self._holder.kill()
+            self._holder.wait()
 
     def until_ready(self):
         for _ in range(2):
@@ -81,10 +150,13 @@ class Job:
 
     @property
     def mpirun(self):
-        return children(self.process.pid)[0]
+        child = children(self.process.pid)[0]
+        return children(child)[0] if self.hosts else child  # below its keeper
 
     def front(self, which):
         """The process that mpirun has started for an instance."""
+        if self.hosts:
+            return parent_of(parent_of(self.program(which)))
         return children(self.mpirun)[which]
 
     @property
@@ -92,30 +164,52 @@ class Job:
         return children(self.process.pid)[1]
 
     def program(self, which):
-        return children(self.guard)[which]
+        """The program of an instance."""
+        for pid in self.alive():
+            process = Path("/proc", str(pid))
+            with suppress(OSError):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                variables = (process / "environ").read_bytes().split(b"\0")
+                if words[2] == self._code.encode() and b"RANK=%d" % which in variables:
+                    return pid
+        raise AssertionError(f"instance {which} does not run")
 
     def alive(self):
         """Processes of the job other than poprun."""
         found = []
+        place = f"TMPDIR={self.folder}\0".encode()
         for process in Path("/proc").glob("[0-9]*"):
             if int(process.name) != self.process.pid:
                 with suppress(OSError):
-                    if self.mark.encode() in (process / "cmdline").read_bytes():
+                    marked = self.mark.encode() in (process / "cmdline").read_bytes()
+                    if marked or place in (process / "environ").read_bytes():
                         found.append(int(process.name))
+        return found
+
+    def left(self):
+        """Files and folders of the job, other than those of a host that has died."""
+        dead = tuple(f".{name}." for name in (self.hosts.dead if self.hosts else ()))
+        found = [
+            str(path)
+            for pattern in ("poprun-*", "ompi.*", "prte.*", "pmix*", "openmpi-*")
+            for path in self.folder.glob(pattern)
+            if not any(name in path.name for name in dead)
+        ]
+        roots = [self._holder.pid] if self._holder else []
+        roots += [int(file.read_text()) for file in self.folder.glob("sshd*.pid")]
+        for pid in roots:
+            with suppress(OSError):  # the host is dead
+                found += map(str, Path(f"/proc/{pid}/root/dev/shm").iterdir())
         return found
 
     def end(self, timeout=30, grace=2):
         """Exit code and standard error; then checks that nothing is left within the grace."""
         _, errors = self.process.communicate(timeout=timeout)
         until = time.monotonic() + grace
-        while self.alive() and time.monotonic() < until:
+        while (self.alive() or self.left()) and time.monotonic() < until:
             time.sleep(0.02)
-        assert self.alive() == []
-        if self.process.returncode == -signal.SIGKILL:
-            # The folder around the pipe is mpirun's until it has ended.
-            assert not list(self.folder.rglob("pipe"))
-        else:
-            assert not list(self.folder.glob("poprun-*"))
+        assert [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in self.alive()] == []
+        assert not self.left(), (self.left(), errors.decode())
         return self.process.returncode, errors.decode()
 
 
@@ -123,3 +217,7 @@ def children(pid):
     return sorted(
         int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     )
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

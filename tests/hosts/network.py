@@ -56,6 +56,7 @@ class Hosts:
 
     Attributes:
         addresses: Their addresses.
+        dead: The names of those that were killed.
         ssh_options: What ssh needs to reach them.
     """
 
@@ -66,6 +67,7 @@ class Hosts:
         self._bridge = f"popbr{subnet}"
         self._outer = [f"popv{subnet}x{index + 1}" for index in range(number)]
         self._setups = setups or {}
+        self.dead = set()
         self._stack = ExitStack()
         self.addresses = [f"{self.network}.{11 + index}" for index in range(number)]
         self.ssh_options = (
@@ -114,7 +116,17 @@ class Hosts:
     def kill(self, index):
         """Ends all of a host at once: its link first, so that no farewell gets out."""
         self.cut(index)
+        self.dead.add(self.names[index])
         self._kill_processes(index)
+
+    def start_again(self, index):
+        """Starts a host that was killed, without the files that were in use then."""
+        self.dead.discard(self.names[index])
+        for path in self.folder.glob(f"*.{self.names[index]}.*"):
+            shutil.rmtree(path)
+        subprocess.run(["ip", "netns", "del", self.names[index]], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", self._outer[index]], capture_output=True, check=False)
+        self._start(index)
 
     def execute(self, index, command):
         """Starts a shell command on a host, with its name and mounts, and waits for it."""

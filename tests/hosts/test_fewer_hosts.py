@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
+import numpy as np
 import pytest
 
 from popdist.poprun.machines.find_mpirun import locate_mpirun
@@ -90,3 +92,78 @@ def test_a_lost_host_is_left_out_and_taken_again_with_the_same_replicas(tmp_path
         ]  # fmt: skip
         told = json.loads(result.read_text())
         assert (told["success"], told["restarts"], len(told["instances"])) == (True, 2, 2)
+
+
+ADAPTERS = {"torch": 0.0, "onnx": 1e-6, "tf": 1e-5}
+"""The stated tolerance of each adapter; PyTorch has none with placement invariance."""
+
+
+@pytest.fixture(scope="module")
+def trained_while_a_host_died_twice(tmp_path_factory):
+    """The results of undisturbed trainings, and of those whose second host died twice.
+
+    The trainings of all adapters run at the same time, so they share the host's two deaths.
+    """
+    folder = tmp_path_factory.mktemp("lost")
+    program = [sys.executable, "-m", "tests.hosts.lose_hosts"]
+    found = locate_mpirun({}).path
+    environment = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    variables = [f"--env={name}={value}" for name, value in environment.items()]
+    jobs = {}
+
+    def start(name, *words):
+        (folder / name).mkdir()
+        log = (folder / f"{name}.log").open("w")
+        adapter = name.removeprefix("whole ")
+        jobs[name] = subprocess.Popen(
+            [*LAUNCHER, *variables, f"--env=PYTHONPATH={ROOT}", *words, "--num-replicas=4",
+             *program, adapter, folder / name],
+            cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def wait_for(mark):
+        until = time.monotonic() + 120
+        for name in ADAPTERS:
+            while not (folder / name / mark).exists():
+                over = time.monotonic() > until or jobs[name].poll() is not None
+                assert not over, (folder / f"{name}.log").read_text()
+                time.sleep(0.05)
+
+    (folder / "hosts").mkdir()
+    with ExitStack() as stack:
+        stack.callback(lambda: [job.kill() for job in jobs.values()])
+        hosts = stack.enter_context(Hosts(folder / "hosts", name="popdie", subnet=36))
+        for name in ADAPTERS:
+            start(name, "-np", "2", f"--mpirun={found}", f"--host={','.join(hosts.addresses)}",
+                  f"--mpi-global-args={hosts.mpirun_options(found)}", "--host-timeout=3",
+                  "--max-restarts=3", "--min-instances=1", "--grace-period=1")  # fmt: skip
+        wait_for("waits.0")
+        hosts.kill(1)
+        wait_for("waits.1")  # on the first host alone
+        hosts.start_again(1)
+        for name in ADAPTERS:
+            (folder / name / "returned").touch()
+        wait_for("waits.2")
+        hosts.kill(1)
+        for name in ADAPTERS:
+            code = jobs[name].wait(timeout=120)
+            log = (folder / f"{name}.log").read_text()
+            assert code == 0, log
+            assert log.count("1 of 2 instances have all 4 replicas") == 2, log
+    results = {}
+    for name in ADAPTERS:
+        whole = f"whole {name}"
+        start(whole, "-np", "1")
+        (folder / whole / "undisturbed").touch()
+        assert jobs[whole].wait(timeout=120) == 0, (folder / f"{whole}.log").read_text()
+        results[name] = [dict(np.load(folder / one / "result.npz")) for one in (whole, name)]
+    return results
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_a_host_that_dies_twice_changes_nothing(adapter, trained_while_a_host_died_twice):
+    whole, disturbed = trained_while_a_host_died_twice[adapter]
+    assert whole.keys() == disturbed.keys()
+    for name, expected in whole.items():
+        tolerance = ADAPTERS[adapter]
+        np.testing.assert_allclose(disturbed[name], expected, rtol=tolerance, atol=tolerance)

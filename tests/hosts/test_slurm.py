@@ -79,6 +79,46 @@ def test_a_failure_is_named_with_its_host(slurm):
     assert "instance 1 on popslurm2" in errors
 
 
+RUN = """
+import socket, sys, time
+import popdist
+
+offset = 100
+
+def add(values):  # a closure of a script, with an exchange between the hosts
+    import horovod.torch as hvd
+    import torch
+    popdist.init()
+    index = popdist.getInstanceIndex()
+    if values is None:
+        if index == 1:
+            raise KeyError(socket.gethostname())
+        time.sleep(60)
+    total = hvd.allreduce(torch.tensor(values[index] + offset), op=hvd.Sum).item()
+    print("instance", index)
+    return socket.gethostname(), total
+
+options = dict(num_replicas=4, mpi_global_args=sys.argv[1])
+print(popdist.run(add, args=([1, 2],), **options))
+try:
+    popdist.run(add, args=(None,), **options)
+except RuntimeError as error:
+    print("raised", error.instance, error.__cause__.args)
+"""
+
+
+def test_a_function_runs_on_every_task_of_an_allocation(slurm):
+    file = slurm.folder / "run.py"
+    file.write_text(RUN)
+    network = NETWORK.partition("=")[2]
+    code, out, errors = slurm.allocate(["-N2", "--ntasks=2"], [sys.executable, file, network])
+    assert code == 0, errors
+    *said, answers, raised = out.splitlines()
+    assert sorted(said) == ["instance 0", "instance 1"]
+    assert answers == "[('popslurm1', 203), ('popslurm2', 203)]"
+    assert raised == "raised 1 ('popslurm2',)"
+
+
 @pytest.mark.parametrize(
     ("options", "command", "text"),
     [

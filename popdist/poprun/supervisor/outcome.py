@@ -187,12 +187,19 @@ class Outcome:
         one = root_cause(self)
         if one is not None:
             return 128 + one.signal if one.signal else one.code
-        code = self.mpirun_code or 0
-        if code == 0 and (self.running() or self.first_lost):
-            return 1  # Open MPI 5 ends well although it has lost a daemon with its programs
-        if code > 0 and self.guard_died:
-            return _KILLED  # mpirun's own code depends on the first report
-        return 128 - code if code < 0 else code
+        return self._code_of_mpirun(self.mpirun_code or 0)
+
+    def _code_of_mpirun(self, code: int) -> int:
+        """The exit code where no instance failed by itself; mpirun has codes of its own."""
+        if code < 0:
+            return 128 - code
+        if code and self.guard_died:
+            return _KILLED
+        if self.first_lost is not None and self.first_lost.lost == "mpirun ended":
+            return _KILLED  # what mpirun had started for the instance was killed
+        if self.running() or self.first_lost:
+            return 1  # a host was lost; Open MPI 5 may call that a good end
+        return code
 
 
 def name_instances(indices: Collection[int]) -> str:
