@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.growth import chart as growth
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     RowDocument = dict[str, Any]
 
-_BEST, _NOT_BEST, _PEER, _AIM = "#2a7f4f", "#d98a29", "#b9c0c9", "#1f2328"
+_BEST, _NOT_BEST, _NO_RIVAL = "#2a7f4f", "#d98a29", "#2f5fb3"
+_PEER, _AIM = "#b9c0c9", "#b3432b"
 _PEERS = {
     "memcpy": "#1f2328",
     "popdist": "#2a7f4f",
@@ -43,7 +45,15 @@ _LIMITS = frozenset(
 )
 """Peers that do less: they are what a value can come near to."""
 
-_BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8}
+_OF_LIMITS = ("alone", "without", "exchange nothing", "products")
+"""Words in the names of other peers that do less."""
+
+_SHORT = {"horovod.torch.DistributedOptimizer": "Horovod", "Horovod optimizer": "Horovod"}
+_BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.9, "pad": 0.8}
+_LEGEND = (
+    "Minimum of each. Green: popdist, and no rival is better. Orange: a rival is better.\n"
+    "Blue: there is no rival. Light grey: a limit, which does less work. Red line: the aim."
+)
 _HEADLINES = (
     ("launcher", "poprun 2 x true", "Start two processes"),
     ("exchange", "popdist, 64 MiB, reused", "Sum 64 MiB over two processes"),
@@ -70,7 +80,13 @@ _HEADLINES = (
 )
 """Benchmark, row and title of each panel of the overview."""
 
-_THOUSAND = 1000
+_TEN, _THOUSAND = 10, 1000
+_TITLE = 95
+"""Letters in a line of a figure's title."""
+
+_CURVES = 7.0
+"""Height of the panel of growth, in bars."""
+
 _MOST_ROWS = 60
 _WIDE = 30
 """From this ratio of the largest to the smallest value on, an axis is logarithmic."""
@@ -97,8 +113,8 @@ def draw(document: Document, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     headlines = _headlines(document["rows"])
-    if len(headlines) == len(_HEADLINES):
-        drawn.append(_save(_overview(headlines), folder / "overview.png"))
+    if headlines:
+        drawn.append(_save(_overview(headlines, document), folder / "overview.png"))
     for name in [one["name"] for one in document["benchmarks"]]:
         rows = [row for row in document["rows"] if row["benchmark"] == name]
         if name == "exchange" and rows:
@@ -145,11 +161,35 @@ class Group(NamedTuple):
     wants_more: bool
 
     @property
+    def rivals(self) -> list[float]:
+        """What those took that do the same work; a limit does less."""
+        return [value for who, value in self.peers.items() if not _is_limit(who)]
+
+    @property
     def is_best(self) -> bool:
-        """Whether no rival is better; a limit is no rival."""
+        """Whether no rival is better."""
         better = max if self.wants_more else min
-        rivals = [value for who, value in self.peers.items() if who not in _LIMITS]
-        return better([self.value, *rivals]) == self.value
+        return better([self.value, *self.rivals]) == self.value
+
+    @property
+    def color(self) -> str:
+        """The colour of its bar."""
+        if _is_limit(self.name):
+            return _LIMIT
+        if not self.rivals:
+            return _NO_RIVAL
+        return _BEST if self.is_best else _NOT_BEST
+
+    @property
+    def who(self) -> str:
+        """What was measured, in a word."""
+        if _is_limit(self.name):
+            return self.name.partition(",")[0]
+        return "poprun" if "poprun" in self.name else "popdist"
+
+
+def _is_limit(who: str) -> bool:
+    return who in _LIMITS or any(word in who for word in _OF_LIMITS)
 
 
 def groups(rows: list[RowDocument]) -> list[Group]:
@@ -202,7 +242,9 @@ def _bars(name: str, measured: list[Group]) -> Any:
     all_axes = figure.subplots(len(units), 1, height_ratios=heights, squeeze=False)[:, 0]
     for axes, unit, panel in zip(all_axes, units, panels, strict=True):
         _panel(axes, unit, panel)
-    figure.suptitle(f"{name}: popdist beside its peers", fontsize=11, fontweight="bold")
+    about = next((f": {one.what}" for one in SUITE if one.name == name), "")
+    figure.suptitle(fill(name + about, _TITLE), fontsize=11, fontweight="bold")
+    figure.supxlabel(_LEGEND, fontsize=8)
     return figure
 
 
@@ -211,55 +253,79 @@ def _headlines(rows: list[RowDocument]) -> list[tuple[str, Group]]:
     found = []
     for benchmark, name, title in _HEADLINES:
         mine = [row for row in rows if row["benchmark"] == benchmark and row["name"] == name]
-        found += [(title, group._replace(bounds={})) for group in groups(mine) if group.peers]
+        found += [(title, group) for group in groups(mine) if group.peers]
     return found
 
 
-def _overview(headlines: list[tuple[str, Group]]) -> Any:
-    """One panel for each headline."""
+def _overview(headlines: list[tuple[str, Group]], document: Document) -> Any:
+    """One panel for each headline, and the growth from one rank to eight."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 1.75 * math.ceil(len(headlines) / 2)), layout="constrained")
-    panels = figure.subplots(math.ceil(len(headlines) / 2), 2, squeeze=False).flat
-    for axes, (title, group) in zip(panels, headlines, strict=False):
-        _panel(axes, group.unit, [group._replace(name="")], wide=math.inf)
-        axes.set_ylim(len(group.peers) + 1.6, 0.3)
+    pairs = [headlines[place : place + 2] for place in range(0, len(headlines), 2)]
+    heights = [max(len(group.peers) + 2.0 for _, group in pair) for pair in pairs]
+    curves = [_CURVES] if growth.is_measured(document) else []
+    figure = Figure(figsize=(11, 0.28 * sum(heights + curves) + 1.2), layout="constrained")
+    grid = figure.add_gridspec(len(pairs) + len(curves), 2, height_ratios=heights + curves)
+    for row, (pair, height) in enumerate(zip(pairs, heights, strict=True)):
+        for column, (title, group) in enumerate(pair):
+            axes = figure.add_subplot(grid[row, column])
+            axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
+            _panel(axes, group.unit, [group], wide=math.inf, is_titled=True)
+            axes.set_ylim(height - 0.6, -0.6)
+            axes.set_xticks([])
+            axes.spines["bottom"].set_visible(False)
+    if curves:
+        axes = figure.add_subplot(grid[len(pairs), :])
+        title = "Growth from 1 to 8 instances on one host: measured (dots) and modelled (lines)"
         axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
-        axes.set_xlabel("")
-        axes.set_xticks([])
+        growth.draw_measured(axes, document)
+    machine = document["machine"]["description"]
+    figure.suptitle(fill(f"popdist beside its peers, on {machine}", 120), fontsize=10)
+    figure.supxlabel(_LEGEND, fontsize=9)
     return figure
 
 
 def _shown(value: float, unit: str) -> str:
-    """A value for a label, with four digits and no exponent."""
+    """A value for a label, with three digits and no exponent."""
     if unit == "us" and value >= _THOUSAND:
         value, unit = value / _THOUSAND, "ms"
-    return f"{value:.0f} {unit}" if value >= _THOUSAND else f"{value:.4g} {unit}"
+    if unit == "ms" and value >= _THOUSAND:
+        value, unit = value / _THOUSAND, "s"
+    return f"{value:.0f} {unit}" if value >= _THOUSAND else f"{value:.3g} {unit}"
 
 
-def _panel(axes: Axes, unit: str, panel: list[Group], *, wide: float = _WIDE) -> None:
+def _panel(
+    axes: Axes, unit: str, panel: list[Group], *, wide: float = _WIDE, is_titled: bool = False
+) -> None:
     values = [v for g in panel for v in (g.value, *g.peers.values(), *g.bounds.values()) if v > 0]
     log = max(values, default=1) > wide * min(values, default=1)
     place = 0.0
     for group in panel:
-        axes.text(
-            0, place, f" {group.name}", fontsize=8, fontweight="bold", va="center",
-            transform=axes.get_yaxis_transform(),
-        )  # fmt: skip
-        place += 1
+        bounds = sorted(dict.fromkeys(group.bounds.values()))
+        if not is_titled:
+            axes.text(
+                0, place, f" {group.name}", fontsize=8, fontweight="bold", va="center",
+                transform=axes.get_yaxis_transform(),
+            )  # fmt: skip
+            place += 1
         top = place - 0.45
-        bars = [("popdist" if group.peers else "", group.value), *group.peers.items()]
-        for rank, (who, value) in enumerate(bars):
-            ours = _BEST if group.is_best else _NOT_BEST
-            color = ours if not rank else _LIMIT if who in _LIMITS else _PEER
+        for rank, (who, value) in enumerate([(group.who, group.value), *group.peers.items()]):
+            color = group.color if not rank else _LIMIT if _is_limit(who) else _PEER
             axes.barh(place, value, height=0.8, color=color)
-            label = f" {_shown(value, unit)}  {who}"
+            label = f" {_shown(value, unit)}  {_SHORT.get(who, who)}"
             if rank and group.value > 0 and value > 0:
-                label += f" ({value / group.value:.2g} x)"
+                ratio = value / group.value
+                label += f" ({ratio:.2f} x)" if ratio < _TEN else f" ({ratio:.0f} x)"
             axes.text(value, place, label, fontsize=7.5, va="center", bbox=_BACKGROUND, zorder=3)
             place += 1
-        for bound in dict.fromkeys(group.bounds.values()):
-            axes.plot([bound, bound], [top, place - 0.55], color=_AIM, linewidth=1.6)
+        for bound in bounds:
+            axes.plot([bound, bound], [top, place - 0.55], color=_AIM, linewidth=1.6, zorder=2.5)
+        if bounds:
+            asked = "aim: " + " and ".join(_shown(bound, unit) for bound in bounds)
+            axes.text(
+                1, top + (0.45 if is_titled else -0.55), asked, fontsize=7.5, ha="right",
+                va="center", color=_AIM, transform=axes.get_yaxis_transform(),
+            )  # fmt: skip
         place += 0.4
     if log:
         axes.set_xscale("log")
@@ -269,9 +335,8 @@ def _panel(axes: Axes, unit: str, panel: list[Group], *, wide: float = _WIDE) ->
     axes.set_ylim(place, -0.8)
     axes.set_yticks([])
     more = "more is better" if panel[0].wants_more else "less is better"
-    axes.set_xlabel(
-        f"{unit}, minimum; {more}. Green: no rival is better. Black line: the aim.", fontsize=8
-    )
+    if not is_titled:
+        axes.set_xlabel(f"{unit}; {more}", fontsize=8)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.tick_params(labelsize=8)
     axes.grid(axis="x", alpha=0.25)

@@ -202,3 +202,28 @@ def test_a_chart_shows_a_value_its_peers_and_what_an_aim_asks_in_the_same_unit(m
     assert start.bounds == {"mpirun": 118.0, "torchrun": 3156.0}
     assert start.is_best  # mpirun is a limit: it does less
     assert (hidden.peers, hidden.wants_more) == ({}, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "peers", "wants_more", "color"),
+    [
+        ("popdist model: step", {"DDP": 11.0, "1 rank": 5.0}, False, charts._BEST),
+        ("popdist model: step", {"DDP": 9.0, "1 rank": 5.0}, False, charts._NOT_BEST),
+        ("share hidden", {"DDP": 9.0}, True, charts._BEST),
+        ("step", {"matrix products alone": 5.0}, False, charts._NO_RIVAL),
+        ("plain torch: step, 2 ranks that exchange nothing", {"1 rank": 9.0}, False, charts._LIMIT),
+    ],
+)
+def test_a_bar_s_colour_says_whether_a_rival_is_better(name, peers, wants_more, color):
+    assert charts.Group(name, "ms", 10.0, peers, {}, wants_more).color == color
+
+
+def test_the_picture_at_the_top_shows_the_headlines_that_a_run_has(tmp_path):
+    rows = tuple(
+        Row(name=name, unit="ms", value=2.0, peer="torchrun", peer_value=9.0)
+        for name in ("poprun 2 x true", "a row that is no headline")
+    )
+    made = document(Result(benchmark="launcher", rows=rows))
+    drawn = charts.draw(made, tmp_path)
+    assert [path.name for path in drawn] == ["overview.png", "launcher.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
