@@ -153,7 +153,7 @@ def trained_while_a_host_died_twice(tmp_path_factory):
     results = {}
     for name in ADAPTERS:
         whole = f"whole {name}"
-        start(whole, "-np", "1")
+        start(whole, "-np", "2")
         (folder / whole / "undisturbed").touch()
         assert jobs[whole].wait(timeout=120) == 0, (folder / f"{whole}.log").read_text()
         results[name] = [dict(np.load(folder / one / "result.npz")) for one in (whole, name)]
