@@ -144,6 +144,11 @@ def require_same(expected: Signature, seen: Signature) -> None:
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
+def _by_place(parameters: Iterable[inspect.Parameter]) -> bool:
+    plain = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return all(parameter.kind is plain for parameter in parameters)
+
+
 def _bound(
     signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Callable[[dict[str, Any]], tuple[Any, Any]]]:
@@ -153,6 +158,14 @@ def _bound(
         return places, lambda named: (
             tuple(named[str(place)] for place in range(len(args))),
             {name: named[name] for name in kwargs},
+        )
+    parameters = signature.parameters
+    if not kwargs and len(args) == len(parameters) and _by_place(parameters.values()):
+        # What binding comes to here, at a fraction of its cost.
+        names = list(parameters)
+        return dict(zip(names, args, strict=True)), lambda named: (
+            tuple(named[name] for name in names),
+            {},
         )
     try:
         bound = signature.bind(*args, **kwargs)

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from popdist_torch.executor.inputs import Arguments
     from popdist_torch.executor.outputs import Outputs
+
+
+class _Timed:
+    """A context that measures; a generator would cost more than small calls can bear."""
+
+    __slots__ = ("_seconds", "_started")
+
+    def __init__(self, seconds: list[float]) -> None:
+        self._seconds = seconds
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> None:
+        """Starts to measure."""
+        self._started = time.perf_counter()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Ends it."""
+        if kind is None:
+            self._seconds.append(time.perf_counter() - self._started)
 
 
 @dataclass
@@ -24,12 +42,9 @@ class Spans:
 
     seconds: list[float] = field(default_factory=list)
 
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Times what runs inside."""
-        started = time.perf_counter()
-        yield
-        self.seconds.append(time.perf_counter() - started)
+    def timed(self) -> _Timed:
+        """Times what runs inside, unless it fails."""
+        return _Timed(self.seconds)
 
     def summary(self) -> tuple[float, float, float]:
         """Shortest, longest and mean duration in seconds; zeros where nothing ran."""

@@ -67,7 +67,8 @@ class Replicas:
 
     def forward_pass(self) -> AbstractContextManager[None]:
         """Wraps a training micro-batch's forward pass; compiled code chooses what it recomputes."""
-        return nullcontext() if self.model.compiled else self.marked.forward_pass()
+        plain = self.model.compiled or not self.marked.needed
+        return nullcontext() if plain else self.marked.forward_pass()
 
 
 @dataclass

@@ -47,6 +47,11 @@ class MarkedLayers:
         self._versions: dict[nn.Module, list[int]] = {}
         self._found = False
 
+    @property
+    def needed(self) -> bool:
+        """Whether `forward_pass` has anything to do."""
+        return not self._found or bool(self._layers)
+
     @contextmanager
     def forward_pass(self) -> Iterator[None]:
         """Wraps a micro-batch; the first one finds the layers."""
