@@ -209,8 +209,8 @@ class Launch:
         self._job, self._instances = here, instances if here is job else place(here)
         if lost:
             self._log.remark(
-                f"going on without {', '.join(lost)}: {here.num_instances} of {job.num_instances} "
-                f"instances have all {job.num_replicas} replicas"
+                f"restarting without {', '.join(lost)}: {here.num_instances} of "
+                f"{job.num_instances} instances have all {job.num_replicas} replicas"
             )
         return True
 

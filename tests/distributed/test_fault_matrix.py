@@ -83,7 +83,7 @@ def test_who_waits_for_whom_is_said_once_and_the_job_goes_on():
     )
     status, output = poprun("-np", "2", "--stall-warning=1", *PYTHON, code)
     assert status == 0, output
-    assert output.count("no progress in a collective for 1 s; the job goes on") == 1
+    assert output.count("no progress in a collective for 1 s; the job continues") == 1
     said = summary(output)
     (waits,) = [line for line in said if " waits in " in line]
     assert waits.startswith("  instance 0 on localhost")

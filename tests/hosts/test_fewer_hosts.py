@@ -86,7 +86,7 @@ def test_a_lost_host_is_left_out_and_taken_again_with_the_same_replicas(tmp_path
         assert [line for line in output.splitlines() if line.startswith("total")] == [
             f"total {15 * 60 * 61 // 2} by 2"
         ] * 2
-        assert f"going on without {second}: 1 of 2 instances have all 5 replicas" in output
+        assert f"restarting without {second}: 1 of 2 instances have all 5 replicas" in output
         assert sorted((tmp_path / "starts").read_text().splitlines()) == [
             "0 0/2 0+3", "0 1/2 3+2", "1 0/1 0+5", "2 0/2 0+3", "2 1/2 3+2",
         ]  # fmt: skip
@@ -150,13 +150,14 @@ def trained_while_a_host_died_twice(tmp_path_factory):
             log = (folder / f"{name}.log").read_text()
             assert code == 0, log
             assert log.count("1 of 2 instances have all 4 replicas") == 2, log
-    results = {}
-    for name in ADAPTERS:
-        whole = f"whole {name}"
-        start(whole, "-np", "2")
-        (folder / whole / "undisturbed").touch()
-        assert jobs[whole].wait(timeout=120) == 0, (folder / f"{whole}.log").read_text()
-        results[name] = [dict(np.load(folder / one / "result.npz")) for one in (whole, name)]
+        results = {}
+        for name in ADAPTERS:
+            start(f"whole {name}", "-np", "2")
+            (folder / f"whole {name}" / "undisturbed").touch()
+        for name in ADAPTERS:
+            whole = f"whole {name}"
+            assert jobs[whole].wait(timeout=120) == 0, (folder / f"{whole}.log").read_text()
+            results[name] = [dict(np.load(folder / one / "result.npz")) for one in (whole, name)]
     return results
 
 

@@ -86,7 +86,7 @@ def _option(key: str, path: str) -> Option:
 
     raise _wrong(
         path,
-        f"'{key}' is no option",
+        f"'{key}' is not an option",
         value=key,
         hint=did_you_mean(name, [*BY_NAME, PROGRAM]),
     )

@@ -27,28 +27,38 @@ MODULE = ("-m", "--module")
 """Runs a module with this Python, as ``python -m`` does; the rest of the words are its own."""
 _THROUGH = "mpirun takes it: --mpi-global-args="
 _INSTEAD = {
-    "check-build": "this is horovodrun's; here it is: poprun doctor",
-    "cycle-time-ms": "this is horovodrun's; here it is: -x HOROVOD_CYCLE_TIME=...",
-    "fusion-threshold-mb": "this is horovodrun's; here it is: -x HOROVOD_FUSION_THRESHOLD=...",
-    "gloo": "this is horovodrun's; leave it out, as poprun always uses MPI",
-    "start-timeout": "this is horovodrun's; leave it out: hosts are looked at before the start",
-    "timeline-filename": "this is horovodrun's; here it is: --timeline FILE",
-    "master-addr": "this is torchrun's; leave it out: poprun finds an address and a free port",
-    "master-port": "this is torchrun's; leave it out: poprun finds an address and a free port",
-    "nnodes": "this is torchrun's; here it is: --host HOST1,HOST2, on one of the hosts",
-    "no-python": "this is torchrun's; leave it out: poprun starts the program as it is named",
-    "node-rank": "this is torchrun's; leave it out: poprun starts the instances on all hosts",
-    "nproc-per-node": "this is torchrun's; here it is: -np N, for all hosts together",
-    "rdzv-backend": "this is torchrun's; leave it out: mpirun brings the instances together",
-    "rdzv-endpoint": "this is torchrun's; leave it out: mpirun brings the instances together",
-    "rdzv-id": "this is torchrun's; leave it out: mpirun brings the instances together",
-    "redirects": "this is torchrun's; here it is: --output-filename DIR, or --log-dir DIR",
-    "standalone": "this is torchrun's; leave it out",
-    "tee": "this is torchrun's; here it is: --output-filename DIR, or --log-dir DIR",
+    "check-build": "an option of horovodrun; with poprun: poprun doctor",
+    "cycle-time-ms": "an option of horovodrun; with poprun: -x HOROVOD_CYCLE_TIME=...",
+    "fusion-threshold-mb": "an option of horovodrun; with poprun: -x HOROVOD_FUSION_THRESHOLD=...",
+    "gloo": "an option of horovodrun; leave it out, as poprun always uses MPI",
+    "start-timeout": "an option of horovodrun; leave it out: poprun checks hosts first",
+    "timeline-filename": "an option of horovodrun; with poprun: --timeline FILE",
+    "master-addr": "an option of torchrun; leave it out: poprun finds an address and a free port",
+    "master-port": "an option of torchrun; leave it out: poprun finds an address and a free port",
+    "nnodes": "an option of torchrun; with poprun: --host HOST1,HOST2, on one of the hosts",
+    "no-python": "an option of torchrun; leave it out: poprun starts the program as it is named",
+    "node-rank": "an option of torchrun; leave it out: poprun starts the instances on all hosts",
+    "nproc-per-node": "an option of torchrun; with poprun: -np N, for all hosts together",
+    "rdzv-backend": "an option of torchrun; leave it out: mpirun brings the instances together",
+    "rdzv-endpoint": "an option of torchrun; leave it out: mpirun brings the instances together",
+    "rdzv-id": "an option of torchrun; leave it out: mpirun brings the instances together",
+    "redirects": "an option of torchrun; with poprun: --output-filename DIR, or --log-dir DIR",
+    "standalone": "an option of torchrun; leave it out",
+    "tee": "an option of torchrun; with poprun: --output-filename DIR, or --log-dir DIR",
+    "log-level": "an option of torchrun; with poprun: -v or -vv",
+    "local-ranks-filter": "an option of torchrun; with poprun: --only-output-from-instance N",
+    "monitor-interval": "an option of torchrun; leave it out: poprun hears of an end at once",
+    "N": "an option of srun and mpirun; with poprun: --host HOST1,HOST2, or inside salloc",
+    "nodes": "an option of srun; with poprun: --host HOST1,HOST2, or inside salloc",
+    "ntasks": "an option of srun; with poprun: -np N",
+    "ntasks-per-node": "an option of srun; with poprun: -np N, for all hosts together",
+    "cpus-per-task": "an option of srun; leave it out: poprun divides the cores",
+    "c": "an option of mpirun and srun; with poprun: -np N",
+    "npernode": "an option of mpirun; with poprun: -np N, for all hosts together",
     "bind-to": f"{_THROUGH}'--bind-to ...'",
     "map-by": f"{_THROUGH}'--map-by ...'",
     "mca": f"{_THROUGH}'--mca NAME VALUE'",
-    "oversubscribe": "this is mpirun's; leave it out: what you ask for is started",
+    "oversubscribe": "an option of mpirun; leave it out: what you ask for is started",
 }
 
 
@@ -182,7 +192,7 @@ def _unknown(name: str) -> UsageError:
 
     return UsageError(
         "PD100",
-        "there is no such option",
+        "the option is unknown",
         value=name,
         accepted="the options that poprun --help lists, before the program",
         hint=instead_of(name)
@@ -212,5 +222,5 @@ def _malformed(option: Option, text: str, hint: str | None = None) -> UsageError
 
 
 def instead_of(name: str) -> str | None:
-    """A hint about an option of mpirun, horovodrun or torchrun; None for an unknown option."""
+    """A hint about an option of another launcher; None for an unknown option."""
     return _INSTEAD.get(name.lstrip("-").replace("_", "-"))

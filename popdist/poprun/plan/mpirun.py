@@ -169,7 +169,7 @@ def _check_networks(text: str) -> None:
         if not (_is_subnet(network) or _is_interface(network)):
             raise UsageError(
                 "PD100",
-                "--host-subnet is no list of networks",
+                "--host-subnet is not a list of networks",
                 value=text,
                 accepted="subnets or names of interfaces, with commas: 10.1.0.0/16 or eth0,ib0",
             )

@@ -149,7 +149,7 @@ class Watchdog:
         if self._warning_at is not None and now >= self._warning_at:
             self._has_warned = True
             seconds = self._limits.stall_warning
-            text = f"no progress in a collective for {seconds:g} s; the job goes on"
+            text = f"no progress in a collective for {seconds:g} s; the job continues"
             if not self._limits.stall_timeout:
                 text += " (--stall-timeout=SECONDS ends such a job)"
             self._tell("\npoprun:   ".join([text, *self._who_waits()[0]]))

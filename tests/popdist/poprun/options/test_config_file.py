@@ -57,7 +57,7 @@ def test_a_typed_program_replaces_the_files(config):
         ("num-replicas = 2026-01-01\n", "a type it cannot have"),
         ("num-replica = 1\n", "did you mean num-replicas"),
         ("num-replicas = 1\nnum_replicas = 2\n", "there twice"),
-        ("[job]\nx = 1\n", "no option"),
+        ("[job]\nx = 1\n", "is not an option"),
         ("[env]\n[env.A]\nB = 1\n", "a type it cannot have"),
         ("config = 'x'\n", "cannot be set in a file"),
         ("help = true\n", "cannot be set in a file"),

@@ -90,7 +90,9 @@ def test_two_dashes_end_the_options():
     ("words", "hint"),
     [
         (["--gloo"], "leave it out, as poprun always uses MPI"),
-        (["--nproc_per_node=2"], "here it is: -np N"),
+        (["--ntasks=2"], "with poprun: -np N"),
+        (["-c", "2"], "with poprun: -np N"),
+        (["--nproc_per_node=2"], "with poprun: -np N"),
         (["-mca", "btl", "self"], "--mpi-global-args='--mca NAME VALUE'"),
         (["--tag-output", "python"], "--tag-output yes, and then the program"),
     ],
