@@ -193,8 +193,10 @@ class PopdistStrategy(ParallelStrategy):
         exact = torch.is_floating_point(tensor) and tensor.dtype != torch.bfloat16
         if not exact and (operation == "Average" or torch.is_floating_point(tensor)):
             tensor = tensor.float()
-        flat = tensor.detach().reshape(-1)
-        return horovod.allreduce(flat, op=getattr(horovod, operation)).view(tensor.shape)
+        # Through the host: a Horovod without NCCL takes no tensor of a GPU, NCCL not all types.
+        flat = tensor.detach().reshape(-1).cpu()
+        total = horovod.allreduce(flat, op=getattr(horovod, operation))
+        return total.view(tensor.shape).to(tensor.device)
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> Any:
         """Stacks every process's tensor.
@@ -229,13 +231,13 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, row: torch.Tensor, horovod: Any) -> Any:
         context.horovod = horovod
-        return horovod.allgather(row.detach().contiguous())
+        return horovod.allgather(row.detach().cpu().contiguous()).to(row.device)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
         horovod = context.horovod
-        total = horovod.allreduce(gradient.contiguous(), op=horovod.Sum)
-        return total[horovod.rank() : horovod.rank() + 1], None
+        total = horovod.allreduce(gradient.cpu().contiguous(), op=horovod.Sum)
+        return total[horovod.rank() : horovod.rank() + 1].to(gradient.device), None
 
 
 def _gathered(value: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
@@ -246,7 +248,7 @@ def _gathered(value: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
         return [value]
     rows = value.reshape(1) if value.dim() == 0 else value
     sizes = horovod.allgather(torch.tensor([len(rows)])).tolist()
-    parts = horovod.allgather(rows.contiguous()).split(sizes)
+    parts = horovod.allgather(rows.cpu().contiguous()).to(value.device).split(sizes)
     return [part.reshape(()) if value.dim() == 0 else part for part in parts]
 
 

@@ -17,6 +17,11 @@ settings.register_profile("repeat", derandomize=True)
 settings.register_profile("explore", derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
+# Programs of tests see no GPU, as many compare bits with a CPU's; those in tests/gpu do.
+if "POPDIST_TESTS_ON_GPU" not in os.environ:
+    os.environ.setdefault("POPDIST_TESTS_VISIBLE", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 SUMMARY = "POPDIST_SUMMARY"
 """Names the file to which a run adds what it has found; see the Makefile."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from dataclasses import dataclass
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.stages import Stage
     from popdist_onnx.runtime.wiring import Wiring
 
+logger = logging.getLogger("popdist.onnx")
+
 
 # How ONNX Runtime runs a stage: providers, threads, memory.
 
 
 _CPU = "CPUExecutionProvider"
+_CUDA = "CUDAExecutionProvider"
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,19 @@ class Execution:
         threads: Threads of one operator.
         spinning: Whether idle threads spin; never where other instances need the cores.
         optimise: Whether ONNX Runtime may rewrite stages.
+        gpu: Which of the GPUs that this process sees is used.
     """
 
     providers: tuple[str, ...] = (_CPU,)
     threads: int = 1
     spinning: bool = False
     optimise: bool = True
+    gpu: int = 0
+
+    def with_settings(self) -> list[str | tuple[str, dict[str, str]]]:
+        """The providers as ONNX Runtime takes them; by default float32 would be TF32 on GPUs."""
+        settings = {"device_id": str(self.gpu), "use_tf32": "0"}
+        return [(name, settings) if name == _CUDA else name for name in self.providers]
 
 
 def default_threads(environment: Mapping[str, str] | None = None) -> int:
@@ -78,7 +89,16 @@ def make_session(
         options.optimized_model_filepath = str(rewritten)
     # Warnings are hidden: they report such things as constants to fold. Errors are raised as well.
     options.log_severity_level = 4
-    return ort.InferenceSession(model, options, providers=list(execution.providers))
+    if _CUDA in execution.providers:
+        ort.preload_dlls()  # CUDA's own libraries, where they came as wheels
+    session = ort.InferenceSession(model, options, providers=execution.with_settings())
+    if missing := {*execution.providers} - {*session.get_providers()}:
+        logger.warning(
+            "ONNX Runtime cannot use %s here, so the processor computes: see what "
+            "onnxruntime.preload_dlls() prints",
+            ", ".join(sorted(missing)),
+        )
+    return session
 
 
 # A stage as a model of its own.

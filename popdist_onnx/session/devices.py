@@ -67,6 +67,11 @@ class DeviceInfo:
         return self.providers[0] == _CPU
 
     @property
+    def gpu(self) -> int:
+        """Which of the GPUs that this process sees runs sessions; devices beyond them share."""
+        return 0 if self.runs_on_processor else self.id % _gpus()
+
+    @property
     def offline(self) -> bool:
         """Whether models can be compiled for the device, but not run."""
         return self.connectionType is DeviceConnectionType.Never
@@ -255,6 +260,13 @@ def _providers() -> tuple[str, ...]:
 
     available = onnxruntime.get_available_providers()
     return (_CUDA, _CPU) if _CUDA in available else (_CPU,)
+
+
+def _gpus() -> int:
+    """The number of GPUs that ONNX Runtime sees, at least 1."""
+    import onnxruntime
+
+    return max(1, sum(device.ep_name == _CUDA for device in onnxruntime.get_ep_devices()))
 
 
 def _check(num_ipus: int, connection: DeviceConnectionType) -> None:

@@ -115,7 +115,11 @@ class Session:
         with _bar(f"Compiling {self.name}") as advance:
             self._engine = Engine(
                 self._reading,
-                execution=Execution(providers=self.deviceInfo.providers, threads=default_threads()),
+                execution=Execution(
+                    providers=self.deviceInfo.providers,
+                    threads=default_threads(),
+                    gpu=self.deviceInfo.gpu,
+                ),
                 anchors=list(self._anchors),
                 layout=self._layout,
                 check_finite=checks,

@@ -61,9 +61,9 @@ class Anchors:
         kept = self._kept.get(short)
         if kept:
             if self._modes[short][0] == OutputMode.Sum:
-                return torch.stack(kept).sum(0)
+                return torch.stack(kept).sum(0).cpu()
             rows = [tensor if tensor.dim() else tensor.reshape(1) for tensor in kept]
-            return torch.cat(rows) if len(rows) > 1 else kept[0]
+            return (torch.cat(rows) if len(rows) > 1 else kept[0]).cpu()
         if long not in present:
             raise Error(
                 "PD392",
@@ -72,4 +72,4 @@ class Anchors:
                 accepted="the names of getTensorNames()",
                 hint=did_you_mean(long, present, shown="{!r}"),
             )
-        return present[long].detach().clone()
+        return present[long].detach().clone().cpu()

@@ -260,7 +260,9 @@ class OrderedGradients(Gradients):
             if width == 2:  # noqa: PLR2004 - as above
                 part = torch.view_as_complex(part.view(-1, 2))
             part = part.view(parameter.shape)
-            parameter.grad = part.to(device=parameter.device, dtype=dtype)
+            # A GPU adds up in another order where memory begins elsewhere, as in a norm.
+            copy = total.device.type != "cpu"
+            parameter.grad = part.to(device=parameter.device, dtype=dtype, copy=copy)
             position += size
 
     def _flat(

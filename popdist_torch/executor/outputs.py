@@ -83,7 +83,7 @@ class Outputs:
 
         A tensor has ``count x`` its first dimension, where count is the number of micro-batches
         (or, for ``Sum``, of replicas) that contribute. Count 1 keeps its shape; a higher one makes
-        a scalar a vector.
+        a scalar a vector. Tensors are on the host, as PopTorch returns them.
         """
         if self._structure is None:
             return None
@@ -95,7 +95,9 @@ class Outputs:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         leaf = leaf.detach()
-        return leaf.clone() if leaf.untyped_storage().data_ptr() in self._shared else leaf
+        # Plain tensors have other memory on a GPU in each call, so all of its tensors are copied.
+        shared = leaf.device.type != "cpu" or leaf.untyped_storage().data_ptr() in self._shared
+        return leaf.clone() if shared else leaf
 
 
 def _join(parts: list[Any]) -> Any:
@@ -104,6 +106,7 @@ def _join(parts: list[Any]) -> Any:
         return first
     if len(parts) > 1:
         first = torch.cat([part.reshape(1) if part.dim() == 0 else part for part in parts])
+    first = first.cpu()
     # A wrapped model has run its own backward pass; a second one would find no graph.
     first.backward = _no_backward  # type: ignore[method-assign]
     return first

@@ -5,6 +5,7 @@ Checkpoints store both as plain values.
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -185,6 +186,8 @@ class ReplicaBuffers:
         self._sets: dict[int, list[dict[str, _Held]]] = {n: [] for n in range(HOST, replicas)}
         self._active = 0
         self._device = device
+        tensors = itertools.chain(module.parameters(), module.buffers())
+        self._home = next((tensor.device for tensor in tensors), torch.device("cpu"))
         self._in_place = in_place
         self._watched: list[tuple[nn.Module, int, str, torch.Tensor, int]] = []
         for part in module.modules():
@@ -234,7 +237,7 @@ class ReplicaBuffers:
                         # Buffers that forward has registered exist for the program at once.
                         for name in left[position].keys() - taken[position].keys():
                             held = left[position][name]
-                            taken[position][name] = _copied(held, None, None, HOST)
+                            taken[position][name] = _copied(held, None, self._home)
                     self._place(position)
 
     def watch(self) -> None:
@@ -288,12 +291,13 @@ class ReplicaBuffers:
         self, source: int, target: int, names: dict[nn.Module, set[str]] | None = None
     ) -> None:
         """Copies buffers (by default all) from a set that is not in use into another such set."""
+        where = self._home if target == HOST else self._device
         for position, part in enumerate(self._parts):
             chosen = None if names is None else names.get(part, set())
             given, taken = self._sets[source][position], self._sets[target][position]
             for name, held in given.items():
                 if chosen is None or name in chosen:
-                    taken[name] = _copied(held, taken.get(name), self._device, target)
+                    taken[name] = _copied(held, taken.get(name), where)
             if chosen is None:
                 for name in taken.keys() - given.keys():
                     del taken[name]
@@ -326,7 +330,10 @@ class ReplicaBuffers:
     def state(self, replica: int) -> list[Buffers]:
         """Copies of one replica's buffers by name, for every part of the module with buffers."""
         return [
-            {name: None if value is None else value.clone() for name, value in buffers.items()}
+            {
+                name: None if value is None else value.detach().clone().cpu()
+                for name, value in buffers.items()
+            }
             for buffers in self.values(replica).values()
             if buffers
         ]
@@ -337,7 +344,7 @@ class ReplicaBuffers:
         for buffers, loaded in zip(filled, state, strict=True):
             for name, value in loaded.items():
                 held = _Held.of(value)
-                buffers[name] = _copied(held, buffers.get(name), self._device, replica)
+                buffers[name] = _copied(held, buffers.get(name), self._device)
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """All buffers of all replicas, each once per replica."""
@@ -375,14 +382,13 @@ def _buffers(part: nn.Module) -> dict[str, torch.Tensor | None]:
     return part._buffers  # noqa: SLF001 - exchanged, which torch has no other way for
 
 
-def _copied(source: _Held, target: _Held | None, device: torch.device | None, index: int) -> _Held:
+def _copied(source: _Held, target: _Held | None, device: torch.device | None) -> _Held:
     """Copies one buffer into another set, into its present memory if the shape is equal."""
     if source.values is None:
         return source
     if target is None or target.values is None:
-        where = None if index == HOST else device
         value = source.values.detach().clone()
-        value = value if where is None else value.to(where)
+        value = value if device is None else value.to(device)
         return _Held(value, value)
     if target.values.shape == source.values.shape:
         target.values.copy_(source.values)
@@ -432,6 +438,10 @@ def restore(streams: RandomStreams, buffers: ReplicaBuffers, loaded: list[Row]) 
     """Restores the local replicas from the states of `of_this_process`; none change nothing."""
     if not loaded:
         return
-    streams.state = [tuple(row["stream"]) for row in loaded]
+    # States of another kind of device are of no use here; the host's are of the same kind.
+    streams.state = [
+        tuple(given) if len(given) == len(own) else (given[0], *own[1:])
+        for given, own in zip((row["stream"] for row in loaded), streams.state, strict=True)
+    ]
     for local, row in enumerate(loaded):
         buffers.load(local, row["buffers"])

@@ -49,7 +49,10 @@ class Replicas:
         self.model.buffers.use(replica)
         # Where autocast is on around a call, torch would keep the cast weights beyond an update.
         torch.clear_autocast_cache()
-        with self.streams.of(replica):
+        # What forward makes without naming a device is made where the model runs.
+        eager = self.streams.device.type != "cpu" and not self.model.compiled
+        home = self.streams.device if eager else nullcontext()
+        with self.streams.of(replica), home:
             try:
                 yield
             finally:
@@ -150,6 +153,7 @@ class Training:
             )
         if self.gradients.parameters and self.scaling.accepts():
             self.optimizer.update()
+            self.replicas.model.renew_aliases()
 
     def _forward(self, arguments: Arguments, part: int) -> tuple[Any, torch.Tensor | None]:
         """Runs a micro-batch; returns the output and the loss, or None if nothing is trained."""

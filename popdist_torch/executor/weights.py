@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("popdist.torch")
 
+_OWN_USES = 2
+"""References to a storage that nothing but a parameter has: its own, and that of who asks."""
+
 
 class Weights:
     """Parameters with two values each: one in the parameter, one apart.
@@ -57,6 +60,7 @@ class Weights:
         self._away: list[torch.Tensor] = []
         self._gradients: list[torch.Tensor | None] = []
         self._classes: list[type] = []
+        self._aliased: list[int] = []
         self._on_device = False
 
     def add(self, name: str, parameter: nn.Parameter) -> None:
@@ -67,6 +71,8 @@ class Weights:
         """
         _require_values(name, parameter)
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
+            if parameter.device != self._device and _has_aliases(parameter):
+                self._aliased.append(len(self.parameters))
             present = parameter.data
             away = present.to(self._device)
             if away is present and self._in_place:
@@ -79,6 +85,31 @@ class Weights:
         self._away.append(away)
         self._gradients.append(None)
         self._classes.append(type(parameter))
+
+    def adopt(self, part: nn.Module) -> None:
+        """Adds a module's own parameters that are on another device, with the device's in use."""
+        for name, parameter in part.named_parameters(recurse=False):
+            if self.has(parameter) or parameter.device == self._device:
+                continue
+            self._gradients.append(parameter.grad)
+            parameter.grad = None
+            self._away.append(parameter.data)
+            parameter.data = parameter.data.to(self._device)
+            self.parameters.append(parameter)
+            self.names.append(f"{name} of a {type(part).__name__} that is no part of the model")
+            self._names_by_identity[id(parameter)] = self.names[-1]
+            self._classes.append(type(parameter))
+
+    @torch.no_grad()
+    def renew_aliases(self) -> set[int]:
+        """Copies newest values, which are in use, to memory that the program refers to elsewhere.
+
+        Returns:
+            The addresses of that memory.
+        """
+        for index in self._aliased:
+            self._away[index].copy_(self.parameters[index].data)
+        return {self._away[index].untyped_storage().data_ptr() for index in self._aliased}
 
     def exchange(self) -> None:
         """Exchanges the program's values and gradients with the device's."""
@@ -150,6 +181,12 @@ class Weights:
                     parameter.data = own
 
 
+def _has_aliases(parameter: nn.Parameter) -> bool:
+    """Whether the program has further tensors in a parameter's memory, such as a flat one."""
+    uses = torch._C._storage_Use_Count(parameter.untyped_storage()._cdata)  # noqa: SLF001 - no public name
+    return bool(uses > _OWN_USES)
+
+
 def _require_values(name: str, parameter: nn.Parameter) -> None:
     tensor: torch.Tensor = parameter
     if is_lazy(tensor):
@@ -187,6 +224,7 @@ class PlainTensors:
         self._device = device
         self._kept: list[tuple[nn.Module, str, Any, list[tuple[torch.Tensor, torch.Tensor]]]] = []
         self._versions: list[list[int]] = []
+        self._moved: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._told: set[tuple[int, str]] = set()
 
     def add(self, part: nn.Module) -> None:
@@ -215,14 +253,22 @@ class PlainTensors:
     def on_device(self) -> Iterator[None]:
         """Moves them to the device while the model runs there."""
         away = [leaf for leaf in self.tensors() if leaf.device != self._device]
-        values = [leaf.data for leaf in away]
+        self._moved = [(leaf, leaf.data) for leaf in away]
         for leaf in away:
             leaf.data = leaf.data.to(self._device)
         try:
             yield
         finally:
-            for leaf, value in zip(away, values, strict=True):
+            for leaf, value in self._moved:
                 leaf.data = value
+            self._moved = []
+
+    @torch.no_grad()
+    def renew(self, storages: set[int]) -> None:
+        """Copies those that are views of some memory of the program to the device again."""
+        for leaf, value in self._moved:
+            if value.untyped_storage().data_ptr() in storages:
+                leaf.data.copy_(value)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -387,6 +433,12 @@ class DeviceModel:
         """The tensor objects whose values the program sees between calls."""
         return [*self.weights.parameters, *self.buffers.objects()]
 
+    def renew_aliases(self) -> None:
+        """Copies updated weights to memory of the program that forward may read them from."""
+        storages = self.weights.renew_aliases()
+        if storages:
+            self.plain.renew(storages)
+
     def give_back(self) -> None:
         """Puts the program's values back into the tensors' original memory."""
         self.weights.give_back()
@@ -415,6 +467,7 @@ class DeviceModel:
             if _in_use.get() is self and not self.buffers.knows(part):
                 self.buffers.add(part)
                 self.plain.add(part)
+                self.weights.adopt(part)
 
         hook = nn.modules.module.register_module_forward_pre_hook(adopt)
         try:

@@ -5,6 +5,7 @@ These are steps 1 to 4 of Horovod's six.
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,31 @@ def init() -> None:
     """Starts the real Horovod where something launched this process."""
     here = backend.launch()
     if here.by and not (here.alone and find_spec("horovod") is None):
-        backend.start("torch")
+        _refuse_gpus(backend.start("torch"))
     backend.init()
+
+
+def _refuse_gpus(horovod: Any) -> None:
+    """Makes a Horovod without CUDA refuse tensors of a GPU; its calls with them do not return."""
+    if horovod.cuda_built() or horovod.rocm_built():
+        return
+    operations = import_module("horovod.torch.mpi_ops")
+    check = operations._check_function  # noqa: SLF001 - what all of Horovod's operations call
+
+    def checked(factory: Any, tensor: torch.Tensor) -> Any:
+        if tensor.is_cuda:
+            raise PlainLoopError(
+                "PD308",
+                "this Horovod was built for the host, and takes no tensor of a GPU",
+                value=f"{list(tensor.shape)} on {tensor.device}",
+                accepted="tensors of the host, such as tensor.cpu()",
+                hint="python -m popdist.horovod_build --with-nccl builds one that does; "
+                "DistributedOptimizer and trainingModel do without",
+            )
+        return check(factory, tensor)
+
+    if getattr(check, "__module__", None) != __name__:
+        operations._check_function = checked  # noqa: SLF001 - as above
 
 
 def connected() -> Any | None:

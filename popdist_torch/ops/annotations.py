@@ -258,6 +258,8 @@ def _identity(user_id: str | int | None, ipu_id: int | None) -> tuple[str, int |
 
 
 _inside: ContextVar[bool] = ContextVar("inside a wrapped model", default=False)
+_running = 0
+"""Calls of wrapped models that run, in any thread."""
 
 
 @contextmanager
@@ -267,10 +269,13 @@ def wrapped_call() -> Iterator[None]:
     Yields:
         Nothing.
     """
+    global _running  # noqa: PLW0603 - of all threads
     token = _inside.set(True)
+    _running += 1
     try:
         yield
     finally:
+        _running -= 1
         _inside.reset(token)
 
 
@@ -281,4 +286,5 @@ def isRunningOnIpu() -> bool:
         True inside ``trainingModel(...)(...)`` and ``inferenceModel(...)(...)``, whatever device
         they run on; False elsewhere, also where the same module is called plainly.
     """
-    return _inside.get()
+    # Backward passes on a GPU, which may run parts of forward again, have threads of their own.
+    return _inside.get() or (_running > 0 and torch._C._current_graph_task_id() != -1)  # noqa: SLF001 - no public name

@@ -171,11 +171,15 @@ class DeviceOptimizer:
         if self._moved:
             return
         self._moved = True
-        for parameter in self.parameters():
-            state = self.optimizer.state.get(parameter, {})
-            for key, value in state.items():
-                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                    state[key] = value.to(parameter.device)
+        for group in self.optimizer.param_groups:
+            counted = bool(group.get("fused") or group.get("capturable"))  # on the device too
+            for parameter in group["params"]:
+                state = self.optimizer.state.get(parameter, {})
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor) and (
+                        value.shape == parameter.shape or (counted and key == "step")
+                    ):
+                        state[key] = value.to(parameter.device)
 
     def _note_loaded(self, _optimizer: torch.optim.Optimizer) -> None:
         self.loaded = True

@@ -37,6 +37,12 @@ class Shifted(nn.Module):
         return nn.functional.linear(x, self.weight * 1.5 + self.shift.view_as(self.weight))
 
 
+class OnGpu(torch.Tensor):
+    """What Horovod sees of a tensor of a GPU."""
+
+    is_cuda = True
+
+
 class Large(Net):
     """Gradients of more than a MiB, which travel where they are; some only for some data."""
 
@@ -218,6 +224,8 @@ def mistakes():
     attempt("broadcast", lambda: hvd.broadcast_parameters(nn.Linear(2, 2 + hvd.rank())))
     attempt("twice", lambda: hvd.DistributedOptimizer(distributed(nn.Linear(1, 1))))
     attempt("adasum", lambda: distributed(nn.Linear(1, 1), op=hvd.Adasum))
+    attempt("gpu", lambda: hvd.allreduce(torch.ones(2).as_subclass(OnGpu)))
+    attempt("gpu, grouped", lambda: hvd.grouped_allgather([torch.ones(2).as_subclass(OnGpu)]))
     attempt("batch", lambda: hvd.local_batch_size(7))
     attempt("half", lambda: hvd.local_batch_size(8))
     metrics = {"loss": 1.0 + hvd.rank(), "right": 10.0 * hvd.rank()}
@@ -245,6 +253,8 @@ def test_mistakes_are_named_on_every_rank():
         assert "[3, 2] on instance 1" in answer["broadcast"]
         assert "distributed already" in answer["twice"]
         assert "Average or Sum" in answer["adasum"]
+        assert "built for the host" in answer["gpu"]
+        assert "--with-nccl" in answer["gpu, grouped"]
         assert "a multiple of 2" in answer["batch"]
         assert answer["half"] == 4
         assert answer["metrics"] == {"loss": 1.75, "right": 7.5}

@@ -72,6 +72,8 @@ class Programs(dict):
         world = World(RANKS)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            # torch 2.11's compiler imports what torch itself deprecates from Python 3.12 on.
+            warnings.filterwarnings("ignore", ".*torch.jit", DeprecationWarning)
             return {name: flat(function(world)) for name, function in self.items()}
 
     def compare(self, answers, name, tolerance=1e-12):

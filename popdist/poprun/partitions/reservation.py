@@ -215,12 +215,14 @@ def assign(
         count = one.num_local_replicas * int(one.fields["num_ipus_per_replica"])
         own = reservation.devices[first : first + count]
         first += count
+        visible = _visible(own)
         assigned.append(
             one.having(
-                fields={**one.fields, "device_id": own[0].number},
+                # Where CUDA sees these GPUs alone, CUDA numbers them from 0.
+                fields={**one.fields, "device_id": 0 if visible else own[0].number},
                 devices=format_list(device.number for device in own),
                 cpus=format_list({cpu for device in own for cpu in parse_list(device.cpus)}),
-                variables={**one.variables, **common, **_visible(own)},
+                variables={**one.variables, **common, **visible},
                 holds=(
                     f"pool={reservation.folder}",
                     f"devices={','.join(device.name for device in own)}",
@@ -232,6 +234,6 @@ def assign(
 
 
 def _visible(devices: Sequence[Device]) -> dict[str, str]:
-    """The variable that limits CUDA to these GPUs; CUDA numbers them from 0."""
+    """The variable that limits CUDA to these GPUs; nothing for cores."""
     names = [device.uuid or str(device.number) for device in devices if not device.cpus]
     return {"CUDA_VISIBLE_DEVICES": ",".join(names)} if names else {}

@@ -2,12 +2,14 @@
 
 from types import SimpleNamespace
 
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.runtime.collectives import group_members
+from popdist_onnx.runtime.compiled import Execution, make_session
 from popdist_onnx.runtime.graph_reader import Step
 from popdist_onnx.runtime.stages import MOST_BUCKETS, buckets, cut
 
@@ -120,3 +122,25 @@ def test_groups_of_instances():
     assert [group_members([2, 2], rank, 4) for rank in range(4)] == [[0, 2], [1, 3], [0, 2], [1, 3]]
     with pytest.raises(popart_exception, match="cannot divide 4 replicas"):
         group_members([1, 3], 0, 4)
+
+
+def test_a_gpu_computes_single_precision_on_the_device_of_the_session():
+    execution = Execution(providers=("CUDAExecutionProvider", "CPUExecutionProvider"), gpu=2)
+    cuda, cpu = execution.with_settings()
+    assert cuda == ("CUDAExecutionProvider", {"device_id": "2", "use_tf32": "0"})
+    assert cpu == "CPUExecutionProvider"
+
+
+def test_a_provider_that_does_not_start_is_named(caplog):
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "g", [x], [y]),
+        opset_imports=[onnx.helper.make_opsetid("", 17)],
+        ir_version=10,
+    )
+    absent = "WebNNExecutionProvider"
+    with pytest.warns(UserWarning, match=absent):
+        make_session(model.SerializeToString(), Execution((absent, "CPUExecutionProvider")))
+    assert absent in caplog.text

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from popdist_torch.executor.replicas import RandomStreams, ReplicaBuffers, stream_seed
+from popdist_torch.executor.replicas import RandomStreams, ReplicaBuffers, restore, stream_seed
+from popdist_torch.executor.weights import Weights
 
 CPU = torch.device("cpu")
 
@@ -114,3 +115,37 @@ def test_statistics_of_norms_are_exempt():
     buffers = ReplicaBuffers(module, 2)
     module(torch.randn(4, 2))
     buffers.require_unchanged(broadcast=True)
+
+
+def test_a_checkpoint_of_another_kind_of_device_gives_the_hosts_streams():
+    saved = RandomStreams(5, range(2), CPU)
+    ahead = [draw(saved, replica) for replica in range(2)]
+    other = torch.arange(16, dtype=torch.uint8)  # as long as the state of a GPU
+    first = RandomStreams(5, range(2), CPU).state
+    rows = [{"stream": [*stream, other], "buffers": []} for stream in first]
+    restored = RandomStreams(6, range(2), CPU)
+    restore(restored, ReplicaBuffers(nn.Linear(1, 1), 2), rows)
+    assert [draw(restored, replica) for replica in range(2)] == ahead
+    # A GPU's stream of this process stays where the file has none.
+    mine = RandomStreams(6, range(2), CPU)
+    mine.state = [(*stream, other) for stream in mine.state]
+    restore(
+        mine, ReplicaBuffers(nn.Linear(1, 1), 2), [{**r, "stream": r["stream"][:1]} for r in rows]
+    )
+    assert all(torch.equal(state[1], other) for state in mine.state)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(mine.state, first, strict=True))
+
+
+def test_memory_that_a_program_shares_with_parameters_is_noticed():
+    flat = torch.arange(6.0)
+    model = nn.Linear(2, 2)
+    model.weight.data = flat[:4].view(2, 2)
+    weights = Weights(torch.device("meta"), in_place=False)
+    for name, parameter in model.named_parameters():
+        weights.add(name, parameter)
+    assert [weights.names[index] for index in weights._aliased] == ["weight"]
+    kept = model.state_dict()["bias"]
+    again = Weights(torch.device("meta"), in_place=False)
+    again.add("bias", model.bias)
+    assert again._aliased == [0]
+    assert kept.shape == (2,)

@@ -1,10 +1,13 @@
 import copy
+import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
 import popdist_torch as poptorch
+from popdist_torch.ops.annotations import wrapped_call
 
 
 @pytest.fixture(autouse=True)
@@ -169,3 +172,22 @@ def test_blocks_begin_at_methods_and_have_numbers_for_names():
     assert strategy == poptorch.PipelinedExecution(poptorch.Stage("0").ipu(1), "3")
     with pytest.raises(AssertionError, match="whole number"):
         poptorch.Block(1.5)
+
+
+def test_backward_passes_in_threads_of_their_own_are_part_of_the_call():
+    """As on a GPU, whose backward passes run parts of forward again."""
+    answers = []
+
+    def backward():
+        answers.append(poptorch.isRunningOnIpu())  # a thread of the program's own
+        x = torch.ones(1, requires_grad=True)
+        y = x * 2
+        y.register_hook(lambda _: answers.append(poptorch.isRunningOnIpu()))
+        y.backward()
+
+    for context in (nullcontext(), wrapped_call()):
+        with context:
+            thread = threading.Thread(target=backward)
+            thread.start()
+            thread.join()
+    assert answers == [False, False, False, True]

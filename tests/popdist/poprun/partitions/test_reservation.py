@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from popdist.poprun.log import Log
 from popdist.poprun.machines.hosts import Host
 from popdist.poprun.options.requests import Partition
 from popdist.poprun.partitions import listing
+from popdist.poprun.partitions.devices import Device
 from popdist.poprun.partitions.fitting import (
     PartitionRequest,
     read_request,
@@ -19,7 +21,8 @@ from popdist.poprun.partitions.fitting import (
     verify_partition,
 )
 from popdist.poprun.partitions.pool import Pool
-from popdist.poprun.partitions.reservation import preview, reserve
+from popdist.poprun.partitions.reservation import assign, preview, reserve
+from popdist.poprun.plan.placement import place
 from popdist.poprun.protocol.device_locks import keep
 from tests.distributed.jobs import ROOT
 from tests.popdist.poprun.plan.test_placement import job as make_job
@@ -392,3 +395,19 @@ def test_cores_are_divided_into_what_a_job_with_a_server_needs():
 def test_partitions_have_devices_of_this_machine_only():
     with pytest.raises(UsageError, match="this machine only"):
         read_request(asked(["vipu-partition"], hosts=(Host("elsewhere"),), vipu_partition="P"), {})
+
+
+@pytest.mark.parametrize(
+    ("cores", "ids", "visible"),
+    [(False, [0, 0], ["GPU-2,GPU-3", "GPU-4,GPU-5"]), (True, [2, 4], [None, None])],
+)
+def test_an_instance_numbers_the_gpus_that_it_sees_from_0(cores, ids, visible):
+    devices = tuple(
+        Device(f"core{n}", n, cpus=str(n)) if cores else Device(f"gpu{n}", n, uuid=f"GPU-{n}")
+        for n in range(2, 6)
+    )
+    reservation = SimpleNamespace(partition="P", devices=devices, folder="pool", token="")
+    found = assign(place(make_job(2, 4)), reservation, 10.0)
+    assert [one.fields["device_id"] for one in found] == ids
+    assert [one.variables.get("CUDA_VISIBLE_DEVICES") for one in found] == visible
+    assert [one.devices for one in found] == ["2-3", "4-5"]
