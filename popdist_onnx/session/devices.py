@@ -266,7 +266,8 @@ def _gpus() -> int:
     """The number of GPUs that ONNX Runtime sees, at least 1."""
     import onnxruntime
 
-    return max(1, sum(device.ep_name == _CUDA for device in onnxruntime.get_ep_devices()))
+    found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == _CUDA]
+    return max(1, len(found))
 
 
 def _check(num_ipus: int, connection: DeviceConnectionType) -> None:

@@ -32,7 +32,7 @@ def _refuse_gpus(horovod: Any) -> None:
     """Makes a Horovod without CUDA refuse tensors of a GPU; its calls with them do not return."""
     if horovod.cuda_built() or horovod.rocm_built():
         return
-    operations = import_module("horovod.torch.mpi_ops")
+    operations: Any = import_module("horovod.torch.mpi_ops")
     check = operations._check_function  # noqa: SLF001 - what all of Horovod's operations call
 
     def checked(factory: Any, tensor: torch.Tensor) -> Any:
