@@ -25,8 +25,8 @@ CODES = declare(
         "PD426": "this Keras accumulates gradients in another way",
         "PD427": "gradients are averaged over the replicas, and then summed again",
         "PD433": "an operation over replicas does not fit the number of replicas",
-        "PD434": "a published layer or operation was given an argument without a meaning",
-        "PD435": "a published optimizer was given an argument without a meaning",
+        "PD434": "a published layer or operation was given an argument that is not valid",
+        "PD435": "a published optimizer was given an argument that is not valid",
         "PD436": "nothing reduces the gradients of a model over the instances",
         "PD440": "an optimizer cannot be distributed, or not in this place",
     }
@@ -83,8 +83,8 @@ class PipelineError(PopdistError, ValueError):
 
 
 class LayerError(PopdistError, ValueError):
-    """A published layer or operation was given an argument without a meaning."""
+    """A published layer or operation was given an argument that is not valid."""
 
 
 class OptimizerError(PopdistError, ValueError):
-    """A published optimizer was given an argument without a meaning."""
+    """A published optimizer was given an argument that is not valid."""

@@ -104,7 +104,7 @@ def configure_ipu_system(
     if not isinstance(config, (IPUConfig, IpuOptions)):
         raise ConfigTypeError(
             "PD401",
-            "configure_ipu_system was given something that is no configuration",
+            "configure_ipu_system was given something that is not a configuration",
             value=config,
             accepted="an IPUConfig",
         )

@@ -81,7 +81,7 @@ def select_ipus(opts: IpuOptions, indices: list[int] | tuple[int, ...]) -> IpuOp
 
     Raises:
         ConfigConflictError: Devices are selected already.
-        ConfigTypeError: ``indices`` is no list or tuple.
+        ConfigTypeError: ``indices`` is not a list or tuple.
         ConfigError: A device is named twice.
     """
     _refuse_second_selection(opts)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from popdist_tf.collectives.agreement import agree
 from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
 from popdist_tf.estimator.checkpoints import (
     SaveTogether,
@@ -30,6 +31,7 @@ from popdist_tf.estimator.updates import (
     untouched_global_step,
 )
 from popdist_tf.guards.divergence import CompareAfterFirstStep
+from popdist_tf.guards.uneven_data import AnnounceInSession, is_endless
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import HorovodExtended
 from popdist_tf.versions import estimator_api
@@ -66,7 +68,7 @@ def check_params(params: Any, sizes: list[int | None]) -> None:
     """Checks the user's ``params``; ``sizes`` are the batch sizes that were given as arguments.
 
     Raises:
-        EstimatorTypeError: ``params`` is no dict.
+        EstimatorTypeError: ``params`` is not a dict.
         EstimatorValueError: A reserved key, or a batch size that is given twice.
     """
     if params is not None and not isinstance(params, dict):
@@ -159,8 +161,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         predict_batch_size: The same for prediction.
 
     Raises:
-        EstimatorValueError: ``config`` is no `RunConfig`, or batch sizes are given twice.
-        EstimatorTypeError: ``params`` is no dict.
+        EstimatorValueError: ``config`` is not a `RunConfig`, or batch sizes are given twice.
+        EstimatorTypeError: ``params`` is not a dict.
         EstimatorUnsupportedError: Several local replicas without a strategy that runs them, or a
             loop of several iterations under a strategy.
     """
@@ -194,6 +196,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         collectives = _collectives(config.train_distribute)
         if model_dir is None and config.model_dir is None and collectives is not None:
             model_dir = shared_model_dir(collectives)
+        self._announced: AnnounceInSession | None = None
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
 
     def predict(
@@ -251,6 +254,10 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
             raise EstimatorValueError(
                 "PD422", "`input_fn` must return a `tf.data.Dataset`", value=result
             )
+        collectives = _collectives(self._train_distribution)
+        self._announced = None
+        if mode == _MODES.TRAIN and collectives is not None and collectives.horovod is not None:
+            self._announced = None if is_endless(result) else AnnounceInSession(collectives)
         return result
 
     def _call_model_fn(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
@@ -262,6 +269,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         with self._batch_size(mode):
             values["params"] = self.params
         given = {name: v for name, v in values.items() if accepts(self._model_fn, name)}
+        if mode == _MODES.TRAIN and self._announced is not None and _is_first_replica():
+            features = self._announced.before_step(features)
         with untouched_global_step(), StateUpdates() as updates:
             spec = self._model_fn(features=features, **given)
             spec = to_estimator_spec(spec, self._iterations)
@@ -289,6 +298,9 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
     def _convert_train_steps_to_hooks(self, steps: int | None, max_steps: int | None) -> Any:
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             self._check_multiple(name, value)
+        collectives = _collectives(self._train_distribution)
+        if collectives is not None:
+            agree(collectives, f"a training with steps={steps} and max_steps={max_steps}")
         if self._iterations > 1 and (steps or max_steps):
             return [StopAfterUpdates(steps, max_steps)]
         return super()._convert_train_steps_to_hooks(steps, max_steps)
@@ -363,6 +375,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
     def _hooks_of_workers(self, scaffold: Any) -> Iterator[Any]:
         strategy, config = self._train_distribution, self.config
         yield CompareAfterFirstStep(strategy)
+        if self._announced is not None:
+            yield self._announced
         if config.save_checkpoints_secs or config.save_checkpoints_steps:
             yield SaveTogether(
                 strategy,
@@ -372,6 +386,13 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
                 scaffold=scaffold,
                 on_all=any(map(reduces_when_read, tf.compat.v1.global_variables())),
             )
+
+
+def _is_first_replica() -> bool:
+    """Whether the code is that of the instance's first replica, for which the others wait."""
+    replica = tf.distribute.get_replica_context()
+    number = replica._replica_id_in_sync_group  # the number, not a tensor
+    return int(replica.strategy.extended._get_local_replica_id(number)) == 0
 
 
 def _collectives(strategy: Any) -> HostCollectives | None:

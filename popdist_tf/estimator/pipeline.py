@@ -127,8 +127,8 @@ class IPUPipelineEstimator(IPUEstimator):
         warm_start_from: As for `IPUEstimator`.
 
     Raises:
-        EstimatorValueError: ``config`` is no `RunConfig`.
-        EstimatorTypeError: ``params`` is no dict.
+        EstimatorValueError: ``config`` is not a `RunConfig`.
+        EstimatorTypeError: ``params`` is not a dict.
         EstimatorUnsupportedError: Several local replicas without a strategy that runs them.
     """
 

@@ -34,7 +34,7 @@ class IPURunConfig(_Fields):
 
     Raises:
         EstimatorValueError: The devices do not fit the replicas and shards.
-        EstimatorTypeError: ``ipu_options`` is no configuration.
+        EstimatorTypeError: ``ipu_options`` is not a configuration.
     """
 
     def __new__(  # noqa: PYI034 - `Self` came with Python 3.11
@@ -79,7 +79,7 @@ class IPURunConfig(_Fields):
 def _check_options(options: Any, num_replicas: int, num_shards: int, ordinal: int) -> None:
     if not isinstance(options, (IPUConfig, IpuOptions)):
         raise EstimatorTypeError(
-            "PD421", "ipu_options is no configuration", value=options, accepted="an IPUConfig"
+            "PD421", "ipu_options is not a configuration", value=options, accepted="an IPUConfig"
         )
     counts = _auto_counts(options)
     if counts is None:  # certain devices are selected; whether they exist is seen when they are

@@ -41,7 +41,7 @@ class IPUEstimatorSpec(_Fields):
         prediction_hooks: Hooks of the prediction session.
 
     Raises:
-        EstimatorTypeError: ``host_call`` or ``eval_metrics`` is no pair of a function and tensors.
+        EstimatorTypeError: ``host_call`` or ``eval_metrics`` is not a function with its tensors.
         EstimatorValueError: One of them has another length than two.
     """
 
@@ -80,7 +80,7 @@ def to_estimator_spec(spec: Any, iterations_per_loop: int) -> Any:
     """Turns an `IPUEstimatorSpec` or TensorFlow's own spec into TensorFlow's spec.
 
     Raises:
-        EstimatorValueError: Something that the mode needs is missing, or it is no spec.
+        EstimatorValueError: Something that the mode needs is missing, or it is not a spec.
         EstimatorTypeError: ``host_call`` returned neither a tensor nor an operation.
         EstimatorUnsupportedError: ``host_call`` in a loop of several iterations.
     """

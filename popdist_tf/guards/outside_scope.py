@@ -7,6 +7,7 @@ trains another model, and nothing in Keras says so.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import tensorflow as tf
@@ -54,6 +55,25 @@ def refuse_training_outside(strategy: str, instances: int) -> None:
     before_training("scope", check)
     before_updates("scope", _refuse_update_outside)
     compare_epochs()
+
+
+def warn_of_unwrapped(instances: int) -> None:
+    """Warns of Keras models whose optimizers reduce nothing, where a program uses no strategy.
+
+    Args:
+        instances: Instances of the job.
+    """
+
+    def check(model: Any) -> None:
+        if instances > 1 and not _is_looked_after(model):
+            warnings.warn(
+                "[PD436] nothing reduces the gradients of this model: each instance trains a model "
+                f"of its own ({type(model).__name__} '{model.name}'). Compile it with "
+                "popdist_tf.keras.DistributedOptimizer(optimizer).",
+                stacklevel=2,
+            )
+
+    before_training("wrapper", check)
 
 
 def _refuse_unreduced(model: Any) -> None:

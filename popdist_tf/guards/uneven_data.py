@@ -75,6 +75,77 @@ def with_agreed_end(dataset: Any, collectives: HostCollectives, number: int) -> 
     return dataset.map(announced).concatenate(last).with_options(options)
 
 
+def is_endless(dataset: Any) -> bool:
+    """Whether a data set repeats for ever, as far as its transformations tell in a graph.
+
+    Args:
+        dataset: A data set.
+
+    Returns:
+        False for what is not a data set, or may end.
+    """
+    if not isinstance(dataset, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
+        return True  # not a data set: TensorFlow says what it takes
+    known = tf.get_static_value(getattr(dataset, "_count", None))
+    if type(dataset).__name__ == "_RepeatDataset" and known is not None:
+        return bool(known < 0)
+    # Whatever is made of the elements of one data set that is endless; `take` may end it.
+    if type(dataset).__name__ in {"_TakeDataset", "_TakeWhileDataset", "_FilterDataset"}:
+        return False
+    inputs = dataset._inputs()
+    return len(inputs) == 1 and is_endless(inputs[0])
+
+
+class AnnounceInSession(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Announces the steps of an Estimator's training, and the end of its data.
+
+    Args:
+        collectives: The job's collectives.
+    """
+
+    def __init__(self, collectives: HostCollectives) -> None:
+        # A function for each: in one graph, operations cannot share a name.
+        self._announce = tf.function(
+            lambda has_batch: announce(collectives, "popdist_steps_in_session", has_batch=has_batch)
+        )
+        self._end: Any = None
+        self._is_running = False
+
+    def before_step(self, features: Any) -> Any:
+        """The features of a step, which exist when the step has been announced.
+
+        Args:
+            features: Tensors of a batch.
+        """
+        with tf.control_dependencies(tf.nest.flatten(features, expand_composites=True)):
+            announced = self._announce(has_batch=True)
+        with tf.control_dependencies([announced]):
+            return tf.nest.map_structure(tf.identity, features, expand_composites=True)
+
+    def begin(self) -> None:
+        """Adds the announcement of the end to the graph."""
+        self._end = self._announce(has_batch=False)
+
+    def before_run(self, run_context: Any) -> None:
+        """Notes that a step begins."""
+        del run_context
+        self._is_running = True
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Notes that the step has ended: there was a batch."""
+        del run_context, run_values
+        self._is_running = False
+
+    def end(self, session: Any) -> None:
+        """Announces the end, if the last step has found no batch.
+
+        Raises:
+            InvalidArgumentError: Other instances have another batch; raised there too.
+        """
+        if self._is_running:
+            session.run(self._end)
+
+
 class AnnouncedSteps:
     """Tells the other instances of each step, and of the end of an epoch, where they must know.
 

@@ -8,12 +8,14 @@ from popdist import backend
 from popdist_tf.collectives import instances
 from popdist_tf.collectives.host import pairing_name
 from popdist_tf.collectives.instances import job_collectives
+from popdist_tf.guards.outside_scope import warn_of_unwrapped
 
 
 def init() -> None:
     """Starts Horovod among all processes of the job; a program that runs alone needs none."""
     if backend.launch().by:
         instances.init()
+        warn_of_unwrapped(size())
 
 
 def size() -> int:

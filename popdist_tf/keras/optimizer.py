@@ -83,7 +83,7 @@ def _check(optimizer: Any, method: str, op: Any, passes: int) -> None:
     if not isinstance(optimizer, tf.keras.optimizers.Optimizer) or not hasattr(optimizer, method):
         raise StrategyError(
             "PD440",
-            "this is no optimizer of Keras",
+            "the argument is not an optimizer of Keras",
             value=type(optimizer),
             accepted="an instance of tf.keras.optimizers.Optimizer",
         )

@@ -180,7 +180,7 @@ def set_gradient_accumulation_options(
             published, without effect on a host.
 
     Raises:
-        PipelineError: There is no such number or method.
+        PipelineError: The number or method is not valid.
     """
     del use_v2_gradient_accumulation_optimizer
     _accumulate(
@@ -215,7 +215,7 @@ def set_pipelining_options(
             are accepted as published, without effect on a host.
 
     Raises:
-        PipelineError: There is no such number or method.
+        PipelineError: The number or method is not valid.
     """
     del accumulate_outfeed
     _accumulate(

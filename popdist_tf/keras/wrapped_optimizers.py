@@ -44,7 +44,7 @@ def CrossReplicaOptimizer(opt: Any, name: str = "CrossReplicaOptimizer") -> Any:
         The same optimizer.
 
     Raises:
-        OptimizerError: ``opt`` is no optimizer of Keras.
+        OptimizerError: ``opt`` is not an optimizer of Keras.
     """
     del name
 
@@ -74,7 +74,7 @@ def MapGradientOptimizer(  # noqa: N802 - published name
         The same optimizer.
 
     Raises:
-        OptimizerError: ``wrapped_optimizer`` is no optimizer of Keras.
+        OptimizerError: ``wrapped_optimizer`` is not an optimizer of Keras.
     """
     del name
 
@@ -112,8 +112,8 @@ def GradientAccumulationOptimizer(  # noqa: N802 - published name
         The same optimizer.
 
     Raises:
-        OptimizerError: ``opt`` is no optimizer of Keras, or ``num_mini_batches`` no count.
-        PipelineError: There is no such reduction.
+        OptimizerError: ``opt`` is not an optimizer of Keras, or the number is not positive.
+        PipelineError: The reduction does not exist.
     """
     del offload_weight_update_variables, replicated_optimizer_state_sharding, name
     if not isinstance(num_mini_batches, int) or num_mini_batches < 1:
@@ -127,7 +127,7 @@ def GradientAccumulationOptimizer(  # noqa: N802 - published name
         if replica is None:
             raise OptimizerError(
                 "PD435",
-                "gradients of a replica are accumulated, and this code is no replica's",
+                "gradients of a replica are accumulated, and this code is not inside of a replica",
                 hint="apply gradients inside of strategy.run",
             )
         number = replica._replica_id_in_sync_group  # the number, not a tensor

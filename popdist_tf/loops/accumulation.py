@@ -30,7 +30,7 @@ def reduction_method(method: Any) -> GradientAccumulationReductionMethod:
     """The member of `GradientAccumulationReductionMethod` for a member or its name in any case.
 
     Raises:
-        PipelineError: There is no such method.
+        PipelineError: The method does not exist.
     """
     if isinstance(method, str):
         method = GradientAccumulationReductionMethod.__members__.get(method.upper(), method)

@@ -32,7 +32,7 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         name: Of the operations; None for the class's own.
 
     Raises:
-        PipelineError: ``opt`` is no such optimizer.
+        PipelineError: ``opt`` is not such an optimizer.
     """
 
     def __init__(self, opt: Any, name: str | None = None) -> None:
@@ -130,7 +130,7 @@ class GradientAccumulationOptimizerV2(IpuOptimizer):
         name: Of the operations; None for the class's own.
 
     Raises:
-        PipelineError: An argument has no meaning.
+        PipelineError: An argument is not valid.
     """
 
     def __init__(

@@ -125,7 +125,7 @@ class OptimizerFunctionOutput:
         if not hasattr(opt, "apply_gradients"):
             raise PipelineError(
                 "PD424",
-                "OptimizerFunctionOutput.opt is no optimizer",
+                "OptimizerFunctionOutput.opt is not an optimizer",
                 value=opt,
                 accepted="an optimizer of tf.compat.v1.train or tf.keras.optimizers",
             )

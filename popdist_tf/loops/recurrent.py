@@ -54,7 +54,7 @@ class _Recurrent:
             after its last time step.
 
     Raises:
-        LayerError: An argument has no meaning.
+        LayerError: An argument is not valid.
     """
 
     _GATES = 0

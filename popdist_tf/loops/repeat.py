@@ -210,7 +210,7 @@ def compile(  # noqa: A001 - published name
         where there are none. Operations that ``computation`` returned run with any of the tensors.
 
     Raises:
-        TypeError: ``inputs`` is no list or tuple.
+        TypeError: ``inputs`` is not a list or tuple.
     """
     if inputs is not None and not isinstance(inputs, (list, tuple)):
         raise TypeError(f"ipu_compiler.compile needs a list of inputs: {inputs!r}")

@@ -23,8 +23,8 @@ def ipu_scope(device: str) -> Iterator[None]:
     """Code in this scope stands for code on the device.
 
     Args:
-        device: An IPU's name, as published. TensorFlow is not given the name, because TensorFlow
-            knows no such device.
+        device: An IPU's name, as published. TensorFlow is not given the name, because it has
+            no device of that name.
 
     Raises:
         ValueError: ``device`` does not name an IPU.
@@ -199,7 +199,7 @@ def reduce_shards(input_shards: Sequence[Any], op: Any) -> tuple[Any, ...]:
         The result, once for each shard.
 
     Raises:
-        LayerError: There is no such reduction.
+        LayerError: The reduction does not exist.
     """
     name = str(getattr(op, "name", op)).upper().removeprefix("COLLECTIVE_OP_")
     if name not in _OVER_SHARDS:
@@ -225,7 +225,7 @@ def reduce_and_divide_shards(input_shards: Sequence[Any], op: Any) -> tuple[Any,
         multiple of the number of shards.
 
     Raises:
-        LayerError: There is no such reduction.
+        LayerError: The reduction does not exist.
     """
     total = tf.reshape(reduce_shards(input_shards, op)[0], [-1])
     count = len(input_shards)

@@ -97,6 +97,14 @@ def heads(features, labels, mode):
     return spec(mode, loss=loss, eval_metrics=(metrics, held))
 
 
+def error_of(function, *args, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - the tests look at it
+        return str(error)
+    return "no error"
+
+
 def of_heads(strategy, batch, arrays):
     """Variables, metrics and predictions of a training with two heads."""
     import tensorflow.compat.v1 as tf
@@ -194,6 +202,19 @@ def estimators_in_job():
     except NotImplementedError as error:
         answers["evaluating"] = str(error)
 
+    uneven = ipu.ipu_estimator.IPUEstimator(
+        heads, config=ipu.ipu_run_config.RunConfig(train_distribute=strategy)
+    )
+
+    def unequal_input():
+        whole = tf.data.Dataset.from_tensor_slices(samples())
+        batches = whole.batch(BATCH, drop_remainder=True)
+        return batches.take(STEPS - 2 * hvd.rank())
+
+    answers["steps"] = error_of(uneven.train, unequal_input, steps=3 + hvd.rank())
+    answers["together"] = error_of(uneven.train, unequal_input, steps=2)
+    answers["uneven"] = error_of(uneven.train, unequal_input)
+
     diverging = estimator_for("diverging", batch_norm=False, strategy=strategy)
     try:
         diverging.train(input_fn, max_steps=STEPS)
@@ -223,13 +244,14 @@ def alone():
 
 @pytest.fixture(scope="module")
 def ranks():
-    return run_job(estimators_in_job)
+    return run_job(estimators_in_job, timeout=250)
 
 
 def test_ranks_have_equal_variables_slots_included(ranks):
     assert any("Adam" in name for name in ranks[0])
     assert any("Momentum" in name for name in ranks[0])
-    for name in ranks[0].keys() & ranks[1].keys() - {"diverging", "evaluating"}:
+    said = {"diverging", "evaluating", "steps", "together", "uneven"}
+    for name in ranks[0].keys() & ranks[1].keys() - said:
         if "/metric " in name:
             continue  # each rank evaluates its own data
         np.testing.assert_array_equal(ranks[0][name], ranks[1][name])
@@ -288,6 +310,13 @@ def test_a_warm_start_begins_with_the_other_trainings_weights(ranks):
 def test_evaluations_that_would_wait_for_training_workers_are_refused(ranks):
     for rank in ranks:
         assert "[PD423] the chief evaluates alone during train_and_evaluate" in rank["evaluating"]
+
+
+def test_other_numbers_of_steps_or_batches_stop_the_training(ranks):
+    for rank in ranks:
+        assert "steps=3 and max_steps=None on instance 0; a training with steps=4" in rank["steps"]
+        assert rank["together"] == "no error"
+        assert "[PD007] the instances have different numbers of batches" in rank["uneven"]
 
 
 def test_weights_that_the_first_step_makes_different_stop_the_training(ranks):

@@ -77,7 +77,7 @@ def test_contradictions_are_found_when_the_configuration_takes_effect():
     outside.experimental.multi_replica_distribution.process_index = 2
     with pytest.raises(ConfigError, match="process_index"):
         configure_ipu_system(outside)
-    with pytest.raises(ConfigTypeError, match="no configuration"):
+    with pytest.raises(ConfigTypeError, match="not a configuration"):
         configure_ipu_system({"auto_select_ipus": 1})
 
 

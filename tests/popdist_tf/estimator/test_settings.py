@@ -33,7 +33,7 @@ def test_the_defaults_of_a_run():
     ("settings", "error", "text"),
     [
         ({"num_replicas": 2}, EstimatorValueError, "configuration requires more than one device"),
-        ({"ipu_options": {}}, EstimatorTypeError, "no configuration"),
+        ({"ipu_options": {}}, EstimatorTypeError, "not a configuration"),
         ({"ipu_options": options(1), "ordinal": 1}, EstimatorValueError, "ordinal"),
         (
             {"ipu_options": options(3), "num_replicas": 2, "num_shards": 2},
