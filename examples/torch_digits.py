@@ -92,7 +92,7 @@ def init_popdist(args: argparse.Namespace) -> None:
 
 
 def init_alone(args: argparse.Namespace) -> None:
-    """The place of a process that nobody launched."""
+    """The place of a process that no launcher started."""
     args.use_popdist = False
     args.instance, args.instances, args.replicas = 0, 1, 1
 

@@ -39,7 +39,7 @@ class Launch(NamedTuple):
 
     Attributes:
         by: ``"poprun"``, ``"mpirun"``, ``"horovodrun"``, ``"mpiexec"``, ``"srun"``, ``"torchrun"``,
-            or ``""`` for a process that nobody launched.
+            or ``""`` for a process that no launcher started.
         rank: Its index; None where the launcher does not tell.
         size: How many processes there are; None where the launcher does not tell.
     """
@@ -183,8 +183,8 @@ def connect(framework: str, processes: int | None = None) -> Any | None:
 def start(framework: str, *args: Any, **kwargs: Any) -> Any:
     """Starts a framework's Horovod as a program's own call of ``init`` does; safe to call again.
 
-    In a process that nobody launched it starts by gloo, where it was built with it, as rank 0 of 1:
-    MPI need not be able to start there, and then ends the process instead of raising.
+    In a process that no launcher started, it starts by gloo, where it was built with it, as rank 0
+    of 1: MPI need not be able to start there, and then ends the process instead of raising.
 
     Args:
         framework: Whose binding, ``"torch"`` or ``"tensorflow"``.

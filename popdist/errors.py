@@ -66,7 +66,7 @@ CODES: dict[str, str] = {
 """The codes of this package with their meaning; codes are never reused."""
 
 RETIRED: dict[str, str] = {
-    "PD132": "a note: a V-IPU server on the network is no error",
+    "PD132": "a note: a V-IPU server on the network is not an error",
     "PD304": "PD007",
     "PD413": "PD007",
     "PD526": "PD525",
@@ -91,7 +91,7 @@ def declare(codes: dict[str, str]) -> dict[str, str]:
     """
     for code, meaning in codes.items():
         if not (len(code) == 5 and code[:2] == "PD" and code[2:].isdecimal() and meaning):  # noqa: PLR2004 - PDnnn
-            raise ValueError(f"{code!r} is no code of the form PDnnn with a meaning")
+            raise ValueError(f"{code!r} is not a code of the form PDnnn with a meaning")
         if code in RETIRED:
             raise ValueError(f"{code} is retired: {RETIRED[code]} took its place")
         if _declared.setdefault(code, meaning) != meaning:

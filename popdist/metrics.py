@@ -122,7 +122,7 @@ class Lines:
         Args:
             line: Its keys and values.
         """
-        if self._broken or os.getpid() != self._pid:  # a forked worker is no instance
+        if self._broken or os.getpid() != self._pid:  # a forked worker is not an instance
             return
         try:
             if self._file is None:
@@ -202,12 +202,12 @@ def report_progress(
         phase: What it does, one word; ``compiling``, for example, before the first step.
 
     Raises:
-        ArgumentError: A number of steps or samples is negative, or the phase is no word.
+        ArgumentError: A number of steps or samples is negative, or the phase is not a word.
     """
     if min(step or 0, total or 0, samples or 0) < 0 or not phase.isidentifier():
         raise ArgumentError(
             "PD004",
-            "report_progress was given what is no progress",
+            "report_progress was given values that do not describe progress",
             value=f"step={step}, total={total}, samples={samples}, phase={phase!r}",
             accepted="numbers of 0 or more, and a phase of one word",
         )

@@ -38,7 +38,7 @@ class Topology:
         local_instance_index: Index of this instance among those on its host.
         device_id: Index of this instance's first device on its host.
         restart_count: How often the launcher has started this job again after a failure; a program
-            that finds it above 0 goes on from its checkpoint.
+            that finds it above 0 resumes from its checkpoint.
         offline: Whether the job runs without attaching to devices.
         executable_cache_path: Folder for compiled programs.
         run_folder: Folder in which the launcher keeps this run; see `popdist.metrics`.

@@ -21,7 +21,7 @@ class Setting:
 
     Attributes:
         default: The value before a program sets one, or what makes one for each object.
-        types: The types that it accepts. A bool is no int here, nor is a member of an enumeration.
+        types: The types that it accepts. A bool or a member of an enumeration is not an int here.
         effect: What it changes on a host; empty where it is kept for the program's sake only.
         meaning: What it does, for the documentation.
         items: The type of what a list or tuple holds; None for anything.
@@ -62,7 +62,7 @@ class Setting:
 
 
 def _is_one(value: object, types: tuple[type, ...]) -> bool:
-    """Like `isinstance`, but a switch is no count, and an enumeration's members are its own."""
+    """Like `isinstance`, but a switch is not a count, and an enumeration's members are its own."""
     if isinstance(value, bool):
         return bool in types
     if isinstance(value, Enum):

@@ -47,7 +47,7 @@ def set_ipu_config(
     if not isinstance(config, (IPUConfig, legacy.IpuOptions)):
         raise ConfigTypeError(
             "PD401",
-            "set_ipu_config was given something that is no configuration",
+            "set_ipu_config was given something that is not a configuration",
             value=config,
             accepted="an IPUConfig",
         )

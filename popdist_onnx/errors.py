@@ -47,7 +47,7 @@ CODES = declare(
         "PD562": "nothing of a model is needed, so there is nothing to compute",
         "PD563": "ONNX Runtime does not take a graph",
         "PD564": "ONNX Runtime failed in a step",
-        "PD565": "gradients are to be summed on the host, but nobody is connected there",
+        "PD565": "gradients are to be summed on the host, but nothing is connected there",
         "PD566": "a tensor is not finite",
         "PD567": "a stream of gradients does not exist, or the session has none",
         "PD569": "options speak of replicas in other processes, but there are none",

@@ -68,8 +68,8 @@ def __getattr__(name: str) -> Any:
 def init() -> None:
     """Starts Horovod; call it before anything else of this module.
 
-    A process that nobody launched is rank 0 of 1. Its Horovod connects by gloo, where it was built
-    with it: MPI need not be able to start there, and would end the process.
+    A process that no launcher started is rank 0 of 1. Its Horovod connects by gloo, where it was
+    built with it: MPI need not be able to start there, and would end the process.
 
     Raises:
         BackendError: No usable Horovod is installed, or it sees another job than the launcher's.

@@ -32,7 +32,7 @@ REMEDIES = {
         "More slots (`host:8`), fewer instances, or long values in files.",
     ),
     "PD106": (
-        "A configuration file cannot be read, is no TOML, exists already, or would hold a secret.",
+        "A configuration file cannot be read, is not TOML, exists already, or would hold a secret.",
         (
             "See the line that is named; `--overwrite-config=yes` replaces a file; secrets are "
             "forwarded by name (`-x NAME`)."

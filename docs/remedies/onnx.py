@@ -72,7 +72,7 @@ REMEDIES = {
         "Reduce it, for example with `builder.aiGraphcore.identityloss`.",
     ),
     "PD524": (
-        "A pass of ours, or of a program, left a graph that is no valid model.",
+        "A pass of ours, or of a program, left a graph that is not a valid model.",
         "Where it is ours, please report it with the model.",
     ),
     "PD525": (
@@ -150,7 +150,7 @@ REMEDIES = {
         "Usually data, such as an index out of range.",
     ),
     "PD565": (
-        "`hostAllReduce` is set, and nobody sums the gradients.",
+        "`hostAllReduce` is set, and nothing sums the gradients.",
         (
             "Create the `DistributedOptimizer` and call `insert_host_allreduce()` before `run`, "
             "or leave the option off."

@@ -21,7 +21,7 @@ REMEDIES = {
     ),
     "PD453": (
         (
-            "`popdist-sdk check` cannot read a file: it does not exist, or is no Python of this "
+            "`popdist-sdk check` cannot read a file: it does not exist, or is not Python of this "
             "version."
         ),
         "Programs of Python 2 have to be converted first.",

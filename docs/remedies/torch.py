@@ -135,7 +135,7 @@ REMEDIES = {
         (
             "Options describe one process, but a launcher started several, and nothing in the "
             "program chose that: `popdist.poptorch.Options()` without poprun, options from a file "
-            "of another run, or `setEnvVarNames` with variables that nobody set."
+            "of another run, or `setEnvVarNames` with variables that are not set."
         ),
         (
             "Start the job with poprun, or use `popdist_torch.Options()`, which knows other "
@@ -216,7 +216,7 @@ REMEDIES = {
         "Return the loss from `forward` in every step, such as `return output, loss`.",
     ),
     "PD390": (
-        ("What was given is no module or no options, or is wrapped already."),
+        ("The argument is not a module or not options, or is wrapped already."),
         "Wrap the module itself; call `destroy()` before it is wrapped again.",
     ),
     "PD391": (
@@ -245,7 +245,7 @@ REMEDIES = {
         ),
     ),
     "PD395": (
-        "Batches that are read ahead or joined are no tensors, or differ in shape or type.",
+        "Batches that are read ahead or joined are not tensors, or differ in shape or type.",
         "Pad samples to one shape, or use `DataLoaderMode.Sync`.",
     ),
     "PD396": (

@@ -248,7 +248,7 @@ def _not_finite(series: dict[int, figures.Points]) -> str:
         return ""
     index, step = min(bad, key=lambda one: one[1])
     return (
-        f'<p class="bad">The loss is no finite number on instance {index} '
+        f'<p class="bad">The loss is NaN or infinite on instance {index} '
         f"at step {step:.0f} and possibly before; gaps in the lines are such steps.</p>"
     )
 
@@ -337,7 +337,7 @@ def _trace(run: Run) -> str:
     waited = "; ".join(f"instance {index} {seconds:.3f} s" for index, seconds in waits.items())
     return (
         '<section id="timeline"><h2>Collectives, as Horovod traced them</h2>'
-        f"<p>Waited for the others to submit: {waited or 'nobody, as far as it was recorded'}.</p>"
+        f"<p>Waited for the others to submit: {waited or 'no instance, as far as recorded'}.</p>"
         '<div class="wide"><table><tr><th>phase</th><th>times</th><th>ms</th><th>ms each</th></tr>'
         f"{rows}</table></div>"
         '<p class="soft">Horovod records on instance 0. Perfetto shows the file itself, event by '

@@ -82,8 +82,8 @@ def enable() -> str:
     """Writes the file, and checks that the names work.
 
     Raises:
-        NamesError: This is no separate environment, the environment is read-only, the SDK itself is
-            installed, or popdist is not installed.
+        NamesError: This is not a separate environment, the environment is read-only, the SDK itself
+            is installed, or popdist is not installed.
     """
     if not is_environment():
         raise NamesError(

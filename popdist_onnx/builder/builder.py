@@ -304,7 +304,7 @@ class Builder:
             fn: The file; it must not exist.
 
         Raises:
-            ValueRangeError: An id is no initializer, or the file exists.
+            ValueRangeError: An id is not an initializer, or the file exists.
         """
         move_initializers(self._writer, ids, fn)
 

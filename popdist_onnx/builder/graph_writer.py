@@ -230,7 +230,7 @@ def _require_permutation(node: ir.Node, shape: tuple[object, ...] | None) -> Non
     if order is not None and shape is not None and sorted(order) != list(range(len(shape))):
         raise ValueRangeError(
             "PD510",
-            f"the axes of Transpose are no order of the {len(shape)} axes of its operand",
+            f"the axes of Transpose are not an order of the {len(shape)} axes of its operand",
             value=list(order),
             accepted=f"each of 0 to {len(shape) - 1} once",
         )

@@ -58,7 +58,7 @@ def move_initializers(writer: GraphWriter, ids: Iterable[str], fn: str | PathLik
         if tensor not in initializers:
             raise ValueRangeError(
                 "PD504",
-                f"'{tensor}' is no initializer",
+                f"'{tensor}' is not an initializer",
                 accepted=", ".join(initializers) or "there are none",
             )
     with path.open("wb") as file:

@@ -62,7 +62,7 @@ no_gradient(
     "Not",
     "Or",
     "Xor",
-    reason="its result is no floating-point number",
+    reason="its result is not a floating-point number",
 )
 no_gradient(
     "ArgMax",

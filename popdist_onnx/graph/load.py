@@ -322,7 +322,7 @@ def read(source: Source) -> onnx.ModelProto:
     if not proto.opset_import or not proto.HasField("graph"):
         raise popart_exception(
             "PD520",
-            "this is no ONNX model: it has no graph or no opset",
+            "this is not an ONNX model: it has no graph or no opset",
             value="bytes" if isinstance(source, bytes) else str(source),
             accepted="an ONNX model (a serialized ModelProto)",
         )

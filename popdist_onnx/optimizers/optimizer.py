@@ -54,7 +54,7 @@ def state_type(name: str, given: DataType | str) -> DataType:
         read = DataType.of(given)
     except ArgumentError as error:
         raise OptimizerSettingError(
-            "PD540", f"{name} is no element type", value=given, accepted=accepted
+            "PD540", f"{name} is not an element type", value=given, accepted=accepted
         ) from error
     if read not in _FLOAT_TYPES:
         raise OptimizerSettingError(
@@ -440,7 +440,7 @@ def require_optimizer(given: object) -> Optimizer:
     if not isinstance(given, Optimizer):
         raise OptimizerSettingError(
             "PD540",
-            "this is no optimizer of the ONNX adapter",
+            "this is not an optimizer of the ONNX adapter",
             value=given,
             accepted="an object of popdist_onnx.SGD, ConstSGD, Adam or Adaptive",
         )

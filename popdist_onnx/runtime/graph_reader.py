@@ -135,7 +135,7 @@ class Reading:
         if value.const_value is not None:
             return np.asarray(value.const_value.numpy())
         found = constant(value)
-        assert found is not None  # noqa: S101 - what is no initializer is a Constant node's output
+        assert found is not None  # noqa: S101 - what is not an initializer is a Constant node's output
         return found
 
 

@@ -19,7 +19,7 @@ def options_of(given: object) -> SessionOptions:
     if not isinstance(given, SessionOptions):
         raise ArgumentError(
             "PD572",
-            "userOptions is no SessionOptions",
+            "userOptions is not a SessionOptions object",
             value=type(given).__name__,
             hint="options = SessionOptions(); options.hostAllReduce = True; ...",
         )
@@ -35,7 +35,7 @@ def require_data_flow(given: object) -> None:
     if not isinstance(given, DataFlow):
         raise ArgumentError(
             "PD572",
-            "dataFlow is no DataFlow",
+            "dataFlow is not a DataFlow object",
             value=type(given).__name__,
             hint='DataFlow(batchesPerStep, {tensorId: AnchorReturnType("All")})',
         )

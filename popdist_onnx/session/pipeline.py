@@ -166,7 +166,7 @@ def read_with_shapes(source: Source, shapes: InputShapeInfo | None) -> onnx.Mode
         if name not in inputs:
             raise popart_exception(
                 "PD573",
-                f"InputShapeInfo has tensor {name}, which is no input of the model",
+                f"InputShapeInfo has tensor {name}, which is not an input of the model",
                 accepted=", ".join(inputs) or "the model has no inputs",
             )
     for name, value in inputs.items():

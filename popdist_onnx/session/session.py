@@ -389,7 +389,7 @@ class Session:
         if len(rngState) != 2:  # noqa: PLR2004 - seed and position
             raise popart_exception(
                 "PD575",
-                "this is no state of random streams",
+                "this is not a state of random streams",
                 value=rngState,
                 accepted="what getRNGState returned",
             )

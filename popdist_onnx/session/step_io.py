@@ -78,7 +78,9 @@ def flattened(name: str, array: object, side: str) -> Array:
     """
     if not isinstance(array, np.ndarray):
         raise ArgumentError(
-            "PD571", f"the {side} for tensor {name} is no numpy array", value=type(array).__name__
+            "PD571",
+            f"the {side} for tensor {name} is not a numpy array",
+            value=type(array).__name__,
         )
     if not array.flags.c_contiguous:
         raise ArgumentError(
@@ -172,8 +174,8 @@ class PyStepIO:
             elif name not in inputs:
                 raise popart_exception(
                     "PD590",
-                    f"The tensor {name} was provided as an input to PyStepIO, but is no input of "
-                    "the model",
+                    f"The tensor {name} was provided as an input to PyStepIO, but is not an input "
+                    "of the model",
                     accepted=", ".join(inputs) or "the model has no inputs",
                 )
         if not self._asserts:

@@ -35,7 +35,7 @@ class PyWeightsIO:
             if not isinstance(array, np.ndarray):
                 raise ArgumentError(
                     "PD574",
-                    f"the weights of {name} are no numpy array",
+                    f"the weights of {name} are not a numpy array",
                     value=type(array).__name__,
                 )
         self.weights = dict(weights)

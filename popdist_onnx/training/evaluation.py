@@ -58,7 +58,7 @@ def metrics_of(given: Iterable[str] | Mapping[str, Metric]) -> dict[str, Metric]
                 accepted=f"{', '.join(NAMED)}, or functions by name",
             )
         if not callable(function):
-            raise ArgumentError("PD583", f"metric '{name}' is no function", value=function)
+            raise ArgumentError("PD583", f"metric '{name}' is not a function", value=function)
     return {str(name): function for name, function in listed.items() if function is not None}
 
 

@@ -77,7 +77,7 @@ def optimizer_of(given: object = None, learning_rate: float | None = None) -> Op
     if not isinstance(name, str):
         raise ArgumentError(
             "PD579",
-            "this is no optimizer",
+            "this is not an optimizer",
             value=given,
             accepted=f"{', '.join(_NAMED)}, or an object such as popdist_onnx.Adam({{...}})",
         )

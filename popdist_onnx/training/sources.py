@@ -182,7 +182,7 @@ def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int)
     if not isinstance(inputs, Iterable):
         raise ArgumentError(
             "PD586",
-            "this is no data to train with",
+            "these are not data to train with",
             value=type(inputs).__name__,
             accepted="arrays, a data set with an index, something to iterate, or a function that "
             "returns something to iterate",

@@ -130,7 +130,7 @@ class GraphTransformer:
             ids: The initializers.
 
         Raises:
-            ValueRangeError: An id is no initializer.
+            ValueRangeError: An id is not an initializer.
         """
         for tensor_id in ids:
             content = self._initializer(tensor_id)
@@ -158,7 +158,7 @@ class GraphTransformer:
                 return content
         raise ValueRangeError(
             "PD504",
-            f"'{tensor_id}' is no initializer",
+            f"'{tensor_id}' is not an initializer",
             accepted=", ".join(one.name for one in self._graph.initializer) or "there are none",
         )
 

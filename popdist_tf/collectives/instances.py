@@ -213,7 +213,7 @@ def __getattr__(name: str) -> Any:
 def init(*args: Any, **kwargs: Any) -> None:
     """Starts Horovod among all processes of the job; safe to call again.
 
-    A process that nobody launched is rank 0 of 1.
+    A process that no launcher started is rank 0 of 1.
 
     Args:
         *args: Passed on to Horovod.

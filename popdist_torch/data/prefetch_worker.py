@@ -231,7 +231,7 @@ class Job:
         rebatched_size: Rows to join batches to; None leaves batches as they are.
         keep_rest: Whether an incomplete last batch counts, where batches are joined.
         load_indefinitely: Whether the next epoch begins when one ends, before it is asked for.
-        early_preload: Whether reading goes on before the first iteration.
+        early_preload: Whether reading continues before the first iteration.
         seed: Of torch's generator in the process.
     """
 

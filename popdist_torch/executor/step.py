@@ -146,7 +146,7 @@ class Training:
         if unreached:
             raise OptimizerError(
                 "PD306",
-                "the optimizer updates tensors that are no parameters of the model, and that its "
+                "the optimizer updates tensors that are not parameters of the model, and that its "
                 "forward does not reach",
                 value=unreached,
                 hint="build the optimizer from model.parameters() of the model that is wrapped",

@@ -430,7 +430,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "min-instances",
         INSTANCES,
-        "With --max-restarts, go on without lost hosts while this many instances are left, with "
+        "With --max-restarts, continue without lost hosts while this many instances are left, with "
         "all replicas dealt out to them",
         _SUPERVISION,
         shown_default="all",

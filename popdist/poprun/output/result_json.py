@@ -63,7 +63,7 @@ FIELDS: tuple[Field, ...] = (
     Field("instances[].replica_offset", "number", "global index of its first replica"),
     Field("instances[].pid", "number or null", "its process; null where it did not start"),
     Field("instances[].started", "text or null", "when it started, in UTC (ISO 8601)"),
-    Field("instances[].seconds", "number or null", "how long it ran; null where nobody knows"),
+    Field("instances[].seconds", "number or null", "how long it ran; null where it is not known"),
     Field("instances[].exit_code", "number or null", "its exit code; null after a signal"),
     Field("instances[].signal", "text or null", "name of the signal that ended it"),
     Field(

@@ -113,7 +113,7 @@ class Pool:
             os.close(fd)
             raise LaunchError(
                 "PD131",
-                "the partitions are locked by another launch that does not go on",
+                "the partitions are locked by another launch that makes no progress",
                 value=os.path.join(self._folder, "lock"),
                 hint="fuser -v on that file shows which",
             )

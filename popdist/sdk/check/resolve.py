@@ -46,7 +46,7 @@ def text(node: ast.expr) -> str | None:
 
 
 def chain(node: ast.expr) -> str | None:
-    """``self.opts`` as a text; None for an expression that is no chain of names."""
+    """``self.opts`` as a text; None for an expression that is not a chain of names."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -385,7 +385,7 @@ def parse(path: str) -> Source:
     """Parses one file.
 
     Raises:
-        SourceError: The file cannot be read, or is no Python of this interpreter's version.
+        SourceError: The file cannot be read, or is not Python of this interpreter's version.
     """
     try:
         with tokenize.open(path) as file:

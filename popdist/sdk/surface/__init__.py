@@ -58,7 +58,7 @@ def published(module: str, name: str = "") -> tuple[str, str] | None:
         None for a module that stands for none of the SDK's.
     """
     full = f"{module}.{name}" if name else module
-    # The longest first: `popdist_onnx.horovod` is no sub-module of `popart`.
+    # The longest first: `popdist_onnx.horovod` is not a sub-module of `popart`.
     for sdk, mine in sorted(ALIASES.items(), key=lambda pair: -len(pair[1])):
         for root in (mine, sdk):
             if full == root or full.startswith(f"{root}."):

@@ -245,7 +245,7 @@ _REFUSED = (
         "PoplarExecutor.save",
         "load",
         instead="torch.save(model.state_dict(), path), or popdist_torch.Checkpoint for all that a "
-        "run needs to go on",
+        "run needs to resume",
     ),
     *refused(
         "a host does not count an IPU's cycles",

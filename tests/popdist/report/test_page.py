@@ -38,7 +38,7 @@ def test_throughput_and_memory_are_those_noted(made):
 
 def test_a_loss_that_is_no_number_is_said_and_leaves_a_gap(made):
     text = made(runs.job(), {0: runs.metrics(0), 1: runs.metrics(1, bad_at=7)})
-    assert "no finite number on instance 1 at step 8" in text
+    assert "NaN or infinite on instance 1 at step 8" in text
     loss = text[text.index('id="loss"') : text.index('id="throughput"')]
     [line] = re.findall(r'class="s s1" d="([^"]*)"', loss)
     assert line.count("M") == 2

@@ -96,7 +96,7 @@ def test_initializers_move_to_a_file_of_their_own(tmp_path):
     np.testing.assert_array_equal(found, expected)
     with pytest.raises(popart_exception, match="exists already"):
         builder.saveInitializersExternally([w], tmp_path / "weights.bin")
-    with pytest.raises(popart_exception, match="'x' is no initializer"):
+    with pytest.raises(popart_exception, match="'x' is not an initializer"):
         builder.saveInitializersExternally([x], tmp_path / "other.bin")
 
 

@@ -88,7 +88,7 @@ def test_a_missing_input():
 
 
 def test_an_input_that_the_model_does_not_have():
-    with refused("y2 was provided as an input to PyStepIO, but is no input"):
+    with refused("y2 was provided as an input to PyStepIO, but is not an input"):
         step({**data(), "y2": np.zeros(3)})
 
 
@@ -114,7 +114,7 @@ def test_wrong_types():
 def test_arrays_that_are_not_contiguous():
     with refused("x is not c-contiguous"):
         popart.PyStepIO({"x": np.zeros((4, 4)).T[:, :2]}, {})
-    with pytest.raises(TypeError, match="no numpy array"):
+    with pytest.raises(TypeError, match="not a numpy array"):
         popart.PyStepIO({"x": [1.0]}, {})
 
 
@@ -127,9 +127,9 @@ def test_things_of_another_kind():
         popart.PyWeightsIO([np.zeros(3)])
     with refused("loss takes the id of a tensor"):
         make(loss=None)
-    with refused("dataFlow is no DataFlow"):
+    with refused("dataFlow is not a DataFlow object"):
         popart.InferenceSession(networks.perceptron(MICRO_BATCH), {"y": "All"}, CPU)
-    with refused("userOptions is no SessionOptions"):
+    with refused("userOptions is not a SessionOptions object"):
         popart.InferenceSession(
             networks.perceptron(MICRO_BATCH), popart.DataFlow(1, ["y"]), CPU, userOptions={}
         )
@@ -173,7 +173,7 @@ def test_an_open_shape_and_shapes_that_contradict():
         make(model.SerializeToString(), shapes=shapes)
     other = popart.InputShapeInfo()
     other.add("nothing", popart.TensorInfo("FLOAT", [1]))
-    with refused("has tensor nothing, which is no input"):
+    with refused("has tensor nothing, which is not an input"):
         make(shapes=other)
 
 
@@ -370,7 +370,7 @@ def test_failed_shape_inference_names_its_node_and_reason():
     )
     with refused(r"(?s)not in Ir Tensors.*stopped at MatMul.*Incompatible dimensions"):
         popart.InferenceSession(model.SerializeToString(), popart.DataFlow(1, ["h"]), CPU)
-    with refused("the axes of Transpose are no order of the 4 axes"):
+    with refused("the axes of Transpose are not an order of the 4 axes"):
         builder.aiOnnx.transpose([x], [1, 0])
 
 

@@ -70,7 +70,7 @@ def test_data_that_cannot_be_used():
         (single_samples(), 2, "an iterator can be gone through once only"),
         ((one for one in ()), 1, "ended before there was a whole update"),
         (lambda: iter([(1, 2, 3)]), 1, "another number of parts"),
-        (3, 1, "no data to train with"),
+        (3, 1, "not data to train with"),
     ):
         with pytest.raises(popdist_onnx.popart_exception, match=what):
             made.fit(given, epochs=epochs)

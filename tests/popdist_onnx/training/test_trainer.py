@@ -256,7 +256,7 @@ def test_weights_that_are_fills_are_stored_and_trained(caplog):
     ("settings", "arrays", "text"),
     [
         ({"optimizer": "adm"}, {}, r"no optimizer 'adm'(.|\n)*did you mean 'adam'"),
-        ({"optimizer": 3}, {}, "this is no optimizer"),
+        ({"optimizer": 3}, {}, "this is not an optimizer"),
         ({"learning_rate": -1}, {}, "a learning rate is a positive number"),
         ({"loss": "msee"}, {}, r"no loss 'msee'(.|\n)*did you mean 'mse'"),
         ({"batchsize": 8}, {}, r"no setting batchsize(.|\n)*did you mean batch_size"),

@@ -301,7 +301,7 @@ def test_a_mean_divides_what_updates_read():
 
 @pytest.mark.parametrize("given", [None, "SGD", SGD])
 def test_something_else_is_no_optimizer(given):
-    with pytest.raises(OptimizerSettingError, match="no optimizer of the ONNX adapter"):
+    with pytest.raises(OptimizerSettingError, match="not an optimizer of the ONNX adapter"):
         grow_updates(gradient_graph(WEIGHTS), given)
-    with pytest.raises(OptimizerSettingError, match="no optimizer of the ONNX adapter"):
+    with pytest.raises(OptimizerSettingError, match="not an optimizer of the ONNX adapter"):
         SGD({}).validReplacement(given)

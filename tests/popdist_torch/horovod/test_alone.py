@@ -1,4 +1,4 @@
-"""Plain loops in a process that nobody launched: everything works, and nothing is exchanged."""
+"""Plain loops in a process that no launcher started: everything works, and nothing is exchanged."""
 
 import copy
 

@@ -171,7 +171,7 @@ def test_frozen_and_left_out_parameters_stay(model):
 def test_an_optimizer_of_another_model_is_an_error(model):
     other = nn.Linear(2, 2)
     training = poptorch.trainingModel(model, None, torch.optim.SGD(other.parameters(), lr=0.1))
-    with pytest.raises(AssertionError, match="no parameters of the model"):
+    with pytest.raises(AssertionError, match="not parameters of the model"):
         training(X, Y)
 
 

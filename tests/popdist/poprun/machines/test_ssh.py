@@ -118,5 +118,5 @@ def test_networks_are_subnets_or_interfaces(text):
 )
 def test_other_networks_are_refused(text):
     job = make_job(2, 2, (Host("a"),), reach=Reach(host_subnet=text))
-    with pytest.raises(UsageError, match="no list of networks"):
+    with pytest.raises(UsageError, match="not a list of networks"):
         network_variables(job, OPEN_MPI_4, {})
