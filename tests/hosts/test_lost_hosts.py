@@ -46,6 +46,7 @@ def start(hosts, tmp_path):
                 *options,
             ],
             tmp_path,
+            hosts=hosts,
             **more,
         )
         started.append(job)
