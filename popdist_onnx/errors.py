@@ -67,6 +67,7 @@ CODES = declare(
         "PD584": "a module of torch and a model cannot be made of each other",
         "PD585": "a checkpoint is not one of this training",
         "PD586": "the data that a training iterates are not ones that it can use",
+        "PD592": "a file that torch exported computes something else than the module",
         "PD596": "an exporter of torch lacks a package",
         "PD590": "a step was given a tensor that the model does not have, or lacks one",
         "PD591": "a graph cannot sum a tensor over the replicas that it asks for",

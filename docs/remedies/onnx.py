@@ -227,6 +227,10 @@ REMEDIES = {
         "An element of a data set has other parts than the model has inputs, or data run out.",
         "Let each element be `(inputs, labels)` or a dictionary by input.",
     ),
+    "PD592": (
+        "torch's exporter wrote an operator wrongly, or lost what is written into a view.",
+        "Try the other exporter, or write the submodule that the message names in another way.",
+    ),
     "PD596": (
         "torch's dynamo exporter lacks `onnxscript`, or finds an onnx-ir that is too old for it.",
         "Install `onnxscript` where TensorFlow 2.15 is not, or take the torchscript exporter.",

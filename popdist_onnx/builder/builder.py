@@ -196,8 +196,9 @@ class Builder:
         Raises:
             ValueRangeError: There is no such tensor, or its name is reserved.
         """
+        value = self._writer.value(outputTensorId)
         require_unreserved(outputTensorId)
-        self.graph.outputs.append(self._writer.value(outputTensorId))
+        self.graph.outputs.append(value)
 
     def nameScope(self, name: str) -> AbstractContextManager[None]:
         """Puts ``name/`` before ids made meanwhile.

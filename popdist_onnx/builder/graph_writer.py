@@ -13,7 +13,7 @@ from popdist_onnx.builder.naming import Ids, debug_name, require_unreserved
 from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import annotate
-from popdist_onnx.graph.operands import require_operands_of
+from popdist_onnx.graph.operands import require_operands_of, require_steps
 from popdist_onnx.graph.values import dims, static
 from popdist_onnx.lowering import DOMAIN
 from popdist_onnx.lowering.apply import refuse
@@ -96,7 +96,7 @@ class GraphWriter:
                 hint=f'make the builder with Builder(opsets={{"{domain}": {version}}})',
             )
 
-    def value(self, tensor_id: str) -> ir.Value:
+    def value(self, tensor_id: object) -> ir.Value:
         """A tensor by its id.
 
         Args:
@@ -114,12 +114,15 @@ class GraphWriter:
             if self.parent is not None:
                 return self.parent.value(tensor_id)
         known = list(self.values)
+        hint = did_you_mean(str(tensor_id), known, shown="'{}'")
+        if not isinstance(tensor_id, str):
+            hint = "operators with several outputs return a list: give one id, such as ids[0]"
         listed = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
         raise ValueRangeError(
             "PD500",
             f"Unknown tensor '{tensor_id}'",
             accepted=f"the tensors {listed}" if known else "there are no tensors yet",
-            hint=did_you_mean(str(tensor_id), known, shown="'{}'"),
+            hint=hint,
         )
 
     def add_node(
@@ -163,6 +166,7 @@ class GraphWriter:
             metadata_props=current_notes(self.notes),
         )
         _describe_constant(node)
+        require_steps(node)
         annotate(node, self.onnx_opset)
         require_fitting(node, self.onnx_opset)
         self.graph.append(node)
@@ -209,7 +213,7 @@ def require_fitting(node: ir.Node, opset: int) -> None:
         )
     if node.op_type == "Transpose" and node.inputs[0] is not None:
         _require_permutation(node, dims(node.inputs[0]))
-    require_operands_of(node)
+    require_operands_of(node, opset)
     inputs = [value for value in node.inputs if value is not None]
     known = all(value.type is not None and static(value) for value in inputs)
     # Branches and bodies are not inferred on their own.

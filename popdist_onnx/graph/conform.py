@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from popdist_onnx.graph import resampling, shape_ops
 from popdist_onnx.graph.compat import captured, replace_inside, replace_uses, subgraphs
 from popdist_onnx.graph.inference import (
     RECURRENT,
-    SHAPE_OPERANDS,
     annotate,
     hidden_size,
     keeps_axis,
@@ -28,7 +28,7 @@ from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.values import constant, dims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from popdist_onnx.graph.tensor import Tensor
     from popdist_onnx.graph.values import Array
@@ -342,6 +342,56 @@ def _late_windows(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return list(tape.many(node.op_type, len(node.outputs), x, **settings))
 
 
+@_form("ConvTranspose")
+def _conv_transpose(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """Explicit padding; a slice and zeros where the kernel refuses the lengths that are asked for.
+
+    Of an odd padding ONNX's text puts the larger half before an axis, with SAME_UPPER after it.
+    """
+    x, w = (tape.wrap(value) for value in node.inputs[:2] if value is not None)
+    settings = {name: one.value for name, one in node.attributes.items()}
+    auto, wanted = settings.get("auto_pad", "NOTSET"), settings.get("output_shape")
+    if not (x.static and w.static):
+        return None
+    counts = x.shape[2:]
+    ones, none = [1] * len(counts), [0] * len(counts)
+    strides, extra = settings.get("strides", ones), settings.get("output_padding", none)
+    whole = [
+        stride * (count - 1) + (size - 1) * dilation + 1
+        for stride, count, size, dilation in zip(
+            strides, counts, w.shape[2:], settings.get("dilations", ones), strict=True
+        )
+    ]
+    pads = list(settings.get("pads", [*none, *none])) if auto == "NOTSET" else [*none, *none]
+    if wanted is not None or auto.startswith("SAME"):
+        sizes = [one * stride for one, stride in zip(counts, strides, strict=True)]
+        lengths = list(sizes if wanted is None else wanted)[-len(counts) :]
+        totals = [n + more - length for n, more, length in zip(whole, extra, lengths, strict=True)]
+        # What is asked for beyond the last window is zeros at the end.
+        small = [max(total, 0) // 2 for total in totals]
+        large = [max(total, 0) - half for total, half in zip(totals, small, strict=True)]
+        extra = [more + max(-total, 0) for more, total in zip(extra, totals, strict=True)]
+        pads = small + large if auto == "SAME_UPPER" else large + small
+    settings = {
+        name: value
+        for name, value in settings.items()
+        if name not in {"auto_pad", "output_shape", "pads", "output_padding"}
+    }
+    if all(more < stride for more, stride in zip(extra, strides, strict=True)):
+        if wanted is None and not auto.startswith("SAME"):
+            return None
+        rest = {"pads": pads, "output_padding": extra}
+        return [tape.ConvTranspose(*node.inputs, **settings, **rest)]
+    made = tape.Pad(tape.ConvTranspose(x, w, **settings), [*[0] * (2 + len(counts) + 2), *extra])
+    axes = list(range(2, x.rank))
+    ends = [n + more for n, more in zip(whole, extra, strict=True)]
+    after = [end - pad for end, pad in zip(ends, pads[len(counts) :], strict=True)]
+    made = tape.Slice(made, pads[: len(counts)], after, axes)
+    if len(node.inputs) > 2 and node.inputs[2] is not None:  # noqa: PLR2004 - a bias
+        made = made + tape.Reshape(tape.wrap(node.inputs[2]), [1, -1, *ones])
+    return [made]
+
+
 @_form("SpaceToDepth", "DepthToSpace")
 def _space_and_depth(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Blocks of integers, which the kernel does not move."""
@@ -367,16 +417,6 @@ def _space_and_depth(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
 
 
 _OF_INDICES = {"ArgMax": 0, "ArgMin": 0, "TopK": 1}
-
-_OF_ONE_TYPE = frozenset(
-    {
-        *("Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Sum", "Mean"),
-        *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
-        *("Concat", "Where", "Range", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
-    }
-)
-
-_WIDE_ONLY = {"GatherND": (1,), "ScatterND": (1,)}
 
 
 def _narrow_indices(graph: ir.Graph) -> None:
@@ -407,16 +447,14 @@ def _widen(tape: Tape, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> None:
         any(subgraphs(node))
     ):
         return
-    places: Sequence[int]
+    places: Collection[int]
     if any(subgraphs(node)):
         for inner in subgraphs(node):
             for seen in [one for one in captured(node) if one in wide]:
                 replace_inside(inner, seen, wide[seen])
         places = [index for index, value in enumerate(node.inputs) if value in wide]
-    elif node.op_type in _OF_ONE_TYPE and _mixed(node):
-        places = range(len(node.inputs))
     else:
-        places = SHAPE_OPERANDS.get(node.op_type, _WIDE_ONLY.get(node.op_type, ()))
+        places = _wide_places(node, tape.opset)
     for index, value in enumerate(node.inputs):
         if index not in places or value is None or value.dtype is not ir.DataType.INT32:
             continue
@@ -428,6 +466,23 @@ def _widen(tape: Tape, node: ir.Node, wide: dict[ir.Value, ir.Value]) -> None:
     annotate(node, tape.opset)
 
 
-def _mixed(node: ir.Node) -> bool:
-    types = {value.dtype for value in node.inputs if value is not None}
-    return types >= {ir.DataType.INT32, ir.DataType.INT64}
+def _wide_places(node: ir.Node, opset: int) -> set[int]:
+    """Inputs that take 64 bits only, or share their type with an input of 64 bits."""
+    if node.domain:
+        return set()
+    formals = onnx.defs.get_schema(node.op_type, opset, "").inputs
+    allowed: dict[int, frozenset[str]] = {}
+    places: dict[str, list[int]] = {}
+    for index, value in enumerate(node.inputs):
+        if value is None or value.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
+            continue
+        formal = formals[min(index, len(formals) - 1)]
+        allowed[index] = frozenset(formal.types)
+        # Variadic inputs of one type share it with each other, too.
+        places.setdefault(formal.type_str, []).append(index)
+    found = {i for i, types in allowed.items() if "tensor(int32)" not in types}
+    for together in places.values():
+        types = {one.dtype for i in together if (one := node.inputs[i]) is not None}
+        if len(types) > 1:
+            found.update(together)
+    return found

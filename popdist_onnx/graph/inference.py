@@ -218,6 +218,8 @@ def annotate(node: ir.Node, opset: int) -> None:
         found = _by_schema(node, opset)
     if node.attributes.get_int("ceil_mode", 0) and not node.domain:
         found = [_without_late_windows(node, info) for info in found]
+    if node.op_type == "ConvTranspose" and not node.domain:
+        found = [_with_stated_lengths(node, info) for info in found]
     for output, info in zip(node.outputs, found, strict=False):
         if info is not None:
             _merge(output, *info)
@@ -239,6 +241,25 @@ def _without_late_windows(node: ir.Node, info: Info) -> Info:
         if isinstance(whole, int) and isinstance(windows, int):
             made[axis] = windows - ((windows - 1) * stride >= whole + pad)
     return info[0], made
+
+
+def _with_stated_lengths(node: ir.Node, info: Info) -> Info:
+    """Lengths that attributes state; onnx's inference differs from its text in some of them."""
+    stated = node.attributes.get_ints("output_shape", None)
+    x, w = ((None if one is None else dims(one)) for one in node.inputs[:2])
+    if not x or not w or info is None or not isinstance(w[1], int):
+        return info
+    if stated is None:
+        if not node.attributes.get_string("auto_pad", "NOTSET").startswith("SAME"):
+            return info
+        strides = node.attributes.get_ints("strides", [1] * (len(x) - 2))
+        lengths = [
+            length * stride if isinstance(length, int) else None
+            for length, stride in zip(x[2:], strides, strict=True)
+        ]
+    else:
+        lengths = list(stated[-(len(x) - 2) :])
+    return info[0], [x[0], w[1] * node.attributes.get_int("group", 1), *lengths]
 
 
 def _reason(said: str) -> str:

@@ -22,7 +22,7 @@ from popdist_onnx.graph.fold import fold, fold_node
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.large_files import resolve_external_data
 from popdist_onnx.graph.names import OPSET, ORIGIN
-from popdist_onnx.graph.operands import require_operands
+from popdist_onnx.graph.operands import require_inferred, require_operands, require_steps
 from popdist_onnx.graph.opset_upgrades import UPGRADES, Parts
 from popdist_onnx.graph.tensor import Tape
 
@@ -258,6 +258,7 @@ def load(source: Source) -> ir.Model:
 
     Raises:
         popart_exception: There is no such file, it holds no model, or its opset is out of range.
+        ValueRangeError: The operands of a node do not fit each other.
     """
     proto = read(source)
     opset = _require_opset(proto)
@@ -267,9 +268,11 @@ def load(source: Source) -> ir.Model:
     model.graph.meta[OPSET] = opset
     _drop_initializer_inputs(model.graph)
     model.graph.sort()
+    for node in model.graph.all_nodes():
+        require_steps(node)
     _annotate_dynamic(model.graph, proto)
     annotate_graph(model.graph, opset)
-    require_operands(model.graph)
+    require_operands(model.graph, opset)
     split_sequences(model.graph, opset)
     if opset < WORKING_OPSET:
         upgrade(model)
@@ -281,6 +284,7 @@ def load(source: Source) -> ir.Model:
     while split_sequences(model.graph, model.graph.opset_imports[""]):
         fold(model)
     conform(model)
+    require_inferred(model.graph)
     return model
 
 

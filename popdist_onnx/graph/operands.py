@@ -1,19 +1,23 @@
 """Whether the operands of layers fit each other, where ONNX's shape inference does not look.
 
 ONNX infers the shape of a convolution or a normalisation from some operands only. Weights of
-another shape then fail much later: in the update, or as ONNX Runtime's own text.
+another shape then fail much later: in the update, or as ONNX Runtime's own text. Some operands make
+no error at all: a pool whose window is longer than its input has no output, and a stride of 0 ends
+the process.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from popdist_onnx.errors import ValueRangeError
 from popdist_onnx.graph.compat import subgraphs
-from popdist_onnx.graph.values import dims
+from popdist_onnx.graph.names import FAILED_INFERENCE
+from popdist_onnx.graph.values import constant, dims, static
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import onnx_ir as ir
 
@@ -21,30 +25,64 @@ _MATRIX = 2
 
 _RULES: dict[str, Callable[[ir.Node], str | None]] = {}
 
+_SINCE = {"PRelu": 7}
+"""The opset from which on a rule holds: a slope was aligned with the channels before."""
 
-def require_operands(graph: ir.Graph) -> None:
+
+def require_operands(graph: ir.Graph, opset: int) -> None:
     """Refuses nodes of ``ai.onnx`` whose operands do not fit each other, also in sub-graphs.
 
     Raises:
         ValueRangeError: The operands of a node do not fit each other.
     """
     for node in graph:
-        require_operands_of(node)
+        require_operands_of(node, opset)
         for inner in subgraphs(node):
-            require_operands(inner)
+            require_operands(inner, opset)
 
 
-def require_operands_of(node: ir.Node) -> None:
+def require_operands_of(node: ir.Node, opset: int) -> None:
     """The same for one node; shapes that are not known are taken to fit."""
     rule = _RULES.get(node.op_type) if not node.domain else None
-    if rule is None or (complaint := rule(node)) is None:
+    if opset < _SINCE.get(node.op_type, 0):
         return
-    raise ValueRangeError(
+    if rule is not None and (complaint := rule(node)) is not None:
+        raise _misfit(node, complaint)
+
+
+def _misfit(node: ir.Node, complaint: str) -> ValueRangeError:
+    return ValueRangeError(
         "PD510",
         f"the operands of {node.op_type} do not fit each other: {complaint}",
         value={str(one.name): dims(one) for one in node.inputs if one is not None},
         hint=f"look at '{node.outputs[0].name}' in the model",
     )
+
+
+def require_steps(node: ir.Node) -> None:
+    """Refuses strides and dilations below 1, by which onnx's own shape inference divides.
+
+    Raises:
+        ValueRangeError: There are some.
+    """
+    for name in () if node.domain else ("strides", "dilations"):
+        numbers = node.attributes.get_ints(name, ())
+        if any(number < 1 for number in numbers):
+            raise _misfit(node, f"{name} is {list(numbers)}, must be numbers of 1 or more")
+
+
+def require_inferred(graph: ir.Graph) -> None:
+    """Refuses nodes whose shape inference failed although all their operands have known shapes.
+
+    Raises:
+        ValueRangeError: There is such a node.
+    """
+    for node in graph:
+        reason = node.meta.get(FAILED_INFERENCE) if node.inputs else None
+        if reason is not None and all(value is None or static(value) for value in node.inputs):
+            raise _misfit(node, str(reason))
+        for inner in subgraphs(node):
+            require_inferred(inner)
 
 
 def _rule(
@@ -96,13 +134,107 @@ def _convolution(node: ir.Node) -> str | None:
     group = node.attributes.get_int("group", 1)
     turned = node.op_type == "ConvTranspose"
     channels = w[0] if turned else w[1] * group
-    if x[1] != channels:
-        return f"the input has {x[1]} channels, the weights in {group} group(s) take {channels}"
     made = w[1] * group if turned else w[0]
-    if not turned and w[0] % group:
-        return f"{w[0]} output channels do not divide into {group} groups"
-    if bias is not None and bias != (made,):
-        return f"the bias has shape {list(bias)}, one number per output channel is [{made}]"
+    kernel = node.attributes.get_ints("kernel_shape", w[2:])
+    complaint = None
+    if x[1] != channels:
+        complaint = (
+            f"the input has {x[1]} channels, the weights in {group} group(s) take {channels}"
+        )
+    elif not turned and w[0] % group:
+        complaint = f"{w[0]} output channels do not divide into {group} groups"
+    elif bias is not None and bias != (made,):
+        complaint = f"the bias has shape {list(bias)}, one number per output channel is [{made}]"
+    elif tuple(kernel) != w[2:]:
+        complaint = f"kernel_shape is {list(kernel)}, the weights are {list(w[2:])} wide"
+    return complaint or _windows(node, x[2:], w[2:])
+
+
+@_rule("MaxPool", "AveragePool", "LpPool")
+def _pool(node: ir.Node) -> str | None:
+    x = _shape(node, 0)
+    kernel = node.attributes.get_ints("kernel_shape", None)
+    if x is None or kernel is None:
+        return None
+    if len(kernel) != len(x) - _MATRIX:
+        return f"kernel_shape has {len(kernel)} numbers for {len(x) - _MATRIX} axes of an image"
+    return _windows(node, x[2:], kernel)
+
+
+def _windows(node: ir.Node, lengths: Sequence[int], kernel: Sequence[int]) -> str | None:
+    """What is wrong with windows that slide over axes."""
+    count = len(lengths)
+    strides, dilations, pads = (
+        node.attributes.get_ints(name, [default] * times)
+        for name, default, times in (
+            ("strides", 1, count),
+            ("dilations", 1, count),
+            ("pads", 0, 2 * count),
+        )
+    )
+    named = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
+    for name, numbers in named.items():
+        if len(numbers) != count or any(number < 1 for number in numbers):
+            return f"{name} is {list(numbers)}, must be {count} numbers of 1 or more"
+    if len(pads) != 2 * count:
+        return f"pads is {list(pads)}, must be {2 * count} numbers"
+    automatic = node.attributes.get_string("auto_pad", "NOTSET")
+    if node.op_type == "ConvTranspose" or automatic not in ("NOTSET", "VALID") or 0 in lengths:
+        return None
+    for axis, (length, size, dilation) in enumerate(zip(lengths, kernel, dilations, strict=True)):
+        padding = pads[axis] + pads[axis + count] if automatic == "NOTSET" else 0
+        reach = (size - 1) * dilation + 1
+        if reach > length + padding:
+            wide = f"{size} elements" + (f" and dilation {dilation}" if dilation > 1 else "")
+            padded = f"{length} elements" + (f" and padding {padding}" if padding else "")
+            return f"a window of {wide} is longer than axis {axis + 2} of {padded}"
+    return None
+
+
+@_rule("PRelu")
+def _slope(node: ir.Node) -> str | None:
+    x, slope = _shape(node, 0), _shape(node, 1)
+    if x is None or slope is None:
+        return None
+    fits = len(slope) <= len(x) and all(
+        one in (1, all_) for one, all_ in zip(slope[::-1], x[::-1], strict=False)
+    )
+    if fits:
+        return None
+    return (
+        f"a slope of shape {list(slope)} cannot be broadcast to {list(x)}; one number per channel"
+        f" has shape {[*x[1:2], *[1] * (len(x) - _MATRIX)]}"
+    )
+
+
+@_rule("Reshape")
+def _reshape(node: ir.Node) -> str | None:
+    x, target = _shape(node, 0), node.inputs[1] if len(node.inputs) > 1 else None
+    wanted = None if target is None else constant(target)
+    if x is None or wanted is None:
+        return None
+    keeps = not node.attributes.get_int("allowzero", 0)
+    shape = [
+        x[place] if one == 0 and keeps and place < len(x) else int(one)
+        for place, one in enumerate(wanted.reshape(-1))
+    ]
+    known = math.prod(one for one in shape if one != -1)
+    count = math.prod(x)
+    fits = count == known if -1 not in shape else known == 0 or count % known == 0
+    return (
+        None if fits else f"{count} elements of {list(x)} do not fill the shape {wanted.tolist()}"
+    )
+
+
+@_rule("DepthToSpace", "SpaceToDepth")
+def _blocks(node: ir.Node) -> str | None:
+    x, size = _shape(node, 0), node.attributes.get_int("blocksize", 1)
+    if x is None or len(x) != 2 * _MATRIX or size < 1:
+        return None
+    if node.op_type == "DepthToSpace" and x[1] % (size * size):
+        return f"{x[1]} channels do not divide into blocks of {size} x {size}"
+    if node.op_type == "SpaceToDepth" and (x[2] % size or x[3] % size):
+        return f"{x[2]} x {x[3]} pixels do not divide into blocks of {size} x {size}"
     return None
 
 

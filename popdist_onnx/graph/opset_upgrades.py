@@ -235,7 +235,7 @@ def _upsample_scales(tape: Tape, node: Parts) -> None:
 
 @_upgrades(11, "Upsample", "Resize")
 def _resize(tape: Tape, node: Parts) -> None:
-    """Until opset 10 coordinates were asymmetric and rounded down."""
+    """Until opset 10 coordinates were asymmetric and rounded down, in PopART as in torch."""
     mode = node.take("mode", "nearest")
     scales = node.tensor(tape, 1)
     node.op_type, node.inputs = "Resize", [node.inputs[0], None, scales]
@@ -244,7 +244,7 @@ def _resize(tape: Tape, node: Parts) -> None:
         "coordinate_transformation_mode": "asymmetric",
     }
     if mode == "nearest":
-        node.attributes["nearest_mode"] = "floor"
+        node.attributes["nearest_mode"] = "pytorch"
 
 
 @_upgrades(11, "ConvTranspose")

@@ -30,7 +30,8 @@ class Sampling:
         mode: ``nearest``, ``linear`` or ``cubic``.
         coordinates: The rule from a coordinate of the output to one of the input.
         nearest: The rounding of a coordinate between two elements; ``pytorch`` is PopART's name for
-            coordinates that begin at 0 and are rounded down.
+            the elements that ``torch.nn.functional.interpolate`` takes: coordinates begin at 0, are
+            computed in single precision (3 / 0.6 is 5 there) and rounded down.
         cubic: The coefficient of cubic weights.
         exclude_outside: Whether elements outside have no weight, instead of the value at the edge.
         antialias: Whether the weights are as wide as the region of one output.
@@ -89,14 +90,20 @@ def weights(sampling: Sampling, axis: Axis) -> tuple[Array, Array]:
 
 def _places(sampling: Sampling, axis: Axis) -> Array:
     """The coordinate in the input of each output."""
+    found: Array
     x = np.arange(axis.made, dtype=np.float64)
     whole = axis.scale * axis.length
     last = axis.length - 1
     if sampling.mode == "nearest" and sampling.nearest == "pytorch":
-        return x / axis.scale
+        step = np.float32(1) / np.float32(axis.scale)
+        found = np.minimum(np.floor(x.astype(np.float32) * step), last).astype(np.float64)
+        return found
     match sampling.coordinates:
         case "align_corners":
             found = x * last / (whole - 1) if whole != 1 else x * 0.0
+        case "asymmetric" if sampling.mode == "nearest":
+            # As in torch and ONNX Runtime: 3 / 0.6 is a whole number in single precision only.
+            found = (x.astype(np.float32) / np.float32(axis.scale)).astype(np.float64)
         case "asymmetric":
             found = x / axis.scale
         case "tf_half_pixel_for_nn":

@@ -254,6 +254,13 @@ def group_normalization(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
     groups = op.number("num_groups", 1)
     epsilon = op.real("epsilon", 1e-5)
     channels = channel_count(op, x, groups)
+    for name, one in (("scale", scale), ("bias", bias)):
+        if one.static and one.shape != (channels,):
+            raise op.misfit(
+                f"takes a {name} with one number per channel",
+                value=list(one.shape),
+                accepted=f"[{channels}]",
+            )
     if x.rank == 2 and groups == 1:  # noqa: PLR2004 - samples and channels only
         y, mean, inv_std = tape.many(
             "LayerNormalization", 3, x, scale, bias, axis=1, epsilon=epsilon

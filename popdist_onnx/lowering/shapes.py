@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,7 +22,15 @@ _TO_THE_START = np.iinfo(np.int64).min
 def reshape(op: Operation) -> Tensor:
     """The shape is an attribute here; -1 is inferred, and 0 keeps the dimension."""
     (x,) = op.inputs
-    return op.tape.Reshape(x, op.numbers("shape"))
+    wanted = op.numbers("shape")
+    if x.static and -1 not in wanted:
+        # A zero beyond the input's dimensions stands for no elements.
+        kept = [x.shape[at] if not one and at < x.rank else one for at, one in enumerate(wanted)]
+        if math.prod(kept) != math.prod(x.shape):
+            raise op.misfit(
+                f"takes a shape of {math.prod(x.shape)} elements for {list(x.shape)}", value=wanted
+            )
+    return op.tape.Reshape(x, wanted)
 
 
 @lowering("Reverse")

@@ -16,6 +16,7 @@ from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.names import FROZEN
+from popdist_onnx.training.export_check import check_export
 from popdist_onnx.training.model import LABELS, LOSS_KIND, LOSSES
 from popdist_onnx.training.trainer import Trainer
 
@@ -41,12 +42,16 @@ def from_torch(
     input_names: Iterable[str] | None = None,
     exporter: str = "torchscript",
     opset: int | None = None,
+    check: bool = True,
 ) -> onnx.ModelProto:
     """Exports a module so that it trains here as it would in torch.
 
     The module is exported in training mode, so that batch normalisation is not folded and dropout
     stays; its own mode is restored. Tied weights stay tied. What torch does not train (buffers, and
     parameters with ``requires_grad=False``) is marked in the model and not trained here either.
+
+    torch's exporters write some operators wrongly without an error. So the file is run once with
+    the example inputs, without dropout, and its outputs are compared with those of the module.
 
     Args:
         module: The module; weights keep the names of its ``state_dict``.
@@ -61,6 +66,8 @@ def from_torch(
             with ``torch.export`` and needs ``onnxscript``. Both give the same training; some
             modules can be exported by one of them only.
         opset: The version of ``ai.onnx``; None takes 17 for ``"torchscript"``, 18 for ``"dynamo"``.
+        check: Whether the file is run once and compared; a module that draws random numbers itself
+            is not.
 
     Returns:
         The model, for `popdist_onnx.train`.
@@ -68,7 +75,7 @@ def from_torch(
     Raises:
         ArgumentError: There are no examples, or labels are missing.
         ValueRangeError: There is no such loss or exporter.
-        popart_exception: torch cannot export the module.
+        popart_exception: torch cannot export the module, or the file computes something else.
     """
     import torch
 
@@ -97,6 +104,8 @@ def from_torch(
             "PD584", "not a loss", value=loss, accepted=f"{', '.join(LOSSES)}, or a function"
         )
     proto = _exported(target, arguments, names, outputs, exporter, opset)
+    if check:
+        check_export(proto, target, arguments, exporter)
     ties = ties_of(module)
     own = {
         name: name.removeprefix("module.") if target is not module else name

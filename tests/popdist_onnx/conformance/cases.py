@@ -705,6 +705,7 @@ def windows() -> Iterator[Case]:
                 {"auto_pad": auto, "strides": [stride]},
                 since=11,
             )
+    yield from _stated_lengths(f)
     for extra in ([1, 0], [1, 1]):
         yield Case(
             "ConvTranspose",
@@ -973,6 +974,38 @@ def _same(length: int, stride: int, kernel: int, auto: str) -> tuple[int, int]:
     total = max(0, (-(-length // stride) - 1) * stride + kernel - length)
     small, large = total // 2, total - total // 2
     return (small, large) if auto == "SAME_UPPER" else (large, small)
+
+
+def _stated_lengths(f: Any) -> Iterator[Case]:
+    """Transposed convolutions of stated lengths: more or less than the windows make, odd or even.
+
+    The text of opset 11 puts the larger half of an odd padding first, with SAME_UPPER last.
+    """
+    for size, stride, dilation, extra in (
+        *((1, 1, 1, 0), (2, 1, 1, 0), (3, 2, 1, 0), (3, 2, 2, 1), (1, 2, 1, 0)),
+        *((2, 1, 2, 1), (3, 3, 1, 1), (1, 3, 2, 1)),
+    ):
+        whole = 3 * stride + (size - 1) * dilation + 1 + extra
+        wanted = {"SAME_UPPER": 4 * stride, "SAME_LOWER": 4 * stride}
+        stated = {f"{more:+}": whole + more for more in (-3, -2, -1, 0, 2) if whole + more > 0}
+        for name, length in {**wanted, **stated}.items():
+            total = max(whole - length, 0)
+            first = total // 2 if name == "SAME_UPPER" else total - total // 2
+            setting = {"strides": [stride], "dilations": [dilation], "output_padding": [extra]}
+            setting |= {"auto_pad": name} if name in wanted else {"output_shape": [length]}
+            yield Case(
+                "ConvTranspose",
+                [f(2, 2, 4), f(2, 3, size), f(3)],
+                setting,
+                since=11,
+                torch=lambda x, w, b, s=stride, d=dilation, first=first, n=length: (
+                    functional.pad(
+                        functional.conv_transpose1d(x, w, None, s, 0, 0, 1, d)[..., first:],
+                        (0, n),
+                    )[..., :n]
+                    + b[:, None]
+                ),
+            )
 
 
 def _crop(x: torch.Tensor, pads: Sequence[int]) -> torch.Tensor:

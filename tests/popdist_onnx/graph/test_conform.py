@@ -72,16 +72,23 @@ def test_resize_is_what_onnx_says(mode):
         np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
-@pytest.mark.parametrize("scales", [[1, 1, 2, 0.5], [1, 1, 0.7, 1], [1, 1, 0.5, 3], [1, 1, 1, 0.3]])
-@pytest.mark.parametrize("opset", [7, 9, 10])
+@pytest.mark.parametrize(
+    "scales", [[1, 1, 2, 0.5], [1, 1, 0.7, 1], [1, 1, 0.5, 3], [1, 1, 1, 0.3], [1, 1, 0.6, 0.6]]
+)
+@pytest.mark.parametrize("opset", [7, 9, 10, 11])
 def test_older_nearest_is_that_of_torch(scales, opset):
-    x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    """Opset 11 has a rounding of this name."""
+    # 3 / 0.6 is a whole number in single precision only.
+    x = np.arange(56, dtype=np.float32).reshape(1, 1, 7, 8)
     builder = Builder(opsets={"ai.onnx": opset})
     name = builder.addInputTensor("FLOAT", x.shape)
+    by = builder.aiOnnx.constant(np.asarray(scales, np.float32)) if opset > 7 else None
     if opset == 7:
         output = builder.aiOnnx.upsample([name], scales=scales, mode="nearest")
+    elif opset == 11:
+        roi = builder.aiOnnx.constant(np.asarray([], np.float32))
+        output = builder.aiOnnx.resize([name, roi, by], mode="nearest", nearest_mode="pytorch")
     else:
-        by = builder.aiOnnx.constant(np.asarray(scales, np.float32))
         method = builder.aiOnnx.resize if opset == 10 else builder.aiOnnx.upsample
         output = method([name, by], mode="nearest")
     (found,) = run(builder, [output], {name: x})

@@ -368,7 +368,9 @@ def test_failed_shape_inference_names_its_node_and_reason():
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[4, 5] x) => (h) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { h = MatMul(x, w) }"""
     )
-    with refused(r"(?s)not in Ir Tensors.*stopped at MatMul.*Incompatible dimensions"):
+    with refused(
+        r"(?s)operands of MatMul do not fit.*Incompatible dimensions.*(4, 5).*(3, 2).*'h'"
+    ):
         popart.InferenceSession(model.SerializeToString(), popart.DataFlow(1, ["h"]), CPU)
     with refused("the axes of Transpose are not an order of the 4 axes"):
         builder.aiOnnx.transpose([x], [1, 0])
@@ -382,8 +384,50 @@ def test_a_loss_of_scores_without_shape_names_the_node_that_has_none():
         { h = MatMul(x, w)
           loss = SoftmaxCrossEntropyLoss(h, labels) }"""
     )
-    with refused(r"(?s)rank of tensor 'h' is not known.*stopped at MatMul.*x FLOAT \[4, 5\]"):
+    with refused(r"(?s)operands of MatMul do not fit.*(4, 5).*(3, 2).*'h'"):
         make(model)
+
+
+MISFITS = {
+    "longer than axis 2": ("maxpool", [[1, 1, 2, 3]], {"num_outputs": 1, "kernel_shape": [3, 3]}),
+    "window of a mean": ("averagepool", [[1, 1, 4]], {"kernel_shape": [6], "pads": [1, 0]}),
+    "dilation": ("conv", [[1, 1, 4], [1, 1, 3]], {"dilations": [2]}),
+    "kernel": ("conv", [[1, 1, 2, 9], [1, 1, 3, 3]], {}),
+    "kernel_shape is": ("conv", [[1, 1, 5], [1, 1, 3]], {"kernel_shape": [2]}),
+    # ONNX Runtime divides by it.
+    "strides is": ("conv", [[1, 1, 5], [1, 1, 3]], {"strides": [0]}),
+    "slope": ("prelu", [[1, 2, 4], [2]], {}),
+    "channels do not divide": ("depthtospace", [[1, 3, 4, 4]], {"blocksize": 2}),
+}
+
+
+@pytest.mark.parametrize("named", MISFITS)
+def test_operands_that_onnx_lets_pass(named):
+    method, shapes, arguments = MISFITS[named]
+    builder = popart.Builder()
+    ids = [builder.addInputTensor("FLOAT", shape) for shape in shapes]
+    with refused(f"do not fit each other.*{'window' if named in WINDOWS else named}"):
+        getattr(builder.aiOnnx, method)(ids, **arguments)
+
+
+WINDOWS = ("window of a mean", "dilation", "kernel")
+
+
+def test_operands_that_only_a_newer_form_refuses():
+    builder = popart.Builder()
+    x = builder.addInputTensor("FLOAT", [2, 3], "x")
+    builder.addOutputTensor(builder.aiOnnx.reducesum([x], [3]))
+    with refused("operands of ReduceSum do not fit.*axis must be in"):
+        popart.InferenceSession(
+            builder.getModelProto(), popart.DataFlow(1, builder.getOutputTensorIds()), CPU
+        )
+    with refused("takes a shape of 6 elements"):
+        builder.aiGraphcore.reshape([x], [4, 2])
+    four = builder.aiOnnx.constant(np.ones(4, np.float32))
+    with refused("takes a scale with one number per channel"):
+        builder.aiGraphcore.groupnormalization([x, four, four], 1)
+    with refused("(?s)Unknown tensor.*give one id"):
+        builder.addOutputTensor([x])
 
 
 def test_an_anchored_constant_comes_back():

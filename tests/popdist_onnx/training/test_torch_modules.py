@@ -140,3 +140,63 @@ def test_what_cannot_be_exported_or_put_back():
     model = popdist_onnx.from_torch(nn.Linear(2, 2), torch.ones(2, 2))
     with pytest.raises(popdist_onnx.popart_exception, match="the model is not of this module"):
         popdist_onnx.to_torch(model, nn.Linear(3, 2))
+
+
+class WritesIntoAView(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.ModuleList([Overwritten()])
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(self.second[0](self.first(x)))
+
+
+class Overwritten(nn.Module):
+    def forward(self, x):
+        x = x.clone()
+        x.t()[1] *= 2
+        return torch.sigmoid(x)
+
+
+def test_a_file_that_computes_something_else_is_refused():
+    """torch's exporter by tracing loses what is written into a transposed view."""
+    x = torch.randn(3, 4)
+    with pytest.raises(popdist_onnx.popart_exception) as refused:
+        popdist_onnx.from_torch(WritesIntoAView(), x)
+    said = str(refused.value)
+    assert "another output 'output'" in said
+    assert "submodule 'second.0'" in said
+    assert "PD592" in said
+    kept = popdist_onnx.from_torch(WritesIntoAView(), x, check=False)
+    assert kept.graph.node
+
+
+class Everything(nn.Module):
+    """Dropout in all its places, statistics of the batch, indices, and sizes that are rounded."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4, affine=False), nn.Dropout(0.5)
+        )
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True)
+        self.up = nn.Upsample(scale_factor=0.6)
+
+    def forward(self, x):
+        hidden = nn.functional.dropout(self.body(x), 0.3, training=self.training).transpose(1, 2)
+        hidden = self.attention(hidden, hidden, hidden)[0]
+        # Indices have 32 bits here, as in PopART, and 64 in torch.
+        return self.up(hidden.transpose(1, 2)), hidden.argmax(1).clamp(1, 3)
+
+
+def test_a_file_that_differs_in_its_dropout_only_is_taken():
+    module = Everything()
+    before = {name: one.clone() for name, one in module.state_dict().items()}
+    example, state = torch.randn(6, 2, 10), torch.random.get_rng_state()
+    popdist_onnx.from_torch(module.eval(), example)
+    assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
+    assert not any(one.training for one in module.modules())
+    assert not any(one._forward_hooks for one in module.modules())
+    assert torch.equal(state, torch.random.get_rng_state())

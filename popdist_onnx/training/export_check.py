@@ -1,0 +1,262 @@
+"""Whether an exported file computes what the module of torch computes.
+
+torch's exporters write some operators wrongly without an error: the one that traces leaves out
+`torch.repeat_interleave`, for example, and keeps one branch of an ``if``. So the file is run once,
+with dropout switched off on both sides.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.load import load
+from popdist_onnx.lowering.apply import lower
+from popdist_onnx.runtime.compiled import Execution, make_session
+from popdist_onnx.transforms.statistics import running_statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import torch
+
+logger = logging.getLogger("popdist.onnx")
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+_TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
+_SINGLE = 1e-3
+_ROUNDING = 30
+"""How many times as far from the result in double precision as torch's own an output may be."""
+
+_RANDOM = {
+    *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
+    *("RandomUniform", "RandomUniformLike"),
+}
+
+_WITHOUT_DROPOUT = {
+    *("dropout", "dropout1d", "dropout2d", "dropout3d"),
+    *("alpha_dropout", "feature_alpha_dropout", "feature_dropout"),
+}
+_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+# Places of the ratio among the arguments.
+_RECURRENT_DROPOUT, _ATTENTION_DROPOUT = 5, 4
+
+
+def check_export(
+    proto: onnx.ModelProto, module: torch.nn.Module, arguments: Sequence[Any], exporter: str
+) -> None:
+    """Runs an exported module once, and compares its outputs with those of the module.
+
+    A module that draws random numbers of its own cannot be compared; a log message says so.
+
+    Args:
+        proto: The exported model, in training mode.
+        module: The module.
+        arguments: Its inputs.
+        exporter: What exported the module, for the error.
+
+    Raises:
+        popart_exception: The exported model cannot be run, or an output differs.
+    """
+    drawn = sorted({node.op_type for node in proto.graph.node} & _RANDOM)
+    if drawn:
+        logger.info("an exported module draws random numbers (%s): it is not compared", drawn)
+        return
+    wanted, inside = _of_torch(module, arguments)
+    places = _of_submodules(proto, inside)
+    try:
+        found = _of_file(proto, arguments, list(places.values()))
+    except Exception as error:  # ONNX Runtime's own classes are private
+        raise _difference(f"cannot be run: {error}", exporter, proto) from error
+    exact: list[Array] = []
+    for number, (output, array) in enumerate(zip(proto.graph.output, wanted, strict=False)):
+        gap = _gap(found[output.name], array)
+        if gap is None:
+            continue
+        if not exact and array.dtype == np.float32 and np.isfinite(array).all():
+            exact = _of_torch(_doubled(module), [_wide(one) for one in arguments])[0]
+        if exact and _is_rounding(found[output.name], array, exact[number]):
+            continue
+        first = next(
+            (
+                name
+                for name, place in places.items()
+                if _gap(found[place], inside[name]) is not None
+            ),
+            None,
+        )
+        raise _difference(
+            f"gives another output {output.name!r} than the module: {gap}", exporter, proto, first
+        )
+
+
+def _difference(
+    what: str, exporter: str, proto: onnx.ModelProto | None = None, first: str | None = None
+) -> popart_exception:
+    cause = "an operator that this exporter writes wrongly, or a branch that depends on data"
+    if first is not None and proto is not None:
+        scope = "/" + first.replace(".", "/") + "/"
+        nodes = dict.fromkeys(n.op_type for n in proto.graph.node if n.name.startswith(scope))
+        cause = f"submodule {first!r} ({', '.join(nodes)}) is the first that differs"
+    other = "dynamo" if exporter == "torchscript" else "torchscript"
+    return popart_exception(
+        "PD592",
+        f"the file that torch exported {what}",
+        value=f"likely cause: {cause}",
+        hint=f'try exporter="{other}", or write the operator in another way; check=False keeps the '
+        "file as it is",
+    )
+
+
+def _gap(found: Array, wanted: Array) -> str | None:
+    """How an array differs from the one that is wanted; None where both agree."""
+    if found.shape != wanted.shape:
+        return f"shape {list(found.shape)} instead of {list(wanted.shape)}"
+    if wanted.dtype.kind not in "fV":
+        different = int((found != wanted).sum())
+        return f"{different} of {wanted.size} elements differ" if different else None
+    a, b = found.astype(np.float64), wanted.astype(np.float64)
+    limit = _TOLERANCE.get(str(wanted.dtype), _SINGLE) * (1 + np.nanmax(np.abs(b), initial=0))
+    if np.allclose(a, b, rtol=0, atol=limit, equal_nan=True):
+        return None
+    far, large = np.nanmax(np.abs(a - b)), np.nanmax(np.abs(b))
+    return f"by up to {far:.2g}, where values are up to {large:.2g}"
+
+
+def _is_rounding(found: Array, wanted: Array, exact: Array) -> bool:
+    """Whether a difference is one of single precision: torch's own result is off, too."""
+    if found.shape != exact.shape:
+        return False
+    own = np.abs(wanted - exact).max(initial=0)
+    return bool(np.abs(found - exact).max(initial=0) <= _ROUNDING * own)
+
+
+def _wide(one: Any) -> Any:
+    return one.double() if one.is_floating_point() else one
+
+
+def _doubled(module: torch.nn.Module) -> torch.nn.Module:
+    return copy.deepcopy(module).double()
+
+
+def _of_torch(
+    module: torch.nn.Module, arguments: Sequence[Any]
+) -> tuple[list[Array], dict[str, Array]]:
+    """Outputs of a module in training mode without dropout, and those of its submodules.
+
+    The module, its running statistics and torch's random numbers stay as they are.
+    """
+    import torch
+
+    inside: dict[str, Array] = {}
+
+    def keep(name: str) -> Any:
+        def hook(_: Any, __: Any, output: Any) -> None:
+            if isinstance(output, torch.Tensor):
+                inside.setdefault(name, _array(output))
+
+        return hook
+
+    mode = {one: one.training for one in module.modules()}
+    buffers = {name: one.detach().clone() for name, one in module.named_buffers()}
+    hooks = [one.register_forward_hook(keep(name)) for name, one in module.named_modules() if name]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), _without_dropout():
+            made = module.train()(*[one.clone() for one in arguments])
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for one, training in mode.items():
+            one.training = training
+        for name, buffer in module.named_buffers():
+            buffer.data.copy_(buffers[name])
+    return [_array(one) for one in _flat(made)], inside
+
+
+def _without_dropout() -> Any:
+    """A context in which no function of torch drops anything."""
+    from torch.overrides import TorchFunctionMode
+
+    class WithoutDropout(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            del types
+            kwargs = dict(kwargs or {})
+            name = getattr(func, "__name__", "").rstrip("_")
+            if name in _WITHOUT_DROPOUT:
+                return args[0] if args else kwargs["input"]
+            if name == "scaled_dot_product_attention":
+                args = (*args[:4], 0.0, *args[5:]) if len(args) > _ATTENTION_DROPOUT else args
+                kwargs |= {"dropout_p": 0.0} if len(args) <= _ATTENTION_DROPOUT else {}
+            if name in _RECURRENT and len(args) > _RECURRENT_DROPOUT:
+                args = tuple(0.0 if n == _RECURRENT_DROPOUT else a for n, a in enumerate(args))
+            if name == "multi_head_attention_forward":
+                kwargs["training"] = False
+            return func(*args, **kwargs)
+
+    return WithoutDropout()
+
+
+def _flat(made: Any) -> Iterator[torch.Tensor]:
+    """The tensors of an output, in the order in which exporters write them."""
+    import torch
+
+    if isinstance(made, torch.Tensor):
+        yield made
+    elif isinstance(made, dict):
+        for one in made.values():
+            yield from _flat(one)
+    elif isinstance(made, (list, tuple)):
+        for one in made:
+            yield from _flat(one)
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    import torch
+
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy().copy()
+
+
+def _of_submodules(
+    proto: onnx.ModelProto, names: Sequence[str] | dict[str, Array]
+) -> dict[str, str]:
+    """The last value that the nodes of each submodule make, by the submodule's name."""
+    last: dict[str, str] = {}
+    for node in proto.graph.node:
+        scope = node.name.rpartition("/")[0].strip("/").replace("/", ".")
+        if scope and node.output:
+            last[scope] = node.output[0]
+    return {name: last[name] for name in names if name in last}
+
+
+def _of_file(
+    proto: onnx.ModelProto, arguments: Sequence[Any], extra: Sequence[str]
+) -> dict[str, Array]:
+    """The outputs of the file without dropout, and further values."""
+    still = onnx.ModelProto()
+    still.CopyFrom(proto)
+    for node in still.graph.node:
+        if node.op_type == "Dropout":
+            del node.input[1:]
+    known = {one.name for one in still.graph.output}
+    still.graph.output.extend(
+        onnx.helper.make_empty_tensor_value_info(name) for name in extra if name not in known
+    )
+    # What trains is compared: the model in the working opset, with its rewritten nodes.
+    model = lower(load(still))
+    running_statistics(model)
+    session = make_session(ir.to_proto(model).SerializeToString(), Execution())
+    fed = {one.name for one in session.get_inputs()}
+    given = zip([one.name for one in proto.graph.input], arguments, strict=False)
+    names = [one.name for one in session.get_outputs()]
+    feeds = {name: _array(one) for name, one in given if name in fed}
+    return dict(zip(names, session.run(names, feeds), strict=True))
