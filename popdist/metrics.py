@@ -32,14 +32,18 @@ import time
 
 from popdist.errors import ArgumentError
 from popdist.popdist_core import topology
-from popdist.program_status import tell_progress
+from popdist.program_status import is_watched, tell_progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
 
 _LINES = 1000
 """A line comes when this part of the time since the first one has gone by since the last."""
+
+_LOSS_SECONDS = 0.5
+"""A loss that costs something is read no more often."""
 
 _KIB = 1024
 
@@ -165,6 +169,8 @@ class _SoFar:
         self.steps = 0
         self._samples = 0
         self._began: float | None = None
+        self._loss: float | None = None
+        self._read = 0.0
 
     def rate(self, samples: int | None) -> float | None:
         """Samples per second since the first report, which has been long: it starts everything."""
@@ -174,6 +180,13 @@ class _SoFar:
             return None
         self._samples += int(samples or 0)
         return self._samples / max(now - self._began, 1e-9) if self._samples else None
+
+    def newest(self, loss: Callable[[], float]) -> float | None:
+        """The loss, which is read anew where the last one is old."""
+        now = time.perf_counter()
+        if self._loss is None or now - self._read >= _LOSS_SECONDS:
+            self._loss, self._read = loss(), now
+        return self._loss
 
 
 _so_far = _SoFar()
@@ -236,15 +249,26 @@ def record(*, loss: float | None = None, samples: int | None = None) -> None:
     report_progress(loss=loss, samples=samples)
 
 
-def note_step(*, loss: float | None = None, samples: int | None = None) -> None:
+def note_step(
+    *,
+    loss: float | Callable[[], float] | None = None,
+    samples: int | None = None,
+    step: int | None = None,
+    total: int | None = None,
+) -> None:
     """Tells poprun of a step that an adapter has done, unless the program reports its own progress.
 
-    Nothing is noted where a run is kept, because programs call `record` for that.
+    Nothing is noted where a run is kept, because programs call `record` for that. A loss that is
+    to be computed first, or copied from a device, is given as a function: it is called at most
+    twice a second, and where nobody watches it is not called.
     """
-    if _so_far.steps == 0:
-        _adapters.steps += 1
-        rate = _adapters.rate(samples)
-        tell_progress(phase="training", step=_adapters.steps, loss=loss, rate=rate)
+    if _so_far.steps or not is_watched():
+        return
+    _adapters.steps = _adapters.steps + 1 if step is None else step
+    if callable(loss):
+        loss = _adapters.newest(loss)
+    rate = _adapters.rate(samples)
+    tell_progress(phase="training", step=_adapters.steps, total=total, loss=loss, rate=rate)
 
 
 def note_compiling() -> None:

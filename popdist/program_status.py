@@ -102,6 +102,11 @@ def release() -> None:
         _page = None
 
 
+def is_watched() -> bool:
+    """Whether a guard reads how far the program is."""
+    return _page is not None
+
+
 def tell_progress(**facts: float | str | None) -> None:
     """Tells the guard how far the program is; costs nothing where there is no guard.
 

@@ -32,6 +32,7 @@ from popdist_tf.estimator.updates import (
 )
 from popdist_tf.guards.divergence import CompareAfterFirstStep
 from popdist_tf.guards.uneven_data import AnnounceInSession, is_endless
+from popdist_tf.progress import reporting_hooks
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import HorovodExtended
 from popdist_tf.versions import estimator_api
@@ -364,6 +365,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         if getattr(self._train_distribution, "num_replicas_in_sync", 1) > 1:
             check_listeners(saving_listeners, self._eval_distribution)
             worker_hooks.extend(self._hooks_of_workers(estimator_spec.scaffold))
+        worker_hooks.extend(reporting_hooks(self._iterations))
         return super()._train_with_estimator_spec(
             estimator_spec._replace(train_op=train_op),
             worker_hooks,

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.epochs import REDUCTION, compare_epochs
+from popdist_tf.progress import report_fits
 from popdist_tf.versions import (
     before_training,
     before_updates,
@@ -55,6 +56,7 @@ def refuse_training_outside(strategy: str, instances: int) -> None:
     before_training("scope", check)
     before_updates("scope", _refuse_update_outside)
     compare_epochs()
+    report_fits()
 
 
 def warn_of_unwrapped(instances: int) -> None:

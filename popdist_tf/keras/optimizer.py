@@ -17,6 +17,7 @@ from popdist_tf.errors import StrategyError
 from popdist_tf.guards.divergence import UpdateGuard
 from popdist_tf.guards.epochs import REDUCTION, compare_epochs
 from popdist_tf.guards.uneven_data import AnnouncedSteps
+from popdist_tf.progress import report_fits
 from popdist_tf.versions import describe, update_method
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     _check(optimizer, method, op, backward_passes_per_step)
     reduction = _Reduction(op == instances.Average, sparse_as_dense)
     compare_epochs()
+    report_fits()
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
         known = self._trainable_variables if trainable_variables is None else trainable_variables

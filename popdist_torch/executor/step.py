@@ -91,6 +91,7 @@ class Training:
         strangers: Parameters that the optimizer updates although they are not in the module;
             ``forward`` has to reach them some other way.
         looked: Whether the outputs of a micro-batch were compared with the loss.
+        last_loss: The loss of the last micro-batch of the last call.
     """
 
     batching: Batching
@@ -104,6 +105,11 @@ class Training:
     guard: LossGuard | None = None
     strangers: list[torch.nn.Parameter] = field(default_factory=list)
     looked: bool = False
+    last_loss: torch.Tensor | None = None
+
+    def mean_loss(self) -> float:
+        """The loss of the last micro-batch, or NaN."""
+        return float("nan") if self.last_loss is None else float(self.last_loss.mean())
 
     def run(self, arguments: Arguments, outputs: Outputs, facts: Sequence[int]) -> None:
         """Runs the weight updates of one call; ``facts`` must be equal on all instances."""
@@ -133,6 +139,8 @@ class Training:
                 seed = scale / self.early_divisor
                 with self.replicas.without_autocast():
                     self.gradients.backward(loss, seed, replica=replica, last=last)
+                if last:
+                    self.last_loss = loss.detach()
             outputs.add(output, iteration, step, replica)
         if self.guard is not None and loss is not None:
             self.guard.watch(loss, step, replica)

@@ -234,7 +234,7 @@ class TrainingExecutor(Executor):
             if self._rows is not None:
                 self._rows.look(arguments.values)
             training.run(arguments, outputs, self._facts(compiled, optimizer))
-            note_step(samples=arguments.rows())
+            note_step(loss=training.mean_loss, samples=arguments.rows())
             self._calls += 1
             self._weights_changed = optimizer.loaded = False
         if first:

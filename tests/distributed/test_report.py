@@ -132,3 +132,31 @@ def test_adapters_report_their_steps_without_a_word_of_the_program(tmp_path):
     assert all(one["samples_per_second"] > 0 for one in instances)
     # All samples are alike, so the epoch's mean lies around the last loss, which is the smallest.
     assert all(0 < one["loss"] < float(output.splitlines()[-1]) for one in instances)
+
+
+TENSORFLOW = """
+import numpy as np, popdist, tensorflow as tf
+from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+rng = np.random.default_rng(popdist.getInstanceIndex())
+x = rng.normal(size=(32, 4)).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(4, drop_remainder=True)
+with PopDistStrategy().scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse", steps_per_execution=4)
+history = model.fit(data, epochs=3, verbose=0).history
+if popdist.getInstanceIndex() == 0:
+    print(history["loss"][-1])
+"""
+
+
+def test_keras_reports_its_steps_and_losses(tmp_path):
+    result = tmp_path / "result.json"
+    program = [*python("tensorflow"), "-c", TENSORFLOW]
+    code, output = run_command([*LAUNCHER, "-np", "2", f"--json={result}", *program])
+    assert code == 0, output
+    instances = json.loads(result.read_text())["instances"]
+    assert [one["step"] for one in instances] == [3 * 8] * 2
+    assert [one["phase"] for one in instances] == ["training"] * 2
+    last = pytest.approx(float(output.splitlines()[-1]), rel=1e-4)
+    assert [one["loss"] for one in instances] == [last] * 2

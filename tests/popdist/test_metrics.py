@@ -140,3 +140,17 @@ def test_progress_that_is_none_is_refused(told):
         with pytest.raises(ArgumentError, match="PD004"):
             popdist.report_progress(**wrong)
     assert told == []
+
+
+def test_a_loss_that_costs_something_is_read_twice_a_second(clock, told, monkeypatch):
+    monkeypatch.setattr(metrics, "_adapters", metrics._SoFar())
+    read = []
+    metrics.note_step(loss=lambda: read.append(clock.now) or 1.0)
+    assert (read, told) == ([], [])  # nobody watches
+    monkeypatch.setattr(metrics, "is_watched", lambda: True)
+    for _ in range(9):
+        clock.now += 0.25
+        metrics.note_step(loss=lambda: read.append(clock.now) or float(len(read)), total=20)
+    assert len(read) == 5
+    assert [facts["loss"] for facts in told] == [1, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert told[-1] == {"phase": "training", "step": 9, "total": 20, "loss": 5.0, "rate": None}

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import popdist_torch as poptorch
+from popdist import metrics
 from popdist_torch.executor.replicas import stream_seed
 from tests.popdist_torch import reference
 
@@ -397,3 +398,15 @@ def test_a_model_that_changes_a_buffer_of_several_replicas():
         run(options(replicas=2))
     assert run(options(replicas=2).broadcastBuffers(broadcast_buffers=False)) == 1
     assert run(options(iterations=2)) == 2
+
+
+def test_poprun_is_told_the_loss_of_each_call(monkeypatch):
+    told = []
+    monkeypatch.setattr(metrics, "is_watched", lambda: True)
+    monkeypatch.setattr(metrics, "_adapters", metrics._SoFar())
+    monkeypatch.setattr(metrics, "_LOSS_SECONDS", 0.0)
+    monkeypatch.setattr(metrics, "tell_progress", lambda **facts: told.append(facts))
+    model = net()
+    training = poptorch.trainingModel(model, options(), sgd(model))
+    losses = [float(training(X, Y)[-1]) for _ in range(3)]
+    assert [facts["loss"] for facts in told if "loss" in facts] == losses
