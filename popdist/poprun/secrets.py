@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 HIDDEN = "<hidden>"
 
 _NAME = re.compile(
-    r"(?:^|[_.-]|(?<=[a-z])(?=[A-Z]))"
+    r"(?:^|[_.-]|(?<=[a-z0-9])(?=[A-Z]))"
     r"(?i:tokens?|secrets?|passw(?:or)?d|passphrase|pwd|credentials?|creds|auth|bearer|cookie"
     r"|(?:api|access|account|auth|private|secret|signing|encryption|license|wandb)[_.-]?key)"
-    r"(?:$|[_.-]|(?<=[a-z])(?=[A-Z]))"
+    r"(?:$|[_.-]|(?<=[a-z0-9])(?=[A-Z]))"
 )
 # Names in which such a word has another meaning.
 _PLAIN = re.compile(
@@ -34,7 +34,7 @@ _VALUE = re.compile(
 # A lookbehind prevents a new match attempt at each letter of a long word.
 _NAMED = re.compile(r"(?<![\w.-])([\w.-]+)=(?=\S)")
 _NAMED_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s'\"]+|\S+")
-_URL = re.compile(r"(?<![A-Za-z0-9+.-])(?P<head>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@")
+_URL = re.compile(r"(?<![A-Za-z0-9+.-])(?P<head>[A-Za-z0-9+.-]+://[^\s/:@]*):[^\s/@]+@")
 _LONGEST_NAME = 200
 
 

@@ -74,13 +74,16 @@ def require_steps(node: ir.Node) -> None:
 def require_inferred(graph: ir.Graph) -> None:
     """Refuses nodes whose shape inference failed although all their operands have known shapes.
 
+    Element types that an operator does not have are for the session to refuse.
+
     Raises:
         ValueRangeError: There is such a node.
     """
     for node in graph:
-        reason = node.meta.get(FAILED_INFERENCE) if node.inputs else None
-        if reason is not None and all(value is None or static(value) for value in node.inputs):
-            raise _misfit(node, str(reason))
+        reason = str(node.meta.get(FAILED_INFERENCE, "")) if node.inputs else ""
+        known = all(value is None or static(value) for value in node.inputs)
+        if reason and known and "unsupported type" not in reason:
+            raise _misfit(node, reason)
         for inner in subgraphs(node):
             require_inferred(inner)
 
