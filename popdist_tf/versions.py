@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MARK = "_popdist_corrects_steps"
 _CHECK = "_popdist_checks_before_training"
 _CALLBACKS = "_popdist_callbacks"
+_CLIPS = "_popdist_clips_sums"
 _COUNT = re.compile(r"_\d+(?=_|$)")
 
 
@@ -122,6 +123,57 @@ def support_loss_scaling() -> None:
 
     if not hasattr(known, "__wrapped__"):
         module.strategy_supports_loss_scaling = supports_loss_scaling
+
+
+def clip_sums_where(reduces: Callable[[], bool]) -> None:
+    """Makes Keras 3 clip the sums of gradients over replicas; safe to call again.
+
+    Keras 2 sums first. Keras 3 would clip each replica's own gradients, whose sum is another update
+    than that of one process with all rows; and its loss scaling would ask the first replica alone
+    whether the gradients are finite.
+
+    Args:
+        reduces: Whether the current strategy's replicas are to be treated like one process.
+    """
+    if not keras_is_3():
+        return
+    optimizer: Any = import_module("keras.src.backend.tensorflow.optimizer").TFOptimizer
+    if hasattr(optimizer, _CLIPS):
+        return
+    setattr(optimizer, _CLIPS, True)
+    clipped, updated = optimizer._clip_gradients, optimizer._backend_update_step
+
+    @functools.wraps(clipped)
+    def clip_later(self: Any, grads: list[Any]) -> list[Any]:
+        return grads if reduces() else clipped(self, grads)
+
+    @functools.wraps(updated)
+    def sum_and_clip(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        if not reduces():
+            updated(self, grads, trainable_variables, learning_rate)
+            return
+        held = [tensorflow_variable(variable) for variable in trainable_variables]
+        sums = self._all_reduce_sum_gradients(list(zip(grads, held, strict=True)))
+        both = list(zip(clipped(self, [total for total, _ in sums]), held, strict=True))
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            self._distributed_tf_update_step, self._distribution_strategy, both, learning_rate
+        )
+
+    optimizer._clip_gradients, optimizer._backend_update_step = clip_later, sum_and_clip
+
+    scaling: Any = tf.keras.mixed_precision.LossScaleOptimizer
+    finite = scaling.check_finite
+
+    @functools.wraps(finite)
+    def check_all(self: Any, grads: Any) -> Any:
+        own = finite(self, grads)
+        context = tf.distribute.get_replica_context()
+        if context is None or not reduces():
+            return own
+        other = tf.cast(tf.logical_not(own), tf.float32)
+        return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, other), 0)
+
+    scaling.check_finite = check_all
 
 
 def divide_losses_where(divides: Callable[[], bool]) -> None:

@@ -71,6 +71,9 @@ class _Formula(tf.keras.optimizers.Optimizer):  # type: ignore[misc]
         for variable in var_list:
             held = tensorflow_variable(variable)
             name = variable_name(variable).split(":")[0]
+            if keras_is_3():
+                name = name.replace("/", "_")
+            between = "_" if keras_is_3() else "/"  # Keras 3 refuses names with a slash
             with tf.distribute.get_strategy().extended.colocate_vars_with(held):
                 self._slots.append(
                     {
@@ -78,7 +81,7 @@ class _Formula(tf.keras.optimizers.Optimizer):  # type: ignore[misc]
                             shape=variable.shape,
                             dtype=tf.as_dtype(dtype or variable.dtype).name,
                             initializer="zeros",
-                            name=f"{slot}/{name}",
+                            name=f"{slot}{between}{name}",
                         )
                         for slot, dtype in self._slot_dtypes.items()
                     }
@@ -123,12 +126,14 @@ class _Formula(tf.keras.optimizers.Optimizer):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that create the optimizer again."""
-        rate = self._serialize_hyperparameter(self._learning_rate)
+        config = super().get_config()
+        if not keras_is_3():
+            config["learning_rate"] = self._serialize_hyperparameter(self._learning_rate)
         dtypes = {
             f"{slot}_dtype": None if dtype is None else tf.as_dtype(dtype).name
             for slot, dtype in self._slot_dtypes.items()
         }
-        return {**super().get_config(), "learning_rate": rate, **self._settings, **dtypes}
+        return {**config, **self._settings, **dtypes}
 
 
 class SGDIpuOptimizer(_Formula):

@@ -11,7 +11,7 @@ from tensorflow.python.distribute import distribute_lib
 
 from popdist_tf.errors import StrategyError
 from popdist_tf.strategies.random_numbers import separate_random_numbers
-from popdist_tf.versions import support_loss_scaling
+from popdist_tf.versions import clip_sums_where, support_loss_scaling
 
 
 def refuse_tf_config(strategy: str) -> None:
@@ -52,6 +52,7 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
 
     def __init__(self, extended: Any) -> None:
         support_loss_scaling()
+        clip_sums_where(lambda: isinstance(tf.distribute.get_strategy(), HostStrategy))
         separate_random_numbers()
         super().__init__(extended)
 

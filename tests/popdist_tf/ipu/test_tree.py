@@ -10,10 +10,13 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+import tensorflow as tf
 
 from popdist_tf import ipu
+from popdist_tf.errors import EstimatorGoneError
 from popdist_tf.ipu import tree
 
+ESTIMATORS = ("ipu_estimator", "ipu_pipeline_estimator", "ipu_run_config")
 LATE = """
 import sys
 from popdist_tf.ipu.ops import cross_replica_ops
@@ -76,16 +79,19 @@ def test_other_modules_are_not_found():
 
 
 def test_stubs_name_what_is_there():
+    tf_has_no_estimators = not hasattr(tf.compat.v1, "estimator")
     stubs = tree.stubs()
     assert set(stubs) == {"popdist_tf.ipu", *(f"popdist_tf.ipu.{path}" for path in tree.MODULES)}
     for module, text in stubs.items():
-        if module.endswith(("ipu_estimator", "ipu_run_config")):
-            continue
         for node in ast.parse(text).body:
             for alias in getattr(node, "names", ()):
-                home = importlib.import_module(node.module)
-                held = getattr(importlib.import_module(module), alias.asname)
-                assert held is getattr(home, alias.name)
+                if tf_has_no_estimators and alias.asname in ESTIMATORS:
+                    with pytest.raises(EstimatorGoneError, match="PD420"):
+                        importlib.import_module(f"{module}.{alias.asname}")
+                elif not (tf_has_no_estimators and module.endswith(ESTIMATORS)):
+                    home = importlib.import_module(node.module)
+                    held = getattr(importlib.import_module(module), alias.asname)
+                    assert held is getattr(home, alias.name)
 
 
 def test_type_checkers_read_the_stub_through_the_loader():
