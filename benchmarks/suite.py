@@ -107,7 +107,7 @@ SUITE = (
         what="training steps of PyTorch models on two ranks and on one, against DDP and Horovod",
         aims=torch_steps.AIMS,
         measure=torch_steps.measure,
-        seconds=500,
+        seconds=360,
     ),
     Benchmark(
         name="tensorflow",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.ranks import run_on_ranks
 from benchmarks.rows import UNITS, Aim, Row, compare
-from benchmarks.sampling import Samples, slowest
+from benchmarks.sampling import Missing, Samples, slowest
 from benchmarks.torch_steps import lightning, memory
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ AIMS = (DDP_AIM, HOROVOD_AIM, OVERHEAD_AIM, SCALING_AIM, FLOOR_AIM)
 
 _NAMES = ("25 M perceptron", "residual network", "transformer")
 _OURS = ("popdist model", "popdist loop")
-_PLAIN, _HOROVOD = "plain torch", "Horovod"
+_PLAIN, _HOROVOD, _ACCELERATE = "plain torch", "Horovod", "accelerate"
 _COMPILED = "compiled "
 _STARTED = {*_OURS, *(_COMPILED + ours for ours in _OURS), _HOROVOD}
 
@@ -66,11 +66,12 @@ def measure(effort: Effort) -> Iterator[Row]:
 
     Yields:
         For each model: steps and exposed communication against DDP and Horovod; the overhead on one
-        rank; the scaling from one rank to two; steps against two ranks that exchange nothing; the
-        same with ``torch.compile``; peak memory on two ranks.
+        rank; the scaling from one rank to two; steps against two ranks that exchange nothing, and
+        against accelerate; peak memory on two ranks. For one of them: Lightning, and the same with
+        ``torch.compile``.
     """
     repetitions = effort.choose(full=6, quick=3)
-    rounds = effort.choose(full=4, quick=1)
+    rounds = effort.choose(full=2, quick=1)
     for name in _NAMES:
         two = [
             window
@@ -79,12 +80,14 @@ def measure(effort: Effort) -> Iterator[Row]:
         ]
         # Plain torch in turns with the others: what it takes at another moment, with no other's
         # memory in the caches, says nothing of what wrapping it costs.
-        [one] = _run(name, "popdist", 1, 4 * repetitions)
+        [one] = _run(name, "popdist", 1, 2 * repetitions)
         yield from rows(name, one, two)
-        yield from lightning.rows(name, rounds, repetitions)
-    for name in _NAMES[: effort.choose(full=len(_NAMES), quick=1)]:
-        [one] = _run(name, "compiled", 1, 4 * repetitions)
-        yield from compiled_rows(name, one, _run(name, "compiled", 2, repetitions * rounds))
+    # Compiling takes longer than all samples, so one model has to do; for Lightning as well.
+    name = _NAMES[0]
+    yield from lightning.rows(name, rounds, repetitions)
+    [one] = _run(name, "compiled", 1, 2 * repetitions)
+    two = [window for _ in range(rounds) for window in _run(name, "compiled", 2, repetitions)]
+    yield from compiled_rows(name, one, two)
     for name in _NAMES[: effort.choose(full=len(_NAMES), quick=1)]:
         yield from memory.rows(name)
 
@@ -109,6 +112,8 @@ def rows(name: str, one: Window, two: Sequence[Window]) -> Iterator[Row]:
         aim_here = SCALING_AIM if name == "residual network" else None
         yield _row(f"{ours}, {name}: step, 2 ranks", steps[ours], "1 rank", one[ours], aim_here)
         yield _floor(f"{ours}, {name}", steps[ours], two, _PLAIN)
+    loop = _OURS[-1]
+    yield _row(f"{loop}, {name}: step, 2 ranks", steps[loop], _ACCELERATE, steps.get(_ACCELERATE))
     name = f"{_PLAIN}, {name}: step, 2 ranks that exchange nothing"
     yield _row(name, steps[_PLAIN], "1 rank", one[_PLAIN])
 
@@ -180,14 +185,14 @@ def _exposed(
 
 
 def _row(
-    name: str, ours: list[float], peer: str, theirs: list[float], aim: Aim | None = None
+    name: str, ours: list[float], peer: str, theirs: list[float] | None, aim: Aim | None = None
 ) -> Row:
     return compare(
         name,
         Samples(tuple(ours)),
         unit="ms",
         peer=peer,
-        against=Samples(tuple(theirs)),
+        against=Samples(tuple(theirs)) if theirs else Missing(f"{peer} is not installed"),
         aim=aim,
         note="one thread a rank",
     )

@@ -27,6 +27,22 @@ def ddp(workload: Any, data: Any, *, compiled: bool = False) -> tuple[torch.nn.M
     return model, _loop(torch.compile(wrapped) if compiled else wrapped, optimizer, data)
 
 
+def accelerate(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+    """What a program of ``accelerate launch`` runs; poprun sets the variables that it finds."""
+    from accelerate import Accelerator
+
+    model, optimizer = _built(workload)
+    accelerator = Accelerator(cpu=True)
+    wrapped, prepared = accelerator.prepare(model, optimizer)
+
+    def step() -> None:
+        prepared.zero_grad()
+        accelerator.backward(wrapped(*data))
+        prepared.step()
+
+    return model, step
+
+
 def horovod(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
     """Horovod's own DistributedOptimizer, as it comes."""
     import horovod.torch as hvd
