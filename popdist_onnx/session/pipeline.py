@@ -32,7 +32,11 @@ from popdist_onnx.transforms.loss_scaling import (
 )
 from popdist_onnx.transforms.optimizer import grow_updates, scale_loss
 from popdist_onnx.transforms.randomness import random_inputs
-from popdist_onnx.transforms.statistics import running_statistics, warn_of_inference
+from popdist_onnx.transforms.statistics import (
+    batch_statistics,
+    running_statistics,
+    warn_of_inference,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,7 +139,7 @@ def _gradients_asked_for(model: ir.Model, anchors: Sequence[str]) -> list[str]:
 def inference_graph(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
     """A graph of standard operators that computes a model of known input shapes."""
     model = lower(_loaded(proto, options), keep=_summed_by_runtime(options))
-    return random_inputs(model, training=False)
+    return batch_statistics(random_inputs(model, training=False))
 
 
 def _summed_by_runtime(options: SessionOptions) -> frozenset[str]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import re
+from itertools import count
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from popdist_onnx.graph import names, shape_ops
+from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from popdist_onnx.graph.tensor import Tensor
 
 logger = logging.getLogger("popdist.onnx")
@@ -27,22 +31,35 @@ _MOMENTUM = 0.9
 
 
 class RunningStatistics(Pass):
-    """Makes the running mean and variance of training nodes state.
+    """Separates the statistics of a batch from the running ones, and makes those state.
 
-    Needs: nothing. Leaves: every BatchNormalization in training mode gives the statistics of the
-    batch itself (momentum 0), which its gradient reads; running statistics that are initializers
-    become ``UpdatedVar___<statistic>`` = momentum * running + (1 - momentum) * batch. The variance
-    is the biased one, as ONNX has it (torch keeps the unbiased one).
+    Needs: to run once. Leaves: every BatchNormalization in training mode, in sub-graphs too, gives
+    the statistics of the batch itself (momentum 0), which its gradient reads, and reads no
+    statistics that anything else reads. Running statistics that are initializers become
+    ``UpdatedVar___<statistic>`` = momentum * running + (1 - momentum) * batch, once for each node
+    of the main graph that reads them. The variance is the biased one, as ONNX has it (torch keeps
+    the unbiased one).
+
+    Args:
+        state: Whether running statistics become state.
     """
+
+    def __init__(self, *, state: bool = True) -> None:
+        self.state = state
 
     def change(self, model: ir.Model) -> bool:
         """Rewrites the nodes; false where there are none."""
-        nodes = [node for node in model.graph if _moves(node)]
-        tape = Tape(model.graph)
+        return self._change(model.graph, model.opset_imports[""], count(), state=self.state)
+
+    def _change(self, graph: ir.Graph, opset: int, numbers: Iterator[int], *, state: bool) -> bool:
+        nodes = [node for node in graph if _is_batch_norm(node) and _trains(node)]
+        inner = [one for node in graph for one in subgraphs(node)]
+        changed = [self._change(one, opset, numbers, state=False) for one in inner]
+        tape = Tape(graph, opset=opset)
         for node in nodes:
             with tape.at(node, f"{node.outputs[0].name}/", node.metadata_props):
-                tape.substitute(node, _separated(tape, node))
-        return bool(nodes)
+                tape.substitute(node, _separated(tape, node, next(numbers), state=state))
+        return bool(nodes) or any(changed)
 
 
 class TrainStatistics(Pass):
@@ -62,6 +79,12 @@ class TrainStatistics(Pass):
 def running_statistics(model: ir.Model) -> ir.Model:
     """Makes the running mean and variance of batch normalisation state, in place."""
     RunningStatistics()(model)
+    return model
+
+
+def batch_statistics(model: ir.Model) -> ir.Model:
+    """Separates the statistics of batch normalisation in training mode, in place: no state."""
+    RunningStatistics(state=False)(model)
     return model
 
 
@@ -101,37 +124,61 @@ def _trains(node: ir.Node) -> bool:
     return bool(node.attributes.get_int("training_mode", 0))
 
 
-def _moves(node: ir.Node) -> bool:
-    batch_norm = node.op_type == "BatchNormalization" and node.domain == ""
-    return batch_norm and _trains(node) and node.attributes.get_float("momentum", _MOMENTUM) != 0
+def _is_batch_norm(node: ir.Node) -> bool:
+    return node.op_type == "BatchNormalization" and node.domain == ""
 
 
-def _separated(tape: Tape, node: ir.Node) -> list[Tensor]:
+def _separated(tape: Tape, node: ir.Node, number: int, *, state: bool) -> list[Tensor]:
     momentum = node.attributes.get_float("momentum", _MOMENTUM)
     settings = {name: one.value for name, one in node.attributes.items()} | {"momentum": 0.0}
-    x, scale, bias, *_ = (tape.wrap(value) for value in node.inputs if value is not None)
-    # With momentum 0 the old statistics do not count. ONNX Runtime's kernel may overwrite the
-    # statistics that it reads, so each node needs statistics that no other node reads.
-    unused = (scale - scale, bias - bias)
+    x, scale, bias, *running = (tape.wrap(value) for value in node.inputs if value is not None)
+    unused = _unused(x, running, number)
     y, *batch = tape.many("BatchNormalization", 3, x, scale, bias, *unused, **settings)
-    outputs = [y]
-    for index, statistic in zip((_MEAN, _VARIANCE), batch, strict=True):
-        running = node.inputs[index]
-        assert running is not None  # noqa: S101 - the operator has five inputs
-        moved = tape.wrap(running) * momentum + statistic * (1 - momentum)
-        outputs.append(_as_state(tape, running, moved))
-    return outputs[: len(node.outputs)]
+    moved = [
+        _moved(tape, old.value, statistic, momentum, state=state)
+        for old, statistic in zip(running, batch, strict=True)
+    ]
+    return [y, *moved][: len(node.outputs)]
 
 
-def _as_state(tape: Tape, running: ir.Value, moved: Tensor) -> Tensor:
-    """Names the next value; a statistic that several nodes share keeps the first node's value."""
-    running = _origin(running)
-    if running.shape != moved.value.shape:
-        moved = shape_ops.shaped(moved, tape.wrap(running))
-    graph, wanted = tape.graph, names.updated(str(running.name))
-    taken = any(value.name == wanted for value in graph.outputs)
-    if running.name not in graph.initializers or taken:
+def _unused(x: Tensor, running: Sequence[Tensor], number: int) -> list[Tensor]:
+    """Statistics that do not count, because the momentum is 0, and that no other node reads.
+
+    ONNX Runtime's kernel writes over the statistics that it reads, whoever else reads them. So
+    they must be no constants, which ONNX Runtime shares where they are equal, and no two nodes may
+    have the same: an element per channel of the node's own input, times a number of their own.
+    """
+    tape, axes = x.tape, [0, *range(2, x.rank)]
+    first = tape.Slice(x, [0] * len(axes), [1] * len(axes), axes)
+    flat = tape.Reshape(first, [-1])
+    parts = [1 / (2 * number + place) for place in (2, 3)]
+    kinds = [one.dtype for one in running]
+    return [
+        (flat if kind == x.dtype else tape.Cast(flat, to=kind.value)) * part
+        for kind, part in zip(kinds, parts, strict=True)
+    ]
+
+
+def _moved(
+    tape: Tape, running: ir.Value, statistic: Tensor, momentum: float, *, state: bool
+) -> Tensor:
+    """The next value of a running statistic, which is state where it is an initializer."""
+    source, graph = _origin(running), tape.graph
+    wanted = names.updated(str(source.name))
+    earlier = next((place for place, one in enumerate(graph.outputs) if one.name == wanted), None)
+    # A module that is used several times moves its statistics several times.
+    old = tape.wrap(running if earlier is None else graph.outputs[earlier])
+    if old.value.shape != statistic.value.shape:
+        old = shape_ops.shaped(old, statistic)
+    moved = statistic if momentum == 0 else old * momentum + statistic * (1 - momentum)
+    if not state or str(source.name) not in graph.initializers:
         return moved
+    if source.shape != moved.value.shape:
+        moved = shape_ops.shaped(moved, tape.wrap(source))
+    if earlier is not None:
+        previous = graph.outputs.pop(earlier)
+        tape.release(previous)
+        previous.name = tape.fresh("earlier")
     named = tape.rename(moved, wanted)
     graph.outputs.append(named.value)
     return named

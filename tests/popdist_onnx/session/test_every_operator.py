@@ -1,6 +1,7 @@
 """Each operator with a gradient, as a session trains it: a step of SGD moves its operands."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 
@@ -78,3 +79,53 @@ def test_ai_graphcore(method):
         not np.array_equal(found[i], a) for i, a in zip(ids, arrays, strict=True) if i in found
     )
     assert all(np.isfinite(one).all() for one in found.values())
+
+
+NORMALISED = """
+    one, _m, _v = BatchNormalization<training_mode=1, momentum=0.5>(x, s, b, m, v)
+    bent = Tanh(one)
+    two, next, _w = BatchNormalization<training_mode=1, momentum=0.0>(bent, s, b, mm, vv)
+    sum = Add(two, zeros)
+    y = Add(sum, next)
+"""
+"""Constants that are equal: ONNX Runtime shares them, and its kernel writes over two of them."""
+
+GRAPHS = {
+    "main": f"(float[3, C] x) => (float[3, C] y) {{{NORMALISED}}}",
+    "sub-graph": f"""(float[3, C] x) => (float[3, C] z) {{
+        wanted = Loop(trips, , x) <body = step(int64 i, bool on, float[3, C] h)
+            => (bool on_too, float[3, C] y) {{
+                on_too = Identity(on)
+                {NORMALISED.replace("(x,", "(h,")}
+            }}>
+        z = Identity(wanted)
+    }}""",
+}
+
+
+def standardized(x):
+    return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+
+
+@pytest.mark.parametrize("width", [4, 16])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_batch_normalization_leaves_equal_constants_alone(graph, width):
+    text = GRAPHS[graph].replace("C]", f"{width}]")
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    for name, number in {"s": 1, "b": 0, "m": 0, "v": 1, "mm": 0, "vv": 1, "zeros": 0}.items():
+        filled = np.full(width, number, np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(filled, name))
+    if graph != "main":
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(2), "trips"))
+    x = np.random.default_rng(0).normal(3, 1, (3, width)).astype(np.float32)
+    wanted = x
+    for _ in range(1 if graph == "main" else 2):
+        bent = np.tanh(standardized(wanted))
+        wanted = standardized(bent) + bent.mean(0)
+    output = model.graph.output[0].name
+    session = popart.InferenceSession(model, popart.DataFlow(1, [output]), CPU)
+    session.prepareDevice()
+    found = session.initAnchorArrays()
+    for _ in range(2):
+        session.run(popart.PyStepIO({"x": x}, found))
+        np.testing.assert_allclose(found[output], wanted, atol=1e-5)

@@ -173,6 +173,50 @@ def test_a_file_that_computes_something_else_is_refused():
     assert kept.graph.node
 
 
+class Normalized(nn.Module):
+    """Batch statistics in every way: shared, alike, without weights, frozen, and of a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.shared, self.latest = nn.BatchNorm1d(8), nn.BatchNorm1d(8, momentum=1.0)
+        self.plain, self.alike = (nn.BatchNorm1d(8, affine=False) for _ in range(2))
+        self.frozen = nn.BatchNorm1d(8).requires_grad_(requires_grad=False)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.shared(torch.tanh(self.first(x))))
+        hidden = self.latest(hidden + self.shared(self.second(hidden)))
+        hidden = self.plain(hidden) * self.alike(hidden) + self.alike(torch.sin(hidden))
+        weight = self.second.weight.reshape(1, 8, -1)
+        weight = nn.functional.batch_norm(weight, None, None, training=True, momentum=0.0)
+        return self.head(torch.tanh(self.frozen(hidden @ weight.reshape(8, 8))))
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_every_use_of_batch_statistics_trains_as_in_torch(exporter):
+    torch.manual_seed(0)
+    module, steps = Normalized(), 3
+    x, y = torch.randn(10, 6) + 0.3, torch.randint(0, 3, (10,))
+    expected = copy.deepcopy(module).double().train()
+    optimizer = torch.optim.SGD([p for p in expected.parameters() if p.requires_grad], lr=RATE)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(expected(x.double()), y).backward()
+        optimizer.step()
+    trainer = popdist_onnx.Trainer(
+        popdist_onnx.from_torch(module, x, "cross_entropy", exporter=exporter),
+        optimizer="sgd",
+        learning_rate=RATE,
+        batch_size=len(x),
+    )
+    trainer.fit(x.numpy(), y.numpy(), epochs=steps, shuffle=False)
+    found = popdist_onnx.to_torch(trainer, copy.deepcopy(module)).state_dict()
+    for name, wanted in expected.state_dict().items():
+        # ONNX keeps the biased variance of a batch, torch the unbiased one.
+        if not name.endswith(("running_var", "num_batches_tracked")):
+            torch.testing.assert_close(found[name].double(), wanted, rtol=1e-6, atol=2e-6, msg=name)
+
+
 class Everything(nn.Module):
     """Dropout in all its places, statistics of the batch, indices, and sizes that are rounded."""
 
