@@ -122,10 +122,11 @@ class Streamed:
 
     def __init__(self, make: Callable[[], Iterable[Any]], data: Data, layout: Layout) -> None:
         self._make, self._data, self._layout = make, data, layout
+        self._latest: dict[str, Array] = {}
 
     def first(self) -> dict[str, Array]:
-        """Nothing, as reading a sample would consume it."""
-        return {}
+        """The latest global batch; nothing before it, as reading a sample would consume it."""
+        return self._latest
 
     def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
         """An epoch; samples that do not fill an update are left out."""
@@ -137,7 +138,7 @@ class Streamed:
             batch = self._batched(_by_name(element, self._data))
             held = {n: np.concatenate([held[n], one]) if held else one for n, one in batch.items()}
             while len(next(iter(held.values()))) >= size:
-                update = {name: one[:size] for name, one in held.items()}
+                self._latest = update = {name: one[:size] for name, one in held.items()}
                 held = {name: one[size:] for name, one in held.items()}
                 yield {
                     name: np.ascontiguousarray(

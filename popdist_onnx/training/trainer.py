@@ -231,7 +231,8 @@ class Trainer:
                 the data bring their labels.
             epochs: Passes over the data.
             shuffle: Whether the order is drawn anew for each; what is iterated has its own order.
-            validation: ``(inputs, labels)``, or inputs alone, to be measured after each epoch.
+            validation: ``(inputs, labels)``, or inputs alone, to be measured after each epoch; the
+                same on all instances.
             callbacks: `Callback` objects, or functions of trainer and record after each epoch.
             schedule: The learning rate of each update, by its number from 0 (over all calls).
             progress: Whether a progress bar is shown, by the job's first instance only; None shows
@@ -266,6 +267,8 @@ class Trainer:
         )
         called = callbacks_of(callbacks)
         held_out = None if validation is None else self._pair(validation)
+        if held_out is not None:
+            self._held_out(*held_out)
         updates = None if source.samples is None else updates_of(source.samples, self._layout.size)
         shown = progress if progress is not None else None
         history = History()
@@ -304,10 +307,10 @@ class Trainer:
             The mean loss over all samples as ``loss``, and the mean of each metric by its name.
 
         Raises:
-            popart_exception: The data do not fit the model, or there are fewer samples than a
-                batch in a model that computes its loss itself.
+            popart_exception: The data do not fit the model, the instances have different ones, or
+                there are fewer samples than a batch in a model that computes its loss itself.
         """
-        data = self._data.named(inputs, labels)
+        data = self._held_out(inputs, labels)
         samples = sample_count(data)
         mine = np.arange(samples)
         if self._loss_kind in LOSSES:
@@ -456,6 +459,8 @@ class Trainer:
         total, count = 0.0, 0
         steps = source.updates((self._seed, number) if shuffle else None)
         while (step := self._next(steps, source)) is not None:
+            if not count and source.samples is None:
+                require_same_training(self._job, source.first(), epoch=number)
             if schedule is not None:
                 self._set_rate(schedule(self._updates))
             self.session.run(PyStepIO(step, anchors))
@@ -499,6 +504,12 @@ class Trainer:
         if rate != self._optimizer.value("learningRate").val():
             self._optimizer = self._optimizer.with_learning_rate(float(rate))
             self.session.updateOptimizerFromHost(self._optimizer)
+
+    def _held_out(self, inputs: Any, labels: ArrayLike | None) -> dict[str, Array]:
+        """Data to be measured, the same on all instances."""
+        data = self._data.named(inputs, labels)
+        require_same_training(self._job, data, validation_samples=sample_count(data))
+        return data
 
     def _totals(self, data: Mapping[str, Array], samples: int) -> dict[str, float]:
         """Sums over samples: of the loss, of each metric, and their number."""

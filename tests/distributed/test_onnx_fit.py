@@ -58,19 +58,28 @@ def trained(folder):
 
 
 def ended(trainer, here):
-    """One instance asks for the end, and one has less data than the others."""
+    """One instance asks for the end; one has less data; each has data of its own."""
 
     def stop(asked, _record):
         asked.stop = here == 1
 
     few = trainer.fit(*data(), epochs=5, callbacks=[stop])
     x, y = data()
-    rows = slice(0, 16 if here else 40)
+    rows, own = slice(0, 16 if here else 40), slice(here, None, 2)
+    given = [
+        ([(x[rows], y[rows])], None),
+        ([(x[own], y[own])], None),
+        ([(x, y)], (x[own], y[own])),
+    ]
+    return {"epochs": len(few), "errors": [refusal(trainer, *one) for one in given]}
+
+
+def refusal(trainer, samples, validation):
     try:
-        trainer.fit(lambda: [(x[rows], y[rows])], shuffle=False)
+        trainer.fit(iter(samples), validation=validation)
     except popdist_onnx.popart_exception as error:
-        return {"epochs": len(few), "error": str(error)}
-    return {}
+        return str(error)
+    return ""
 
 
 def test_two_instances_train_as_one_process(tmp_path):
@@ -80,7 +89,10 @@ def test_two_instances_train_as_one_process(tmp_path):
     assert not (tmp_path / "1.onnx").exists()
     for found in both:
         assert found.pop("epochs") == 1
-        assert "data end after another number of updates" in found.pop("error")
+        fewer, streamed, held_out = found.pop("errors")
+        assert "data end after another number of updates" in fewer
+        assert "values of x" in streamed
+        assert "values of x" in held_out
         assert found.keys() == one.keys()
         np.testing.assert_array_equal(found["0.bias"], network()[0].bias.detach())
         for name, wanted in one.items():
