@@ -18,7 +18,7 @@ an environment of its own, without TensorFlow, and downloads no weights. It writ
 
 Numbers are the largest error of a gradient, relative to its largest element (or to a thousandth of
 the largest gradient's). The column "torch" is the error of torch in single precision: the largest
-of four runs whose pictures or waveforms differ by one rounding. An error of the same size is
+of up to four runs whose pictures or waveforms differ by one rounding. An error of the same size is
 rounding. Where an exporter refuses an architecture, the cell has its reason.
 """
 
