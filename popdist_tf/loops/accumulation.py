@@ -74,7 +74,7 @@ class GradientAccumulator:
                 with tf.init_scope():
                     # This variable belongs to one replica, so the strategy must not create it.
                     self._held[id(variable)] = ResourceVariable(
-                        tf.zeros(variable.shape, dtype or variable.dtype.base_dtype),
+                        tf.zeros(variable.shape, dtype or tf.as_dtype(variable.dtype).base_dtype),
                         trainable=False,
                         name=f"{variable.name.split(':')[0]}/accumulated",
                     )

@@ -1,5 +1,7 @@
 """Keras programs whose ranks hold models of their own: equal weights, on Keras 2 and on Keras 3."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -112,7 +114,10 @@ def in_job():
     answers["without callbacks"] = error_of(endless.fit, batches.take(STEPS - rank), verbose=0)
 
     unwrapped = compiled(network(seed=0), adam())
-    answers["unwrapped"] = error_of(fitted, unwrapped, data(rank), BATCH, callbacks)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answers["unwrapped"] = error_of(fitted, unwrapped, data(rank), BATCH, callbacks)
+    answers["warned"] = [text for one in caught if "PD4" in (text := str(one.message))]
 
     # Horovod's own wrapper overrides what Keras 3 does not call, or fails. It reduces with Keras 2.
     import horovod.tensorflow.keras
@@ -192,6 +197,8 @@ def test_epochs_of_unknown_length_end_together_or_stop(ranks):
 def test_an_optimizer_that_does_not_reduce_is_found_after_the_first_step(ranks):
     for rank in ranks:
         assert "different weights after the first step" in rank["unwrapped"]
+        assert all("[PD436] nothing reduces" in text for text in rank["warned"])
+        assert any("DistributedOptimizer(optimizer)" in text for text in rank["warned"])
 
 
 def test_horovods_own_wrapper_works_with_keras_2_and_never_diverges_in_silence(ranks):

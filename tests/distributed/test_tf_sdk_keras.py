@@ -6,7 +6,7 @@ import pytest
 from tests.distributed.jobs import run_job
 
 STEPS, REPLICAS, BATCH, TIME = 4, 4, 3, 5
-TRAINED = ("lamb", "sgd", "accumulated", "crossed", "loop")
+TRAINED = ("lamb", "sgd", "clipped", "accumulated", "crossed", "loop")
 
 
 def samples():
@@ -55,6 +55,8 @@ def optimizer_of(case):
         return published.LAMBIpuOptimizer(0.02, weight_decay_rate=0.1)
     if case == "sgd":
         return published.SGDIpuOptimizer(0.2, momentum=0.9, nesterov=True)
+    if case == "clipped":
+        return tf.keras.optimizers.SGD(0.2, momentum=0.9, global_clipnorm=0.1)
     if case == "crossed":
         return published.CrossReplicaOptimizer(tf.keras.optimizers.SGD(0.2, momentum=0.9))
     mapped = published.MapGradientOptimizer(
@@ -211,7 +213,7 @@ def everything():
 
     strategy, instance = PopDistStrategy(), popdist.getInstanceIndex()
     answers = {"local": strategy.extended.replicas_per_step}
-    for case in ("lamb", "sgd", "accumulated"):
+    for case in ("lamb", "sgd", "clipped", "accumulated"):
         answers |= fitted(strategy, instance, case)
     answers |= exchanged(strategy)
     answers["unreduced"] = unreduced()
