@@ -199,7 +199,9 @@ class Job:
         roots += [int(file.read_text()) for file in self.folder.glob("sshd*.pid")]
         for pid in roots:
             with suppress(OSError):  # the host is dead
-                found += map(str, Path(f"/proc/{pid}/root/dev/shm").iterdir())
+                shared = Path(f"/proc/{pid}/root/dev/shm")
+                if shared.stat().st_dev != Path("/dev/shm").stat().st_dev:  # the job's own
+                    found += map(str, shared.iterdir())
         return found
 
     def end(self, timeout=30, grace=2):

@@ -68,3 +68,20 @@ def test_a_daemon_may_stay_if_the_user_says_so(mpirun, tmp_path):
         assert len(running.alive()) == 10  # five of each instance
     finally:
         running.clean_up()
+
+
+def test_processes_of_a_spared_one_are_left_alone():
+    code = "import subprocess\nwhile True: assert subprocess.call(['true']) == 0"
+    sweep = (
+        "import os, subprocess, sys, time\n"
+        "from popdist.poprun.protocol.processes import adopt_orphans, kill_descendants\n"
+        "adopt_orphans()\n"
+        f"spared = subprocess.Popen([sys.executable, '-c', {code!r}])\n"
+        "other = subprocess.Popen(['sleep', '300'])\n"
+        "for _ in range(200): kill_descendants(0.0, frozenset({spared.pid}))\n"
+        "assert other.wait() == -9\n"
+        "assert spared.poll() is None\n"
+        "spared.kill()"
+    )
+    status, output = run_command([sys.executable, "-c", sweep])
+    assert (status, output) == (0, "")

@@ -45,6 +45,8 @@ def failure_report(
             f"{outcome.unwritten} bytes of output were lost: they could not be written to the "
             "standard output or error of poprun (no space left)"
         )
+    if outcome.mpirun_was_stuck:
+        lines.append("every program had ended well, but mpirun did not end, and was killed")
     if outcome.exit_code:
         lines += _failure(outcome, instances, logs, only)
         lines.append(f"exit code {outcome.exit_code}")

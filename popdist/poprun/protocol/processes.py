@@ -111,17 +111,22 @@ def watchable(pid: int) -> int | None:
         return None
 
 
-def descendants(pid: int) -> list[int]:
-    """All living processes that descend from one, parents before their children."""
+def descendants(pid: int, spared: frozenset[int] = frozenset()) -> list[int]:
+    """All living processes that descend from one, parents before their children.
+
+    Args:
+        pid: The process.
+        spared: Processes that are left out, with all that descends from them.
+    """
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         fields = _stat(name) if name.isdecimal() else []
         if fields:
             # A zombie is listed, as its children are not adopted before it is gone.
             children.setdefault(int(fields[1]), []).append(int(name))
-    found = list(children.get(pid, ()))
+    found = [one for one in children.get(pid, ()) if one not in spared]
     for one in found:
-        found += children.get(one, ())
+        found += [child for child in children.get(one, ()) if child not in spared]
     return [one for one in found if process_start(one)]
 
 
@@ -148,14 +153,9 @@ def kill_descendants(seconds: float, spared: frozenset[int] = frozenset()) -> No
         return
     until = monotonic() + seconds
     me = os.getpid()
-
-    def left() -> list[int]:
-        kept = {one for root in spared for one in (root, *descendants(root))}
-        return [pid for pid in descendants(me) if pid not in kept]
-
-    _kill_keepers_last(left())
+    _kill_keepers_last(descendants(me, spared))
     while True:
-        alive = left()
+        alive = descendants(me, spared)
         for pid in alive:
             send(pid, _SIGKILL)
         if not alive or monotonic() >= until:

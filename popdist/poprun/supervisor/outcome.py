@@ -187,7 +187,14 @@ class Outcome:
         one = root_cause(self)
         if one is not None:
             return 128 + one.signal if one.signal else one.code
-        return self._code_of_mpirun(self.mpirun_code or 0)
+        return 0 if self.mpirun_was_stuck else self._code_of_mpirun(self.mpirun_code or 0)
+
+    @property
+    def mpirun_was_stuck(self) -> bool:
+        """Whether mpirun alone had to be killed, after every program had ended well."""
+        alone = self.forced and not self.interrupted and self.ending is None
+        ended = bool(self.instances) and not self.running() and self.first_lost is None
+        return alone and ended and self.first_failure is None
 
     def _code_of_mpirun(self, code: int) -> int:
         """The exit code where no instance failed by itself; mpirun has codes of its own."""

@@ -216,8 +216,10 @@ def test_any_input_is_planned_or_refused(nothing_is_started):
             one(Dice(random.Random(number).randbytes(96)))  # noqa: S311 - no secret
     assert sorted(path.name for path in folder.iterdir()) in (["c", "h"], ["c"], ["h"], [])
     assert codes <= set(CODES), codes
-    assert len(codes) >= 6
     assert sum(seen.values()) == EXAMPLES
+    if EXAMPLES == 1:
+        return
+    assert len(codes) >= 6
     # Neither outcome may crowd out the other.
     assert seen["planned"] > EXAMPLES // 50
     assert seen["refused"] > EXAMPLES // 50

@@ -26,6 +26,21 @@ def test_a_good_end_needs_no_words():
     assert outcome.exit_code == 0
 
 
+def test_an_mpirun_that_does_not_end_makes_no_failure_of_a_good_job():
+    outcome = Outcome()
+    outcome.mpirun_code, outcome.forced = -signal.SIGKILL, True
+    ended(outcome, 0)
+    last = ended(outcome, 1)
+    assert "mpirun did not end" in failure_report(outcome, TWO)
+    assert outcome.exit_code == 0
+    last.ended = False
+    assert outcome.exit_code == 137
+    last.ended, last.code = True, 3
+    outcome.first_failure = last
+    assert outcome.exit_code == 3
+    assert "mpirun" not in failure_report(outcome, TWO)
+
+
 def test_the_first_failure_is_named_with_its_last_lines_unless_they_were_printed():
     outcome = Outcome()
     outcome.mpirun_code = 1
