@@ -7,6 +7,8 @@ SEED := $(or $(SEED),$(shell date +%s))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
+# A real job waits for its processes a part of its time.
+JOB_WORKERS ?= $(shell expr $(WORKERS) + 1)
 GROUPS := test-style test-units test-pages test-jobs
 UNITS := tests/popdist/ tests/popdist_onnx/ tests/popdist_torch/ tests/popdist_tf/
 PAGES := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/
@@ -62,7 +64,7 @@ test-pages: $(READY)
 	$(PYTEST) -n $(WORKERS) --dist loadfile $(PAGES)
 
 test-jobs: $(READY)
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(JOBS)
+	$(PYTEST) -n $(JOB_WORKERS) --dist loadfile --no-loadscope-reorder $(JOBS)
 
 test-fast: $(READY)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(UNITS)
