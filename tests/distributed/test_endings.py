@@ -7,8 +7,9 @@ import uuid
 
 import pytest
 
+from popdist.poprun.protocol.guard_argv import Fronts
 from tests.distributed.endings import DETACHING, STUBBORN, Job, children
-from tests.distributed.jobs import LAUNCHER, run_command
+from tests.distributed.jobs import LAUNCHER, ROOT, run_command
 
 
 @pytest.fixture
@@ -85,3 +86,11 @@ def test_processes_of_a_spared_one_are_left_alone():
     )
     status, output = run_command([sys.executable, "-c", sweep])
     assert (status, output) == (0, "")
+
+
+def test_a_front_whose_guard_was_killed_before_it_began_ends(tmp_path):
+    fronts = Fronts(str(tmp_path), 1)
+    fronts.close()
+    env = {"POPRUN_FRONT": str(tmp_path), "OMPI_COMM_WORLD_RANK": "0"}
+    code, output = run_command(["sh", ROOT / "popdist/poprun/guard/front.sh"], env=env, timeout=20)
+    assert (code, output) in [(137, ""), (-signal.SIGPIPE, "")]
