@@ -404,6 +404,7 @@ def test_poprun_is_told_the_loss_of_each_call(monkeypatch):
     told = []
     monkeypatch.setattr(metrics, "is_watched", lambda: True)
     monkeypatch.setattr(metrics, "_adapters", metrics._SoFar())
+    monkeypatch.setattr(metrics, "_so_far", metrics._SoFar())  # of other tests
     monkeypatch.setattr(metrics, "_LOSS_SECONDS", 0.0)
     monkeypatch.setattr(metrics, "tell_progress", lambda **facts: told.append(facts))
     model = net()
