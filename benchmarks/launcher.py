@@ -170,11 +170,11 @@ def measure_output(effort: Effort) -> Iterator[Row]:
     megabytes = effort.choose(full=500, quick=25)
     line = "x" * 99
     program = ["sh", "-c", f"yes {line} | head -c {megabytes}000000"]
-    times: dict[str, list[float]] = {"poprun": [], "mpirun": []}
+    times: dict[Literal["mpirun", "poprun"], list[float]] = {"poprun": [], "mpirun": []}
     gaps: dict[str, Missing] = {}
     for _ in range(effort.choose(full=3, quick=1)):
         for name, seconds in times.items():
-            command = _launch("poprun" if name == "poprun" else "mpirun", *program)
+            command = _launch(name, *program)
             if isinstance(command, Missing):
                 gaps[name] = command
                 continue

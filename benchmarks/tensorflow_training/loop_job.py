@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.sampling import interleave
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-from benchmarks.sampling import interleave
 
 BATCH = 32
 REPLICAS = 2

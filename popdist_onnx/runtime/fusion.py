@@ -26,6 +26,7 @@ from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import captured
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.values import constant, static
+from popdist_onnx.transforms.block_updates import lengths
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -177,12 +178,8 @@ def _pays(product: ir.Node, number: ir.Value, weight: ir.Value) -> bool:
     """Whether scaling an operand costs less than reading and writing the weight once more."""
     if _fixed(number, weight) is not None:
         return True
-    sizes = [math.prod(_shape(value)) for value in product.inputs[:2]]
-    return min(sizes) <= _MOST_SCALED * math.prod(_shape(weight))
-
-
-def _shape(value: ir.Value | None) -> tuple[int, ...]:
-    return tuple(int(length) for length in (value.shape if value else None) or ())  # type: ignore[arg-type]
+    sizes = [math.prod(lengths(value) or ()) for value in product.inputs[:2] if value is not None]
+    return min(sizes) <= _MOST_SCALED * math.prod(lengths(weight) or ())
 
 
 def _after(tape: Tape, number: Tensor, readers: Collection[ir.Node]) -> Tensor:

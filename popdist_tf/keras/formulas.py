@@ -70,10 +70,8 @@ class _Formula(tf.keras.optimizers.Optimizer):  # type: ignore[misc]
             return
         for variable in var_list:
             held = tensorflow_variable(variable)
-            name = variable_name(variable).split(":")[0]
-            if keras_is_3():
-                name = name.replace("/", "_")
             between = "_" if keras_is_3() else "/"  # Keras 3 refuses names with a slash
+            name = variable_name(variable).split(":")[0].replace("/", between)
             with tf.distribute.get_strategy().extended.colocate_vars_with(held):
                 self._slots.append(
                     {
