@@ -1,8 +1,9 @@
 """What the numbers were measured on, and whether the machine was quiet enough to judge them.
 
 The load average cannot tell: a benchmark raises it itself. What counts is the processor time that
-others used meanwhile: all that the kernel booked on our processors, less what this process and its
-ended children used. Time stolen by a hypervisor is others' time too.
+others used meanwhile: all that the kernel booked on our processors, less what this process, its
+ended children and the kernel's own threads used. Those threads move the bytes of a benchmark's
+terminals, so their time is not somebody else's. Time stolen by a hypervisor is.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ ACCEPTED_OTHERS = 0.15
 # waiting are nobody's; interrupts are mostly the benchmark's own; guest is part of user.
 _BUSY_COLUMNS = (0, 1, 2, 7)
 
+_PROC = Path("/proc")
+_KTHREADD = 2  # the parent of all threads of the kernel
+
 _PACKAGES = (
     "popdist",
     "torch",
@@ -54,7 +58,7 @@ class Clock:
     Attributes:
         wall: By the clock.
         busy: Processor time of everybody on the cores we may use; None where it is not known.
-        own: Processor time of this process and its ended children.
+        own: Processor time of this process, its ended children, and the kernel's threads.
     """
 
     wall: float
@@ -70,9 +74,9 @@ class Clock:
         """
         kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         usages = [resource.getrusage(kind) for kind in kinds]
-        own = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+        own = sum(usage.ru_utime + usage.ru_stime for usage in usages) + kernel_seconds(_PROC)
         try:
-            text = Path("/proc/stat").read_text(encoding="ascii")
+            text = (_PROC / "stat").read_text(encoding="ascii")
         except OSError:
             return cls(time.monotonic(), None, own)
         return cls(time.monotonic(), busy_seconds(text, os.sched_getaffinity(0)), own)
@@ -93,6 +97,24 @@ def busy_seconds(stat: str, cores: set[int]) -> float:
         name, *columns = line.split()
         if name[3:].isdigit() and name.startswith("cpu") and int(name[3:]) in cores:
             ticks += sum(int(columns[column]) for column in _BUSY_COLUMNS)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def kernel_seconds(processes: Path) -> float:
+    """Adds up the processor time of the kernel's threads.
+
+    Args:
+        processes: ``/proc``. Containers show none of these threads.
+
+    Returns:
+        Seconds. A thread that has ended is not counted, so the sum can become smaller.
+    """
+    ticks = 0
+    for path in processes.glob("[0-9]*/stat"):
+        with suppress(OSError):  # ended meanwhile
+            columns = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            if int(columns[1]) == _KTHREADD:
+                ticks += int(columns[11]) + int(columns[12])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

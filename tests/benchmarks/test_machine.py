@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import machine
-from benchmarks.machine import ACCEPTED_OTHERS, Clock, busy_reason, busy_seconds, others_between
+from benchmarks.machine import (
+    ACCEPTED_OTHERS,
+    Clock,
+    busy_reason,
+    busy_seconds,
+    kernel_seconds,
+    others_between,
+)
 
 STAT = """\
 cpu  1000 200 300 4000 500 60 70 80 90 0
@@ -55,6 +62,15 @@ def test_verdicts_are_refused_where_others_worked_whatever_the_load_average(othe
 def test_the_load_average_decides_where_nothing_better_is_known():
     assert busy_reason(None, 0.1, 2) is None
     assert "load average 1.00" in busy_reason(None, 1.0, 2)
+
+
+def test_the_time_of_the_kernels_threads_is_added_up_and_nobody_elses(tmp_path):
+    for number, (name, parent) in enumerate([("(kworker/0:1)", 2), ("(a) b (c)", 2), ("(sh)", 1)]):
+        (tmp_path / str(number)).mkdir()
+        columns = f"S {parent} 0 0 0 -1 0 0 0 0 0 30 12 7 7 20 0"
+        (tmp_path / str(number) / "stat").write_text(f"{number} {name} {columns}")
+    (tmp_path / "sys").mkdir()
+    assert kernel_seconds(tmp_path) == pytest.approx(2 * 42 / os.sysconf("SC_CLK_TCK"))
 
 
 def test_our_own_children_are_not_others():
