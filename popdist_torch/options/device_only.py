@@ -1,4 +1,4 @@
-"""Options that only an IPU obeys: stored without effect, so that programs run unchanged.
+"""Options that only an IPU uses: stored without effect, so that programs run unchanged.
 
 They are top-level options and the groups ``Jit``, ``TensorLocations``, ``_Popart`` and
 ``Precision``.
@@ -61,7 +61,7 @@ def _strategy(name: str, strategy: Any) -> ExecutionStrategy:
 
 
 class DeviceOnlyOptions(OptionsDict):
-    """Options without an effect on a host; each says so once at debug level."""
+    """Options without an effect on a host; each logs that once at debug level."""
 
     path = ""
 
@@ -73,7 +73,7 @@ class DeviceOnlyOptions(OptionsDict):
         clears=True,
     )
     setExecutionStrategy = Setting(
-        "How blocks of the model are laid out over IPUs and time.",
+        "How blocks of the model are distributed over IPUs and time.",
         "strategy",
         "execution_strategy",
         _strategy,
@@ -113,7 +113,7 @@ class DeviceOnlyOptions(OptionsDict):
         default=True,
     )
     relaxOptimizerAttributesChecks = Setting(
-        "Whether differences between an optimizer's groups go unreported.",
+        "Whether differences between an optimizer's groups are not reported.",
         "relax",
         "relax_optimizer_checks",
         flag,
@@ -123,14 +123,14 @@ class DeviceOnlyOptions(OptionsDict):
         "Whether the cycles of each call are counted.", "log_cycle_count", "log_cycle_count", flag
     )
     enableProfiling = Setting(
-        "The folder for profiles; None for the present one.",
+        "The folder for profiles; None for the current folder.",
         "profile_dir",
         "profile_dir",
         lambda name, folder: "." if folder is None else text(name, folder),
         default=None,
     )
     sourceLocationExcludes = Setting(
-        "Files that no operation is said to come from.",
+        "Files that are never named as the source of an operation.",
         "excludes",
         "source_location_excludes",
         names,
@@ -138,7 +138,7 @@ class DeviceOnlyOptions(OptionsDict):
 
     @without_effect
     def appendToLocationExcludes(self, *excludes: str) -> Self:
-        """More files that no operation is said to come from.
+        """More files that are never named as the source of an operation.
 
         Args:
             *excludes: Their names, or parts of them.
@@ -222,7 +222,7 @@ class JitOptions(OptionsDict):
 
     @property
     def compile_settings(self) -> dict[str, Any] | None:
-        """The settings of ``torchCompile``; None where the model is not to be compiled."""
+        """The settings of ``torchCompile``; None if the model is not compiled."""
         return self.values().get("torch_compile")
 
 
@@ -233,12 +233,12 @@ _IO_TILES = range(32, 193, 2)
 
 
 class TensorLocationSettings(OptionsDict):
-    """Where one kind of tensor lives."""
+    """Where one kind of tensor is stored."""
 
     path = "TensorLocationSettings."
 
     minElementsForOffChip = Setting(
-        "Smallest tensor that may leave the chip, in elements.",
+        "Smallest tensor that may be stored off the chip, in elements.",
         "min_elements",
         "minElementsForOffChip",
         at_least(0),
@@ -250,7 +250,7 @@ class TensorLocationSettings(OptionsDict):
         at_least(0),
     )
     useOnChipStorage = Setting(
-        "Whether tensors stay on the chip; None leaves it to the device.",
+        "Whether tensors stay on the chip; with None, the device decides.",
         "use",
         "onChip",
         flag,
@@ -265,14 +265,14 @@ class TensorLocationSettings(OptionsDict):
         default=True,
     )
     useIOTilesToLoad = Setting(
-        "Whether tiles set aside for transfer load the tensors.",
+        "Whether tiles reserved for transfer load the tensors.",
         "use",
         "useIOTilesToLoad",
         flag,
         default=True,
     )
     useIOTilesToStore = Setting(
-        "Whether tiles set aside for transfer store the tensors.",
+        "Whether tiles reserved for transfer store the tensors.",
         "use",
         "useIOTilesToStore",
         flag,
@@ -293,22 +293,24 @@ def _io_tiles(name: str, tiles: Any) -> int:
 
 
 class TensorLocationsOptions(OptionsDict):
-    """Where each kind of tensor lives."""
+    """Where each kind of tensor is stored."""
 
     path = "TensorLocations."
 
     setActivationLocation = Setting(
-        "Where activations live.", "location", "location_activation", _settings
+        "Where activations are stored.", "location", "location_activation", _settings
     )
-    setWeightLocation = Setting("Where weights live.", "location", "location_weight", _settings)
+    setWeightLocation = Setting(
+        "Where weights are stored.", "location", "location_weight", _settings
+    )
     setOptimizerLocation = Setting(
-        "Where optimizer state lives.", "location", "location_optimizer", _settings
+        "Where optimizer state is stored.", "location", "location_optimizer", _settings
     )
     setAccumulatorLocation = Setting(
-        "Where gradient accumulators live.", "location", "location_accumulator", _settings
+        "Where gradient accumulators are stored.", "location", "location_accumulator", _settings
     )
     numIOTiles = Setting(
-        "How many tiles are set aside for transfer.", "num_tiles", "numIOTiles", _io_tiles
+        "How many tiles are reserved for transfer.", "num_tiles", "numIOTiles", _io_tiles
     )
 
 

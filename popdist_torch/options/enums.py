@@ -26,7 +26,7 @@ __all__ = [
 
 
 class OutputMode(IntEnum):
-    """Which outputs of a call come back; see `popdist_torch.executor.outputs`."""
+    """Which micro-batches' outputs a call returns; see `popdist_torch.executor.outputs`."""
 
     Final = 0
     EveryN = 1
@@ -40,7 +40,7 @@ AnchorMode = OutputMode
 
 
 class ReductionType(IntEnum):
-    """How gradients combine over accumulation and replicas."""
+    """How gradients are combined over accumulation steps and replicas."""
 
     Sum = 0
     Mean = 1
@@ -48,7 +48,7 @@ class ReductionType(IntEnum):
 
 
 class MeanReductionStrategy(IntEnum):
-    """When a mean over accumulation steps and replicas is divided; equal up to rounding."""
+    """When a sum over accumulation steps and replicas is divided; equal up to rounding."""
 
     Running = 0
     Post = 1
@@ -56,14 +56,14 @@ class MeanReductionStrategy(IntEnum):
 
 
 class HalfFloatCastingBehavior(IntEnum):
-    """How half and single precision combined up to SDK 2.6; on a host torch's own rules hold."""
+    """How half and single precision combined up to SDK 2.6; on a host, torch's own rules apply."""
 
     FloatDowncastToHalf = 0
     HalfUpcastToFloat = 1
 
 
 class ConnectionType(IntEnum):
-    """When devices are attached to; `Never` is an offline job."""
+    """When the program attaches to devices; `Never` is an offline job."""
 
     Always = 0
     OnDemand = 1
@@ -71,7 +71,7 @@ class ConnectionType(IntEnum):
 
 
 class SyncPattern(IntEnum):
-    """How devices synchronise; nothing on a host depends on it."""
+    """How devices synchronise; no effect on a host."""
 
     Full = 0
     SinglePipeline = 1
@@ -87,7 +87,7 @@ class DataLoaderMode(IntEnum):
 
 
 class SharingStrategy(IntEnum):
-    """How the process of an accessor starts, and how batches travel from it."""
+    """How the process of an accessor is started, and how it sends batches."""
 
     SharedMemory = 0
     FileSystem = 1
@@ -106,14 +106,14 @@ class DataPartition(Enum):
 
 
 class AutoStage(IntEnum):
-    """How blocks become stages; nothing on a host depends on it."""
+    """How blocks become stages; no effect on a host."""
 
     SameAsIpu = 0
     AutoIncrement = 1
 
 
 class Liveness(IntEnum):
-    """How long tensors stay on an IPU; nothing on a host depends on it."""
+    """How long tensors stay on an IPU; no effect on a host."""
 
     AlwaysLive = 0
     OffChipAfterFwd = 1
@@ -122,7 +122,7 @@ class Liveness(IntEnum):
 
 
 class CommGroupType(IntEnum):
-    """Which replicas make a group."""
+    """Which replicas form a group."""
 
     All = 0
     Consecutive = 1
@@ -131,14 +131,14 @@ class CommGroupType(IntEnum):
 
 
 class VariableRetrievalMode(IntEnum):
-    """Which replicas' values of a variable come back to the host."""
+    """Which replicas' values of a variable are returned to the host."""
 
     OnePerGroup = 0
     AllReplicas = 2
 
 
 class MultiConvPlanType(IntEnum):
-    """How several convolutions share an IPU; nothing on a host depends on it."""
+    """How several convolutions share an IPU; no effect on a host."""
 
     Parallel = 0
     Serial = 1

@@ -47,14 +47,15 @@ class HostOptions(OptionsDict):
         "device_iterations",
         "device_iterations",
         at_least(1),
-        effect="D of the batch algebra: updates per call in training, model runs in inference",
+        effect="D of the batch formulas: updates per call in training, runs "
+        "of the model in inference",
     )
     replicationFactor = Setting(
         "How many replicas of the model this process runs.",
         "replication_factor",
         "replication_factor",
         at_least(1),
-        effect="R of the batch algebra; poprun decides it under `popdist.poptorch.Options`",
+        effect="R of the batch formulas; poprun decides it under `popdist.poptorch.Options`",
     )
     broadcastBuffers = Setting(
         "Whether buffers that the model changes must be the same in all replicas.",
@@ -62,24 +63,24 @@ class HostOptions(OptionsDict):
         "broadcast_buffers",
         flag,
         default=True,
-        effect="False lets every replica keep its own; running statistics are each one's own",
+        effect="with False, every replica has its own buffers; running statistics are never shared",
     )
     connectionType = Setting(
-        "When devices are attached to.",
+        "When the program attaches to devices.",
         "connection_type",
         "connection_type",
         one_of(ConnectionType),
         effect="`Never` makes running a model an error",
     )
     useIpuModel = Setting(
-        "Whether models run on the CPU even where the machine has a GPU.",
+        "Whether models run on the CPU even if the machine has a GPU.",
         "use_model",
         "use_model",
         flag,
-        effect="keeps models on the CPU",
+        effect="models run on the CPU",
     )
     useIpuId = Setting(
-        "Which device of this host models run on.",
+        "The device of this host on which models run.",
         "ipu_id",
         "ipu_id",
         at_least(0),
@@ -90,12 +91,12 @@ class HostOptions(OptionsDict):
         "buffers",
         "updatable_named_buffers",
         names,
-        effect="those that `copyNamedBuffersToDevice` copies",
+        effect="`copyNamedBuffersToDevice` copies these buffers",
     )
 
-    @with_effect("which outputs of a call come back")
+    @with_effect("a call returns these outputs")
     def outputMode(self, output_mode: OutputMode, output_return_period: int | None = None) -> Self:
-        """Which outputs of a call come back.
+        """Which micro-batches' outputs a call returns.
 
         Args:
             output_mode: ``Final``, ``EveryN``, ``All``, ``Sum`` or ``Default`` (``Final`` for
@@ -117,7 +118,7 @@ class HostOptions(OptionsDict):
         self.set(output_mode=mode)
         return self
 
-    @with_effect("as `outputMode`; its name up to SDK 2.4")
+    @with_effect("the same as `outputMode`")
     def anchorMode(self, anchor_mode: OutputMode, anchor_return_period: int | None = None) -> Self:
         """The name of `outputMode` up to SDK 2.4.
 
@@ -140,16 +141,16 @@ class HostOptions(OptionsDict):
 
     defaultAnchorMode = defaultOutputMode
 
-    @with_effect("replicas of a group read the same rows, so a call takes R / group size as many")
+    @with_effect("replicas of a group read the same rows; a call takes the rows of R / group size")
     def inputReplicaGrouping(
         self, input_group_size: int, input_group_type: CommGroupType = CommGroupType.Consecutive
     ) -> Self:
         """How many replicas read the same input.
 
         Args:
-            input_group_size: Replicas of a group; divides the replication factor.
-            input_group_type: ``Consecutive`` puts neighbours into a group, ``Orthogonal`` every
-                n-th replica, where n is the number of groups.
+            input_group_size: Number of replicas in a group. It must divide the replication factor.
+            input_group_type: A group of ``Consecutive`` has consecutive replicas. A group of
+                ``Orthogonal`` has every n-th replica, where n is the number of groups.
 
         Returns:
             These options.
@@ -169,11 +170,11 @@ class HostOptions(OptionsDict):
         self.set(input_group_size=size, input_cgt=kind)
         return self
 
-    @with_effect("seeds torch, shuffling, and every replica's random stream")
+    @with_effect("seeds torch, the shuffling, and the random stream of every replica")
     def randomSeed(self, random_seed: int) -> Self:
-        """Seeds the host's generator, shuffling, and every replica's own random stream.
+        """Seeds the host's generator, the shuffling, and the random stream of every replica.
 
-        Called before the model is built, it also gives all instances the same first weights.
+        If it is called before the model is built, all instances start with the same weights.
 
         Args:
             random_seed: The seed.
@@ -189,7 +190,7 @@ class HostOptions(OptionsDict):
         torch.manual_seed(value)
         return self
 
-    @with_effect("as `connectionType(ConnectionType.Never)`")
+    @with_effect("the same as `connectionType(ConnectionType.Never)`")
     def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
         """Makes the job one that never runs a model.
 
@@ -202,12 +203,13 @@ class HostOptions(OptionsDict):
         self.createOrSet(ipu_version=whole_number("useOfflineIpuTarget", ipu_version, least=1))
         return self.connectionType(ConnectionType.Never)
 
-    @with_effect("models run on generated data in place of their inputs")
+    @with_effect("models run on generated data instead of their inputs")
     def enableSyntheticData(self, enabled: bool | int) -> Self:
-        """Runs models on generated data, to measure without loading any.
+        """Runs models on generated data, to measure speed without a data loader.
 
         Args:
-            enabled: Whether to; PopART's numbers of modes are accepted, 0 for off.
+            enabled: True, or False for real data. PopART's numbers of modes are accepted too; 0 is
+                off.
 
         Returns:
             These options.
@@ -215,7 +217,7 @@ class HostOptions(OptionsDict):
         self._Popart.set(SYNTHETIC_DATA, _RANDOM_NORMAL if enabled else 0)
         return self
 
-    @with_effect("what `getAnchoredTensor` reads: a weight, a buffer or a gradient")
+    @with_effect("`getAnchoredTensor` reads this weight, buffer or gradient")
     def anchorTensor(
         self,
         short_name: str,
@@ -223,13 +225,13 @@ class HostOptions(OptionsDict):
         output_mode: OutputMode | None = None,
         output_return_period: int = 1,
     ) -> None:
-        """Lets a tensor of the model be read under a name of its own.
+        """Gives a tensor of the model a short name, under which it can be read.
 
         Args:
-            short_name: The program's name.
+            short_name: The new name.
             long_name: One of the model's ``getTensorNames()``.
-            output_mode: Which device iterations of a training call have a say: the last one by
-                default.
+            output_mode: Which device iterations of a training call are returned. The default is
+                the last one.
             output_return_period: N of ``EveryN``, in device iterations.
 
         Raises:
@@ -260,7 +262,7 @@ def _reduction(name: str, value: Any) -> ReductionType:
 
 
 class TrainingOptions(OptionsDict):
-    """Options that only training reads."""
+    """Options that only training models read."""
 
     path = "Training."
 
@@ -269,29 +271,29 @@ class TrainingOptions(OptionsDict):
         "gradient_accumulation",
         "gradient_accumulation",
         at_least(1),
-        effect="A of the batch algebra",
+        effect="A of the batch formulas",
     )
     accumulationAndReplicationReductionType = Setting(
-        "How gradients combine over accumulation steps and all replicas of the job.",
+        "How gradients are combined over accumulation steps and all replicas of the job.",
         "reduction_type",
         "accumulation_and_replication_reduction_type",
         _reduction,
-        effect="`Mean` divides the sum by accumulation x global replicas, `Sum` does not",
+        effect="`Mean` divides the sum by accumulation steps x replicas of the job, `Sum` does not",
     )
     setMeanAccumulationAndReplicationReductionStrategy = Setting(
-        "When the mean is divided.",
+        "When the sum is divided to a mean.",
         "mean_reduction_strategy",
         "meanAccumulationAndReplicationReductionStrategy",
         one_of(MeanReductionStrategy),
         effect="`Running` divides losses before the backward pass, the others divide the sum",
     )
     setAutomaticLossScaling = Setting(
-        "Whether the loss scaling follows the size of half-precision gradients.",
+        "Whether the loss scaling adapts to half-precision gradients.",
         "enabled",
         "auto_loss_scaling",
         flag,
-        effect="multiplies the loss scaling by a power of two that follows half-precision "
-        "gradients; nothing where there are none",
+        effect="multiplies the loss scaling by a power of two that adapts to half-precision "
+        "gradients; no effect without such gradients",
     )
     setConvolutionDithering = Setting(
         "Whether convolutions are spread over tiles differently per weight.",
