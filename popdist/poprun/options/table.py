@@ -58,18 +58,18 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "version-format",
         one_of("text", "full-text", "full-json"),
-        "How --version shows it; the full forms have what it depends on",
+        "The form of --version; the full forms include versions of libraries",
         _GENERAL,
         default="text",
         typed_only=True,
         since="3.0",
     ),
-    Option("verbose", FLAG, "Say what is done; -vv says everything", _GENERAL, 0, aliases=("-v",)),
+    Option("verbose", FLAG, "Print progress; -vv prints all details", _GENERAL, 0, aliases=("-v",)),
     Option("vv", FLAG, "Very verbose output, the same as -vv", _GENERAL, 0, aliases=("-vv",)),
     Option(
         "dry-run",
         BOOLEAN,
-        "Show the topology, where each value comes from and the command, and start nothing",
+        "Show the topology, the source of each value and the command, and start nothing",
         _GENERAL,
         default=False,
         since="popdist",
@@ -77,7 +77,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "allow-run-as-root",
         BOOLEAN,
-        "Whether root may run a job; instances then run as root too",
+        "Whether root may run a job; its instances run as root too",
         _GENERAL,
         default=True,
         since="3.0",
@@ -93,7 +93,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "config",
         FILE,
-        "Read options from a TOML file; the environment and the command line win over it",
+        "Read options from a TOML file; the environment and the command line have precedence",
         _CONFIGURATION,
         aliases=("--import-config",),
         since="3.0",
@@ -126,14 +126,14 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "emit-image",
         TEXT,
-        "The container image that --emit names",
+        "The container image of the job that --emit prints",
         _CONFIGURATION,
         since="popdist",
     ),
     Option(
         "emit-name",
         NAME,
-        "The name of the job that --emit writes",
+        "The name of the job that --emit prints",
         _CONFIGURATION,
         shown_default="popdist-<program>",
         since="popdist",
@@ -197,7 +197,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "host-subnet",
         TEXT,
-        "The network by which hosts reach each other, as 10.1.0.0/16; several with commas",
+        "The network between the hosts, such as 10.1.0.0/16; several are separated by commas",
         _HOSTS,
         shown_default="mpirun's choice",
         since="3.0",
@@ -205,7 +205,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "preflight",
         BOOLEAN,
-        "Whether other hosts are looked at over ssh before the job starts",
+        "Whether poprun checks other hosts over ssh before the job starts",
         _HOSTS,
         default=True,
         since="popdist",
@@ -240,14 +240,14 @@ OPTIONS: tuple[Option, ...] = (
         BOOLEAN,
         "Bind instances to NUMA nodes in a round-robin fashion",
         _PLACEMENT,
-        shown_default="yes where a host has several instances",
+        shown_default="yes if a host has several instances",
     ),
     Option(
         "process-placement",
         one_of("spreadnuma", "disabled"),
-        "How a host's NUMA nodes are divided among its instances; the newer form of --numa-aware",
+        "How a host's NUMA nodes are divided among its instances; a newer form of --numa-aware",
         _PLACEMENT,
-        shown_default="spreadnuma where a host has several instances",
+        shown_default="spreadnuma if a host has several instances",
         since="3.0",
     ),
     Option(
@@ -255,7 +255,7 @@ OPTIONS: tuple[Option, ...] = (
         FILE,
         "The mpirun to use",
         _MPI,
-        shown_default="the one beside this Python, else the first on PATH",
+        shown_default="that of this Python environment, else the first on PATH",
         since="popdist",
     ),
     Option(
@@ -303,7 +303,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "vipu-server-host",
         TEXT,
-        "The host of the V-IPU server; this machine's own devices stand in for another's",
+        "The host of the V-IPU server; for another host, devices of this machine are used instead",
         _PARTITIONS,
         default="localhost",
     ),
@@ -328,7 +328,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "vipu-partition-attempts",
         COUNT,
-        "How often a partition that is not ready is tried",
+        "How often poprun tries a partition that is not ready",
         _PARTITIONS,
         default=1,
         since="3.0",
@@ -338,7 +338,7 @@ OPTIONS: tuple[Option, ...] = (
         NAME,
         "The devices of a new partition: gpus, cores (one per core) or cores-<n>",
         _PARTITIONS,
-        shown_default="the GPUs, or the cores where there are none",
+        shown_default="the GPUs, or the cores if there is no GPU",
         excludes="vipu-cluster",
         since="3.0",
     ),
@@ -361,7 +361,7 @@ OPTIONS: tuple[Option, ...] = (
         BOOLEAN,
         "Reset the partition before the job",
         _PARTITIONS,
-        shown_default="no, as partitions of this machine are reconfigurable",
+        shown_default="no, because partitions of this machine are reconfigurable",
     ),
     Option(
         "remove-partition",
@@ -373,7 +373,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "ipu-link-routing-type",
         NAME,
-        "The routing of links within a partition, which an existing one is checked against",
+        "The routing of links within a partition; an existing partition must have it",
         _PARTITIONS,
         ipu_only=True,
         since="2.1",
@@ -381,7 +381,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "gw-link-routing-type",
         NAME,
-        "The routing of links between gateways, which an existing partition is checked against",
+        "The routing of links between gateways; an existing partition must have it",
         _PARTITIONS,
         ipu_only=True,
         since="2.1",
@@ -389,7 +389,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "sync-type",
         NAME,
-        "The kind of synchronisation, which an existing partition is checked against",
+        "The kind of synchronisation; an existing partition must have it",
         _PARTITIONS,
         ipu_only=True,
         since="2.1",
@@ -405,7 +405,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "stall-warning",
         SECONDS,
-        "Say who waits for whom when a collective has made no progress for this time; 0 for never",
+        "Warn when a collective has made no progress for this time, and show which instances wait "
+        "for which; 0 for never",
         _SUPERVISION,
         default=60.0,
         shown_default="60",
@@ -422,7 +423,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max-restarts",
         INDEX,
-        "How often a failed job is started again, from the program's own checkpoint",
+        "How often a failed job is started again; the program resumes from its own checkpoint",
         _SUPERVISION,
         default=0,
         since="popdist",
@@ -430,8 +431,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "min-instances",
         INSTANCES,
-        "With --max-restarts, continue without lost hosts while this many instances are left, with "
-        "all replicas dealt out to them",
+        "With --max-restarts, continue without lost hosts while this many instances are left; all "
+        "replicas are divided among these",
         _SUPERVISION,
         shown_default="all",
         since="popdist",
@@ -439,7 +440,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "grace-period",
         SECONDS,
-        "The time between asking a program to end and killing it",
+        "The time between SIGTERM and SIGKILL when poprun ends a program",
         _SUPERVISION,
         default=5.0,
         shown_default="5",
@@ -448,7 +449,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "forward-signals",
         TEXT,
-        "Signals that poprun passes on to every instance, separated by commas",
+        "Signals that poprun forwards to every instance, separated by commas",
         _SUPERVISION,
         default="USR1,USR2",
         since="popdist",
@@ -456,7 +457,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "host-timeout",
         SECONDS,
-        "End a job over several hosts when one of them has been silent for this time",
+        "End a job over several hosts when one of them has not answered for this time",
         _SUPERVISION,
         default=30.0,
         shown_default="30",
@@ -465,7 +466,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "allow-daemons",
         BOOLEAN,
-        "Let processes that a program has detached outlive the job, instead of killing them",
+        "Whether detached processes of a program may outlive the job; otherwise they are killed",
         _SUPERVISION,
         default=False,
         since="popdist",
@@ -474,7 +475,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "only-output-from-instance",
         INDEX,
-        "Suppress the output of all other instances; a failing one is still shown",
+        "Suppress the output of all other instances; errors of a failing instance are still shown",
         _OUTPUT,
     ),
     Option(
@@ -488,18 +489,18 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "output-filename",
         DIRECTORY,
-        "A directory that also receives each instance's output, as 1/rank.<index>/{stdout,stderr}",
+        "A directory for copies of each instance's output, as 1/rank.<index>/{stdout,stderr}",
         _OUTPUT,
         since="popdist",
     ),
     Option(
         "log-dir",
         DIRECTORY,
-        "A directory in which every run keeps a folder of its own with all logs",
+        "A directory in which every run makes a new folder with all logs",
         _OUTPUT,
         since="popdist",
     ),
-    Option("json", FILE, "Write how the job went to this file, as JSON", _OUTPUT, since="popdist"),
+    Option("json", FILE, "Write the job's result to this file, as JSON", _OUTPUT, since="popdist"),
     Option(
         "timeline",
         FILE,
