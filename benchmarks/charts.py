@@ -45,14 +45,14 @@ _LIMITS = frozenset(
 )
 """Peers that do less: they are what a value can come near to."""
 
-_OF_LIMITS = ("alone", "without", "exchange nothing", "products")
+_OF_LIMITS = ("alone", "without an", "without the", "exchange nothing", "products")
 """Words in the names of other peers that do less."""
 
 _SHORT = {"horovod.torch.DistributedOptimizer": "Horovod", "Horovod optimizer": "Horovod"}
 _BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.9, "pad": 0.8}
 _LEGEND = (
-    "Minimum of each. Green: popdist, and no rival is better. Orange: a rival is better.\n"
-    "Blue: there is no rival. Light grey: a limit, which does less work. Red line: the aim."
+    "Minimum of each. Green: popdist is best. Orange: a peer is better.\n"
+    "Blue: no peer does this work. Light grey: a limit, which does less work. Red line: the aim."
 )
 _HEADLINES = (
     ("launcher", "poprun 2 x true", "Start two processes"),
@@ -88,7 +88,7 @@ _CURVES = 7.0
 """Height of the panel of growth, in bars."""
 
 _MOST_ROWS = 60
-_WIDE = 30
+_WIDE = 60
 """From this ratio of the largest to the smallest value on, an axis is logarithmic."""
 
 
@@ -279,8 +279,9 @@ def _overview(headlines: list[tuple[str, Group]], document: Document) -> Any:
         title = "Growth from 1 to 8 instances on one host: measured (dots) and modelled (lines)"
         axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
         growth.draw_measured(axes, document)
-    machine = document["machine"]["description"]
-    figure.suptitle(fill(f"popdist beside its peers, on {machine}", 120), fontsize=10)
+    cpu, cores = document["machine"]["cpu"], document["machine"]["cores"]
+    title = f"popdist and its peers, measured in one run on {cores} cores ({cpu})"
+    figure.suptitle(fill(title, _TITLE), fontsize=12, fontweight="bold")
     figure.supxlabel(_LEGEND, fontsize=9)
     return figure
 
@@ -292,6 +293,14 @@ def _shown(value: float, unit: str) -> str:
     if unit == "ms" and value >= _THOUSAND:
         value, unit = value / _THOUSAND, "s"
     return f"{value:.0f} {unit}" if value >= _THOUSAND else f"{value:.3g} {unit}"
+
+
+def _together(bounds: list[float], unit: str) -> str:
+    """Several values with the unit once, where it is the same for all."""
+    shown = [_shown(bound, unit).rpartition(" ") for bound in bounds]
+    last = shown[-1][2]
+    parts = [value if its == last else f"{value} {its}" for value, _, its in shown[:-1]]
+    return ", ".join([*parts, f"{shown[-1][0]} {last}"])
 
 
 def _panel(
@@ -321,7 +330,7 @@ def _panel(
         for bound in bounds:
             axes.plot([bound, bound], [top, place - 0.55], color=_AIM, linewidth=1.6, zorder=2.5)
         if bounds:
-            asked = "aim: " + " and ".join(_shown(bound, unit) for bound in bounds)
+            asked = ("aims: " if len(bounds) > 1 else "aim: ") + _together(bounds, unit)
             axes.text(
                 1, top + (0.45 if is_titled else -0.55), asked, fontsize=7.5, ha="right",
                 va="center", color=_AIM, transform=axes.get_yaxis_transform(),
@@ -336,8 +345,9 @@ def _panel(
     axes.set_yticks([])
     more = "more is better" if panel[0].wants_more else "less is better"
     if not is_titled:
-        axes.set_xlabel(f"{unit}; {more}", fontsize=8)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        scale, shown = (_THOUSAND, "ms") if unit == "us" and max(values) > _THOUSAND else (1, unit)
+        axes.set_xlabel(f"{shown}; {more}", fontsize=8)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value / scale:g}")
     axes.tick_params(labelsize=8)
     axes.grid(axis="x", alpha=0.25)
     axes.set_axisbelow(True)
@@ -369,7 +379,11 @@ def _sizes(rows: list[RowDocument]) -> Any:
         axes.set_title(f"{'16 tensors' if many else 'one tensor'}, {buffers} buffers", fontsize=9)
         axes.set_xlabel("bytes of each rank")
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel("microseconds (minimum)")
+    panels[0].set_ylabel("time (minimum)")
+    panels[0].yaxis.set_major_formatter(lambda value, _: _shown(value, "us"))
+    figure.suptitle(
+        "exchange: time to sum tensors over two ranks, by size", fontsize=11, fontweight="bold"
+    )
     panels[0].legend(fontsize=8)
     return figure
 

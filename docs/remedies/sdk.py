@@ -2,20 +2,21 @@
 
 REMEDIES = {
     "PD450": (
-        "The program uses something that only an IPU, or its compiler, can do.",
+        "The program uses a feature that only an IPU or its compiler has.",
         (
-            "The message says why, and what to use. [Compatibility](compatibility.md) lists all "
-            "such names; `popdist-sdk check train.py` finds them without running the program."
+            "The message has the reason and an alternative. [Compatibility](compatibility.md) "
+            "lists all such names; `popdist-sdk check train.py` finds them without running the "
+            "program."
         ),
     ),
     "PD451": (
-        "The name is neither in the SDK's references nor here.",
-        "See the nearest name in the message, and [compatibility](compatibility.md).",
+        "The SDK's documentation and popdist do not have this name.",
+        "See the most similar name in the message, and [compatibility](compatibility.md).",
     ),
     "PD452": (
         (
-            "The SDK's names cannot be made permanent here: this Python is the system's, or the "
-            "SDK itself is installed."
+            "The SDK's names cannot be enabled here: this Python is not in a virtual environment, "
+            "or the SDK itself is installed."
         ),
         "Use a virtual environment, or `python -m popdist.sdk train.py` for one program.",
     ),
@@ -24,6 +25,6 @@ REMEDIES = {
             "`popdist-sdk check` cannot read a file: it does not exist, or is not Python of this "
             "version."
         ),
-        "Programs of Python 2 have to be converted first.",
+        "Correct the path. Convert Python 2 programs to Python 3 first.",
     ),
 }

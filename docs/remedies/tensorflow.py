@@ -3,10 +3,10 @@
 REMEDIES = {
     "PD400": (
         "An attribute of `IPUConfig` is misspelt or got a value of a wrong type.",
-        "See the nearest name in the message.",
+        "See the most similar name in the message.",
     ),
     "PD401": (
-        "The configuration describes another place in the job than poprun gave.",
+        "The configuration differs from the instances and replicas of poprun.",
         "`popdist.tensorflow.set_ipu_config(config, ipus_per_replica=1)` sets it.",
     ),
     "PD402": (
@@ -17,30 +17,30 @@ REMEDIES = {
         ),
     ),
     "PD410": (
-        "A type cannot travel between instances, or XLA should compile a step that communicates.",
-        "`tf.cast` first; leave out `jit_compile=True`.",
+        "Horovod cannot exchange the dtype, or XLA should compile a step that communicates.",
+        "Use `tf.cast` before the exchange; remove `jit_compile=True`.",
     ),
     "PD411": (
         "A strategy was created before Horovod, or outside of a job that has several processes.",
         "Start with poprun, or call `popdist_tf.ipu.horovod.init()` first.",
     ),
     "PD412": (
-        "A strategy was asked for what it cannot do on a host.",
+        "A strategy does not support this operation on a host.",
         "Follow the hint.",
     ),
     "PD414": (
         (
             "A Keras model was created outside of the strategy's scope, or its weights are updated "
-            "outside of `strategy.run`, so nothing keeps it equal on the instances of the job."
+            "outside of `strategy.run`, so its weights would differ between instances."
         ),
         (
-            "Create and compile it inside of `with strategy.scope():`, and put a step of your own "
-            "into a function for `strategy.run(step, args=(batch,))`. Where each instance is to "
-            "train a model of its own, create it in the scope of an `IPUStrategy`."
+            "Create and compile it inside of `with strategy.scope():`. Put your own training step "
+            "into a function for `strategy.run(step, args=(batch,))`. If each instance shall train "
+            "a separate model, create it in the scope of an `IPUStrategy`."
         ),
     ),
     "PD415": (
-        "`IPUMultiWorkerStrategy` takes its workers from `TF_CONFIG`, which is not set.",
+        "`IPUMultiWorkerStrategy` reads its workers from `TF_CONFIG`, which is not set.",
         "Start with `poprun --tf-config yes`, or set `TF_CONFIG` for each worker.",
     ),
     "PD416": (
@@ -49,17 +49,16 @@ REMEDIES = {
             "different values: each keeps its own, and a read returns the instance's first one."
         ),
         (
-            "Create it with an `aggregation` (`tf.VariableAggregation.MEAN`, say), so that the "
-            "replicas' values become one; or with "
-            "`synchronization=tf.VariableSynchronization.ON_READ` where each replica is to keep "
-            "its own."
+            "Create it with an `aggregation`, such as `tf.VariableAggregation.MEAN`, to combine "
+            "the values of replicas. If each replica shall keep its own value, use "
+            "`synchronization=tf.VariableSynchronization.ON_READ`."
         ),
     ),
     "PD417": (
         (
-            "Several local replicas run in threads, which cannot meet inside of a loop, a branch "
-            "or a `tf.function` in the function given to `strategy.run`; an update of weights is "
-            "such a meeting."
+            "Several local replicas run in threads. Threads cannot be synchronised inside of a "
+            "loop, a branch or a `tf.function` in the function of `strategy.run`, and an update of "
+            "weights needs synchronisation."
         ),
         (
             "Call `strategy.run` inside of the loop, use `ipu.loops.repeat`, or start as many "
@@ -82,10 +81,10 @@ REMEDIES = {
             "`model_fn`, `input_fn` or `host_call` returned something of a wrong type, or counted "
             "the global step itself."
         ),
-        "Return what the message says; do not pass `global_step` to the optimizer.",
+        "Return the type in the message; do not pass `global_step` to the optimizer.",
     ),
     "PD423": (
-        "Some combinations of an estimator's settings do not exist.",
+        "This combination of an estimator's settings is not supported.",
         "Follow the hint.",
     ),
     "PD424": (
@@ -135,24 +134,24 @@ REMEDIES = {
     ),
     "PD435": (
         (
-            "An optimizer of `ipu.keras.optimizers` was given a number that is out of range, or "
-            "wraps something else than an optimizer of Keras."
+            "A number of an optimizer of `ipu.keras.optimizers` is out of range, or the optimizer "
+            "wraps an object that is not a Keras optimizer."
         ),
         ("Wrap optimizers of `tf.keras.optimizers`; `ipu.optimizers` wraps those of TensorFlow 1."),
     ),
     "PD436": (
         (
             "A Keras model was fitted under a strategy whose reductions are switched off "
-            "(`add_ipu_cross_replica_reductions=False`), with an optimizer that does not reduce. A "
-            "loop of your own under such a strategy, and `CrossReplicaOptimizer` without a "
-            "strategy, get a warning."
+            "(`add_ipu_cross_replica_reductions=False`), with an optimizer that does not reduce. "
+            "Your own loop under such a strategy, and `CrossReplicaOptimizer` without a strategy, "
+            "get a warning."
         ),
-        "Leave the argument away. It is for loops with an optimizer that reduces by itself.",
+        "Remove the argument. It is for loops with an optimizer that reduces gradients itself.",
     ),
     "PD440": (
         (
-            "`DistributedOptimizer` was given something else than a Keras optimizer of its own, or "
-            "is used under a strategy or a condition."
+            "The argument of `DistributedOptimizer` is not a Keras optimizer, or is wrapped "
+            "already, or the wrapper is used under a strategy or a condition."
         ),
         (
             "Wrap the optimizer once, outside of strategies, and apply gradients on every instance "

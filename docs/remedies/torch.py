@@ -3,16 +3,16 @@
 REMEDIES = {
     "PD300": (
         (
-            "An option does not exist, got a value it does not take, or was set after a loader or "
-            "a model had taken the options."
+            "An option does not exist, its value is not accepted, or it was set after a loader or "
+            "a model had used the options."
         ),
-        "Set options first, or work on `options.clone()`. [Options](torch-options.md).",
+        "Set options first, or change `options.clone()`. See [options](torch-options.md).",
     ),
     "PD301": (
         "The rows of a call are not micro-batch x accumulation x iterations x replicas.",
         (
-            "Use `popdist_torch.DataLoader`, or give as many rows as `loader.combinedBatchSize` "
-            "says ([batches](torch.md#batches))."
+            "Use `popdist_torch.DataLoader`, or give `loader.combinedBatchSize` rows "
+            "([batches](torch.md#batches))."
         ),
     ),
     "PD302": (
@@ -31,15 +31,15 @@ REMEDIES = {
     ),
     "PD305": (
         (
-            "A wrapped model was asked for something before it was compiled, after it was "
-            "detached, or for the other kind of model: `inferenceModel` has no optimizer."
+            "A method of a wrapped model was called before the model was compiled, after it was "
+            "detached, or on the other kind of model: `inferenceModel` has no optimizer."
         ),
         "Follow the hint.",
     ),
     "PD306": (
         "The optimizer is LBFGS, updates tensors of another model, or changed a constant.",
         (
-            "Build it from the parameters of the model that is wrapped "
+            "Create the optimizer with the parameters of the wrapped model "
             "([optimizers](torch-optimizers.md))."
         ),
     ),
@@ -49,30 +49,30 @@ REMEDIES = {
             "number of replicas."
         ),
         (
-            "An earlier file is never harmed. Resume with as many replicas as before "
+            "An earlier file is never changed. Resume with the same number of replicas "
             "([checkpoints](torch.md#checkpoints))."
         ),
     ),
     "PD308": (
         (
-            "A plain loop would have trained something wrong: not initialised, a sparse gradient, "
-            "Adasum."
+            "A plain loop would train wrongly: Horovod is not initialised, or the loop uses "
+            "a sparse gradient, tensors on another device, or Adasum."
         ),
         "Follow the hint; [plain loops](torch.md#plain-loops).",
     ),
     "PD309": (
-        "A loss became infinite or no number, and `stop_at_bad_loss` looks for that.",
+        "A loss became infinite or NaN, and `stop_at_bad_loss` is set.",
         (
-            "Look at the data of the micro-batch that is named. A lower learning rate or clipping "
-            "helps where losses grow first."
+            "Check the data of the micro-batch in the message. If losses grow before the error, "
+            "use a lower learning rate or clipping."
         ),
     ),
     "PD314": (
         (
-            "A hook of `Tensor.register_hook` clips, adds noise, or does something else that "
-            "depends on the size of one replica's gradient. Replicas' gradients are summed "
+            "A hook of `Tensor.register_hook` clips, adds noise, or is another function that is "
+            "not linear in the gradient of one replica. The gradients of replicas are summed "
             "afterwards, so the result differs from that of one process with all rows. Masks, "
-            "factors and projections are right, and are left alone."
+            "factors and projections are correct, and are accepted."
         ),
         (
             "Clip between `backward()` and `step()` in a plain loop, or in a hook of "
@@ -81,33 +81,33 @@ REMEDIES = {
     ),
     "PD315": (
         (
-            "A model has `torch.nn.SyncBatchNorm`. Its statistics would be synchronised by "
-            "torch.distributed, which is not initialised, and torch does not say so."
+            "A model has `torch.nn.SyncBatchNorm`. It synchronises its statistics with "
+            "torch.distributed, which is not initialised, and torch raises no error."
         ),
         (
-            "Leave out `convert_sync_batchnorm()`, or use GroupNorm or LayerNorm, which need no "
-            "other replica."
+            "Remove `convert_sync_batchnorm()`, or use GroupNorm or LayerNorm, which do not depend "
+            "on other replicas."
         ),
     ),
     "PD316": (
         (
             "A warning. `forward` returns a number computed from its loss, such as `loss + term` "
-            "or `3 * loss`. As in PopTorch, the loss function of torch.nn is what trains, without "
-            "the term or the factor."
+            "or `3 * loss`. As in PopTorch, the result of the loss function of torch.nn is "
+            "trained, without the term or the factor."
         ),
         (
-            "Return `popdist_torch.identity_loss(value, reduction='none')` where the value is the "
-            "loss, and `value.detach()` where it is a metric."
+            "Return `popdist_torch.identity_loss(value, reduction='none')` if the value is the "
+            "loss, and `value.detach()` if it is a metric."
         ),
     ),
     "PD320": (
         (
-            "A plain loop clipped, scaled or replaced gradients that were not yet those of all "
-            "processes: the step had fewer backward passes than `backward_passes_per_step`, ended "
-            "in `no_sync()`, used `checkpoint(use_reentrant=True)`, or some process had none."
+            "A plain loop clipped, scaled or replaced gradients before they were exchanged: the "
+            "step had fewer backward passes than `backward_passes_per_step`, ended in `no_sync()`, "
+            "used `checkpoint(use_reentrant=True)`, or a process had no gradient."
         ),
         (
-            "Call `optimizer.synchronize()` on every process before gradients are changed "
+            "Call `optimizer.synchronize()` on every process before it changes gradients "
             "([plain loops](torch.md#plain-loops))."
         ),
     ),
@@ -133,56 +133,56 @@ REMEDIES = {
     ),
     "PD321": (
         (
-            "Options describe one process, but a launcher started several, and nothing in the "
-            "program chose that: `popdist.poptorch.Options()` without poprun, options from a file "
+            "Options describe one process, but a launcher started several, and the program did "
+            "not choose that: `popdist.poptorch.Options()` without poprun, options from a file "
             "of another run, or `setEnvVarNames` with variables that are not set."
         ),
         (
-            "Start the job with poprun, or use `popdist_torch.Options()`, which knows other "
-            "launchers too. `options.Distributed.disable()` says that each is to train alone."
+            "Start the job with poprun, or use `popdist_torch.Options()`, which supports other "
+            "launchers too. With `options.Distributed.disable()`, each process trains alone."
         ),
     ),
     "PD310": (
         "The model has parameters on the meta device, or lazy ones that have no shape yet.",
         (
-            "Give them values before the model is wrapped: `to_empty` and an initialisation, or "
-            "one call of a lazy module; build the optimizer afterwards."
+            "Initialise them before the model is wrapped: `to_empty` and an initialisation, or one "
+            "call of a lazy module. Create the optimizer afterwards."
         ),
     ),
     "PD311": (
         (
-            "A scheduler, a loaded state or a changed weight reached some instances only, so their "
-            "models would have parted."
+            "A scheduler, a loaded state or a changed weight is on some instances only, so their "
+            "models would become different."
         ),
         (
-            "Do on every instance what you do on one; broadcast what only one instance knows, such "
+            "Do the same on every instance. Broadcast values that only one instance computes, such "
             "as a validation loss."
         ),
     ),
     "PD312": (
         (
-            "A parameter has a hook of `register_post_accumulate_grad_hook`, which runs on one "
-            "replica's part of the gradient; in a plain loop, while that is being exchanged."
+            "A parameter has a hook of `register_post_accumulate_grad_hook`. The hook gets the "
+            "gradient of one replica; in a plain loop, it runs while the gradient is exchanged."
         ),
         (
-            "Change gradients in a step hook of the optimizer, which sees the sum over all "
-            "replicas; `register_hook` sees each micro-batch's gradient."
+            "Change gradients in a step hook of the optimizer, which gets the sum over all "
+            "replicas. A hook of `register_hook` gets the gradient of each micro-batch."
         ),
     ),
     "PD324": (
         (
-            "The number of instances changed between save and load, and the checkpoint holds "
-            "something that belongs to one instance: a loader whose data the program divides, or "
-            "an object whose state differed."
+            "The number of instances has changed since the checkpoint was saved, and it has state "
+            "of a single instance: a loader whose data the program divides, or an object whose "
+            "state differed between instances."
         ),
         (
-            "Let `poptorch.DataLoader` divide the data with `drop_last=True`, and shuffle with "
-            "`partition=DataPartition.Interleaved` where one instance saved; or resume in the "
-            "old layout ([checkpoints](torch.md#checkpoints))."
+            "Let `poptorch.DataLoader` divide the data with `drop_last=True`. If one instance "
+            "saved, also shuffle with `partition=DataPartition.Interleaved`. Or resume in the old "
+            "layout ([checkpoints](torch.md#checkpoints))."
         ),
     ),
     "PD325": (
-        "`Checkpoint(sharded=True)` was given a folder that each host has for itself.",
+        "The folder of `Checkpoint(sharded=True)` is not the same folder on all hosts.",
         "Give a folder that all hosts have mounted, or leave `sharded=True` out.",
     ),
     "PD326": (
@@ -191,53 +191,52 @@ REMEDIES = {
             "same order, so an update counts the same samples once for each instance."
         ),
         (
-            "Read with `poptorch.DataLoader(options, ...)`, or give the loader a sampler that "
-            "divides: `popdist_torch.horovod.DistributedSampler(data)`. Equal rows that are meant "
-            "bring no warning where no torch loader is being read, or where its samples are equal."
+            "Use `poptorch.DataLoader(options, ...)`, or give the loader a sampler that divides "
+            "the data: `popdist_torch.horovod.DistributedSampler(data)`. There is no warning for "
+            "rows without a torch loader, or if all samples of the loader are equal."
         ),
     ),
     "PD327": (
         (
-            "A warning. A plain loop updates weights with an optimizer that is not distributed: "
-            "what it trains differs between processes. Often a program has two optimizers, and "
+            "A warning. A plain loop updates weights with an optimizer that is not distributed, "
+            "so these weights differ between processes. Often a program has two optimizers, and "
             "only one of them was wrapped."
         ),
         (
-            "Wrap it in `popdist_torch.horovod.DistributedOptimizer`. The warning may be ignored "
-            "where each process trains something that it alone uses, or where the program "
-            "averages the gradients itself."
+            "Wrap it in `popdist_torch.horovod.DistributedOptimizer`. Ignore the warning if the "
+            "weights are for this process only, or if the program averages the gradients itself."
         ),
     ),
     "PD313": (
         (
             "A model compiled with `torch.compile` returns outputs without its loss, or other "
-            "outputs than before. An executor cannot look into compiled code for the loss."
+            "outputs than before. popdist cannot find a loss inside compiled code."
         ),
         "Return the loss from `forward` in every step, such as `return output, loss`.",
     ),
     "PD390": (
         ("The argument is not a module or not options, or is wrapped already."),
-        "Wrap the module itself; call `destroy()` before it is wrapped again.",
+        "Wrap the module itself. Call `destroy()` before you wrap it again.",
     ),
     "PD391": (
         "The arguments do not fit `forward`, or their shapes are not those of the first call.",
         (
-            "Keep every batch full (`drop_last=True`) or pad the last one; after `destroy()` the "
-            "next call sets new shapes."
+            "Use full batches only (`drop_last=True`), or pad the last batch. After `destroy()`, "
+            "the next call sets new shapes."
         ),
     ),
     "PD392": (
-        "A tensor or buffer is asked for by a name that the model does not have.",
-        "See the nearest name in the message, and `getTensorNames()`.",
+        "The model has no tensor or buffer with this name.",
+        "See the most similar name in the message, and `getTensorNames()`.",
     ),
     "PD393": (
         "The call runs code of the IPU or reads its state, or gives replicas different weights.",
-        "Leave it out on hosts; the message says what there is instead.",
+        "Remove the call on hosts; the message has an alternative.",
     ),
     "PD394": (
         (
             "The process that reads the data ahead could not start, died, or raised an error; or "
-            "its accessor was terminated or iterates anew."
+            "its accessor was terminated, or a new iteration was started."
         ),
         (
             "The message has the process's own error. Programs need the guard "
@@ -245,11 +244,11 @@ REMEDIES = {
         ),
     ),
     "PD395": (
-        "Batches that are read ahead or joined are not tensors, or differ in shape or type.",
+        "Batches that are read ahead or joined are not tensors, or differ in shape or dtype.",
         "Pad samples to one shape, or use `DataLoaderMode.Sync`.",
     ),
     "PD396": (
-        "A position was saved by a loader of other data, batch size, seed or replicas.",
+        "The position is from a loader with other data, batch size, seed or replicas.",
         "Resume with the loader that saved it, or begin a new epoch.",
     ),
 }

@@ -11,15 +11,16 @@ PAGE = ROOT / "docs" / "zoo.md"
 
 _HEAD = """# Architectures
 
-`make test-zoo` exports small networks with random weights from `transformers` and `timm` by both
-exporters of torch (see [`from_torch`](onnx.md#a-few-lines)), and compares the gradients of all
-their parameters and the losses of three SGD steps with torch in double precision. The target makes
-an environment of its own, without TensorFlow, and downloads no weights. It writes this page.
+This page lists the architectures of `transformers` and `timm` that popdist can train as ONNX
+graphs. `make test-zoo` writes it. The target exports small networks with random weights with both
+exporters of torch (see [`from_torch`](onnx.md#a-few-lines)). It compares the gradients of all
+parameters, and the losses of three SGD steps, with torch in double precision. It uses a separate
+environment without TensorFlow, and downloads no weights.
 
-Numbers are the largest error of a gradient, relative to its largest element (or to a thousandth of
-the largest gradient's). The column "torch" is the error of torch in single precision: the largest
-of up to four runs whose pictures or waveforms differ by one rounding. An error of the same size is
-rounding. Where an exporter refuses an architecture, the cell has its reason.
+A number is the largest error of a gradient, relative to its largest element (or to a thousandth of
+the largest element of all gradients). The column "torch" is the error of torch in single
+precision: the largest of up to four runs with inputs that differ by one rounding. A popdist error
+of the same size is rounding. If an exporter refuses an architecture, the cell has the reason.
 """
 
 

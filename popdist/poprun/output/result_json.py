@@ -84,7 +84,9 @@ FIELDS: tuple[Field, ...] = (
     Field("error.message", "text", "the first line of the failure summary"),
     Field("error.instances", "list", "the instances that failed; for a stall the missing ones"),
     Field("error.out_of_memory", "boolean", "whether there is evidence of a lack of memory"),
-    Field("error.details", "list", "more lines: the end of standard error, or the waiting instances"),
+    Field(
+        "error.details", "list", "more lines: the end of standard error, or the waiting instances"
+    ),
 )
 """Every field; ``error`` as a whole is null if the job succeeded."""
 
