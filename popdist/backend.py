@@ -148,15 +148,15 @@ def started(*frameworks: str) -> Any | None:
 
 
 def connect(framework: str, processes: int | None = None) -> Any | None:
-    """The Horovod that connects the processes of this job, whoever started them.
+    """The Horovod that connects the processes of this job, with any launcher.
 
     Where the program has started Horovod, that one is taken. In a job of poprun it serves the
     published functions as well (see `init`).
 
     Args:
         framework: Whose binding, ``"torch"`` or ``"tensorflow"``.
-        processes: How many processes the caller knows of; more than 1 has Horovod started also
-            where no known launcher is seen.
+        processes: The number of processes that the caller has found; more than 1 has Horovod
+            started also where no known launcher is seen.
 
     Returns:
         The binding's module, initialised; None in a job of one process.

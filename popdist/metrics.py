@@ -260,7 +260,7 @@ def note_step(
 
     Nothing is noted where a run is kept, because programs call `record` for that. A loss that is
     to be computed first, or copied from a device, is given as a function: it is called at most
-    twice a second, and where nobody watches it is not called.
+    twice a second, and without a reader it is not called.
     """
     if _so_far.steps or not is_watched():
         return

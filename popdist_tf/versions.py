@@ -87,7 +87,7 @@ def describe(variables: Iterable[Any]) -> str:
 def correct_epoch_steps(corrected: Callable[[int], int]) -> None:
     """Makes Keras correct the number of steps that it infers for an epoch; safe to call again.
 
-    A number of steps that the user states is left alone.
+    A number of steps that the user states is kept.
 
     Args:
         corrected: From the number of batches in the data to the number of steps.

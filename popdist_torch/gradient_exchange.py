@@ -1,6 +1,6 @@
 """Gradients summed over all instances: small ones in flat buffers, large ones in place.
 
-A backward pass allocates gradients anew, so gradients for a flat buffer have to be copied there.
+A backward pass allocates new gradients, so gradients for a flat buffer have to be copied there.
 For small gradients that is cheaper than separate exchanges; large ones would gain nothing.
 """
 
@@ -78,18 +78,18 @@ class InstanceSum:
 
     One round is `begin`, `collect` for any parameter whose gradient is complete, `finish`, which
     takes all others. The gradients of a slice are moved together, when its last one is complete:
-    hooks run once per parameter and step, so what they do has to be little. A small vector travels
-    along that counts who had a gradient at all, so that a parameter without one on all instances
-    stays without, as it would in one process.
+    hooks run once per parameter and step, so they must be fast. A small vector is sent
+    too. It counts the instances that have each gradient, so that a parameter without a gradient on
+    all instances has none afterwards, as in one process.
 
     Args:
         parameters: The parameters, in the order in which their gradients are completed.
         names: Their names.
         horovod: The module ``horovod.torch``, initialised.
-        label: Prefix for the names of what travels; equal on all instances.
-        wire: The type in which gradients travel; None for their own.
+        label: Prefix for the names of exchanged tensors; equal on all instances.
+        wire: The type in which gradients are sent; None for their own.
         factor: What gradients are multiplied with before they are added up.
-        notes: Small whole numbers that travel with each round, asked for as it ends; None for none.
+        notes: Small whole numbers that are sent with each round, read as it ends; None for none.
 
     Attributes:
         noted: The sums of the notes of the last round over all instances.

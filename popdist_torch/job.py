@@ -38,7 +38,7 @@ def require(here: Placement) -> Any:
 
 
 def require_meant_alone(options: Options) -> None:
-    """Checks that a process of a larger job trains alone only where its program says so.
+    """Checks that a process of a larger job trains alone only if its program asks for it.
 
     Raises:
         AgreementError: It was started with others, and nothing in the program chose to be alone.

@@ -168,7 +168,7 @@ class PopdistStrategy(ParallelStrategy):
 
         Args:
             tensor: A tensor; anything else is handed back.
-            group: Not looked at.
+            group: Ignored.
             reduce_op: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"``, or one of ``ReduceOp``.
 
         Returns:
@@ -203,7 +203,7 @@ class PopdistStrategy(ParallelStrategy):
 
         Args:
             tensor: A tensor, of one shape on all processes.
-            group: Not looked at.
+            group: Ignored.
             sync_grads: Whether gradients flow back to the processes that the parts are of: to each
                 the sum of what all processes have for it, as in Lightning's own strategies.
 

@@ -64,7 +64,7 @@ def open_standard_streams() -> None:
 
 
 def show(text: str) -> None:
-    """Writes an answer to standard output, in any encoding; a closed reader is no error.
+    """Writes an answer to standard output, in any encoding; a closed reader is not an error.
 
     Raises:
         LaunchError: The write failed, as on a full disk.
@@ -82,7 +82,7 @@ def show(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Writes a message to standard error; a closed reader is no error."""
+    """Writes a message to standard error; a closed reader is not an error."""
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

@@ -40,7 +40,7 @@ class Builder:
     and so on are other versions, ``aiGraphcore`` PopART's own operators.
 
     Args:
-        modelProtoOrFilename: A model to go on with, serialized or a file.
+        modelProtoOrFilename: A model to continue, serialized or a file.
         opsets: Versions by domain; without, ``ai.onnx`` 10 and ``ai.graphcore`` 1, or what is used
             first.
         builderCore: The builder around a sub-graph; see `createSubgraphBuilder`.
@@ -170,7 +170,7 @@ class Builder:
             Its id.
 
         Raises:
-            ArgumentError: The content is no array, or of a type that PopART does not take.
+            ArgumentError: The content is not an array, or of a type that PopART does not take.
         """
         content: Any = np.asarray(initVal) if isinstance(initVal, np.generic) else initVal
         if not isinstance(content, np.ndarray):
@@ -457,7 +457,7 @@ class Builder:
     # Where work is placed on IPUs: kept with each node, without effect on a host.
 
     def virtualGraph(self, *arguments: Any) -> Any:
-        """Says which IPU computes: a node that exists, or all that are made in a context.
+        """Sets which IPU computes: a node that exists, or all that are made in a context.
 
         Write ``virtualGraph(id, v)``, or ``with virtualGraph(v):``.
 
@@ -470,23 +470,23 @@ class Builder:
         return self._notes.placed("virtualGraph", key.VIRTUAL_GRAPH, arguments)
 
     def pipelineStage(self, *arguments: Any) -> Any:
-        """Says which pipeline stage computes; arguments as for `virtualGraph`."""
+        """Sets which pipeline stage computes; arguments as for `virtualGraph`."""
         return self._notes.placed("pipelineStage", key.PIPELINE_STAGE, arguments)
 
     def executionPhase(self, *arguments: Any) -> Any:
-        """Says which execution phase computes; arguments as for `virtualGraph`."""
+        """Sets which execution phase computes; arguments as for `virtualGraph`."""
         return self._notes.placed("executionPhase", key.EXECUTION_PHASE, arguments)
 
     def schedulePriority(self, *arguments: Any) -> Any:
-        """Says how early to compute; arguments as for `virtualGraph`."""
+        """Sets how early to compute; arguments as for `virtualGraph`."""
         return self._notes.placed("schedulePriority", key.SCHEDULE_PRIORITY, arguments)
 
     def recomputeOutput(self, *arguments: Any) -> Any:
-        """Says whether an output is computed again; arguments as for `virtualGraph`."""
+        """Sets whether an output is computed again; arguments as for `virtualGraph`."""
         return self._notes.placed("recomputeOutput", key.RECOMPUTE, arguments)
 
     def recomputeOutputInBackwardPass(self, ids: Iterable[str] | str, value: int = 1) -> None:
-        """Says whether an output is computed again in backward.
+        """Sets whether an output is computed again in backward.
 
         Args:
             ids: The outputs of a node.
@@ -557,7 +557,7 @@ class Builder:
         return str(self._notes.find(key.PARTIALS_TYPE, ids) or "FLOAT")
 
     def setAvailableMemoryProportion(self, ids: Iterable[str] | str, proportion: float) -> None:
-        """Says which share of a tile's memory an operator may use.
+        """Sets the share of a tile's memory an operator may use.
 
         Args:
             ids: The outputs of a node.
@@ -600,7 +600,7 @@ class Builder:
     def setInplacePreferences(
         self, ids: Iterable[str] | str, preferences: Mapping[str, float]
     ) -> None:
-        """Says which in-place variants of an operator are liked."""
+        """Sets which in-place variants of an operator are liked."""
         self._notes.annotate(ids, key.INPLACE, dict(preferences))
 
     def outlineAttributes(self, attributes: Mapping[str, Any]) -> Any:

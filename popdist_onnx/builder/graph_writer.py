@@ -67,7 +67,7 @@ class GraphWriter:
         self.graph = ir.Graph([], [], nodes=[], name="BuilderGraph")
 
     def continue_graph(self, graph: ir.Graph) -> None:
-        """Goes on with a graph that exists."""
+        """Continues a graph that exists."""
         self.graph = graph
         values = [*graph.inputs, *graph.initializers.values()]
         values += [output for node in graph for output in node.outputs]
@@ -201,7 +201,7 @@ def require_fitting(node: ir.Node, opset: int) -> None:
         opset: The version of ``ai.onnx``.
 
     Raises:
-        ValueRangeError: ONNX's shape inference says so, or an output's dimension is negative.
+        ValueRangeError: ONNX's shape inference finds it, or an output's dimension is negative.
     """
     shapes = [dims(output) for output in node.outputs]
     if any(isinstance(dim, int) and dim < 0 for shape in shapes for dim in shape or ()):
@@ -209,7 +209,7 @@ def require_fitting(node: ir.Node, opset: int) -> None:
             "PD510",
             f"{node.op_type} would make '{node.outputs[0].name}' with a negative dimension",
             value=shapes,
-            hint="look at the padding, kernel and slice arguments",
+            hint="check the padding, kernel and slice arguments",
         )
     if node.op_type == "Transpose" and node.inputs[0] is not None:
         _require_permutation(node, dims(node.inputs[0]))

@@ -25,7 +25,7 @@ def require_init_type(inputs: list[Any], bound: dict[str, Any]) -> None:
         bound: Its arguments by name.
 
     Raises:
-        ArgumentError: It is no `InitType`.
+        ArgumentError: It is not an `InitType`.
     """
     del inputs
     if not isinstance(bound["init_type"], InitType):
@@ -45,7 +45,7 @@ def name_reduction(inputs: list[Any], bound: dict[str, Any]) -> None:
         bound: Its arguments by name, changed in place.
 
     Raises:
-        ArgumentError: It is no `ScatterReduction`.
+        ArgumentError: It is not a `ScatterReduction`.
     """
     del inputs
     reduction = bound["reduction"]
@@ -64,7 +64,7 @@ FROM_PARENT = "popdist.from_parent"
 
 
 def bind_arguments(inputs: list[Any], bound: dict[str, Any]) -> None:
-    """Makes inputs of the tensors that a called graph takes from around, where arguments say so.
+    """Makes inputs of the tensors that a called graph takes from around, if arguments ask for it.
 
     Args:
         inputs: The node's inputs.

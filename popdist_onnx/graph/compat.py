@@ -30,7 +30,7 @@ def has_wrong_function(node: ir.Node, function: onnx.FunctionProto) -> bool:
     """Whether the installed onnx defines a node by a function that differs from the kernels.
 
     Until onnx 1.18 the function of Attention with three dimensions confuses heads and positions.
-    With fewer key heads than query heads, the function gives key heads to query heads in turns;
+    With fewer key heads than query heads, the function gives key heads to query heads alternately;
     kernels and the operator's text give neighbouring query heads the same key.
     """
     if node.op_type != "Attention":

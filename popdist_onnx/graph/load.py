@@ -247,7 +247,7 @@ def load(source: Source) -> ir.Model:
 
     Afterwards the graph is sorted, has no functions, uses opset 18 or newer (the oldest that says
     the same: ONNX Runtime knows the newest ones later than onnx), its shapes are inferred, what
-    depends on shapes only is folded to constants, and initializers are no inputs. Names of values
+    depends on shapes only is folded to constants, and initializers are not inputs. Names of values
     stay.
 
     Args:

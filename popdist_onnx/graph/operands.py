@@ -55,7 +55,7 @@ def _misfit(node: ir.Node, complaint: str) -> ValueRangeError:
         "PD510",
         f"the operands of {node.op_type} do not fit each other: {complaint}",
         value={str(one.name): dims(one) for one in node.inputs if one is not None},
-        hint=f"look at '{node.outputs[0].name}' in the model",
+        hint=f"check '{node.outputs[0].name}' in the model",
     )
 
 

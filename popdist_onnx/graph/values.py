@@ -70,7 +70,7 @@ def static(value: ir.Value) -> bool:
 def constant(value: ir.Value) -> Array | None:
     """A value's content where the graph fixes it, else None.
 
-    Floating-point initializers are weights, which training changes: their content is no constant.
+    Floating-point initializers are weights. Training changes them, so they are not constants.
     """
     node = value.producer()
     if node is not None:

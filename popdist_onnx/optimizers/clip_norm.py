@@ -31,7 +31,7 @@ class ClipNormSettings:
         mode: Which weights the group holds.
 
     Raises:
-        OptimizerSettingError: The ids are no list of names.
+        OptimizerSettingError: The ids are not a list of names.
         OptimizerValueError: The norm is not a positive finite number.
     """
 

@@ -64,7 +64,7 @@ def state_type(name: str, given: DataType | str) -> DataType:
 
 
 def check_member(name: str, given: object, enumeration: type[Enum]) -> None:
-    """Refuses an argument that is no member of its enumeration.
+    """Refuses an argument that is not a member of its enumeration.
 
     Args:
         name: The argument.
@@ -93,7 +93,7 @@ def checked_clips(clips: Sequence[ClipNormSettings]) -> tuple[ClipNormSettings, 
         The same.
 
     Raises:
-        OptimizerSettingError: One is no group, or a weight is in two.
+        OptimizerSettingError: One is not a group, or a weight is in two.
     """
     clips = tuple(clips)
     for clip in clips:
@@ -231,8 +231,8 @@ class Optimizer:
                 constness; those not named keep the default.
 
         Raises:
-            OptimizerSettingError: A name is unknown or cannot differ by weight, or a value is no
-                tuple.
+            OptimizerSettingError: A name is unknown or cannot differ by weight, or a value is
+                not a tuple.
             OptimizerValueError: A value is out of range.
         """
         read = read_specifics(self.published, self.settings, values)
@@ -426,7 +426,7 @@ class Optimizer:
 
 
 def require_optimizer(given: object) -> Optimizer:
-    """Refuses what is no optimizer of this adapter.
+    """Refuses what is not an optimizer of this adapter.
 
     Args:
         given: What a program gave as optimizer.

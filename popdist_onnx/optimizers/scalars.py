@@ -68,7 +68,7 @@ def owner(tensor_id: str) -> tuple[str, str | None] | None:
         tensor_id: A tensor id.
 
     Returns:
-        The prefix and the weight (None for the default); None where it is no scalar's id.
+        The prefix and the weight (None for the default); None where it is not a scalar's id.
     """
     for separator, own in ((names.SPECIFIC_SCALAR, True), (names.DEFAULT_SCALAR, False)):
         prefix, found, rest = tensor_id.partition(separator)

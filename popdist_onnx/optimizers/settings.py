@@ -112,7 +112,7 @@ def read_defaults(
         Every setting's value by key.
 
     Raises:
-        OptimizerSettingError: A name is unknown, or a value is no pair.
+        OptimizerSettingError: A name is unknown, or a value is not a pair.
         OptimizerValueError: A value is out of range.
     """
     by_name = {setting.constructor_key: setting for setting in settings}
@@ -142,7 +142,7 @@ def read_specifics(
         The given settings' values by key.
 
     Raises:
-        OptimizerSettingError: A name is unknown, or a value is no pair.
+        OptimizerSettingError: A name is unknown, or a value is not a pair.
         OptimizerValueError: A value is out of range.
     """
     return _read(optimizer, {s.key: s for s in settings if s.per_weight}, values)

@@ -132,8 +132,8 @@ class SGD(Optimizer):
             values: Settings by their plain names, as tuples of value and constness.
 
         Raises:
-            OptimizerSettingError: A name is unknown or cannot differ by weight, or a value is no
-                tuple.
+            OptimizerSettingError: A name is unknown or cannot differ by weight, or a value is
+                not a tuple.
             OptimizerValueError: A value is out of range.
         """
         before = dict(self._specifics.get(weightId, {}))

@@ -38,7 +38,7 @@ class OptimizerValue:
 
     Args:
         val: The number, or a pair of number and constness.
-        isConst: Whether it is baked into the graph; others are inputs that a session fills anew
+        isConst: Whether it is baked into the graph; others are inputs that a session fills again
             after each ``updateOptimizerFromHost``.
 
     Raises:

@@ -2,8 +2,9 @@
 
 The gradient of a Gelu is a dozen operations on each element. Node by node, every operation reads
 and writes whole tensors in memory. Here the nodes move into the body of a ``Scan`` over blocks, as
-the updates of large weights do (`popdist_onnx.transforms.block_updates`); results are the same bit
-by bit. The rewritten graph is for the processor only, so that files keep the graph before it.
+the updates of large weights do (`popdist_onnx.transforms.block_updates`); results are
+bit-identical. The rewritten graph is for the processor only, so that files keep the graph before
+it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Computes convolutions of a training graph by the formulas that are fastest on this processor.
 
 Images whose channels divide into blocks go to ONNX Runtime's blocked kernels, with the weights laid
-out anew in every step. So do the gradients of images where the stride is one, and the gradients of
+out again in every step. So do the gradients of images where the stride is one, and the gradients of
 weights where the batch divides into blocks. All other gradients of weights become matrix products.
 The rewritten graph fits this machine only, so that files keep the graph before the rewrite.
 """

@@ -339,7 +339,8 @@ class Engine:
         """Computes micro-batches, and one weight update if the graph has one.
 
         Raises:
-            popart_runtime_error: The graph sends gradients to the host, and nobody is connected.
+            popart_runtime_error: The graph sends gradients to the host, and no other process is
+                connected.
             poplar_runtime_error: An operator failed.
         """
         if self.gradients and self._reduce is None:

@@ -103,7 +103,7 @@ class Reading:
         specs: Type and shape of every tensor whose type is known.
         constants: Initializers and constant nodes' outputs, which never change.
         variables: Initializers that live in the runtime: state, and whatever the host may write.
-        states: Those of them that a step computes anew, with whether that is an update step.
+        states: Those of them that a step computes again, with whether that is an update step.
         inputs: What the host feeds, in the order of the model.
         copies: The exchange points, in the order of the model.
     """

@@ -12,7 +12,7 @@ def options_of(given: object) -> SessionOptions:
     """A session's options; None gives the defaults.
 
     Raises:
-        ArgumentError: The argument is no `SessionOptions`.
+        ArgumentError: The argument is not a `SessionOptions`.
     """
     if given is None:
         return SessionOptions()
@@ -30,7 +30,7 @@ def require_data_flow(given: object) -> None:
     """Checks a session's data flow.
 
     Raises:
-        ArgumentError: The argument is no `DataFlow`.
+        ArgumentError: The argument is not a `DataFlow`.
     """
     if not isinstance(given, DataFlow):
         raise ArgumentError(
@@ -45,7 +45,7 @@ def require_id(name: str, given: object) -> None:
     """Checks a tensor's id.
 
     Raises:
-        ArgumentError: The id is no str.
+        ArgumentError: The id is not a str.
     """
     if not isinstance(given, str):
         raise ArgumentError(
@@ -57,7 +57,7 @@ def require_arrays(name: str, given: object, code: str = "PD571") -> None:
     """Checks a mapping of arrays.
 
     Raises:
-        ArgumentError: The argument is no mapping of arrays.
+        ArgumentError: The argument is not a mapping of arrays.
     """
     if not isinstance(given, Mapping):
         raise ArgumentError(

@@ -172,7 +172,7 @@ class DeviceManager:
             The device.
 
         Raises:
-            ValueRangeError: The number is no power of two, or the connection type is Never.
+            ValueRangeError: The number is not a power of two, or the connection type is Never.
         """
         del pattern, selectionCriterion
         _check(numIpus, connectionType)
@@ -285,7 +285,7 @@ def require(device: object) -> DeviceInfo:
     """Checks a session's device.
 
     Raises:
-        popart_exception: The argument is no device.
+        popart_exception: The argument is not a device.
     """
     if not isinstance(device, DeviceInfo):
         raise popart_exception(

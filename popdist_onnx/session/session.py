@@ -102,7 +102,7 @@ class Session:
         self._cycles = 0
 
     def prepareDevice(self, loadEngine: bool = True) -> None:
-        """Compiles the model for the device, with a progress bar where somebody watches.
+        """Compiles the model for the device, with a progress bar on a terminal.
 
         Args:
             loadEngine: Kept; there is nothing to load beyond what is compiled.
@@ -382,7 +382,7 @@ class Session:
             rngState: The result of `getRNGState`.
 
         Raises:
-            popart_exception: The session is not prepared, the option is off, or this is no state.
+            popart_exception: The session is not prepared, the option is off, or it is not a state.
         """
         self._require_rng_option()
         engine = self.prepared_engine("setRNGState")

@@ -74,7 +74,7 @@ def flattened(name: str, array: object, side: str) -> Array:
     """A view of one dimension; ``side`` is ``input``, or ``output`` for an array to write.
 
     Raises:
-        ArgumentError: It is no array, not C-contiguous, or an output that cannot be written.
+        ArgumentError: It is not an array, not C-contiguous, or an output that cannot be written.
     """
     if not isinstance(array, np.ndarray):
         raise ArgumentError(
@@ -163,7 +163,8 @@ class PyStepIO:
                 them are passed over.
 
         Raises:
-            popart_exception: An array is missing, is nobody's, or is of another size.
+            popart_exception: An array is missing, is not of an anchor or input, or has another
+                size.
         """
         if self._checked:
             return

@@ -60,7 +60,7 @@ class TrainingSession(Session):
 
     Args:
         fnModel: The model: a file's name or content. Optimizer state in it is continued.
-        dataFlow: Updates per step, and what comes back.
+        dataFlow: Updates per step, and what is returned.
         loss: The tensor to minimise, a scalar.
         optimizer: How weights are updated.
         deviceInfo: The device.

@@ -26,7 +26,7 @@ class PyWeightsIO:
         weights: The arrays.
 
     Raises:
-        ArgumentError: A value is no array.
+        ArgumentError: A value is not an array.
     """
 
     def __init__(self, weights: Mapping[str, Array]) -> None:
@@ -79,7 +79,7 @@ class HostTensors:
     def reset(
         self, source: Source, constants: Mapping[str, Array], *, ignore_unknown: bool
     ) -> None:
-        """Replaces data by a model's initializers; ``constants`` are no variables.
+        """Replaces data by a model's initializers; ``constants`` are not variables.
 
         Raises:
             popart_exception: The model has other initializers, or one does not fit.

@@ -97,7 +97,7 @@ class EarlyStopping(Callback):
         restore_best: Whether the weights of the best epoch are taken back at the end.
 
     Raises:
-        ValueRangeError: The patience is no positive whole number, or there is no such mode.
+        ValueRangeError: The patience is not a positive whole number, or there is no such mode.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ class Data(NamedTuple):
     Attributes:
         shapes: The shape of one sample of each input, the labels of a loss included.
         types: The element type of each of them.
-        classes: The number of classes of the labels; None where labels are no class numbers.
+        classes: The number of classes of the labels; None where labels are not class numbers.
     """
 
     shapes: Mapping[str, tuple[int, ...]]

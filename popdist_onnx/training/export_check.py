@@ -54,7 +54,7 @@ def check_export(
 ) -> None:
     """Runs an exported module once, and compares its outputs with those of the module.
 
-    A module that draws random numbers of its own cannot be compared; a log message says so.
+    A module that draws random numbers of its own cannot be compared; a log message reports it.
 
     Args:
         proto: The exported model, in training mode.

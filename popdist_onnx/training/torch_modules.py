@@ -347,7 +347,7 @@ def _with_loss(module: torch.nn.Module, loss: Callable[..., Any]) -> torch.nn.Mo
 
 
 def _untrained(module: torch.nn.Module, proto: onnx.ModelProto) -> list[str]:
-    """The floating-point initializers that are no trained parameter of the module."""
+    """The floating-point initializers that are not trained parameters of the module."""
     trained = {name for name, one in module.named_parameters() if one.requires_grad}
     known = {name for name, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
     return [name for name in _stored(proto) if name in known and name not in trained]

@@ -114,7 +114,7 @@ def require_positive(**numbers: object) -> None:
     """Checks that counts are positive.
 
     Raises:
-        ValueRangeError: A count is no positive integer.
+        ValueRangeError: A count is not a positive integer.
     """
     for name, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -219,7 +219,7 @@ class Trainer:
         schedule: Callable[[int], float] | None = None,
         progress: bool | None = None,
     ) -> History:
-        """Trains for some epochs; call it again to go on.
+        """Trains for some epochs; call it again to continue.
 
         Args:
             inputs: Samples, first dimension; with several inputs, arrays by id. Or a data set with
@@ -230,13 +230,13 @@ class Trainer:
             labels: What the loss compares with; None where the model computes its loss itself, or
                 the data bring their labels.
             epochs: Passes over the data.
-            shuffle: Whether the order is drawn anew for each; what is iterated has its own order.
+            shuffle: Whether the order is drawn again for each; what is iterated has its own order.
             validation: ``(inputs, labels)``, or inputs alone, to be measured after each epoch; the
                 same on all instances.
             callbacks: `Callback` objects, or functions of trainer and record after each epoch.
             schedule: The learning rate of each update, by its number from 0 (over all calls).
             progress: Whether a progress bar is shown, by the job's first instance only; None shows
-                it where somebody watches.
+                it on a terminal.
 
         Returns:
             For each epoch of this call the mean loss over all samples of the job; its ``records``
@@ -370,15 +370,15 @@ class Trainer:
         self.session.modelToHost(path)
 
     def resume(self, path: str | PathLike[str]) -> None:
-        """Goes on where a checkpoint was written; every instance calls it.
+        """Resumes where a checkpoint was written; every instance calls it.
 
-        The next `fit` takes the samples in the order in which the training would have gone on.
+        The next `fit` takes the samples in the order in which the training would have continued.
 
         Args:
             path: The file; in a job only the first instance needs it.
 
         Raises:
-            popart_exception: It is no checkpoint, or one of another model or optimizer.
+            popart_exception: It is not a checkpoint, or one of another model or optimizer.
         """
         state: dict[str, Any] = {}
         if self._job.first:
@@ -614,7 +614,7 @@ def train(
             ``freeze``, ...) and of `Trainer.fit` (``epochs``, ``validation``, ``callbacks``, ...).
 
     Returns:
-        The trainer, to save or to go on with.
+        The trainer, to save or to continue.
 
     Raises:
         popart_exception: The model, the settings or the data cannot be used.

@@ -144,11 +144,11 @@ def variables(graph: ir.Graph, frozen: Collection[str] = ()) -> list[ir.Value]:
     """The initializers that training changes, in the graph's order.
 
     1. They hold floating-point numbers.
-    2. They are no setting or running statistic of an operator (limits of `Clip`, mean and variance
-       of `BatchNormalization`, a single exponent, ...) wherever they are read.
+    2. They are not settings or running statistics of an operator (limits of `Clip`, mean and
+       variance of `BatchNormalization`, a single exponent, ...) wherever they are read.
     3. They are not a single number under a name that an exporter generated: that is a constant of
        the program.
-    4. They are no state of a pass (a reserved name), and not frozen.
+    4. They are not the state of a pass (a reserved name), and not frozen.
     """
     return [
         value

@@ -75,7 +75,7 @@ class SetLoss(Pass):
 
 
 def set_loss(model: ir.Model, loss: str) -> ir.Model:
-    """Says which tensor is the loss.
+    """Sets the tensor that is the loss.
 
     Args:
         model: The model, changed in place.

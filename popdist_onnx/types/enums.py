@@ -404,7 +404,7 @@ class Patterns:
             These patterns.
 
         Raises:
-            ArgumentError: The value is no bool.
+            ArgumentError: The value is not a bool.
         """
         if not isinstance(value, bool):
             raise ArgumentError("PD506", f"pattern {name} is switched by a bool", value=value)

@@ -310,7 +310,7 @@ class HostOptions(Settings):
         False, "load weights from the program's functions instead of updating them"
     )
     hostAllReduceRemoteBuffer: bool = option(
-        False, "let gradients travel through a remote buffer; on a host, memory as ever"
+        False, "send gradients through a remote buffer; on a host, ordinary memory"
     )
     automaticLossScalingSettings: AutomaticLossScalingSettings = option(
         AutomaticLossScalingSettings, "adapt the loss scale while training"
@@ -342,7 +342,7 @@ class SessionOptions(HostOptions, PlacementOptions, CompilationOptions, Reportin
     """How a session runs a model.
 
     Options about IPUs keep the value that a program gives them and change nothing. Setting a name
-    that is no option is an error here; PopART's binding accepts such a name silently.
+    that is not an option is an error here; PopART's binding accepts such a name silently.
     """
 
     def __setattr__(self, name: str, value: object) -> None:

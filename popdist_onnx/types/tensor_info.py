@@ -231,7 +231,7 @@ def checked_shape(shape: Iterable[int]) -> tuple[int, ...]:
     """Dimensions as a tuple of plain int.
 
     Raises:
-        ArgumentError: ``shape`` is no sequence of integers.
+        ArgumentError: ``shape`` is not a sequence of integers.
         ValueRangeError: A dimension is negative.
     """
     try:
@@ -310,7 +310,7 @@ class InputShapeInfo:
             info: Its element type and shape.
 
         Raises:
-            ArgumentError: The second argument is no `TensorInfo`.
+            ArgumentError: The second argument is not a `TensorInfo`.
         """
         if not isinstance(info, TensorInfo):
             raise ArgumentError("PD507", "an input is described by a TensorInfo", value=info)

@@ -59,7 +59,7 @@ def agree(
 def agree_on_weights(
     collectives: HostCollectives, weights: Sequence[tuple[str, Any]], when: str
 ) -> None:
-    """Checks that every rank holds the same weights, bit for bit; every rank must call it.
+    """Checks that every rank holds bit-identical weights; every rank must call it.
 
     Only digests are sent.
 

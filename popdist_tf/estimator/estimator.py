@@ -61,7 +61,7 @@ def check_listeners(listeners: Any, eval_distribution: Any) -> None:
             "other workers, which train",
             value="eval_distribute",
             accepted="RunConfig(train_distribute=...) alone with train_and_evaluate",
-            hint="leave eval_distribute away; or call train and evaluate in turns",
+            hint="remove eval_distribute, or call train and evaluate alternately",
         )
 
 

@@ -1,7 +1,7 @@
 """Stops a training whose workers hold different weights after the first step.
 
 Gradients that are reduced keep equal weights equal, and different weights different: nothing else
-would show it. What makes weights differ: values that one worker has loaded or broadcast to nobody,
+would show it. What makes weights differ: values that one worker has loaded and not broadcast,
 a learning rate or another option of the optimizer that depends on the rank.
 
 All trainings are stopped by the same comparison: a number for each weight, that changes with any

@@ -3,7 +3,7 @@
 The first step of a training compares weights (`popdist_tf.guards.divergence`). What happens later
 is up to callbacks: one that decides by numbers of its own instance may set another learning rate,
 load weights, or end the training on that instance alone. So instances compare the number of steps
-before the first epoch; and after each epoch, whether they go on and what weights they hold.
+before the first epoch; and after each epoch, whether they continue and what weights they hold.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REDUCTION = "_popdist_reduction"
 def compare_epochs() -> None:
     """Makes every ``fit`` of a model that reduces over the instances compare; safe to call again.
 
-    Models that reduce over no other instance are left alone.
+    Models that reduce over no other instance are not compared.
     """
     add_callbacks("epochs", _callbacks)
 
@@ -67,7 +67,7 @@ class _SameSteps(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class _SameAfterEpoch(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Compares the weights of the instances after an epoch, and whether they go on."""
+    """Compares the weights of the instances after an epoch, and whether they continue."""
 
     def __init__(self, collectives: HostCollectives) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 A strategy looks after the variables that are created in its scope, and no others. A model that is
 created outside starts from weights of its own on each instance and reduces nothing: every instance
-trains another model, and nothing in Keras says so.
+trains another model, and Keras raises no error.
 """
 
 from __future__ import annotations

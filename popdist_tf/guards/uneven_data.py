@@ -5,7 +5,7 @@ A known number of batches or steps is compared before the first one. Where it is
 reduction. So there every batch is announced, in a number that is summed over the instances, and so
 is the end of the data. Under a strategy the data set itself announces (`with_agreed_end`); the
 wrapper of `popdist_tf.keras`, which does not see the data, announces each step before its gradients
-travel (`AnnouncedSteps`).
+are sent (`AnnouncedSteps`).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class AnnouncedSteps:
         """Announces a step, where that is wanted.
 
         Args:
-            gradient: One that is about to travel. A step that finds no more data begins as well,
+            gradient: One that is about to be sent. A step that finds no more data begins as well,
                 and what does not depend on the data runs in it.
 
         Returns:

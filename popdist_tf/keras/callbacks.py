@@ -41,7 +41,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
 
 
 def check_weights(variables: Iterable[Any], when: str = "here") -> None:
-    """Checks that all instances hold the same weights, bit for bit; every instance must call it.
+    """Checks that all instances hold bit-identical weights; every instance must call it.
 
     For loops that update weights by themselves: optimizers of `DistributedOptimizer`, and any
     optimizer under the strategies, are checked after their first step in any case.

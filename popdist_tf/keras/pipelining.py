@@ -201,7 +201,7 @@ def set_pipelining_options(
     gradient_accumulation_reduction_method: Any = GradientAccumulationReductionMethod.SUM,
     **pipelining_kwargs: Any,
 ) -> None:
-    """Says how a model of several stages is pipelined.
+    """Sets how a model of several stages is pipelined.
 
     Args:
         self: The model.

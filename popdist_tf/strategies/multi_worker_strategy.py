@@ -31,7 +31,7 @@ class IPUMultiWorkerStrategy(HostStrategy):
     Args:
         cluster_resolver: Describes the workers, usually a `TFConfigClusterResolver`.
         ipu_device: Accepted as published; the replica runs on this worker's own device.
-        variables_on_host: Whether variables and optimizer slots live in host memory. Without a GPU
+        variables_on_host: Whether variables and optimizer slots are in host memory. Without a GPU
             they do in any case.
 
     Raises:
@@ -84,7 +84,7 @@ class MultiWorkerExtended(collective.CollectiveAllReduceExtended):  # type: igno
     Args:
         strategy: The strategy it belongs to.
         cluster_resolver: Describes the workers.
-        variables_on_host: Whether variables live in host memory.
+        variables_on_host: Whether variables are in host memory.
     """
 
     def __init__(self, strategy: Any, cluster_resolver: Any, variables_on_host: bool) -> None:

@@ -125,7 +125,7 @@ class IPUHorovodStrategy(HostStrategy):
 
     Args:
         ipu_device: Accepted as published; the replica runs on this rank's own device.
-        variables_on_host: Whether variables and optimizer slots live in host memory. Without a GPU
+        variables_on_host: Whether variables and optimizer slots are in host memory. Without a GPU
             they do in any case.
 
     Raises:

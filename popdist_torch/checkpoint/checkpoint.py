@@ -1,4 +1,4 @@
-"""``Checkpoint``: the complete state of a run, in a file or a folder, to resume it bit for bit."""
+"""``Checkpoint``: the complete state of a run, in a file or a folder, to resume it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Checkpoint:
 
     It holds weights, optimizer state, each replica's random stream and buffers, each instance's
     place in the data, and the host's random streams (torch's, Python's and numpy's). A run that
-    loads it goes on with the very numbers of a run that was never interrupted, with another number
-    of instances too as long as the job has as many replicas (there, training models need
-    ``placement_invariant=True`` for the same bits).
+    loads it continues with the same numbers as an uninterrupted run. The number of instances may
+    change, if the job has the same number of replicas; training models then need
+    ``placement_invariant=True`` for the same bits.
 
     In the merged form, instance 0 alone writes and reads one file, so hosts need no common file
     system. In the sharded form each instance writes its part into a folder: weights and optimizer

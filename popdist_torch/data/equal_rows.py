@@ -1,8 +1,9 @@
 """A warning where a torch loader gives all instances the same rows.
 
-``torch.utils.data.DataLoader`` knows of no instances. Where a program forgets to divide its data,
-every update counts the same samples once for each instance, and nothing fails. Rows that are equal
-for a good reason bring no warning: there, no torch loader is being read, or its samples are equal.
+``torch.utils.data.DataLoader`` does not divide data over instances. If a program
+does not divide its data, every update counts the same samples once for each instance, without an
+error. Rows that are equal for a good reason cause no warning: no torch loader is being read then,
+or its samples are equal.
 """
 
 from __future__ import annotations

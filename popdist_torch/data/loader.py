@@ -68,7 +68,7 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         self._whole = dataset
 
     def state_dict(self) -> dict[str, Any]:
-        """The program's position in the data: behind the last batch that it received.
+        """The program's position in the data: after the last batch that it received.
 
         Returns:
             Plain values. Batches that data workers have read ahead do not count.

@@ -99,7 +99,7 @@ class Request:
 
         Raises:
             DataError: The arguments contradict each other, or the data cannot be divided.
-            OptionError: The batch size is no positive number.
+            OptionError: The batch size is not a positive number.
         """
         if self.batch_size is not None:
             whole_number("batch_size", self.batch_size, least=1)

@@ -484,7 +484,7 @@ class Executor(ABC):
 
 
 def _require_module(model: Any) -> None:
-    """Refuses objects that are no modules."""
+    """Refuses objects that are not modules."""
     if not isinstance(model, torch.nn.Module):
         raise Error(
             "PD390",

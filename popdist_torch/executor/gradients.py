@@ -169,7 +169,7 @@ class OrderedGradients(Gradients):
     Floating-point sums depend on their order, and MPI's order depends on the number of ranks. Here
     every replica's gradient is kept apart. Each instance receives its share of the elements of all
     replicas (an alltoall) and sums them in the order of the replicas' global indices. All instances
-    receive the sums (an allgather). So the sums are equal bit for bit in every layout of replicas.
+    receive the sums (an allgather). So the sums are bit-identical in every layout of replicas.
     With one replica an instance, the two steps send as many bytes as a ring allreduce. With
     several, every replica's gradient is sent, and all of them are kept in memory.
 

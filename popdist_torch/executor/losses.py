@@ -208,6 +208,6 @@ class LossGuard:
                 f"a loss is infinite or not a number in update {self._updates} (device iteration "
                 f"{iteration} of its call), which was not made",
                 value=where,
-                hint="look at the data of that micro-batch; a lower learning rate or loss scaling, "
+                hint="check the data of that micro-batch; a lower learning rate or loss scaling, "
                 "or clipping, helps where losses grow first",
             )

@@ -159,7 +159,7 @@ class ReplicaBuffers:
     """One set of buffers per local replica and one for the host; a module uses one set at a time.
 
     Where a model changes a buffer in place, the module refers to the same tensor object in all
-    sets, and the object's memory is exchanged: whoever else refers to the object sees the buffer of
+    sets, and the object's memory is exchanged: all other references to the object see the buffer of
     the replica that runs. Where a model assigns a new tensor, the sets hold different objects.
 
     Args:

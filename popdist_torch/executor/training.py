@@ -443,9 +443,9 @@ def trainingModel(
             SGD with a learning rate of 0.01 by default.
         check_agreement: Whether the first call checks that all instances are about to train the
             same thing (options, optimizer, data, every weight); costs one pass over the weights.
-        placement_invariant: Whether the same global batches give the same weights, bit for bit,
-            however replicas are spread over instances. Every replica's gradients are then kept
-            apart until they are added up in one order, and exchanged after the backward pass.
+        placement_invariant: Whether the same global batches give bit-identical weights, however
+            replicas are spread over instances. Every replica's gradients are then kept apart until
+            they are added up in one order, and exchanged after the backward pass.
         stop_at_bad_loss: Whether all instances stop with an error that says where, before the
             update, when a loss of any replica is infinite or not a number.
 

@@ -49,9 +49,9 @@ __all__ = [
 def init() -> None:
     """Starts the real Horovod; safe to call again.
 
-    The job may have been started by poprun, mpirun, horovodrun or srun. In a process that nobody
-    launched Horovod is not started, as its MPI need not be able to; it is rank 0 of 1, and of
-    Horovod's own functions only those are at hand that need no other process. In a job of several
+    The job may have been started by poprun, mpirun, horovodrun or srun. In a process without a
+    launcher, Horovod is not started, as its MPI need not be able to; it is rank 0 of 1, and only
+    those of Horovod's own functions are available that need no other process. In a job of several
     processes, the first one warns of each optimizer that exchanges no gradients (PD327).
 
     Raises:

@@ -1,8 +1,8 @@
 """``DistributedOptimizer``: exchanges gradients while backward passes run. Step 6 of Horovod's six.
 
-Unlike Horovod, it does not build the optimizer anew: the optimizer keeps its ``step``, its state,
-its hooks and its schedulers. The exchange ends with the backward pass (see `passes`); a hook before
-``step`` exchanges the gradients that no complete pass did.
+Unlike Horovod, it does not construct the optimizer again: the optimizer keeps its ``step``, its
+state, its hooks and its schedulers. The exchange ends with the backward pass (see `passes`); a hook
+before ``step`` exchanges the gradients that no complete pass did.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Distributed:
 
         Needed only where a step ends early: with fewer backward passes than
         ``backward_passes_per_step``, in `no_sync`, or where some process had no backward pass. All
-        processes must call it then, before anything that looks at gradients.
+        processes must call it then, before anything that reads gradients.
         """
         if self._popdist_passes is not None:
             self._popdist_passes.synchronize()
@@ -121,7 +121,7 @@ class Distributed:
             set_to_none: As in torch.
 
         Raises:
-            PlainLoopError: Gradients are being exchanged; they would come back.
+            PlainLoopError: Gradients are being exchanged; they would be written afterwards.
         """
         if self._popdist_passes is not None:
             self._popdist_passes.reset()
@@ -249,7 +249,7 @@ _watching = False
 
 
 def watch_others(rank: int) -> None:
-    """Makes optimizers that nobody distributed say so, once each, on the first process."""
+    """Makes optimizers that are not distributed warn, once each, on the first process."""
     global _watching  # noqa: PLW0603 - torch has one list of hooks for all optimizers
     if not _watching and rank == 0:
         _watching = True

@@ -38,12 +38,12 @@ class Passes:
 
     When ``backward()`` returns, gradients are those of all processes, so that whatever a loop does
     before ``step()`` (clipping, unscaling, logging norms) sees the same numbers everywhere. A
-    further pass before the step exchanges anew. That is right, because averaging leaves alone what
-    is equal already: gradients are averaged here also where sums are asked for (see ``copies``).
+    further pass before the step exchanges again. That is right, because averaging does not
+    change equal gradients: gradients are averaged here also for sums (see ``copies``).
 
-    Some numbers travel with each round, by which processes notice that they are at another update,
-    have other learning rates, changed weights on their own, or began to train other parameters. All
-    of them see the same sums, so all decide alike.
+    Some numbers are sent with each round. They show that processes are at another update, have
+    other learning rates, have changed weights alone, or train other parameters. All processes get
+    the same sums, so all take the same decision.
 
     Args:
         optimizer: The optimizer whose gradients they are.
@@ -52,10 +52,10 @@ class Passes:
         per_step: Backward passes before gradients are exchanged.
         factors: What gradients are multiplied with before and after they are added up.
         copies: What new gradients are multiplied with at once: the number of processes for sums.
-        wire: The type in which gradients travel; None for their own.
+        wire: The type in which gradients are sent; None for their own.
         dense: Whether sparse gradients may become dense.
         check: Whether processes are compared.
-        label: Prefix for the names of what travels; equal on all processes.
+        label: Prefix for the names of exchanged tensors; equal on all processes.
 
     Attributes:
         per_step: Backward passes before gradients are exchanged.

@@ -26,7 +26,7 @@ _PIECE = 64 << 20
 def broadcast_parameters(params: nn.Module | Named, root_rank: int = 0) -> None:
     """Gives all processes the tensors of one of them, in place.
 
-    Any element type travels, bfloat16 and bool too, because bytes do.
+    Any element type can be sent, also bfloat16 and bool, because values are sent as bytes.
 
     Args:
         params: A module (its parameters and buffers), a ``state_dict()``, or pairs of name and
@@ -35,7 +35,7 @@ def broadcast_parameters(params: nn.Module | Named, root_rank: int = 0) -> None:
 
     Raises:
         AgreementError: The processes have other names, shapes or types; raised on all of them.
-        PlainLoopError: Something is no tensor.
+        PlainLoopError: Something is not a tensor.
     """
     horovod = connected()
     if horovod is None:

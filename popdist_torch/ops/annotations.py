@@ -65,7 +65,7 @@ class Block(_Scope):
 
     @staticmethod
     def useAutoId() -> None:
-        """Starts the numbering of blocks anew."""
+        """Starts the numbering of blocks from the start."""
         Block._next = 0
 
 
@@ -91,7 +91,7 @@ def BeginBlock(
             "PD305",
             "a block begins at this layer already",
             value=getattr(layer_to_call, _MARK),
-            hint="call removeBlocks(model) before you annotate it anew",
+            hint="call removeBlocks(model) before you annotate it again",
         )
     stored_only("BeginBlock")
     if isinstance(layer_to_call, nn.Module):

@@ -18,7 +18,7 @@ def for_loop(
 ) -> list[torch.Tensor]:
     """Feeds a function its own results.
 
-    The function gets copies: what it changes in place is no tensor of the caller's.
+    The function gets copies: what it changes in place is not a tensor of the caller's.
 
     Args:
         count: How many times.
@@ -29,7 +29,7 @@ def for_loop(
         What it returned last.
 
     Raises:
-        OptionValueError: ``inputs`` is no list, or ``body`` returns something else than it took.
+        OptionValueError: ``inputs`` is not a list, or ``body`` returns something else than it took.
     """
     whole_number("for_loop", count, least=0)
     if not isinstance(inputs, list | tuple):

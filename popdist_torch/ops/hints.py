@@ -144,7 +144,7 @@ def ipu_print_tensor(
         summarise_threshold: Elements from which the middle is left out.
         edge_items: Elements at the edges then.
         max_line_width: Characters of a line.
-        digits: Digits behind the point.
+        digits: Digits after the point.
         **layout: ``float_format``, ``separator``, ``open_bracket`` and ``close_bracket`` are
             accepted; numbers are laid out as torch does.
 

@@ -5,11 +5,11 @@ again in the backward pass. Called eagerly, it cannot know what lies between. Bu
 results of layers: ``x = recomputationCheckpoint(layer(x))``, or a forward hook that does so. So the
 first micro-batch of a training executor finds out which layers' results are marked, and from then
 on these layers keep their inputs only and run once more in the backward pass
-(``torch.utils.checkpoint``). Results are the same bit for bit: random numbers are drawn again as
+(``torch.utils.checkpoint``). Results are bit-identical: random numbers are drawn again as
 they were.
 
 Layers that change buffers as they run, such as BatchNorm in training, would change them twice and
-are left alone, with a line at info level.
+are not recomputed, with a line at info level.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Scaled(torch.optim.Optimizer):
             scaling; None where no executor runs the optimizer.
         variable_attrs: Which attributes may change once the model is compiled.
         acting: Names of settings beyond torch's that act.
-        only_stored: Names of settings that only an IPU obeys.
+        only_stored: Names of settings that only an IPU uses.
     """
 
     acting: ClassVar[tuple[str, ...]] = ("loss_scaling",)
@@ -165,7 +165,7 @@ class Scaled(torch.optim.Optimizer):
         Args:
             loss_scaling: See the class; None for 1.
             max_grad_norm: See the class.
-            **stored: What only an IPU obeys; stored under these names.
+            **stored: What only an IPU uses; stored under these names.
 
         Raises:
             OptimizerError: A setting is not positive, or no type of accumulators.

@@ -69,7 +69,7 @@ def load(options: Options, path: str | Path) -> None:
     """Makes the calls that a file lists; ``#`` starts a comment.
 
     Raises:
-        ConfigFileError: It is no list of calls, or a call is not accepted; names line and file.
+        ConfigFileError: It is not a list of calls, or a call is not accepted; names line and file.
     """
     try:
         text = Path(path).read_text()
@@ -97,7 +97,7 @@ def load_json(options: Options, text: str) -> None:
     them. Strings such as ``"OutputMode.All"`` stand for members of enumerations.
 
     Raises:
-        OptionError: It is no such object, or names no method of options.
+        OptionError: It is not such an object, or names no method of options.
     """
     try:
         calls = json.loads(text)
@@ -217,7 +217,7 @@ class Options(HostOptions, DeviceOnlyOptions):
     Every method returns the options, so that calls chain. Once a `popdist_torch.DataLoader` or a
     wrapped model has taken them they are frozen; `clone` gives a copy that can be changed.
 
-    Methods that act on a host are in one base class, those that only an IPU obeys in the other. The
+    Methods that act on a host are in one base class, those that only an IPU uses in the other. The
     published environment variables apply to every fresh object: ``POPTORCH_DEFAULT_OPTIONS``
     (as for `from_json`) and ``POPTORCH_CACHE_DIR`` (as for `enableExecutableCaching`).
     """
@@ -298,7 +298,7 @@ class Options(HostOptions, DeviceOnlyOptions):
             These options.
 
         Raises:
-            ConfigFileError: A line is no call that options accept; names line and file.
+            ConfigFileError: A line is not a call that options accept; names line and file.
         """
         load(self, filepath)
         return self
@@ -314,7 +314,7 @@ class Options(HostOptions, DeviceOnlyOptions):
             These options.
 
         Raises:
-            OptionError: It is no such object, or names no method of options.
+            OptionError: It is not such an object, or names no method of options.
         """
         load_json(self, string)
         return self
@@ -345,8 +345,8 @@ class Options(HostOptions, DeviceOnlyOptions):
     def placement(self) -> Placement:
         """Which replicas of the job this process runs.
 
-        Processes of a plain job all have this process's number of replicas; only the launcher knows
-        of jobs where they differ.
+        Processes of a plain job all have this process's number of replicas; only the launcher has
+        the numbers if they differ.
         """
         here, local = self.Distributed, int(self("replication_factor"))
         return Placement(

@@ -38,7 +38,7 @@ class Setting:
         key: Where it is stored.
         check: Takes the method's name and the value; returns what is stored.
         default: The value where none is given.
-        effect: What it changes on a host; None for what only an IPU obeys.
+        effect: What it changes on a host; None for what only an IPU uses.
         clears: Whether None removes the key.
     """
 
@@ -91,7 +91,7 @@ class Setting:
 
 
 def without_effect(method: Method) -> Method:
-    """Marks a method whose value only an IPU obeys; each says so once, at debug level."""
+    """Marks a method whose value only an IPU uses; each reports it once, at debug level."""
 
     @wraps(method)
     def marked(self: OptionsDict, *args: Any, **kwargs: Any) -> Any:
@@ -131,7 +131,7 @@ def whole_number(name: str, value: object, *, least: int | None) -> int:
     """The value, if it is a whole number of at least ``least`` (None: any).
 
     Raises:
-        OptionError: It is no whole number, or too small.
+        OptionError: It is not a whole number, or too small.
     """
     if not settings.Setting(0, (int,), least=least).accepts(value):
         raise OptionError(
@@ -152,7 +152,7 @@ def flag(name: str, value: object) -> bool:
     """The value, if it is a bool.
 
     Raises:
-        OptionError: It is no bool.
+        OptionError: It is not a bool.
     """
     if not isinstance(value, bool):
         raise OptionError("PD300", f"{name} takes a bool", value=value, accepted="True or False")
@@ -190,7 +190,7 @@ def names(option: str, value: object) -> list[str]:
     """The value, if it is a list of texts.
 
     Raises:
-        OptionError: It is no list of texts.
+        OptionError: It is not a list of texts.
     """
     if not settings.Setting(list, (list, tuple), items=str).accepts(value):
         raise OptionError("PD300", f"{option} takes a list of names", value=value)

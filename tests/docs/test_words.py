@@ -16,7 +16,23 @@ BANNED = {
     r"\bknows? no\b": "does not support",
     r"\bgo(es)? on\b|\bwent on\b|\bgone on\b|\bgoing on\b": "resumes, or continues",
     r"\b(no|some)body\b": "no process, or the name of what does it",
-    r"\btells? the truth\b|\bsays? so itself\b": "reports",
+    r"\btells? the truth\b|\b(say|says|said|saying) so\b": "reports",
+    r"\b(is|are) PD\d{3}\b": "raises",
+    r"\bbit (for|by) bit\b": "bit-identical",
+    r"\b(come|comes|came|coming) back\b": "is returned",
+    r"\btravel(s|led|ling)?\b": "is sent",
+    r"\banew\b": "again",
+    r"\ball the same\b": "nevertheless",
+    r"\bwhoever\b": "the name of what does it",
+    r"\bat hand\b|\bby (its|their) own words\b": "available, or as it has reported",
+    r"\b(deal|deals|dealt) out\b": "divides among",
+    r"\b(in turns|turn by turn)\b": "alternately",
+    r"\b(stand|stands|stood) (behind|beside|there|outside|before|between)\b": "is, or comes",
+    r"\blook(s|ed|ing)? (at|into)\b": "checks, or reads",
+    r"\bknows? of\b": "has, or supports",
+    r"\b(leave|leaves|left) (it |them )?alone\b": "does not change",
+    r"\b(obey|obeys|obeyed)\b": "uses",
+    r"\bwhat (there is|is there)\b": "the name of it",
 }
 CODE = re.compile(r"PD\d{3}")
 PAGES = sorted(
@@ -61,6 +77,22 @@ def shown(path):
     return texts
 
 
+def documented(path):
+    """The docstrings of a module and of its public classes and functions."""
+    texts = []
+    left = [ast.parse(path.read_text(encoding="utf-8"))]
+    while left:
+        node = left.pop()
+        texts.append(ast.get_docstring(node) or "")
+        left += [
+            one
+            for one in ast.iter_child_nodes(node)
+            if isinstance(one, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and not one.name.startswith("_")
+        ]
+    return texts
+
+
 def prose(page):
     """A page without its code."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -71,6 +103,16 @@ def prose(page):
 def test_errors_and_help_are_in_plain_english(package):
     said = {
         str(path.relative_to(ROOT)): [one for text in shown(path) for one in found(text)]
+        for path in SOURCES
+        if path.relative_to(ROOT).parts[0] == package
+    }
+    assert not {name: words for name, words in said.items() if words}
+
+
+@pytest.mark.parametrize("package", sorted({path.relative_to(ROOT).parts[0] for path in SOURCES}))
+def test_docstrings_are_in_plain_english(package):
+    said = {
+        str(path.relative_to(ROOT)): [one for text in documented(path) for one in found(text)]
         for path in SOURCES
         if path.relative_to(ROOT).parts[0] == package
     }
@@ -88,6 +130,9 @@ def test_pages_are_in_plain_english(page):
         ("this is no optimizer", True),
         ("the job goes\non", True),
         ("it knows no such name", True),
+        ("such a hook is PD314", True),
+        ("results are the same bit for bit", True),
+        ("gradients travel as float32", True),
         ("there is no such option", False),
         ("at step 3, which is no longer needed", False),
     ],

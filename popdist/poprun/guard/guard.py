@@ -69,7 +69,7 @@ class Guard:
     Attributes:
         pid: The program's process, which leads a group of its own; 0 before the start.
         due: When to check next; infinite for never.
-        was_asked: Whether somebody asked the program to end.
+        was_asked: Whether the program was asked to end.
         orphaned: Why the program was ended without launcher or mpirun; empty where it was not.
         launcher_lost: Whether the launcher has ended.
         is_cut_off: Whether other hosts could not be reached.

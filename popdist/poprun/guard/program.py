@@ -155,7 +155,7 @@ def _execute(words: list[str], environ: dict[str, str]) -> None:
 
 
 def _find(name: str, environ: dict[str, str]) -> str | None:
-    """The path of a script that may be executed; None for what is no text."""
+    """The path of a script that may be executed; None for what is not a text."""
     folders = [""] if "/" in name else os.get_exec_path(environ)
     for folder in folders:
         path = os.path.join(folder, name)

@@ -27,10 +27,10 @@ _LARGEST_DUMP = 60_000
 
 
 class StallWatch:
-    """Looks at one program.
+    """Watches one program.
 
     Args:
-        seconds: How long waiting may take; 0 to look at nothing.
+        seconds: How long waiting may take; 0 for no watch.
         pid: The program's process.
         status: What the program states.
     """

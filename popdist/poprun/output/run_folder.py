@@ -105,7 +105,7 @@ def _make_new(base: str) -> str:
 
 
 def _point(link: str, target: str) -> None:
-    """Replaces the link atomically; a path that is no link is left unchanged."""
+    """Replaces the link atomically; a path that is not a link is left unchanged."""
     if os.path.lexists(link) and not os.path.islink(link):
         return
     fresh = f"{link}.{os.getpid()}"

@@ -168,7 +168,7 @@ class Pool:
             ) from None
 
     def remove(self, name: str) -> None:
-        """Removes a partition; a missing partition is no error."""
+        """Removes a partition; a missing partition is not an error."""
         try:
             os.unlink(self._path(name))
         except FileNotFoundError:

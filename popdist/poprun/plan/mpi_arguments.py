@@ -65,7 +65,7 @@ def read_variables(texts: Sequence[str], environ: Mapping[str, str]) -> Variable
     """Reads the values of ``-x``, each ``NAME`` or ``NAME=VALUE``; a later value wins.
 
     Raises:
-        UsageError: A name is no valid variable name, or the variable is not set.
+        UsageError: A name is not a valid variable name, or the variable is not set.
     """
     forwarded: dict[str, None] = {}
     common: dict[str, str] = {}
@@ -92,7 +92,7 @@ def take_variables(option: str, words: Sequence[str]) -> tuple[tuple[str, ...], 
     """Splits ``-x NAME=VALUE`` from options for mpirun; ``-x NAME`` remains an option.
 
     Raises:
-        UsageError: A name is no valid variable name.
+        UsageError: A name is not a valid variable name.
     """
     rest: list[str] = []
     found: dict[str, str] = {}

@@ -149,7 +149,7 @@ def network_variables(job: Job, dialect: Dialect, environ: Mapping[str, str]) ->
     Variables of ``environ`` and mpirun's command line options win over these variables.
 
     Raises:
-        UsageError: ``--host-subnet`` is no list of networks.
+        UsageError: ``--host-subnet`` is not a list of networks.
     """
     if job.is_local:
         # A job on one machine needs no help from Slurm, and must not spread over other hosts.

@@ -131,7 +131,7 @@ def descendants(pid: int, spared: frozenset[int] = frozenset()) -> list[int]:
 
 
 def children_of(pid: int) -> frozenset[int]:
-    """The children of a process, ended ones included; a quick look at what usually is nothing."""
+    """The children of a process, ended ones included; fast if there are none, the usual case."""
     found: set[int] = set()
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):

@@ -29,7 +29,7 @@ _KILLED = 137
 
 
 class Progress:
-    """How far a program is, by its own words.
+    """How far a program is, as it has reported.
 
     Attributes:
         phase: What it does: importing, connecting, compiling, training; empty where unknown.
@@ -47,7 +47,7 @@ class Progress:
         self.samples_per_second: float | None = None
 
     def take(self, fields: Mapping[str, str]) -> None:
-        """Stores the program's reported values; a value that is no number is ignored."""
+        """Stores the program's reported values; a value that is not a number is ignored."""
         self.phase = fields.get("phase", "")
         step, total = _number(fields.get("step")), _number(fields.get("total"))
         self.step = None if step is None else int(step)
@@ -82,9 +82,9 @@ class InstanceRecord:
         oom: What speaks for its having been killed for want of memory; empty where nothing does.
         asked: Whether it had been asked to end before, by the launcher or by mpirun.
         lost: Why the guard ended it, where the launcher or mpirun had gone.
-        progress: How far it is, by its own words.
+        progress: How far it is, as it has reported.
         speaks: Whether it imports popdist, so that its waiting and its stacks can be seen.
-        stacks: Its Python stacks when the launcher asked it to end; empty where nobody asked.
+        stacks: Its Python stacks when the launcher asked it to end; empty if it did not ask.
         tail: The end of its standard error.
     """
 
