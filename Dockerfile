@@ -1,4 +1,5 @@
-# The two commands of the README in a container: docker build -t popdist . && docker run -it popdist
+# The README's two commands in a container: docker build -t popdist . && docker run -it popdist
+# Inside, `make test` runs the tests.
 FROM python:3.11-slim-bookworm
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ make \

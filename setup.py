@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 from pathlib import Path
@@ -13,6 +14,24 @@ HERE = Path(__file__).parent
 VERSION = re.search(
     r'^__version__ = "([^"]+)"$', (HERE / "popdist" / "_version.py").read_text(), re.MULTILINE
 ).group(1)
+
+# Where the project is published, such as https://forge.example/popdist; releases set it.
+REPOSITORY = os.environ.get("POPDIST_REPOSITORY", "").rstrip("/")
+
+
+def long_description() -> str:
+    """The README as a package index can show it: such a page has no files beside it.
+
+    Links to files become links into the repository. Where no repository is known, pictures are left
+    out, and a link becomes the path of its file.
+    """
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    if REPOSITORY:
+        text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{REPOSITORY}/raw/main/", text)
+        return re.sub(r"(\]\()(?!https?:)", rf"\1{REPOSITORY}/blob/main/", text)
+    text = re.sub(r"!\[[^]]*\]\((?!https?:)[^)]*\)\n\n", "", text)
+    return re.sub(r"\[([^]]*)\]\((?!https?:)([^)]*)\)", r"\1 (`\2`)", text)
+
 
 # The ranges stay wide: `constraints/` holds the two sets that are tested.
 EXTRAS = {
@@ -94,16 +113,27 @@ setup(
     name="popdist",
     version=VERSION,
     description="The PopDist/PopRun programming model on ordinary machines, over real Horovod",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description=long_description(),
     long_description_content_type="text/markdown",
     author="popdist contributors",
+    url=REPOSITORY or None,
+    project_urls={
+        name: f"{REPOSITORY}/{path}"
+        for name, path in {
+            "Documentation": "blob/main/docs/index.md",
+            "Changelog": "blob/main/CHANGELOG.md",
+            "Issues": "issues",
+        }.items()
+        if REPOSITORY
+    },
     keywords="horovod mpi distributed-training onnx pytorch tensorflow keras ipu poptorch popart",
     classifiers=[
         "Development Status :: 4 - Beta",
+        "Environment :: Console",
         "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
-        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",

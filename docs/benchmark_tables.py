@@ -54,17 +54,20 @@ def phases_table() -> str:
 
 
 def pictures() -> str:
-    """The charts that belong to the record."""
+    """The charts of the record, but for the overview at the top of the page."""
     found = newest()
     if found is None:
         return NOTHING
     names = [one["name"] for one in found[1]["benchmarks"]]
-    shown = ["overview"] + [
-        stem for name in names for stem in ([f"{name}-sizes"] * (name == "exchange") + [name])
+    about = {one.name: one.what for one in SUITE}
+    shown = [
+        (stem, about.get(name, name))
+        for name in names
+        for stem in ([f"{name}-sizes"] * (name == "exchange") + [name])
     ]
     return "\n\n".join(
-        f"![{stem}](images/benchmarks/{stem}.png)"
-        for stem in shown
+        f"![{stem}: {what}](images/benchmarks/{stem}.png)"
+        for stem, what in shown
         if (PICTURES / f"{stem}.png").is_file()
     )
 

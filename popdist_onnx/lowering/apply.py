@@ -96,7 +96,7 @@ def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
 
     Args:
         model: The model, changed in place.
-        keep: Operators to leave alone, for example because autodiff has rules for them.
+        keep: Operators that are not replaced, for example because autodiff has rules for them.
 
     Returns:
         The same model.

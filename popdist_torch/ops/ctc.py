@@ -22,7 +22,7 @@ def ctc_beam_search_decoder(
     """Finds the most probable label sequences by prefix beam search.
 
     A sequence's probability is the sum over all alignments that collapse to it: repeated labels
-    merge unless a blank stands between them (Graves et al., 2006; Hannun et al., 2014).
+    merge unless a blank is between them (Graves et al., 2006; Hannun et al., 2014).
 
     Args:
         probs: Logarithmic probabilities ``[input length, batch, classes]``.

@@ -1,6 +1,7 @@
 """One wheel, four packages, each usable without the frameworks of the others."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -51,6 +52,22 @@ def test_the_wheel_holds_the_four_packages_typed_and_nothing_else(wheel):
     assert any(name.endswith("LICENSE") for name in names)
     # Of modules that are made from a table.
     assert {"popdist_tf/ipu/__init__.pyi", "popdist_tf/ipu/ops/nn_ops.pyi"} <= set(names)
+
+
+@pytest.mark.parametrize("repository", ["", "https://forge.example/popdist"])
+def test_the_readme_on_an_index_has_no_links_to_files_beside_it(repository):
+    said = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "--long-description", "--url"],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+        env=os.environ | {"POPDIST_REPOSITORY": repository},
+    ).stdout  # fmt: skip
+    links = re.findall(r"\]\(([^)]+)\)", said)
+    assert all(link.startswith("https://") for link in links)
+    assert any("docs/quickstart.md" in link for link in links) is bool(repository)
+    assert "docs/quickstart.md" in said
+    assert (f"{repository}/raw/main/docs/images/benchmarks/overview.png" in said) is bool(
+        repository
+    )
 
 
 def test_without_any_framework_the_core_and_the_launcher_work(wheel, tmp_path, mpirun):

@@ -50,7 +50,7 @@ class Option(Record):
         repeatable: Whether it may be given several times; its value is then a tuple.
         typed_only: Whether it means something on a command line only, and neither in a file nor
             in the environment.
-        excludes: The name of an option that it cannot stand beside.
+        excludes: The name of an option that excludes it.
         takes_options: Whether its value is made of options of another program, so that one which
             looks like an option of the launcher is meant.
         ipu_only: Whether it is about IPUs, their links or their server, and so without effect on a
