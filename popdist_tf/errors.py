@@ -16,6 +16,8 @@ CODES = declare(
         "PD415": "TF_CONFIG describes no cluster",
         "PD416": "replicas write a variable that is not aggregated, each its own value",
         "PD417": "local replicas would have to meet inside of a loop, branch or function",
+        "PD418": "all instances train on the same rows (a warning)",
+        "PD419": "a program selects devices for more replicas than there are (a warning)",
         "PD420": "this TensorFlow has no estimators",
         "PD421": "an estimator was configured in a way that cannot work",
         "PD422": "a model_fn or input_fn returned something that cannot be used",

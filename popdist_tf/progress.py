@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def report_fits() -> None:
     """Makes every ``fit`` of a Keras model report its steps to poprun; safe to call again."""
     if is_watched():
-        add_callbacks("progress", lambda _model: ([], [_Epochs()]))
+        add_callbacks("progress", lambda _model, _fit: ([], [_Epochs()]))
 
 
 def reporting_hooks(iterations: int) -> Sequence[Any]:

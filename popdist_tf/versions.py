@@ -13,7 +13,7 @@ import tensorflow as tf
 from popdist_tf.errors import EstimatorGoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 _MARK = "_popdist_corrects_steps"
@@ -278,14 +278,15 @@ def extend_models(methods: dict[str, Any]) -> None:
 
 
 def add_callbacks(
-    name: str, callbacks: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]]
+    name: str,
+    callbacks: Callable[[Any, Mapping[str, Any]], tuple[Sequence[Any], Sequence[Any]]],
 ) -> None:
     """Gives ``fit`` of Keras' models more callbacks; safe to call again.
 
     Args:
         name: A later function of the same name replaces an earlier one.
-        callbacks: From a model to the callbacks of its next ``fit`` that are called before the
-            user's, and to those that are called after the user's.
+        callbacks: From a model and the arguments of its ``fit`` (the user's callbacks as a list)
+            to callbacks that are called before the user's, and to those that are called after.
     """
     owner = _owner("fit")
     if not hasattr(owner, _CALLBACKS):
@@ -299,15 +300,16 @@ def _with_callbacks(method: Callable[..., Any]) -> Any:
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = [callbacks(self) for callbacks in getattr(self, _CALLBACKS).values()]
+        call = signature.bind(self, *args, **kwargs)
+        given = call.arguments.get("callbacks")
+        held = getattr(given, "callbacks", given) or []
+        held = list(held) if isinstance(held, (list, tuple)) else [held]
+        arguments = {**call.arguments, "callbacks": held}
+        found = [make(self, arguments) for make in getattr(self, _CALLBACKS).values()]
         before = [one for first, _ in found for one in first]
         after = [one for _, last in found for one in last]
         if not (before or after):
             return method(self, *args, **kwargs)
-        call = signature.bind(self, *args, **kwargs)
-        given = call.arguments.get("callbacks")
-        held = getattr(given, "callbacks", given) or []
-        held = held if isinstance(held, (list, tuple)) else [held]
         call.arguments["callbacks"] = [*before, *held, *after]
         return method(*call.args, **call.kwargs)
 

@@ -65,6 +65,30 @@ REMEDIES = {
             "instances as replicas."
         ),
     ),
+    "PD418": (
+        (
+            "A warning. All instances train on the same rows: `fit` was given the same arrays "
+            "everywhere, or the same batches arrived in the first two steps. An update counts each "
+            "sample once for each instance, and the job computes what one process would."
+        ),
+        (
+            "Divide the data: `dataset.shard(popdist.getNumInstances(), "
+            "popdist.getInstanceIndex())`, or `x[popdist.getInstanceIndex()::"
+            "popdist.getNumInstances()]`. Where equal rows are meant: "
+            '`warnings.filterwarnings("ignore", message=r"\\[PD418\\]")`.'
+        ),
+    ),
+    "PD419": (
+        (
+            "A warning. `auto_select_ipus` selects more devices than the replicas of this process "
+            "have. On the original hardware a model that needs one device would be replicated on "
+            "all of them; here the launcher decides how many replicas there are."
+        ),
+        (
+            "Start with `poprun --num-replicas` and train under `PopDistStrategy`, or select as "
+            "many devices as there are replicas. Models in pipeline stages bring no warning."
+        ),
+    ),
     "PD420": (
         "Estimators ended with TensorFlow 2.15.",
         (

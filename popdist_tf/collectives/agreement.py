@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 class Rows(Protocol):
     """What gathers a row of every instance."""
 
+    @property
+    def size(self) -> int:
+        """How many instances there are."""
+
+    @property
+    def rank(self) -> int:
+        """The place of this one among them."""
+
     def allgather(self, tensor: Any, name: str | None = None) -> Any:
         """The instances' rows, in rank order."""
 

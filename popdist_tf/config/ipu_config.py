@@ -12,7 +12,7 @@ from popdist_tf.config.legacy import IpuOptions
 from popdist_tf.config.nested import Category
 from popdist_tf.config.tables import ATTRIBUTES
 from popdist_tf.errors import ConfigConflictError, ConfigError, ConfigTypeError, TooLateError
-from popdist_tf.strategies.devices import replica_devices
+from popdist_tf.strategies.devices import note_selected, replica_devices
 
 
 class IPUConfig(Category):
@@ -25,6 +25,15 @@ class IPUConfig(Category):
 
     def __init__(self) -> None:
         super().__init__(ATTRIBUTES, "IPUConfig")
+
+    def num_automatic(self) -> int:
+        """How many devices the first system of the program has, where their number selects them.
+
+        Returns:
+            The count; 1 where devices are selected by id, or not at all.
+        """
+        count = self.auto_select_ipus
+        return count if isinstance(count, int) else next(iter(count), 1)
 
     def num_devices(self) -> int:
         """How many devices the configuration selects, for all replicas of this process.
@@ -112,6 +121,7 @@ def configure_ipu_system(
     if isinstance(config, IPUConfig):
         _check_against_job(config)
     _take_gpus()
+    note_selected(config.num_automatic())
     replica_devices(popdist.getNumLocalReplicas())
 
 

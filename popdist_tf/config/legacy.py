@@ -34,6 +34,10 @@ class IpuOptions:
         """How many devices are selected, for all replicas of this process."""
         return sum(entry.get("auto_count", 1) for entry in self.device_config) or 1
 
+    def num_automatic(self) -> int:
+        """How many devices the first system of the program has, where their number selects them."""
+        return next((entry.get("auto_count", 1) for entry in self.device_config), 1)
+
     def check(self) -> None:
         """Does nothing: the functions below have checked the options already."""
 

@@ -7,6 +7,7 @@ the first rank's checkpoint.
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,8 @@ class StartFromFirstRank(tf.compat.v1.train.SessionRunHook):  # type: ignore[mis
         session.run(self._copy)
 
 
-_SAVE, _STOP = 1, 2
+_SAVE, _STOP, _KINDS = 1, 2, 4
+_LONGEST_WAIT = 1000  # steps
 
 
 class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc]
@@ -55,6 +57,9 @@ class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc
     needs a collective to be saved. A chief that saves alone would wait for the other workers
     forever. So all workers save in the same step, and the other workers' files are deleted. All
     workers wait for the chief's last checkpoint, because their next training begins with it.
+
+    With each decision the chief says after how many steps it will be asked again: until its next
+    checkpoint is near, steps need no exchange for it.
 
     Args:
         strategy: The strategy of the training.
@@ -84,6 +89,10 @@ class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc
         self._wanted: Any = None
         self._decision: Any = None
         self._step = 0
+        self._next = 0
+        self._asked = 0.0, 0  # when, and in which step
+        self._saved = 0.0
+        self._save_steps, self._save_secs = save_steps, save_secs or 0
         self._stop = False
 
     def begin(self) -> None:
@@ -99,26 +108,54 @@ class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc
         """Saves the state that training starts from."""
         super().after_create_session(session, coord)
         self._step = int(session.run(self._global_step_tensor))
+        self._next = self._step + 1
+        self._saved = time.monotonic()
+        self._asked = self._saved, self._step
 
     def before_run(self, run_context: Any) -> Any:
-        """Fetches the chief's decision for the time after this step."""
+        """Fetches the chief's decision for the time after this step, where it is due."""
         del run_context
-        wanted = 0
-        if self._chief and self._timer.should_trigger_for_step(self._step + 1):
-            wanted = _SAVE
-        if self._stop:
-            wanted = _STOP
-        return tf.compat.v1.train.SessionRunArgs(self._decision, {self._wanted: wanted})
+        if self._step + 1 < self._next:
+            return None
+        decision = 0
+        if self._chief:
+            wanted = 0
+            if self._timer.should_trigger_for_step(self._step + 1):
+                wanted = _SAVE
+            if self._stop:
+                wanted = _STOP
+            decision = wanted + _KINDS * self._wait()
+        return tf.compat.v1.train.SessionRunArgs(self._decision, {self._wanted: decision})
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Saves or stops, as the chief decided."""
         self._step += 1
-        if run_values.results == _SAVE:
+        if run_values.results is None:
+            return
+        wait, wanted = divmod(int(run_values.results), _KINDS)
+        # After a checkpoint, its listeners may end the training.
+        self._next = self._step + (1 if wanted == _SAVE else wait)
+        if wanted == _SAVE:
             self._timer.update_last_triggered_step(self._step)
+            self._saved = time.monotonic()
             # A listener of the chief (such as an evaluation) may end the training, for all workers.
             self._stop = bool(self._save(run_context.session, self._step))
-        elif run_values.results == _STOP:
+        elif wanted == _STOP:
             run_context.request_stop()
+
+    def _wait(self) -> int:
+        """After how many steps the chief is asked again, by the time of the steps before."""
+        now, step = time.monotonic(), self._step + 1
+        if self._save_steps is not None:
+            last = self._timer.last_triggered_step()
+            wait = 1 if last is None else last + self._save_steps - step
+        else:
+            seconds = (now - self._asked[0]) / max(1, step - self._asked[1])
+            wait = int((self._saved + self._save_secs - now) / 2 / max(seconds, 1e-6))
+            # Later steps may be slower than the first ones.
+            wait = min(wait, 2 * (step - self._asked[1]))
+        self._asked = now, step
+        return max(1, min(wait, _LONGEST_WAIT))
 
     def end(self, session: Any) -> None:
         """Saves once more, and waits until the chief has saved."""

@@ -26,11 +26,13 @@ from popdist_tf.estimator.spec import to_estimator_spec
 from popdist_tf.estimator.updates import (
     RankContext,
     StopAfterUpdates,
+    StopTogether,
     counted,
     repeated,
     untouched_global_step,
 )
 from popdist_tf.guards.divergence import CompareAfterFirstStep
+from popdist_tf.guards.equal_data import CompareBatches, content, rows_of
 from popdist_tf.guards.uneven_data import AnnounceInSession, is_endless
 from popdist_tf.progress import reporting_hooks
 from popdist_tf.state_updates import StateUpdates
@@ -198,6 +200,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         if model_dir is None and config.model_dir is None and collectives is not None:
             model_dir = shared_model_dir(collectives)
         self._announced: AnnounceInSession | None = None
+        self._rows: Any = None
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
 
     def predict(
@@ -272,6 +275,9 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         given = {name: v for name, v in values.items() if accepts(self._model_fn, name)}
         if mode == _MODES.TRAIN and self._announced is not None and _is_first_replica():
             features = self._announced.before_step(features)
+        if mode == _MODES.TRAIN and self._train_distribution is not None and _is_first_replica():
+            rows = rows_of((features, labels))
+            self._rows = content(rows) if rows else None
         with untouched_global_step(), StateUpdates() as updates:
             spec = self._model_fn(features=features, **given)
             spec = to_estimator_spec(spec, self._iterations)
@@ -365,6 +371,9 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         if getattr(self._train_distribution, "num_replicas_in_sync", 1) > 1:
             check_listeners(saving_listeners, self._eval_distribution)
             worker_hooks.extend(self._hooks_of_workers(estimator_spec.scaffold))
+            own = estimator_spec.training_hooks
+            together = StopTogether(self._train_distribution, [*hooks, *own])
+            estimator_spec = estimator_spec._replace(training_hooks=(*own, together))
         worker_hooks.extend(reporting_hooks(self._iterations))
         return super()._train_with_estimator_spec(
             estimator_spec._replace(train_op=train_op),
@@ -377,6 +386,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
     def _hooks_of_workers(self, scaffold: Any) -> Iterator[Any]:
         strategy, config = self._train_distribution, self.config
         yield CompareAfterFirstStep(strategy)
+        if self._rows is not None:
+            yield CompareBatches(strategy, self._rows)
         if self._announced is not None:
             yield self._announced
         if config.save_checkpoints_secs or config.save_checkpoints_steps:

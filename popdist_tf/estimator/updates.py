@@ -15,7 +15,7 @@ from tensorflow.python.distribute import distribute_coordinator
 from popdist_tf.errors import EstimatorValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 _WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "AssignAdd", "Assign"}
@@ -56,6 +56,65 @@ class StopAfterUpdates(tf.compat.v1.train.StopAtStepHook):  # type: ignore[misc]
         del run_values
         if run_context.session.run(self._global_step_tensor) >= self._last_step:
             run_context.request_stop()
+
+
+class StopTogether(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Ends the training of all workers after the step in which a hook of one of them asks for it.
+
+    A worker that ended it alone would leave the others waiting in their next step. Workers ask each
+    other after every step, if a hook of one of them may stop.
+
+    Args:
+        strategy: The strategy of the training.
+        hooks: The other hooks of this worker.
+    """
+
+    def __init__(self, strategy: Any, hooks: Iterable[Any]) -> None:
+        self._strategy = strategy
+        self._may_stop = any(map(_may_stop, hooks))
+        self._asks: bool | None = None
+        self._own: Any = None
+        self._asking: Any = None
+
+    def begin(self) -> None:
+        """Adds the question to the graph."""
+        self._own = tf.compat.v1.placeholder(tf.int32, [])
+        with self._strategy.scope():
+            self._asking = self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._own, axis=None)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Asks all workers; the last hook of a worker sees what the others have asked for."""
+        del run_values
+        if self._asks is False:
+            return
+        own = int(run_context.stop_requested) + self._may_stop * _MAY_STOP
+        total = int(run_context.session.run(self._asking, {self._own: own}))
+        self._asks = total >= _MAY_STOP
+        if total % _MAY_STOP:
+            run_context.request_stop()
+
+
+def _may_stop(hook: Any) -> bool:
+    """Whether a hook has code that may end a training, on its worker alone.
+
+    TensorFlow's own hooks end it by the number of the step or a reduced loss, alike on all workers,
+    except for those that read the results of evaluations.
+    """
+    own = [one for one in type(hook).__mro__ if not one.__module__.startswith(_ALIKE)]
+    if any("early_stopping" in one.__module__ for one in type(hook).__mro__):
+        return True
+    return any(_mentions(held, "request_stop") for one in own for held in vars(one).values())
+
+
+_MAY_STOP = 1 << 20  # more than there are workers
+_ALIKE = ("builtins", "horovod.", "popdist_tf.", "tensorflow.python.", "tensorflow_estimator.")
+
+
+def _mentions(held: Any, name: str) -> bool:
+    code = getattr(held, "__code__", held)
+    if not hasattr(code, "co_names"):
+        return False
+    return name in code.co_names or any(_mentions(one, name) for one in code.co_consts)
 
 
 def _writers(graph: Any) -> int:

@@ -29,6 +29,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.collectives.agreement import assert_equal_weights, different_weights, digest
 from popdist_tf.errors import AgreementError
+from popdist_tf.guards.equal_data import EqualBatches
 from popdist_tf.versions import variable_name
 
 if TYPE_CHECKING:
@@ -154,7 +155,9 @@ class StepGuard:
         self._exchanged = -1  # sums and gathers until the end of the last step; -1 before a step
         self._has_warned = False
         self._unseen: dict[str, Any] = {}  # by a step that a session will run
+        self._unseen_batch: Any = ()
         self._steps: dict[tuple[str, ...], list[ComparedOnce]] = {}
+        self._batches: dict[tuple[str, ...], EqualBatches] = {}
         # TensorFlow builds a function once, and what it updates is seen then alone.
         self._known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -183,11 +186,12 @@ class StepGuard:
         self._reduces = True
 
     @contextmanager
-    def step(self, function: Any, *, compares: bool = True) -> Iterator[None]:
+    def step(self, function: Any, batch: Any = (), *, compares: bool = True) -> Iterator[None]:
         """Surrounds the code that builds, or runs, a step on all replicas.
 
         Args:
             function: What the replicas are given to run.
+            batch: Its arguments.
             compares: Whether the strategy reduces the step's updates.
         """
         if self._collectives is None:
@@ -213,9 +217,10 @@ class StepGuard:
                 self._warn(updated)
         elif updated:
             if _runs_by_itself():
-                self._after_step(updated)
+                self._after_step(updated, batch)
             else:
                 self._unseen.update(updated)
+                self._unseen_batch = batch
 
     def _exchanges(self) -> int:
         return sum(getattr(self._collectives, "built", {}).values())
@@ -233,11 +238,15 @@ class StepGuard:
                 stacklevel=2,
             )
 
-    def _after_step(self, updated: dict[str, Any]) -> None:
+    def _after_step(self, updated: dict[str, Any], batch: Any) -> None:
+        assert self._collectives is not None  # noqa: S101 - nothing is noted without
         key = tuple(updated)
         is_new = key not in self._steps
         if is_new:
+            label = f"popdist_batches_{len(self._steps)}"
+            self._batches[key] = EqualBatches(self._collectives, label)
             self._steps[key] = self._comparisons(f"popdist_weights_{len(self._steps)}")
+        self._batches[key].in_step(batch)
         # An eager step of weights that were compared needs no more counting.
         if is_new or self._first_update > 1 or not tf.executing_eagerly():
             for comparison, weights in zip(self._steps[key], _parted(updated), strict=True):
@@ -256,8 +265,9 @@ class StepGuard:
         self._unseen.clear()
         results = build()
         updated, self._unseen = self._unseen, {}
+        batch, self._unseen_batch = self._unseen_batch, ()
         flat = _components(results)
-        if not updated or not flat:
+        if not updated or not flat or self._collectives is None:
             return results
         with tf.control_dependencies(flat):
             compared = [
@@ -265,7 +275,8 @@ class StepGuard:
                 for comparison, weights in zip(self._comparisons(), _parted(updated), strict=True)
                 if weights
             ]
-        return _after(compared, results)
+            same = EqualBatches(self._collectives).in_session(batch)
+        return _after(compared if same is None else [*compared, same], results)
 
     def _comparisons(self, label: str | None = None) -> list[ComparedOnce]:
         """The comparison of trained weights, and that of other variables that replicas write."""

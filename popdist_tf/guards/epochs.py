@@ -1,9 +1,10 @@
-"""Keeps the instances of a Keras training together from one epoch to the next.
+"""Keeps the instances of a Keras training together from one step and epoch to the next.
 
 The first step of a training compares weights (`popdist_tf.guards.divergence`). What happens later
 is up to callbacks: one that decides by numbers of its own instance may set another learning rate,
 load weights, or end the training on that instance alone. So instances compare the number of steps
-before the first epoch; and after each epoch, whether they continue and what weights they hold.
+before the first epoch; after each epoch, whether they continue and what weights they hold; and after
+each step, whether they continue, if a callback of the program runs between steps.
 """
 
 from __future__ import annotations
@@ -13,14 +14,24 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
+from popdist_tf.errors import AgreementError
+from popdist_tf.guards.equal_data import compare_arrays
 from popdist_tf.versions import add_callbacks, strategy_of, tensorflow_variable, variable_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from popdist_tf.collectives.host import HostCollectives
     from popdist_tf.guards.uneven_data import AnnouncedSteps
 
 REDUCTION = "_popdist_reduction"
 """An attribute of optimizers that `popdist_tf.keras` has wrapped; it has the job's collectives."""
+
+_DECIDE_ALIKE = (
+    "let callbacks decide by values that all instances have: metrics of the strategy, or under "
+    "popdist_tf.keras a MetricAverageCallback before the callback; give validation data to all "
+    "instances or to none"
+)
 
 
 def compare_epochs() -> None:
@@ -31,31 +42,54 @@ def compare_epochs() -> None:
     add_callbacks("epochs", _callbacks)
 
 
-def _callbacks(model: Any) -> tuple[list[Any], list[Any]]:
+def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     optimizer = getattr(model, "optimizer", None)
     reduction = getattr(optimizer, REDUCTION, None)
     extended = getattr(strategy_of(model), "extended", None)
     held = reduction or extended
+    asks = any(map(_acts_between_steps, fit["callbacks"]))
     collectives: HostCollectives | None = getattr(held, "collectives", None)
-    if optimizer is None or collectives is None or collectives.horovod is None:
+    if optimizer is None:
         return [], []
+    if collectives is None:
+        return [], _ends_of_workers(extended, asks=asks)
+    if collectives.horovod is None:
+        return [], []
+    ends = _SameEnd(
+        collectives.size,
+        tf.function(lambda own: collectives.sum_by_name(own, "popdist_ends_in_epoch")),
+        asks=asks,
+    )
     steps = None if reduction is None else reduction.steps
-    return [_SameSteps(collectives, steps)], [_SameAfterEpoch(collectives)]
+    data = [fit.get("x"), fit.get("y")]
+    return [_SameSteps(collectives, steps, data)], [ends, _SameAfterEpoch(collectives)]
+
+
+def _ends_of_workers(extended: Any, *, asks: bool) -> list[Any]:
+    """The comparison of `IPUMultiWorkerStrategy`, whose workers share no Horovod."""
+    if getattr(extended, "size", 1) == 1 or not hasattr(extended, "sum_over_workers"):
+        return []
+    total = extended.sum_over_workers
+    return [_SameEnd(extended.size, total, asks=asks, asks_after_epoch=True)]
 
 
 class _SameSteps(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Compares the number of steps; where Keras does not know it, ends epochs together."""
 
-    def __init__(self, collectives: HostCollectives, steps: AnnouncedSteps | None) -> None:
+    def __init__(
+        self, collectives: HostCollectives, steps: AnnouncedSteps | None, data: Any
+    ) -> None:
         super().__init__()
         self._collectives = collectives
         self._steps = steps
+        self._data = data
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Compares, and makes an optimizer announce its steps where their number is unknown."""
         del logs
         number = self.params.get("steps")
         agree(self._collectives, f"an epoch of {number} steps")
+        compare_arrays(self._collectives, self._data)
         if self._steps is not None:
             self._steps.want(number is None)
 
@@ -64,6 +98,109 @@ class _SameSteps(tf.keras.callbacks.Callback):  # type: ignore[misc]
         del epoch, logs
         if self._steps is not None:
             self._steps.end_of_epoch()
+
+
+# Ends of a training in the middle of an epoch.
+#
+# An instance that leaves an epoch would wait for the others in the next exchange, which is another
+# one than theirs. So whether all leave has to be asked before one of them does.
+
+
+_BETWEEN_STEPS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+
+
+def _acts_between_steps(callback: Any) -> bool:
+    """Whether a callback has code between steps that may end the training there."""
+    if any(name in vars(callback) for name in _BETWEEN_STEPS):  # as of a LambdaCallback
+        return True
+    return any(map(_may_end, {_owner(callback, name) for name in _BETWEEN_STEPS}))
+
+
+def _owner(callback: Any, method: str) -> Any:
+    return next((one for one in type(callback).__mro__ if method in vars(one)), None)
+
+
+def _may_end(owner: Any) -> bool:
+    # Of Keras' own callbacks, only one ends a training between steps.
+    is_known = owner is None or owner.__module__.split(".")[0] in {"horovod", "keras", "popdist_tf"}
+    return not is_known or owner.__name__ == "TerminateOnNaN"
+
+
+class _SameEnd(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Stops a training that some instances end, and others continue.
+
+    Args:
+        size: Instances.
+        total: Sums an integer over them.
+        asks: Whether to ask all instances after each step; otherwise one that ends its training in
+            the middle of an epoch says so, and fails alone.
+        asks_after_epoch: Whether to ask after each epoch as well.
+    """
+
+    _supports_tf_logs = True  # else Keras copies the loss to the host in every step
+
+    def __init__(
+        self,
+        size: int,
+        total: Callable[[Any], Any],
+        *,
+        asks: bool,
+        asks_after_epoch: bool = False,
+    ) -> None:
+        super().__init__()
+        self._size = size
+        self._total = total
+        self._asks = asks
+        self._asks_after_epoch = asks_after_epoch
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes the epoch's number."""
+        del logs
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Compares after a step.
+
+        Raises:
+            AgreementError: Some instances end the training here.
+        """
+        del logs
+        step = f"step {batch + 1} of epoch {self._epoch}"
+        if self._asks:
+            self._compare(step)
+        elif self.model.stop_training and batch + 1 != self.params.get("steps"):
+            raise AgreementError(
+                "PD007",
+                "this instance ends the training in the middle of an epoch, without the others",
+                value=f"stop_training was set before the end of {step}, by no callback",
+                accepted="stop_training of all instances, after the same step",
+                hint="set model.stop_training in on_train_batch_end of a callback that is given to "
+                "fit, where the instances compare it, or in on_epoch_end",
+            )
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Compares after an epoch, where nothing else does.
+
+        Raises:
+            AgreementError: Some instances end the training here.
+        """
+        del logs
+        if self._asks_after_epoch:
+            self._compare(f"epoch {epoch}")
+
+    def _compare(self, when: str) -> None:
+        own = int(bool(self.model.stop_training))
+        ends = int(self._total(tf.constant(own)))
+        if 0 < ends < self._size:
+            raise AgreementError(
+                "PD007",
+                "some instances end the training, and the others would wait for them forever",
+                value=f"{ends} of {self._size} instances end it after {when}; this one "
+                + ("ends" if own else "continues"),
+                accepted="stop_training of all instances, after the same step",
+                hint=_DECIDE_ALIKE,
+            )
 
 
 class _SameAfterEpoch(tf.keras.callbacks.Callback):  # type: ignore[misc]
@@ -85,9 +222,7 @@ class _SameAfterEpoch(tf.keras.callbacks.Callback):  # type: ignore[misc]
             self._collectives,
             f"epoch {epoch}, after which it {ends}",
             accepted="the same epochs on every instance",
-            hint="let callbacks decide by values that all instances have: metrics of the strategy, "
-            "or under popdist_tf.keras a MetricAverageCallback before the callback; give "
-            "validation data to all instances or to none",
+            hint=_DECIDE_ALIKE,
         )
         weights = [
             (variable_name(one), tensorflow_variable(one).numpy())

@@ -16,6 +16,7 @@ from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.divergence import UpdateGuard
 from popdist_tf.guards.epochs import REDUCTION, compare_epochs
+from popdist_tf.guards.equal_data import EqualBatches
 from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.progress import report_fits
 from popdist_tf.versions import describe, update_method
@@ -118,6 +119,8 @@ class _Reduction:
         self._averages = averages
         self._sparse_as_dense = sparse_as_dense
         self._guard = UpdateGuard(self.collectives)
+        # Gradients of equal rows are equal, where weights are: from the second update on.
+        self._batches = EqualBatches(self.collectives, "popdist_gradients", first=2)
         alone = self.collectives.horovod is None
         self.steps = None if alone else AnnouncedSteps(self.collectives)
         self._has_run = False
@@ -138,6 +141,7 @@ class _Reduction:
             agree(self.collectives, f"an update of {len(shapes)} weights: {', '.join(shapes)}")
         self._guard.before_update(variables)
         present = [gradient for gradient in gradients if gradient is not None]
+        self._batches.in_step(present[-1:])
         # The backward pass computes the last layer's gradient first.
         with tf.control_dependencies([self.steps.before_reduction(one) for one in present[-1:]]):
             return [None if gradient is None else self._reduce(gradient) for gradient in gradients]

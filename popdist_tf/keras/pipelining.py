@@ -22,11 +22,13 @@ from popdist_tf.loops.accumulation import (
     accumulate,
     reduction_method,
 )
+from popdist_tf.strategies.devices import warn_of_missing_replicas
 from popdist_tf.versions import (
     add_callbacks,
     before_training,
     extend_models,
     keras_is_3,
+    strategy_of,
     tag_calls,
 )
 
@@ -442,6 +444,9 @@ def _edges(
 def _prepare(model: Any) -> None:
     """Makes a model accumulate as its options say, before it is trained."""
     options = _options(model)
+    of_ours = hasattr(getattr(strategy_of(model), "extended", None), "replicas_per_step")
+    if of_ours and not (options and options.needs_stages):
+        warn_of_missing_replicas()
     if options is None:
         return
     stages = _stages_of(model)
@@ -474,7 +479,8 @@ def _prepare(model: Any) -> None:
         model.train_function = None  # Keras builds it again
 
 
-def _callbacks(model: Any) -> tuple[list[Any], list[Any]]:
+def _callbacks(model: Any, fit: Any) -> tuple[list[Any], list[Any]]:
+    del fit
     return [] if _options(model) is None else [_WholeUpdates()], []
 
 

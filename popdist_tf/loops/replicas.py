@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tensorflow as tf
 
 from popdist_tf.errors import StrategyError
+from popdist_tf.strategies.devices import warn_of_missing_replicas
 from popdist_tf.strategies.popdist_strategy import PopDistStrategy
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ def _reduced(reduce_op: Any, x: Any) -> Any:
     if replica is None:
         raise RuntimeError("cross_replica_ops work in a replica: call them inside strategy.run")
     if not isinstance(replica.strategy, PopDistStrategy):
+        warn_of_missing_replicas()
         return tf.identity(x)
     # Not `all_reduce`: a graph of TensorFlow 1 with several local replicas does not support it.
     return replica.merge_call(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
+import warnings
 
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+import popdist
 from popdist_tf.errors import TooLateError
+
+_SELECTED = "_popdist_selected"  # kept where TensorFlow keeps its devices
 
 
 def replica_devices(count: int) -> tuple[str, ...]:
@@ -41,3 +47,27 @@ def _cut_cpu(count: int) -> None:
             hint="create the strategy (or call set_ipu_config and configure_ipu_system) before "
             "the first tensor, variable or dataset",
         ) from None
+
+
+def note_selected(count: int) -> None:
+    """Remembers how many devices a program has selected by their number."""
+    setattr(context.context(), _SELECTED, count)
+
+
+def warn_of_missing_replicas() -> None:
+    """Warns where the original would have made more replicas than this process runs.
+
+    A model that needs one of several selected devices is replicated on all of them there.
+    """
+    replicas = popdist.getNumLocalReplicas()
+    needed = replicas * popdist.getNumIpusPerReplica()
+    selected = getattr(context.context(), _SELECTED, 1)
+    if selected > needed:
+        wanted = replicas * selected // needed
+        warnings.warn(
+            f"[PD419] auto_select_ipus={selected} asks for {wanted} replicas, and this process has "
+            f"{replicas}: the launcher decides here how many there are, and an update takes the "
+            f"data of these alone. Start with poprun --num-replicas {wanted}, and train under a "
+            f"PopDistStrategy; or configure auto_select_ipus={needed}.",
+            stacklevel=1,
+        )

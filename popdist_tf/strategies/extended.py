@@ -240,7 +240,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
             # Once: a later call may be a retrace on one instance alone.
             self._has_run = True
             agree(self._collectives, "the first step")
-        with self.guard.step(fn, compares=self._reduce_on_device), device_code():
+        with self.guard.step(fn, (args, kwargs), compares=self._reduce_on_device), device_code():
             fn = _with_state_updates(fn)
             if len(self._devices) == 1:
                 return call_only_replica(self, fn, args, kwargs)

@@ -115,15 +115,26 @@ class MultiWorkerExtended(collective.CollectiveAllReduceExtended):  # type: igno
         dtype = value.dtype
         value = tf.cast(value, tf.int32) if dtype == tf.bool else value
         own = value if self._id_in_cluster == 0 else tf.zeros_like(value)
-        return tf.cast(self._summed(own), dtype)
+        return tf.cast(self.sum_over_workers(own), dtype)
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return int(self._num_workers)
+
+    @property
+    def rank(self) -> int:
+        """The place of this one among them."""
+        return int(self._id_in_cluster)
 
     def allgather(self, tensor: Any, name: str | None = None) -> Any:
         """The workers' rows, in the order of the workers; ``name`` is not needed to pair them."""
         del name
         place = tf.one_hot([self._id_in_cluster], self._num_workers, axis=0, dtype=tensor.dtype)
-        return self._summed(place * tensor)
+        return self.sum_over_workers(place * tensor)
 
-    def _summed(self, tensor: Any) -> Any:
+    def sum_over_workers(self, tensor: Any) -> Any:
+        """The sum of the workers' tensors."""
         return self._reduce_to(tf.distribute.ReduceOp.SUM, tensor, self._worker_device, None)
 
     def note_own_update(self, variable: Any) -> None:
@@ -135,7 +146,7 @@ class MultiWorkerExtended(collective.CollectiveAllReduceExtended):  # type: igno
         return super()._update(var, fn, args, kwargs, group)
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        with self.guard.step(fn), device_code():
+        with self.guard.step(fn, (args, kwargs)), device_code():
             return super()._call_for_each_replica(fn, args, kwargs)
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:

@@ -5,6 +5,7 @@ import json
 import socket
 import subprocess
 import tempfile
+import warnings
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def model(optimizer_name, batch_norm):
     return model_fn
 
 
-def heads(features, labels, mode):
+def heads(features, labels, mode, params):
     """Two heads on one trunk: a class and a number, with a loss and several metrics each."""
     import tensorflow.compat.v1 as tf
 
@@ -82,7 +83,10 @@ def heads(features, labels, mode):
     number_loss = tf.losses.mean_squared_error(target, number, weights=0.5)
     loss = tf.losses.get_total_loss()
     if mode == tf.estimator.ModeKeys.TRAIN:
-        return spec(mode, loss=loss, train_op=tf.train.AdamOptimizer(0.01).minimize(loss))
+        optimizer = tf.train.AdamOptimizer(0.01)
+        if params.get("averages"):
+            optimizer = ipu.optimizers.CrossReplicaOptimizer(optimizer)
+        return spec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     def metrics(logits, labels, number, target, parts):
         return {
@@ -105,14 +109,14 @@ def error_of(function, *args, **kwargs):
     return "no error"
 
 
-def of_heads(strategy, batch, arrays):
+def of_heads(strategy, batch, arrays, **params):
     """Variables, metrics and predictions of a training with two heads."""
     import tensorflow.compat.v1 as tf
 
     from popdist_tf import ipu
 
     config = ipu.ipu_run_config.RunConfig(train_distribute=strategy, tf_random_seed=3)
-    estimator = ipu.ipu_estimator.IPUEstimator(heads, config=config)
+    estimator = ipu.ipu_estimator.IPUEstimator(heads, config=config, params=params)
 
     def input_fn():
         dataset = tf.data.Dataset.from_tensor_slices(arrays)
@@ -147,11 +151,52 @@ def estimator_for(optimizer, batch_norm, strategy=None, **settings):
     )
 
 
+def stopped_early(strategy, input_fn, instance):
+    """Variables of a training that a hook of one worker ends after the second step."""
+    import tensorflow.compat.v1 as tf
+
+    class StopEarly(tf.train.SessionRunHook):
+        done = 0
+
+        def after_run(self, run_context, _):
+            self.done += 1
+            if self.done == 2:
+                run_context.request_stop()
+
+    early = estimator_for("momentum", batch_norm=False, strategy=strategy)
+    early.train(input_fn, steps=STEPS, hooks=[StopEarly()] if instance else [])
+    names = sorted(early.get_variable_names())
+    return {f"early/{name}": np.asarray(early.get_variable_value(name)) for name in names}
+
+
+def unequal(strategy, instance):
+    """Errors and warnings of trainings on data that are the same, but not as many, everywhere."""
+    import tensorflow.compat.v1 as tf
+
+    from popdist_tf import ipu
+
+    estimator = ipu.ipu_estimator.IPUEstimator(
+        heads, config=ipu.ipu_run_config.RunConfig(train_distribute=strategy)
+    )
+
+    def input_fn():
+        whole = tf.data.Dataset.from_tensor_slices(samples())
+        return whole.batch(BATCH, drop_remainder=True).take(STEPS - 2 * instance)
+
+    answers = {"steps": error_of(estimator.train, input_fn, steps=3 + instance)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answers["together"] = error_of(estimator.train, input_fn, steps=2)
+    answers["same rows"] = [text for one in caught if "PD418" in (text := str(one.message))]
+    return answers | {"uneven": error_of(estimator.train, input_fn)}
+
+
 def estimators_in_job():
     import tensorflow.compat.v1 as tf
 
     from popdist_tf import ipu
     from popdist_tf.ipu import horovod as hvd
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
     from popdist_tf.ipu.horovod.ipu_horovod_strategy import IPUHorovodStrategy
 
     hvd.init()
@@ -179,6 +224,9 @@ def estimators_in_job():
     halves = (one.reshape(STEPS, 2, BATCH, *one.shape[1:])[:, hvd.rank()] for one in samples())
     own = tuple(one.reshape(-1, *one.shape[2:]) for one in halves)
     answers |= of_heads(strategy, BATCH, own)
+    reduces_not = PopDistStrategy(add_ipu_cross_replica_reductions=False)
+    averaged = of_heads(reduces_not, BATCH, own, averages=True)
+    answers |= {f"averaged / {name}": value for name, value in averaged.items()}
     # Hosts that share no folder: only the first rank finds what is to be continued.
     with tempfile.TemporaryDirectory() as folder:
         apart = estimator_for("adam", batch_norm=True, strategy=strategy, model_dir=folder)
@@ -202,18 +250,8 @@ def estimators_in_job():
     except NotImplementedError as error:
         answers["evaluating"] = str(error)
 
-    uneven = ipu.ipu_estimator.IPUEstimator(
-        heads, config=ipu.ipu_run_config.RunConfig(train_distribute=strategy)
-    )
-
-    def unequal_input():
-        whole = tf.data.Dataset.from_tensor_slices(samples())
-        batches = whole.batch(BATCH, drop_remainder=True)
-        return batches.take(STEPS - 2 * hvd.rank())
-
-    answers["steps"] = error_of(uneven.train, unequal_input, steps=3 + hvd.rank())
-    answers["together"] = error_of(uneven.train, unequal_input, steps=2)
-    answers["uneven"] = error_of(uneven.train, unequal_input)
+    answers |= unequal(strategy, hvd.rank())
+    answers |= stopped_early(strategy, input_fn, hvd.rank())
 
     diverging = estimator_for("diverging", batch_norm=False, strategy=strategy)
     try:
@@ -250,7 +288,7 @@ def ranks():
 def test_ranks_have_equal_variables_slots_included(ranks):
     assert any("Adam" in name for name in ranks[0])
     assert any("Momentum" in name for name in ranks[0])
-    said = {"diverging", "evaluating", "steps", "together", "uneven"}
+    said = {"diverging", "evaluating", "same rows", "steps", "together", "uneven"}
     for name in ranks[0].keys() & ranks[1].keys() - said:
         if "/metric " in name:
             continue  # each rank evaluates its own data
@@ -263,6 +301,23 @@ def test_variables_are_those_of_one_process_on_the_global_batch(ranks, alone):
         if "/metric " in name:
             continue
         np.testing.assert_allclose(ranks[0][name], value, rtol=2e-5, atol=2e-6)
+
+
+def test_an_optimizer_that_averages_by_itself_makes_the_same_updates(ranks, alone):
+    names = [name for name in alone if name.startswith("heads/") and "/metric " not in name]
+    for name in names:
+        found = ranks[0][f"averaged / {name}"]
+        np.testing.assert_allclose(found, alone[name], rtol=2e-5, atol=2e-6)
+
+
+def test_a_hook_of_one_worker_stops_all_after_the_same_step(ranks):
+    for rank in ranks:
+        assert rank["early/global_step"] == 2
+
+
+def test_workers_that_train_on_the_same_rows_are_warned(ranks):
+    assert "[PD418] all 2 instances train on the same rows" in ranks[0]["same rows"][0]
+    assert ranks[1]["same rows"] == []
 
 
 def test_metrics_of_several_heads_are_those_of_one_process(ranks, alone):

@@ -81,7 +81,8 @@ def in_job():
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),
     ]
-    answers = fitted(model, data(rank), BATCH, callbacks)
+    answers, said = with_warnings(fitted, model, data(rank), BATCH, callbacks)
+    answers["own rows"] = of_equal_rows(said)
     answers["twice"] = error_of(hvd.DistributedOptimizer, optimizer)
 
     # The same without the broadcast trains two models.
@@ -113,11 +114,15 @@ def in_job():
     endless.set_weights(network(seed=0).get_weights())
     answers["without callbacks"] = error_of(endless.fit, batches.take(STEPS - rank), verbose=0)
 
+    known = batches.apply(tf.data.experimental.assert_cardinality(STEPS))
+    answers |= left_early(endless, known, rank)
+    fresh = compiled(network(seed=0), hvd.DistributedOptimizer(adam()))
+    answers |= on_the_same_rows(fresh, endless)
+
     unwrapped = compiled(network(seed=0), adam())
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        answers["unwrapped"] = error_of(fitted, unwrapped, data(rank), BATCH, callbacks)
-    answers["warned"] = [text for one in caught if "PD4" in (text := str(one.message))]
+    answers["unwrapped"], answers["warned"] = with_warnings(
+        error_of, fitted, unwrapped, data(rank), BATCH, callbacks
+    )
 
     # Horovod's own wrapper overrides what Keras 3 does not call, or fails. It reduces with Keras 2.
     import horovod.tensorflow.keras
@@ -135,6 +140,49 @@ def in_job():
         nested = compiled(network(seed=0), hvd.DistributedOptimizer(adam()))
     answers["nested"] = error_of(fitted, nested, data(rank), BATCH)
     return answers
+
+
+def left_early(model, batches, instance):
+    """Errors of trainings that one instance, or each, ends in the middle of an epoch."""
+    import tensorflow as tf
+
+    def stop_on(instances):
+        def stop(batch, _):
+            if batch == 1 and instance in instances:
+                model.stop_training = True
+
+        return tf.keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+
+    weights = model.get_weights()
+    answers = {}
+    for case, instances in {"one leaves": [1], "all leave": [0, 1]}.items():
+        callbacks = [stop_on(instances)]
+        answers[case] = error_of(model.fit, batches, verbose=0, callbacks=callbacks)
+        model.set_weights(weights)
+    return answers
+
+
+def on_the_same_rows(fresh, model):
+    """Warnings where all instances have the same batches, and the same arrays."""
+    import tensorflow as tf
+
+    batches = tf.data.Dataset.from_tensor_slices(data(0)).batch(BATCH)
+    return {
+        "same batches": of_equal_rows(with_warnings(fresh.fit, batches, verbose=0)[1]),
+        "same arrays": of_equal_rows(with_warnings(model.fit, *data(0), verbose=0)[1]),
+    }
+
+
+def with_warnings(function, *args, **kwargs):
+    """What a function returns, and the warnings of this adapter."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = function(*args, **kwargs)
+    return answer, [text for one in caught if "PD4" in (text := str(one.message))]
+
+
+def of_equal_rows(texts):
+    return [text for text in texts if "PD418" in text]
 
 
 def alone():
@@ -194,6 +242,26 @@ def test_epochs_of_unknown_length_end_together_or_stop(ranks):
             assert "[PD007] the instances have different numbers of batches" in rank[case]
 
 
+LEAVES = "[PD007] some instances end the training, and the others would wait for them forever"
+
+
+def test_an_instance_that_leaves_an_epoch_stops_all(ranks, strategies):
+    for instance, rank in enumerate((*ranks, *strategies)):
+        assert LEAVES in rank["one leaves"]
+        assert "1 of 2 instances end it after step 2 of epoch 0" in rank["one leaves"]
+        assert f"this one {'ends' if instance % 2 else 'continues'}" in rank["one leaves"]
+        assert rank["all leave"] == "no error"
+
+
+def test_instances_that_train_on_the_same_rows_are_warned_once(ranks, strategies):
+    for first, second in (ranks, strategies):
+        for case in ("same arrays", "same batches"):
+            assert "[PD418] all 2 instances train on the same rows" in first[case][0]
+            assert second[case] == []
+        for rank in (first, second):
+            assert rank["own rows"] == []
+
+
 def test_an_optimizer_that_does_not_reduce_is_found_after_the_first_step(ranks):
     for rank in ranks:
         assert "different weights after the first step" in rank["unwrapped"]
@@ -228,7 +296,8 @@ def under_the_strategy():
         whole = tf.data.Dataset.from_tensor_slices(data(instance)).batch(BATCH, drop_remainder=True)
         return whole.take(batches).filter(lambda *_: True)  # of unknown length
 
-    model.fit(dataset(STEPS), epochs=2, verbose=0)
+    _, said = with_warnings(model.fit, dataset(STEPS), epochs=2, verbose=0)
+    answers["own rows"] = of_equal_rows(said)
     answers["weight"] = model.get_weights()[0]
     answers["unequal"] = error_of(model.fit, dataset(STEPS - instance), verbose=0)
 
@@ -238,6 +307,11 @@ def under_the_strategy():
     answers["loaded"] = error_of(model.fit, dataset(STEPS), verbose=0)
     model.set_weights(weights)
     answers |= apart_later(model, dataset(STEPS), instance)
+    known = dataset(STEPS).apply(tf.data.experimental.assert_cardinality(STEPS))
+    answers |= left_early(model, known, instance)
+    with strategy.scope():
+        fresh = compiled(network(seed=0), tf.keras.optimizers.SGD(0.1))
+    answers |= on_the_same_rows(fresh, model)
     answers["dropped"] = dropped(strategy)
 
     with strategy.scope():

@@ -156,7 +156,7 @@ def global_batch():
     return alone
 
 
-@pytest.mark.parametrize(("instances", "replicas"), [(2, 2), (2, 4), (1, 4)])
+@pytest.mark.parametrize(("instances", "replicas"), [(2, 2), (2, 4), (2, 8), (1, 4)])
 def test_a_compiled_loop_trains_like_one_process_on_the_global_batch(
     instances, replicas, global_batch
 ):

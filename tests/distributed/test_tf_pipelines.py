@@ -1,5 +1,7 @@
 """Pipelines and accumulating optimizers on real ranks, against torch on the global batch."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 import torch
@@ -166,10 +168,13 @@ def pipelines_in_job():
         answers |= pipelined(strategy, instance, case)
     answers |= optimized(strategy, instance, "mapped")
     apart = PopDistStrategy(add_ipu_cross_replica_reductions=False)
-    return answers | optimized(apart, instance, "cross")
+    answers |= optimized(apart, instance, "cross")
+    if find_spec("tensorflow_estimator"):
+        answers |= {f"estimated {name}": value for name, value in estimated(strategy).items()}
+    return answers
 
 
-@pytest.fixture(scope="module", params=[(2, 2), (2, 4)], ids=["2x1", "2x2"])
+@pytest.fixture(scope="module", params=[(2, 2), (2, 4), (2, 8)], ids=["2x1", "2x2", "2x4"])
 def job(request):
     instances, replicas = request.param
     return replicas, run_job(pipelines_in_job, instances=instances, replicas=replicas)
@@ -227,17 +232,18 @@ def staged_model(mode, params):
     )
 
 
-def estimated():
+def estimated(strategy=None):
+    """An estimator of the same stages, whose weights, metrics and predictions are kept."""
     import tensorflow.compat.v1 as tf
 
     import popdist
     from popdist_tf import ipu
-    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
 
     tf.disable_v2_behavior()
-    strategy = PopDistStrategy() if popdist.getNumInstances() > 1 else None
-    instance, total = popdist.getInstanceIndex(), popdist.getNumTotalReplicas()
-    own = samples(total)[:, :, instance].reshape(COUNT * UPDATES, -1, 2)
+    local = popdist.getNumLocalReplicas()
+    first = popdist.getInstanceIndex() * local
+    own = samples(popdist.getNumTotalReplicas())[:, :, first : first + local]
+    own = own.reshape(COUNT * UPDATES * local, -1, 2)
     settings = ipu.ipu_run_config.IPURunConfig(iterations_per_loop=COUNT)
     estimator = ipu.ipu_pipeline_estimator.IPUPipelineEstimator(
         staged_model,
@@ -261,11 +267,8 @@ def estimated():
     }
 
 
-@pytest.mark.parametrize("instances", [1, 2])
-def test_an_estimator_of_stages_trains_like_one_process(instances):
-    pytest.importorskip("tensorflow_estimator")
-    ranks = run_job(estimated, instances=instances)
-    (w, v), _ = expected(instances, 1 / instances)
+def check_estimated(ranks, replicas):
+    (w, v), _ = expected(replicas, 1 / replicas)
     for rank in ranks:
         np.testing.assert_array_equal(rank["w"], ranks[0]["w"])
         np.testing.assert_allclose(rank["w"], w, rtol=2e-5, atol=2e-6)
@@ -273,3 +276,16 @@ def test_an_estimator_of_stages_trains_like_one_process(instances):
         assert rank["step"] == COUNT * UPDATES
         assert rank["loss"][0] == pytest.approx(rank["loss"][1], rel=1e-5)
         np.testing.assert_allclose(rank["predicted"], np.tanh(rank["sample"] @ w), rtol=1e-4)
+
+
+def test_an_estimator_of_stages_trains_like_one_process(job):
+    pytest.importorskip("tensorflow_estimator")
+    replicas, ranks = job
+    prefix = "estimated "
+    found = [{k.removeprefix(prefix): v for k, v in rank.items() if prefix in k} for rank in ranks]
+    check_estimated(found, replicas)
+
+
+def test_an_estimator_of_stages_trains_alone():
+    pytest.importorskip("tensorflow_estimator")
+    check_estimated(run_job(estimated, instances=1), 1)

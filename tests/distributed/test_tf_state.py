@@ -242,7 +242,27 @@ def in_job():
         **in_words(REPLICAS, variables(strategy), trainings(strategy), loops(strategy)),
         **in_words(REPLICAS // 2, variables(single), loops(single)),
         "refused": refused,
+        "local": apart_within_instances(strategy),
     }
+
+
+def apart_within_instances(strategy):
+    """The error of a step after which local replicas differ, alike on all instances."""
+    import tensorflow as tf
+
+    with strategy.scope():
+        equal = tf.Variable([1.0, 2.0], name="equal")
+        apart = tf.Variable([1.0, 2.0], name="apart")
+
+    def step():
+        equal.assign_add([1.0, 1.0])
+        apart.assign_add(tf.cast([number() % strategy.extended.replicas_per_step, 0], tf.float32))
+
+    try:
+        tf.function(lambda: strategy.run(step))()
+    except tf.errors.InvalidArgumentError as error:
+        return str(error)
+    return "no error"
 
 
 def callbacks_with_one_place(folder):
@@ -371,6 +391,14 @@ def test_one_replica_for_each_instance_keeps_what_one_process_has(ranks, half):
 def test_several_replicas_for_each_instance_keep_what_one_process_has(ranks, whole):
     # Variables, loops, and the state of two or three optimizers with their models and metrics.
     assert compare(ranks, whole) > (3 + 4) * 3 + 2 * 3 + 40
+
+
+def test_local_replicas_that_a_step_makes_different_stop_the_training(ranks):
+    for rank in ranks:
+        assert "[PD007] the instances hold different weights after the first step" in rank["local"]
+        named = rank["local"].split("weights that differ")[1]
+        assert "apart" in named
+        assert "equal" not in named
 
 
 def test_a_cluster_keeps_what_one_process_has(workers, half):

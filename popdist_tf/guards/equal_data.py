@@ -1,0 +1,254 @@
+"""A warning where all instances of a job train on the same rows.
+
+The program divides the data over the instances, and no strategy over Horovod does it again. Where a
+program forgets to, every update counts the same samples once for each instance, and nothing fails.
+Arrays are compared when ``fit`` begins, as each instance may shuffle them in its own way. Batches
+are compared in two steps: those that are the same in both steps are a benchmark's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.distribute.values import DistributedValues
+from tensorflow.python.eager import context
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from popdist import agreement
+from popdist_tf.collectives.agreement import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from popdist_tf.collectives.agreement import Rows
+    from popdist_tf.collectives.host import HostCollectives
+
+_SAMPLED = 64
+_STEPS = 2
+
+
+def warn(instances: int) -> None:
+    """Says that the instances train on the same rows; Python shows an equal warning once."""
+    warnings.warn(
+        f"[PD418] all {instances} instances train on the same rows, so each sample counts "
+        f"{instances} times. Give each instance rows of its own, with "
+        "dataset.shard(popdist.getNumInstances(), popdist.getInstanceIndex()) for example. Where "
+        r"equal rows are meant: warnings.filterwarnings('ignore', message=r'\[PD418\]').",
+        stacklevel=1,
+    )
+
+
+def compare_arrays(collectives: HostCollectives, data: Any) -> None:
+    """Warns where all instances hand the same arrays to ``fit``; every instance must call it.
+
+    Some rows of each array are compared. Rows that are all alike are a benchmark's.
+
+    Args:
+        collectives: The job's collectives.
+        data: A structure of arrays and tensors; other kinds of data are left out.
+    """
+    rows = [_sampled(one) for one in tf.nest.flatten(data) if _has_rows(one)]
+    mine = 0
+    if any((one != one[:1]).any() for one in rows):
+        parts = [f"{one.dtype}{one.shape}{agreement.digest(one.tobytes())}" for one in rows]
+        mine = int(agreement.digest("".join(parts).encode())[:15], 16)
+    with tf.init_scope(), context.eager_mode():
+        found = collectives.allgather(tf.constant([mine], tf.int64)).numpy()
+    if mine and (found == mine).all() and collectives.rank == 0:
+        warn(collectives.size)
+
+
+def _has_rows(one: Any) -> bool:
+    is_tensor = isinstance(one, tf.Tensor) and hasattr(one, "numpy")
+    held = (isinstance(one, np.ndarray) and one.dtype != object) or is_tensor
+    return held and len(one.shape) > 0 and one.shape[0] > 1
+
+
+def _sampled(one: Any) -> np.ndarray[Any, Any]:
+    array = one if isinstance(one, np.ndarray) else one.numpy()
+    chosen = np.linspace(0, len(array) - 1, min(len(array), _SAMPLED)).astype(int)
+    return np.ascontiguousarray(array[chosen])
+
+
+def rows_of(batch: Any) -> list[Any]:
+    """The tensors of a structure that hold rows; scalars, such as a number of the step, hold none.
+
+    Args:
+        batch: A structure of tensors, and of values for each local replica.
+    """
+    flat = [
+        part
+        for one in tf.nest.flatten(batch)
+        for part in (one.values if isinstance(one, DistributedValues) else (one,))
+    ]
+    flat = [part for one in flat for part in tf.nest.flatten(one, expand_composites=True)]
+    return [one for one in flat if isinstance(one, tf.Tensor) and _is_compared(one)]
+
+
+def _is_compared(one: Any) -> bool:
+    return one.shape.rank != 0 and one.dtype not in (tf.resource, tf.variant)
+
+
+def content(rows: Sequence[Any]) -> Any:
+    """An int64 scalar that changes with the content of tensors.
+
+    Args:
+        rows: At least one tensor.
+    """
+
+    def plain(one: Any) -> Any:
+        if one.dtype == tf.string:
+            return tf.strings.to_hash_bucket_fast(one, 2**62)
+        return tf.cast(one, tf.uint8) if one.dtype == tf.bool else one
+
+    return digest(tf.stack([digest(plain(one)) for one in rows]))
+
+
+class EqualBatches:
+    """Compares what the instances train on in two steps, inside of these steps.
+
+    Args:
+        collectives: What gathers the instances' rows.
+        label: By which the instances' comparisons find each other.
+        first: The number of the first of the two steps, from 1 on.
+    """
+
+    def __init__(self, collectives: Rows, label: str | None = None, first: int = 1) -> None:
+        self._collectives = collectives
+        self._label = label
+        self._first = first
+        self._state: ResourceVariable | None = None
+
+    def in_step(self, batch: Any) -> None:
+        """Counts a step that is being built or run, and compares in the right ones.
+
+        Args:
+            batch: Of this instance, in the same structure on every instance.
+        """
+        rows = rows_of(batch)
+        if not rows:
+            return
+        with tf.device("CPU:0"):
+            if self._state is None:
+                with tf.init_scope():
+                    # The number of the step, the content of the one before, and whether it was
+                    # equal. Not `tf.Variable`, which a strategy would take charge of.
+                    self._state = ResourceVariable([0, 0, 0], dtype=tf.int64, trainable=False)
+            number = self._state[0] + 1
+            is_wanted = (number >= self._first) & (number < self._first + _STEPS)
+            state, first = self._state, self._first
+
+            def compare() -> Any:
+                own, before = content(rows), state.read_value()
+                equal = self._equal(own)
+                is_second = tf.equal(number, first + 1)
+                said = self._say(
+                    is_second & equal & tf.equal(before[2], 1) & tf.not_equal(before[1], own)
+                )
+                with tf.control_dependencies([said]):
+                    state.assign(tf.stack([number, own, tf.cast(equal, tf.int64)]))
+                return True
+
+            def count() -> Any:
+                state.assign_add([1, 0, 0])
+                return True
+
+            tf.cond(is_wanted, compare, lambda: tf.cond(number < first, count, lambda: True))
+
+    def in_session(self, batch: Any) -> Any:
+        """An operation that compares when a session runs it for the first two times.
+
+        Args:
+            batch: As for `in_step`.
+
+        Returns:
+            The operation; None for a batch without rows.
+        """
+        rows = rows_of(batch)
+        if not rows:
+            return None
+        # A variable would need to be initialised, and would be in the program's checkpoints.
+        with tf.init_scope(), tf.device("CPU:0"):
+            seen = tf.queue.FIFOQueue(_STEPS, [tf.int64], [()], name="popdist_batches_compared")
+        number = seen.size()
+
+        def first() -> Any:
+            own = content(rows)
+            with tf.control_dependencies([seen.enqueue(tf.where(self._equal(own), own, 0))]):
+                return tf.constant(value=True)
+
+        def second() -> Any:
+            own, before = content(rows), seen.dequeue()
+            said = self._say(self._equal(own) & tf.not_equal(before, 0) & tf.not_equal(before, own))
+            with tf.control_dependencies([said, before]):
+                done = seen.enqueue_many(tf.stack([own, own]))
+            with tf.control_dependencies([done]):
+                return tf.constant(value=True)
+
+        def skipped() -> Any:
+            return tf.constant(value=True)
+
+        return tf.cond(number < _STEPS, lambda: tf.cond(number < 1, first, second), skipped)
+
+    def _equal(self, own: Any) -> Any:
+        rows = self._collectives.allgather(own[tf.newaxis], self._label)
+        return tf.reduce_all(tf.equal(rows, rows[0]))
+
+    def _say(self, condition: Any) -> Any:
+        if self._collectives.rank:
+            return condition
+
+        def say() -> Any:
+            said = tf.py_function(lambda: warn(self._collectives.size), [], [])
+            with tf.control_dependencies(tf.nest.flatten(said)):
+                return tf.constant(value=True)
+
+        return tf.cond(condition, say, lambda: tf.constant(value=True))
+
+
+class CompareBatches(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Compares what the workers of an Estimator train on, in the first two steps of a training.
+
+    Args:
+        strategy: The strategy of the training.
+        own: The content of this worker's batch.
+    """
+
+    def __init__(self, strategy: Any, own: Any) -> None:
+        self._strategy = strategy
+        self._own = own
+        self._seen: list[int] = []
+        self._given: Any = None
+        self._total: Any = None
+
+    def begin(self) -> None:
+        """Adds the comparison to the graph."""
+        self._given = tf.compat.v1.placeholder(tf.int64, [_STEPS])
+        with self._strategy.scope():
+            self._total = self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._given, axis=None)
+
+    def before_run(self, run_context: Any) -> Any:
+        """Reads the content of the first two batches."""
+        del run_context
+        if len(self._seen) < _STEPS:
+            return tf.compat.v1.train.SessionRunArgs(self._own)
+        return None
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Compares after the second step."""
+        if len(self._seen) == _STEPS:
+            return
+        # So that a sum of all workers' contents does not overflow.
+        self._seen.append(int(run_values.results) % 2**48)
+        if len(self._seen) < _STEPS:
+            return
+        extended = self._strategy.extended
+        replicas = getattr(extended, "replicas_per_step", 1)
+        workers = self._strategy.num_replicas_in_sync // replicas
+        total: Sequence[int] = run_context.session.run(self._total, {self._given: self._seen})
+        is_equal = all(one == own * workers for one, own in zip(total, self._seen, strict=True))
+        if is_equal and len(set(self._seen)) == _STEPS and extended.should_checkpoint:
+            warn(workers)

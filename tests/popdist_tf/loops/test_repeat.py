@@ -1,0 +1,144 @@
+"""Loops, compiled functions and norms in graphs; expectations come from numpy and torch."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+
+from popdist_tf import ipu
+from tests.popdist_tf.strategies.job import Job, replica_number
+
+v1 = tf.compat.v1
+
+
+def run(build):
+    """What a session returns of a function that builds a graph."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        built = build()
+        session.run(v1.global_variables_initializer())
+        return session.run(built)
+
+
+def test_a_body_takes_the_values_that_it_has_returned():
+    first, second = run(lambda: ipu.loops.repeat(4, lambda a, b: (a + b, a), [1, 1]))
+    assert (first, second) == (8, 5)  # Fibonacci
+    assert run(lambda: ipu.loops.repeat(3, lambda a: a * 2, 1.5)) == 12
+
+
+def test_a_loop_ends_with_its_condition_or_its_limit():
+    def doubled(limit):
+        return lambda: ipu.loops.while_loop(
+            lambda a: a < 100, lambda a: a * 2, [1], maximum_iterations=limit
+        )
+
+    assert run(doubled(None)) == 128
+    assert run(doubled(3)) == 8
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_goes_in_must_come_out(count):
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(ValueError, match=f"takes 2 values and returned {count}"),
+    ):
+        ipu.loops.repeat(2, lambda *_: (tf.constant(0),) * count, [1, 2])
+
+
+def test_operations_run_in_each_iteration_and_without_values():
+    def build():
+        count = v1.get_variable("count", [], initializer=tf.zeros_initializer(), use_resource=True)
+        loop = ipu.loops.repeat(5, lambda: count.assign_add(2.0).op)
+        assert isinstance(loop, tf.Operation)
+        with tf.control_dependencies([loop]):
+            return count.read_value()
+
+    assert run(build) == 10
+
+
+@pytest.mark.parametrize(
+    ("element", "body"),
+    [
+        (np.arange(3.0), lambda total, x: total + x),
+        ((np.arange(3.0), np.ones(3)), lambda total, x, y: total + x * y),
+        ({"x": np.arange(3.0)}, lambda total, x: total + x),
+    ],
+)
+def test_elements_of_a_queue_are_arguments(element, body):
+    with tf.Graph().as_default(), v1.Session() as session:
+        queue = ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(element))
+        total = ipu.loops.repeat(3, body, [tf.constant(0.0, tf.float64)], queue)
+        session.run(queue.initializer)
+        assert session.run(total) == 3
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_replicas_loop_together_and_each_takes_its_own_element(replicas):
+    """Sums over replicas in a loop: the other instance hands in ten times the same values."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        strategy = Job(replicas)
+        elements = np.arange(1.0, 1 + 3 * replicas, dtype=np.float32)
+        data = tf.data.Dataset.from_tensor_slices(elements)
+        queue = ipu.ipu_infeed_queue.IPUInfeedQueue(data)
+
+        def body(own, total, x):
+            summed = tf.distribute.get_replica_context().merge_call(
+                lambda where, value: where.extended.reduce_over_replicas(
+                    tf.distribute.ReduceOp.SUM, value
+                ),
+                args=(x,),
+            )
+            return own + x * replica_number(), total + summed
+
+        looped = strategy.run(lambda: ipu.loops.repeat(3, body, [0.0, 0.0], queue))
+        session.run(queue.initializer)
+        own, total = session.run([strategy.experimental_local_results(one) for one in looped])
+    taken = elements.reshape(3, replicas)
+    np.testing.assert_allclose(own, taken.sum(0) * np.arange(1, replicas + 1))
+    np.testing.assert_allclose(total, [11 * taken.sum()] * replicas)
+
+
+def test_a_compiled_function_returns_lists_and_runs_its_operations():
+    def build(outputs):
+        def built():
+            count = v1.get_variable("n", [], initializer=tf.zeros_initializer(), use_resource=True)
+            held = ipu.ipu_compiler.compile(lambda x: outputs(x, count.assign_add(1.0).op), [3.0])
+            if outputs(1, 2) == 2:  # an operation alone
+                assert isinstance(held, tf.Operation)
+                held = [held]
+            assert isinstance(held, list)
+            with tf.control_dependencies(held):
+                return [one for one in held if isinstance(one, tf.Tensor)], count.read_value()
+
+        return built
+
+    assert run(build(lambda _, op: op)) == ([], 1)
+    assert run(build(lambda x, op: (x + 1, op))) == ([4], 1)
+    assert run(build(lambda x, op: [x, {"a": x * 2}, op, None])) == ([3, 6], 1)
+    with pytest.raises(TypeError, match="a list of inputs"):
+        ipu.ipu_compiler.compile(lambda x: x, 3.0)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_groups_of_channels_are_normalised_as_torch_does(axis, strided):
+    values = np.random.default_rng(1).normal(size=(2, 6, 3, 6)).astype(np.float32)
+    first = torch.tensor(np.moveaxis(values, axis, 1))
+    order = np.arange(6)
+    if strided:  # group g holds channels g, g + 3, ...
+        order = order.reshape(2, 3).T.reshape(-1)
+    expected = np.empty_like(first.numpy())
+    expected[:, order] = torch.nn.functional.group_norm(first[:, order], 3, eps=1e-6).numpy()
+    ops = ipu.ops.normalization_ops
+    found = run(lambda: ops.group_norm(values, 3, axis, strided_channel_grouping=strided))
+    np.testing.assert_allclose(found, np.moveaxis(expected, 1, axis), rtol=1e-4, atol=1e-5)
+
+
+def test_layers_and_instances_are_groups_of_all_channels_and_of_one():
+    values = np.random.default_rng(2).normal(size=(2, 4, 3)).astype(np.float32)
+    ops, last = ipu.ops.normalization_ops, torch.tensor(values).movedim(-1, 1)
+    whole = torch.nn.functional.group_norm(last, 1, eps=1e-6).movedim(1, -1)
+    each = torch.nn.functional.group_norm(last, 3, eps=1e-6).movedim(1, -1)
+    np.testing.assert_allclose(run(lambda: ops.layer_norm(values)), whole, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(run(lambda: ops.instance_norm(values)), each, rtol=1e-4, atol=1e-5)
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="3 channels cannot be divided"):
+        ops.group_norm(values, 2)
