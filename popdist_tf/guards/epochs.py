@@ -3,12 +3,14 @@
 The first step of a training compares weights (`popdist_tf.guards.divergence`). What happens later
 is up to callbacks: one that decides by numbers of its own instance may set another learning rate,
 load weights, or end the training on that instance alone. So instances compare the number of steps
-before the first epoch; after each epoch, whether they continue and what weights they hold; and after
-each step, whether they continue, if a callback of the program runs between steps.
+before the first epoch; after each epoch, whether they continue and what weights they hold; and
+after each step, whether they continue, if a callback of the program runs between steps.
 """
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -16,10 +18,16 @@ import tensorflow as tf
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.errors import AgreementError
 from popdist_tf.guards.equal_data import compare_arrays
-from popdist_tf.versions import add_callbacks, strategy_of, tensorflow_variable, variable_name
+from popdist_tf.versions import (
+    add_callbacks,
+    keras_is_3,
+    strategy_of,
+    tensorflow_variable,
+    variable_name,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from popdist_tf.collectives.host import HostCollectives
     from popdist_tf.guards.uneven_data import AnnouncedSteps
@@ -62,7 +70,10 @@ def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]
     )
     steps = None if reduction is None else reduction.steps
     data = [fit.get("x"), fit.get("y")]
-    return [_SameSteps(collectives, steps, data)], [ends, _SameAfterEpoch(collectives)]
+    before = [_SameSteps(collectives, steps, data)]
+    if keras_is_3() and reduction is None and collectives.rank:
+        before.append(_FilesApart(fit["callbacks"]))
+    return before, [ends, _SameAfterEpoch(collectives)]
 
 
 def _ends_of_workers(extended: Any, *, asks: bool) -> list[Any]:
@@ -133,7 +144,7 @@ class _SameEnd(tf.keras.callbacks.Callback):  # type: ignore[misc]
         size: Instances.
         total: Sums an integer over them.
         asks: Whether to ask all instances after each step; otherwise one that ends its training in
-            the middle of an epoch says so, and fails alone.
+            the middle of an epoch fails alone.
         asks_after_epoch: Whether to ask after each epoch as well.
     """
 
@@ -229,3 +240,34 @@ class _SameAfterEpoch(tf.keras.callbacks.Callback):  # type: ignore[misc]
             for one in self.model.trainable_weights
         ]
         agree_on_weights(self._collectives, weights, f"after epoch {epoch}")
+
+
+class _FilesApart(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps what other instances than the first one write apart from the first one's files.
+
+    All instances write, as reading what is written may be an exchange. Keras 2 does the same.
+
+    Args:
+        callbacks: Of the program; those that write checkpoints are found among them.
+    """
+
+    def __init__(self, callbacks: Iterable[Any]) -> None:
+        super().__init__()
+        writing = tf.keras.callbacks.ModelCheckpoint
+        self._paths = {one: one.filepath for one in callbacks if isinstance(one, writing)}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Gives each callback a temporary folder."""
+        del logs
+        self._folder = tempfile.TemporaryDirectory()
+        for number, (callback, path) in enumerate(self._paths.items()):
+            callback.filepath = str(Path(self._folder.name, str(number), Path(path).name))
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Gives the callbacks their paths back."""
+        del logs
+        for callback, path in self._paths.items():
+            callback.filepath = path
+        if self._folder is not None:
+            self._folder.cleanup()

@@ -99,7 +99,8 @@ class GradientAccumulator:
         ]
 
     def _total(self, variable: Any) -> Any:
-        return tf.cast(self._held[id(variable)].read_value(), variable.dtype.base_dtype)
+        dtype = tf.as_dtype(variable.dtype).base_dtype  # a string in Keras 3
+        return tf.cast(self._held[id(variable)].read_value(), dtype)
 
     def clear(self) -> list[Any]:
         """The operations that set all totals to zero."""

@@ -147,7 +147,8 @@ def left_early(model, batches, instance):
     import tensorflow as tf
 
     def stop_on(instances):
-        def stop(batch, _):
+        def stop(batch, logs):
+            del logs
             if batch == 1 and instance in instances:
                 model.stop_training = True
 
