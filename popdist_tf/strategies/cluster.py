@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.distribute.values import DistributedValues
 
 from popdist_tf.errors import StrategyError
 from popdist_tf.strategies.random_numbers import separate_random_numbers
@@ -76,7 +77,7 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
         build = functools.partial(super().run, fn, args, kwargs, options)
         if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
             return build()
-        return self.extended.guard.in_session(build)
+        return tf.nest.map_structure(_as_one_operation, self.extended.guard.in_session(build))
 
     def experimental_run_v2(self, fn: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs a function on every replica, as `run` does; the name is TensorFlow 1's."""
@@ -93,3 +94,11 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
             The concatenation, the same on every instance.
         """
         return tf.distribute.Strategy.gather(self, value, axis)
+
+
+def _as_one_operation(result: Any) -> Any:
+    """One operation in place of the local replicas' operations, which a session could not run."""
+    parts = result.values if isinstance(result, DistributedValues) else ()
+    if parts and all(isinstance(one, tf.Operation) for one in parts):
+        return tf.group(*parts)
+    return result

@@ -97,6 +97,19 @@ def test_replicas_loop_together_and_each_takes_its_own_element(replicas):
     np.testing.assert_allclose(total, [11 * taken.sum()] * replicas)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_session_runs_what_a_strategy_returns_of_a_loop_without_values(replicas):
+    with tf.Graph().as_default(), v1.Session() as session:
+        strategy = Job(replicas)
+        elements = np.arange(3.0 * replicas)
+        queue = ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(elements))
+        outfeed = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+        loop = strategy.run(lambda: ipu.loops.repeat(3, outfeed.enqueue, [], queue))
+        session.run(queue.initializer)
+        session.run(loop)
+        np.testing.assert_array_equal(session.run(outfeed.dequeue()).ravel(), elements)
+
+
 def test_a_compiled_function_returns_lists_and_runs_its_operations():
     def build(outputs):
         def built():
