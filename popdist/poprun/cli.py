@@ -156,4 +156,4 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
         return 0
     from popdist.poprun.launch import Launch
 
-    return Launch(job, ready.instances, build, log, ready.hosts_left).run()
+    return Launch(job, ready, build, log).run()

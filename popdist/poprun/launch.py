@@ -9,17 +9,19 @@ from time import monotonic
 from popdist.poprun.log import say
 from popdist.poprun.plan.command import Run, check_lengths, into_file, needs_file
 from popdist.poprun.plan.placement import place
+from popdist.poprun.protocol.guard_argv import JOB
 from popdist.poprun.supervisor.job_folder import new_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from popdist.poprun.log import Log
     from popdist.poprun.plan.command import Command
     from popdist.poprun.plan.job import Job
     from popdist.poprun.plan.placement import Instance
     from popdist.poprun.protocol.guard_argv import Fronts
+    from popdist.poprun.ready import Ready
     from popdist.poprun.supervisor.job_folder import JobFolder
     from popdist.poprun.supervisor.outcome import Outcome
 
@@ -72,10 +74,9 @@ class Launch:
 
     Args:
         job: The job.
-        instances: Its placed instances.
+        ready: Its machines, with the placed instances.
         build: Makes the command for one start of a job with its instances.
         log: For the launcher's messages.
-        hosts_left: Returns the hosts that can take part in a restart.
 
     Raises:
         UsageError: ``--forward-signals`` names a signal that cannot be passed on.
@@ -85,15 +86,14 @@ class Launch:
     def __init__(
         self,
         job: Job,
-        instances: tuple[Instance, ...],
+        ready: Ready,
         build: Callable[[Job, tuple[Instance, ...], Run], Command],
         log: Log,
-        hosts_left: Callable[[], Collection[str]],
     ) -> None:
-        self._whole = job, instances
+        self._whole = job, ready.instances
         self._job = job
-        self._instances = instances
-        self._hosts_left = hosts_left
+        self._instances = ready.instances
+        self._ready = ready
         self._build = build
         self._log = log
         self._signals = _signals(job)
@@ -136,21 +136,18 @@ class Launch:
 
         job, token = self._job, os.urandom(8).hex()
         restart = len(self._attempts)
-        command = self._build(
-            job,
-            self._instances,
-            Run(
-                channel=None if job.has_one_guard else _channel(folder, token),
-                fronts=folder.path if job.has_one_guard else None,
-                session=folder.session,
-                keyboard=folder.keyboard,
-                logs=self._logs_of(restart),
-                timeline=timelines,
-                colored=wants_color(job.display.color, os.environ, 1),
-                restart=restart,
-                signals=self._signals,
-            ),
+        run = Run(
+            channel=None if job.has_one_guard else _channel(folder, token),
+            fronts=folder.path if job.has_one_guard else None,
+            session=folder.session,
+            keyboard=folder.keyboard,
+            logs=self._logs_of(restart),
+            timeline=timelines,
+            colored=wants_color(job.display.color, os.environ, 1),
+            restart=restart,
+            signals=self._signals,
         )
+        command = self._build(job, self._instances, run)
         self._mpirun = command.head[0]
         settings = dict(word.split("=", 1) for word in command.contexts[0].settings)
         contexts = os.path.join(folder.path, "contexts")
@@ -175,7 +172,14 @@ class Launch:
             status=status,
             guard_host=_guard_host(settings) if job.has_one_guard else None,
         )
-        return supervisor.run(command, folder, token)
+        outcome = supervisor.run(command, folder, token)
+        if outcome.lost_proxy and not job.limits.allow_daemons:
+            # On this host, poprun has adopted what is left.
+            silent = [self._instances[one.index].host for one in outcome.running()]
+            others = {host.name for host in silent if not host.is_local}
+            if others:
+                self._ready.clear(sorted(others), f"{JOB}={run.name}")
+        return outcome
 
     def _goes_on(self, outcome: Outcome) -> bool:
         done, most = len(self._attempts) - 1, self._job.limits.max_restarts
@@ -194,7 +198,7 @@ class Launch:
         from popdist.poprun.plan.fewer_hosts import on_hosts
 
         job, instances = self._whole
-        left = self._hosts_left()
+        left = self._ready.hosts_left()
         here = on_hosts(job, instances, left)
         lost = [
             name for name in dict.fromkeys(one.host.name for one in instances) if name not in left

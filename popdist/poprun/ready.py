@@ -7,7 +7,7 @@ from popdist.poprun.plan.placement import HERE, place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from popdist.poprun.log import Log
     from popdist.poprun.machines.cpus import Node
@@ -70,6 +70,16 @@ class Ready:
         ssh = ssh_words(self._job.global_args, self._environ)
         answered, _ = ask_hosts([*others], ssh, self._mpirun.path)
         return {name for name in names if name not in others or name in answered}
+
+    def clear(self, hosts: Collection[str], mark: str) -> None:
+        """Ends what was started with the variable ``mark`` on other hosts; Slurm does so itself."""
+        if self._job.allocation is not None:
+            return
+        from popdist.poprun.machines.preflight import end_marked
+        from popdist.poprun.machines.ssh import ssh_words
+
+        for host in end_marked([*hosts], ssh_words(self._job.global_args, self._environ), mark):
+            say(f"poprun: host {host} could not be asked to end what its programs have left there")
 
     def release(self) -> None:
         """Releases the reserved devices."""

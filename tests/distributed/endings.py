@@ -148,6 +148,17 @@ class Job:
                 assert line == b"more\n", self.process.communicate()
         return self
 
+    def until_started(self):
+        """Waits until poprun has started mpirun and, on one host, its guard."""
+        while self.process.poll() is None:
+            started = children(self.process.pid)
+            if self.hosts:
+                keepers = [pid for pid in started if b"keeper.py" in b" ".join(words_of(pid))]
+                started = [pid for keeper in keepers for pid in (keeper, *children(keeper))]
+            if len(started) > 1:
+                return
+            time.sleep(0.001)
+
     @property
     def mpirun(self):
         child = children(self.process.pid)[0]
@@ -219,6 +230,13 @@ def children(pid):
     return sorted(
         int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     )
+
+
+def words_of(pid):
+    """The command line of a process; no words where it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return []
 
 
 def parent_of(pid):

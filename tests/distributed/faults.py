@@ -63,6 +63,7 @@ class Fault:
         options: Options of poprun; ``{folder}`` is the job's folder.
         before: A shell command in the job's own mount namespace, before poprun starts.
         terminal: Whether poprun has a terminal.
+        early: Whether the fault happens when poprun has just started mpirun.
         grace: Seconds after the end of poprun within which everything must have ended.
     """
 
@@ -77,6 +78,7 @@ class Fault:
     options: tuple[str, ...] = ()
     before: str = ""
     terminal: bool = False
+    early: bool = False
     grace: float = 2
 
     @property
@@ -161,8 +163,7 @@ FAULTS = [
     Fault("instance", "stopped, then an interrupt", 130, "SIGINT",
           stop_and(program, send(signal.SIGINT, poprun))),
     Fault("guard", "killed", 137, "guard", kill(guard)),
-    # On two hosts, what the program has detached would survive the loss of both.
-    Fault("guard", "killed with its front", 137, "guard", kill(front, guard), hosts=(1,)),
+    Fault("guard", "killed with its front", 137, "guard", kill(front, guard), grace=4),
     Fault("guard", "its front is killed", 137, "guard", kill(front)),
     Fault("guard", "killed; programs ignore signals", 137, "guard", kill(guard), **STAYS),
     Fault("guard", "stopped, then SIGTERM for poprun", 143, "SIGTERM",
@@ -175,6 +176,10 @@ FAULTS = [
           kill(mpirun), grace=4, **STAYS),
     Fault("poprun", "killed", -9, "", kill(poprun), grace=6),
     Fault("poprun", "killed; programs ignore signals", -9, "", kill(poprun), grace=6, **STAYS),
+    Fault("poprun", "killed while it starts", -9, "", kill(poprun), early=True, grace=6),
+    Fault("poprun", "killed with its guard", -9, "", kill(poprun, guard), hosts=(1,), grace=4),
+    Fault("poprun", "killed with its guard while it starts", -9, "",
+          kill(poprun, lambda job: job.guard), hosts=(1,), early=True, grace=4),
     Fault("poprun", "Ctrl-C", 130, "SIGINT", send(signal.SIGINT, poprun)),
     Fault("poprun", "Ctrl-C; programs ignore signals", 130, "did not end when asked to",
           send(signal.SIGINT, poprun), **STAYS),
@@ -203,7 +208,7 @@ FAULTS = [
 
 def check(fault, job, generation):
     """Lets a fault happen in a job, checks its end, and records it where that is wanted."""
-    job.until_ready()
+    job.until_started() if fault.early else job.until_ready()
     began = time.monotonic()
     if fault.act is not None:
         fault.act(job)

@@ -1,13 +1,14 @@
 """Ends of jobs that are no row of the fault matrix (`tests.distributed.faults`)."""
 
 import signal
+import subprocess
 import sys
 import time
 import uuid
 
 import pytest
 
-from popdist.poprun.protocol.guard_argv import Fronts
+from popdist.poprun.protocol.guard_argv import JOB, Fronts
 from tests.distributed.endings import DETACHING, STUBBORN, Job, children
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command
 
@@ -79,7 +80,7 @@ def test_processes_of_a_spared_one_are_left_alone():
         "adopt_orphans()\n"
         f"spared = subprocess.Popen([sys.executable, '-c', {code!r}])\n"
         "other = subprocess.Popen(['sleep', '300'])\n"
-        "for _ in range(200): kill_descendants(0.0, frozenset({spared.pid}))\n"
+        "for _ in range(200): kill_descendants(0.0, lambda child: child != spared.pid)\n"
         "assert other.wait() == -9\n"
         "assert spared.poll() is None\n"
         "spared.kill()"
@@ -88,9 +89,39 @@ def test_processes_of_a_spared_one_are_left_alone():
     assert (status, output) == (0, "")
 
 
+def test_orphans_that_another_instance_makes_meanwhile_are_left_alone():
+    make = "for i in $(seq 100); do (sleep 300 & echo $!); done"
+    sweep = (
+        "import os, subprocess\n"
+        "from popdist.poprun.protocol.processes import (\n"
+        "    adopt_orphans, kill_descendants, process_start, send, variables_of)\n"
+        "adopt_orphans()\n"
+        "ours = subprocess.Popen(['sleep', '300'], env={'RANK': '0', **os.environ})\n"
+        f"maker = subprocess.Popen(['sh', '-c', {make!r}], stdout=subprocess.PIPE,\n"
+        "    env={'RANK': '1', **os.environ})\n"
+        "is_meant = lambda child: 'RANK=0' in variables_of(child)\n"
+        "while maker.poll() is None: kill_descendants(0.0, is_meant)\n"
+        "orphans = [int(word) for word in os.read(maker.stdout.fileno(), 9999).split()]\n"
+        "print(ours.wait(), len(orphans), sum(bool(process_start(pid)) for pid in orphans))\n"
+        "for pid in orphans: send(pid, 9)"
+    )
+    status, output = run_command([sys.executable, "-c", sweep])
+    assert (status, output) == (0, "-9 100 100\n")
+
+
 def test_a_front_whose_guard_was_killed_before_it_began_ends(tmp_path):
-    fronts = Fronts(str(tmp_path), 1)
-    fronts.close()
-    env = {"POPRUN_FRONT": str(tmp_path), "OMPI_COMM_WORLD_RANK": "0"}
-    code, output = run_command(["sh", ROOT / "popdist/poprun/guard/front.sh"], env=env, timeout=20)
-    assert (code, output) in [(137, ""), (-signal.SIGPIPE, "")]
+    folder = tmp_path / "poprun-test"
+    folder.mkdir()
+    Fronts(str(folder), 1).close()
+    left = subprocess.Popen(["sleep", "300"], env={JOB: folder.name})
+    env = {"POPRUN_FRONT": str(folder), "OMPI_COMM_WORLD_RANK": "0"}
+    front = ROOT / "popdist/poprun/guard/front.sh"
+    mpirun = ["sh", "-c", 'sh "$0" "$1"; exit $?']  # is ended too
+    code, output = run_command([*mpirun, front, sys.executable], env=env, timeout=20)
+    assert (code, output) == (137, "")
+    # What poprun and the guard cannot do any more is done.
+    assert left.wait(timeout=20) == -signal.SIGKILL
+    until = time.monotonic() + 20
+    while folder.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not folder.exists()

@@ -102,7 +102,7 @@ def test_sixteen_launches_and_random_kills_never_share_a_device(tmp_path):
 
 def test_instances_get_their_own_cores():
     code = (
-        "import os, popdist; from popdist.poprun.machines.cpus import format_list; "
+        "import os, popdist; from popdist.poprun.protocol.guard_argv import format_list; "
         "print(popdist.getInstanceIndex(), popdist.getDeviceId(), "
         "format_list(os.sched_getaffinity(0)), os.environ['IPUOF_VIPU_API_PARTITION_ID'])"
     )

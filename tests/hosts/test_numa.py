@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from popdist.poprun.machines.cpus import format_list
 from popdist.poprun.machines.find_mpirun import locate_mpirun
+from popdist.poprun.protocol.guard_argv import format_list
 from tests.distributed.jobs import LAUNCHER, run_command
 from tests.hosts.network import Hosts, Setup, missing
 

@@ -125,7 +125,7 @@ ROOMS = {
     "plan": {"options", "machines", "protocol"},
     "partitions": {"machines", "protocol", "plan"},
     "output": {"options", "plan", "protocol", "supervisor"},
-    "doctor": {"machines", "partitions", "plan"},
+    "doctor": {"machines", "partitions", "plan", "protocol"},
 }
 # For types alone: records that are handed over.
 FOR_TYPES = {

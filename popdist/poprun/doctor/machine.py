@@ -13,16 +13,11 @@ from typing import TYPE_CHECKING
 from popdist.errors import PopdistError
 from popdist.horovod_build.facts import answer, machine
 from popdist.poprun.doctor.findings import Finding, problem_from
-from popdist.poprun.machines.cpus import (
-    count_cores,
-    cpu_quota,
-    format_list,
-    usable_cpus,
-    usable_nodes,
-)
+from popdist.poprun.machines.cpus import count_cores, cpu_quota, usable_cpus, usable_nodes
 from popdist.poprun.machines.preflight import ask_hosts
 from popdist.poprun.machines.ssh import ssh_words
 from popdist.poprun.partitions.devices import find_cluster
+from popdist.poprun.protocol.guard_argv import format_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

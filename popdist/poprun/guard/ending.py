@@ -6,7 +6,8 @@ import os
 import select
 from time import monotonic
 
-from popdist.poprun.protocol.processes import process_start, send, watchable
+from popdist.poprun.protocol.guard_argv import JOB
+from popdist.poprun.protocol.processes import kill_marked, process_start, send, watchable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,11 +54,38 @@ def remove_after(mpirun: int, folder: str) -> None:
             os.dup2(nothing, fd)
         os.closerange(3, 256)
         _see_out(mpirun)
-        import shutil
-
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
     finally:
         os._exit(0)
+
+
+def stand_by(folder: str, mpirun: int) -> None:
+    """Starts a process that does a killed guard's work if poprun is killed too.
+
+    The process waits for poprun's end; a poprun that ends as usual ends it with all that is left.
+
+    Args:
+        folder: The job's folder, which poprun has locked.
+        mpirun: mpirun's process.
+    """
+    os.setsid()  # mpirun ends the group of what it has started
+    if os.fork():
+        return
+    try:
+        import fcntl
+
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
+        kill_marked(f"{JOB}={os.path.basename(folder)}", _DRAIN_SECONDS)
+        _see_out(mpirun)
+        _remove(folder)
+    finally:
+        os._exit(0)
+
+
+def _remove(folder: str) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_segments(since: float) -> None:
@@ -113,9 +141,7 @@ def see_daemon_out(daemon: int, environ: Mapping[str, str], *, cut_off: bool) ->
     folder = environ.get(_SESSION, "")
     ours = os.path.basename(os.path.dirname(folder)).startswith(("ompi.", "prte."))
     if ours and not process_start(daemon):
-        import shutil
-
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         try:
             os.rmdir(os.path.dirname(folder))
         except OSError:  # another job of this user uses the folder

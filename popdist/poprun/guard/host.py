@@ -26,7 +26,9 @@ from popdist.poprun.protocol.processes import (
     children_of,
     kill_descendants,
     lead_group,
+    variables_of,
     watchable,
+    words_of,
 )
 
 TYPE_CHECKING = False
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 _READ_SIZE = 1 << 16
 _LIMITS = range(16)  # all that Linux knows
 _RANK = "OMPI_COMM_WORLD_RANK"
-_SHELL_AND_SCRIPT = 2
+_SHELL_SCRIPT_PYTHON = 3
 _SIGNALS = {
     b"HUP": signal.SIGHUP,
     b"INT": signal.SIGINT,
@@ -183,33 +185,19 @@ class _HostGuard:
 
         Detached processes are known by the variable that mpirun gave their program.
         """
-        spared = {guard.pid for guard in self._loop.guards}
-        if spared or self._to_come:
+        programs = {guard.pid for guard in self._loop.guards}
+        if not programs and not self._to_come:
+            kill_descendants(LAST_WORD_SECONDS)
+        elif children_of(os.getpid()) - programs:
             mark = f"{_RANK}={rank}"
-            adopted = children_of(os.getpid()) - spared
-            spared |= {pid for pid in adopted if mark not in _variables_of(pid)}
-            if not adopted - spared:
-                return
-        kill_descendants(LAST_WORD_SECONDS, frozenset(spared))
-
-
-def _variables_of(pid: int) -> list[str]:
-    try:
-        return _words_of(f"/proc/{pid}/environ")
-    except OSError:  # it has ended, or is another user's
-        return []
+            kill_descendants(LAST_WORD_SECONDS, lambda child: mark in variables_of(child))
 
 
 def _read_front(front: int) -> tuple[dict[str, str], list[str]]:
     """The environment for a program, and the words for its guard."""
     environ = {}
-    for pair in _words_of(f"/proc/{front}/environ"):
+    for pair in words_of(f"/proc/{front}/environ"):
         name, equals, value = pair.partition("=")
         if equals and name != FRONT:
             environ[name] = value
-    return environ, _words_of(f"/proc/{front}/cmdline")[_SHELL_AND_SCRIPT:]
-
-
-def _words_of(path: str) -> list[str]:
-    with open(path, "rb") as file:
-        return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+    return environ, words_of(f"/proc/{front}/cmdline")[_SHELL_SCRIPT_PYTHON:]

@@ -9,7 +9,7 @@ import sys
 
 from popdist import program_status
 from popdist.poprun.machines.numa import place_of
-from popdist.poprun.protocol.guard_argv import CLUSTER, PRIVATE, SET
+from popdist.poprun.protocol.guard_argv import CLUSTER, JOB, PRIVATE, SET
 from popdist.poprun.protocol.processes import hear_of_parents_end, lead_group
 
 TYPE_CHECKING = False
@@ -209,7 +209,8 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
         settings: ``index`` (of the instance), ``world`` (instances of the job), ``local`` (this
             one's number on its host), ``neighbours`` (instances there), ``node`` (this host's
             number among those of the job), ``keep`` (names that the user has set, separated by
-            commas), ``set.<NAME>``, and ``names`` where the program may import the SDK's modules.
+            commas), ``set.<NAME>``, ``job`` (its name), and ``names`` where the program may import
+            the SDK's modules.
     """
     environ.update(
         {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}
@@ -224,6 +225,8 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
     }
     for name in _MPIRUNS_OWN:
         environ.pop(name, None)
+    if "job" in settings:
+        environ[JOB] = settings["job"]
     workers = environ.pop(CLUSTER, None)
     if workers is not None:
         standard["TF_CONFIG"] = (

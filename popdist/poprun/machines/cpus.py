@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from popdist.poprun.protocol.guard_argv import parse_list
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
@@ -131,27 +132,6 @@ def _quota_1(root: str, folder: str) -> int | None:
     quota = _read(root, f"{folder}/cpu.cfs_quota_us")
     period = _read(root, f"{folder}/cpu.cfs_period_us")
     return int(quota) // int(period) if quota.isdecimal() and period.isdecimal() else None
-
-
-def parse_list(text: str) -> list[int]:
-    """The numbers of a list in the kernel's format, such as ``0-3,8``; none for an empty text."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if first.isdecimal() and (last.isdecimal() or not dash):
-            numbers += range(int(first), int(last if dash else first) + 1)
-    return numbers
-
-
-def format_list(numbers: Iterable[int]) -> str:
-    """Numbers in the kernel's list format, such as ``0-3,8``, which `parse_list` reads back."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _read(root: str, path: str) -> str:

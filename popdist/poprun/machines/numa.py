@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-from popdist.poprun.machines.cpus import format_list, parse_list, read_machine
+from popdist.poprun.machines.cpus import read_machine
+from popdist.poprun.protocol.guard_argv import format_list, parse_list
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False

@@ -1,6 +1,7 @@
-"""Checks the other hosts of a job over ssh, in parallel, before the job starts.
+"""Reaches the other hosts of a job over ssh, in parallel: checks them before the job starts.
 
-Where the user allows it, a host gets the user's key or a copy of this Python environment.
+Where the user allows it, a host gets the user's key or a copy of this Python environment. What a job
+has left on a host whose guards were killed is ended in the same way.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import time
 
 from popdist._version import __version__
 from popdist.errors import LaunchError
-from popdist.poprun.machines.cpus import Node, format_list, parse_list, usable_cpus, usable_nodes
+from popdist.poprun.machines.cpus import Node, usable_cpus, usable_nodes
 from popdist.poprun.machines.reasons import Reason, explain_answer, explain_ssh, unfit_hosts
 from popdist.poprun.machines.ssh import CONNECT_SECONDS, QUIET
+from popdist.poprun.protocol.guard_argv import format_list, parse_list
 from popdist.poprun.protocol.processes import hear_of_parents_end
 
 TYPE_CHECKING = False
@@ -255,6 +257,44 @@ def copy_environment(hosts: Sequence[str], ssh: Sequence[str], log: Log) -> None
                 value=done.stderr.strip()[-300:] or f"tar ended with {packing.returncode}",
                 accepted=f"a host that lets this user write {sys.prefix}",
             )
+
+
+# The end of what a job has left.
+
+_SWEEP = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from popdist.poprun.protocol.processes import kill_marked; kill_marked(sys.argv[2], 2.0)"
+)
+
+
+def end_marked(hosts: Sequence[str], ssh: Sequence[str], mark: str) -> list[str]:
+    """Ends what was started with the variable ``mark`` on other hosts.
+
+    Returns:
+        The hosts that could not be reached.
+    """
+    import shlex
+
+    there = shlex.join([sys.executable, "-I", "-S", "-c", _SWEEP, _ROOT, mark])
+    started = {
+        host: subprocess.Popen(
+            [*ssh, host, there],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=hear_of_parents_end,  # noqa: PLW1509 - the launcher has no threads
+        )
+        for host in hosts
+    }
+    until = time.monotonic() + _PATIENCE_S
+    for process in started.values():
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return [host for host, process in started.items() if process.returncode]
 
 
 # The check with the repairs.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from popdist.poprun.options.words import Given
 
 _ANSWERS = ("help", "version", "completion")
+_BEFORE_A_PROGRAM = ("-np", "-n", "-c", "-x", "-H", "--np", "--n", "--host")
 LOG_LEVEL = "POPRUN_LOG_LEVEL"
 """The original launcher's variable for its messages; the levels correspond to -v and -vv."""
 LEVELS = {"TRACE": 2, "DEBUG": 2, "INFO": 1, "WARN": 0, "ERR": 0, "CRITICAL": 0, "OFF": 0}
@@ -66,7 +67,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] | None = None) ->
             file, program_of_file = read_config(str(path))
             sources.append(file)
             program = program or program_of_file
-    return _merge(sources, program, notes)
+    return _merge(sources, program, (*notes, *_remark_on_colon(program)))
 
 
 def _merge(sources: list[Source], program: tuple[str, ...], notes: tuple[str, ...]) -> CommandLine:
@@ -172,6 +173,17 @@ def _read_level(text: str, given: Given, names: dict[str, str]) -> None:
     if name and name not in given:
         given[name] = [True]
         names[name] = LOG_LEVEL
+
+
+def _remark_on_colon(program: Sequence[str]) -> list[str]:
+    """What to say where a second program seems to follow, as mpirun would start it."""
+    for word, following in zip(program, program[1:], strict=False):
+        if word == ":" and following in _BEFORE_A_PROGRAM:
+            return [
+                f"':' does not begin a second program, as it does with mpirun: {program[0]} gets "
+                "it, and what follows, as arguments"
+            ]
+    return []
 
 
 def _remark(name: str) -> list[str]:

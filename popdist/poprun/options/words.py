@@ -1,8 +1,7 @@
 """The words of a command line to values, by the rules of the original launcher.
 
 Written by hand because ``argparse`` refuses ``--mpi-global-args "--tag-output"`` (a value that
-looks like an option), which published commands use. Options of other launchers are answered with
-what to write here.
+looks like an option), which published commands use. `other_launchers` answers options of others.
 """
 
 from __future__ import annotations
@@ -25,41 +24,6 @@ if TYPE_CHECKING:
 
 MODULE = ("-m", "--module")
 """Runs a module with this Python, as ``python -m`` does; the rest of the words are its own."""
-_THROUGH = "mpirun takes it: --mpi-global-args="
-_INSTEAD = {
-    "check-build": "an option of horovodrun; with poprun: poprun doctor",
-    "cycle-time-ms": "an option of horovodrun; with poprun: -x HOROVOD_CYCLE_TIME=...",
-    "fusion-threshold-mb": "an option of horovodrun; with poprun: -x HOROVOD_FUSION_THRESHOLD=...",
-    "gloo": "an option of horovodrun; leave it out, as poprun always uses MPI",
-    "start-timeout": "an option of horovodrun; leave it out: poprun checks hosts first",
-    "timeline-filename": "an option of horovodrun; with poprun: --timeline FILE",
-    "master-addr": "an option of torchrun; leave it out: poprun finds an address and a free port",
-    "master-port": "an option of torchrun; leave it out: poprun finds an address and a free port",
-    "nnodes": "an option of torchrun; with poprun: --host HOST1,HOST2, on one of the hosts",
-    "no-python": "an option of torchrun; leave it out: poprun starts the program as it is named",
-    "node-rank": "an option of torchrun; leave it out: poprun starts the instances on all hosts",
-    "nproc-per-node": "an option of torchrun; with poprun: -np N, for all hosts together",
-    "rdzv-backend": "an option of torchrun; leave it out: mpirun brings the instances together",
-    "rdzv-endpoint": "an option of torchrun; leave it out: mpirun brings the instances together",
-    "rdzv-id": "an option of torchrun; leave it out: mpirun brings the instances together",
-    "redirects": "an option of torchrun; with poprun: --output-filename DIR, or --log-dir DIR",
-    "standalone": "an option of torchrun; leave it out",
-    "tee": "an option of torchrun; with poprun: --output-filename DIR, or --log-dir DIR",
-    "log-level": "an option of torchrun; with poprun: -v or -vv",
-    "local-ranks-filter": "an option of torchrun; with poprun: --only-output-from-instance N",
-    "monitor-interval": "an option of torchrun; leave it out: poprun hears of an end at once",
-    "N": "an option of srun and mpirun; with poprun: --host HOST1,HOST2, or inside salloc",
-    "nodes": "an option of srun; with poprun: --host HOST1,HOST2, or inside salloc",
-    "ntasks": "an option of srun; with poprun: -np N",
-    "ntasks-per-node": "an option of srun; with poprun: -np N, for all hosts together",
-    "cpus-per-task": "an option of srun; leave it out: poprun divides the cores",
-    "c": "an option of mpirun and srun; with poprun: -np N",
-    "npernode": "an option of mpirun; with poprun: -np N, for all hosts together",
-    "bind-to": f"{_THROUGH}'--bind-to ...'",
-    "map-by": f"{_THROUGH}'--map-by ...'",
-    "mca": f"{_THROUGH}'--mca NAME VALUE'",
-    "oversubscribe": "an option of mpirun; leave it out: what you ask for is started",
-}
 
 
 class Source(Record):
@@ -161,12 +125,19 @@ def _split(word: str) -> tuple[Option, str | None]:
     if name in BY_ALIAS:
         return BY_ALIAS[name], attached
     if not word.startswith("--"):
-        # -Hhost0,host1: a short option with its value attached, as in getopt.
-        option = BY_ALIAS.get(word[:2])
-        if option is None or option.kind is FLAG:
-            raise _unknown(name)
-        return option, word[2:]
+        return _short(word, name)
     return _by_prefix(name), attached
+
+
+def _short(word: str, name: str) -> tuple[Option, str]:
+    """A short option with its value attached, as in getopt: -np2, -Hhost0,host1."""
+    from popdist.poprun.options.other_launchers import instead_of
+
+    if name[1:] not in BY_NAME and instead_of(name) is None:
+        for letters in sorted(BY_ALIAS, key=len, reverse=True):
+            if word.startswith(letters) and BY_ALIAS[letters].kind is not FLAG:
+                return BY_ALIAS[letters], word[len(letters) :]
+    raise _unknown(name)
 
 
 def _by_prefix(name: str) -> Option:
@@ -174,28 +145,38 @@ def _by_prefix(name: str) -> Option:
     if wanted in BY_NAME:
         return BY_NAME[wanted]
     matches = [option for option in OPTIONS if wanted and option.name.startswith(wanted)]
-    if len(matches) == 1:
+    if not matches:
+        raise _unknown(name)
+    from popdist.poprun.options.other_launchers import instead_of
+
+    answer = instead_of(name)
+    if len(matches) == 1 and answer is None:
         return matches[0]
-    if matches:
-        raise UsageError(
-            "PD100",
-            f"{name} could be any of several options",
-            value=name,
-            accepted=", ".join(f"--{option.name}" for option in matches),
-            hint="write more of the name",
-        )
-    raise _unknown(name)
+    names = ", ".join(f"--{option.name}" for option in matches)
+    raise UsageError(
+        "PD100",
+        f"{name} could be any of several options"
+        if len(matches) > 1
+        else f"{name} is not taken for {names}, as other launchers have an option of that name",
+        value=name,
+        accepted=names,
+        hint=answer or "write more of the name",
+    )
 
 
 def _unknown(name: str) -> UsageError:
     from popdist.nearest import did_you_mean
+    from popdist.poprun.options.other_launchers import instead_of
 
+    # -N2 has its value attached.
+    short = name[:2] if not name.startswith("--") and name[2:].isdecimal() else name
     return UsageError(
         "PD100",
         "the option is unknown",
         value=name,
         accepted="the options that poprun --help lists, before the program",
         hint=instead_of(name)
+        or instead_of(short)
         or (f"did you mean {name[1:]}?" if name[1:] in BY_ALIAS else None)
         or did_you_mean(name, [f"--{known}" for known in BY_NAME])
         or "options of the program go after its name",
@@ -219,8 +200,3 @@ def _malformed(option: Option, text: str, hint: str | None = None) -> UsageError
         accepted=option.kind.accepted,
         hint=hint,
     )
-
-
-def instead_of(name: str) -> str | None:
-    """A hint about an option of another launcher; None for an unknown option."""
-    return _INSTEAD.get(name.lstrip("-").replace("_", "-"))

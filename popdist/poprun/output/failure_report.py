@@ -177,6 +177,14 @@ def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[st
             why = "lost the proxy of its guard, which was killed"
         return [f"instance {lost.index} on {host} {why}", "every instance was ended"]
     silent = [one.index for one in outcome.running()]
+    if outcome.lost_proxy:
+        hosts = sorted({instances[index].host.name for index in silent})
+        who = f"{name_instances(silent)} on {', '.join(hosts)}"
+        return [
+            f"no word about an end came from {who}: mpirun says that its guard, or a process that "
+            "started the guard, was killed",
+            "every instance was ended",
+        ]
     hosts = _silent_hosts(outcome, instances)
     if hosts:
         return [

@@ -10,7 +10,8 @@ import os
 
 from popdist.contract import natural
 from popdist.errors import LaunchError
-from popdist.poprun.machines.cpus import format_list, group_cores, parse_list, usable_cpus
+from popdist.poprun.machines.cpus import group_cores, usable_cpus
+from popdist.poprun.protocol.guard_argv import format_list, parse_list
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False

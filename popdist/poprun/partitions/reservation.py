@@ -8,7 +8,6 @@ from time import monotonic, sleep
 
 from popdist.errors import LaunchError
 from popdist.poprun.log import say
-from popdist.poprun.machines.cpus import format_list, parse_list
 from popdist.poprun.partitions.devices import Device, allowed_devices, find_cluster
 from popdist.poprun.partitions.fitting import (
     BusyError,
@@ -19,6 +18,7 @@ from popdist.poprun.partitions.fitting import (
 )
 from popdist.poprun.partitions.pool import Partition, Pool, Preview, this_process
 from popdist.poprun.protocol.device_locks import is_taken, take
+from popdist.poprun.protocol.guard_argv import format_list, parse_list
 from popdist.poprun.secrets import hide_words
 
 TYPE_CHECKING = False

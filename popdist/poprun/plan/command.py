@@ -55,6 +55,11 @@ class Run(Record):
     restart: int = 0
     signals: tuple[int, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The name of this start, which no other job has: that of its folder."""
+        return os.path.basename(os.path.dirname(self.session))
+
 
 class Context(Record):
     """One application context: one instance.
@@ -200,7 +205,7 @@ def guard_settings(job: Job, one: Instance, run: Run, neighbours: int) -> list[s
     settings = [f"index={one.index}", f"world={job.num_instances}"]
     settings += [*([run.channel] if run.channel else []), f"show={int(shown)}"]
     settings += _place_settings(job, one, neighbours)
-    settings += _limit_settings(job)
+    settings += _limit_settings(job, run)
     if run.signals:
         settings.append(f"signals={'+'.join(str(number) for number in run.signals)}")
     if job.terminal_size:
@@ -222,7 +227,7 @@ def guard_settings(job: Job, one: Instance, run: Run, neighbours: int) -> list[s
     return settings
 
 
-def _limit_settings(job: Job) -> list[str]:
+def _limit_settings(job: Job, run: Run) -> list[str]:
     limits = job.limits
     settings = [f"grace={limits.grace_period:g}"]
     if limits.timeout or limits.stall_timeout:
@@ -231,8 +236,7 @@ def _limit_settings(job: Job) -> list[str]:
         settings.append(f"stall={limits.longest_wait:g}")
     if job.display.shows_status:
         settings.append(f"progress={_PROGRESS_SECONDS}")
-    if limits.allow_daemons:
-        settings.append("daemons=1")
+    settings.append("daemons=1" if limits.allow_daemons else f"job={run.name}")
     if not job.is_local:
         settings.append(f"heartbeat={limits.host_timeout:g}")
     return settings

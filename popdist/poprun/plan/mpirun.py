@@ -77,7 +77,7 @@ def build_command(
     nodes = {name: node for node, name in enumerate(neighbours)}
     start: tuple[str, ...] = (sys.executable, "-I", "-S", f"{_GUARD}/start.py")
     if run.fronts is not None:
-        start = ("/bin/sh", f"{_GUARD}/front.sh")
+        start = ("/bin/sh", f"{_GUARD}/front.sh", sys.executable)
         environment[FRONT] = run.fronts
         shared.append(FRONT)
     contexts = []

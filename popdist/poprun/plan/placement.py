@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from popdist.contract import check
 from popdist.errors import LaunchError
-from popdist.poprun.machines.cpus import format_list
 from popdist.poprun.machines.hosts import Host
 from popdist.poprun.machines.numa import divide
+from popdist.poprun.protocol.guard_argv import format_list
 from popdist.poprun.record import Record
 
 TYPE_CHECKING = False

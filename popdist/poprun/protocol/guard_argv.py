@@ -24,6 +24,9 @@ CLUSTER = "POPRUN_TF_WORKERS"
 FRONT = "POPRUN_FRONT"
 """The variable that tells a front the job's folder; see `popdist.poprun.guard.host`."""
 
+JOB = "_POPRUN_JOB"
+"""The variable by which the processes of a job are known where their parents were killed."""
+
 PRIVATE = "POPRUN_SET_"
 """Begins the names under which the user's variables travel: <NAME> for all instances, and
 <index>_<NAME> for one alone."""
@@ -65,6 +68,27 @@ class Fronts:
 def _new_pipe(path: str) -> int:
     os.mkfifo(path, 0o600)
     return os.open(path, os.O_RDWR)  # no end of file, whoever opens it and closes it again
+
+
+def parse_list(text: str) -> list[int]:
+    """Numbers of a list in the form of settings and ``/sys``: ``0-3,8``; an empty text has none."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if first.isdecimal() and (last.isdecimal() or not dash):
+            numbers += range(int(first), int(last if dash else first) + 1)
+    return numbers
+
+
+def format_list(numbers: Iterable[int]) -> str:
+    """Numbers in the same form, such as ``0-3,8``, which `parse_list` reads back."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def stand_in(program: Sequence[str]) -> str:

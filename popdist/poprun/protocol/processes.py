@@ -8,7 +8,7 @@ from time import monotonic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -111,12 +111,12 @@ def watchable(pid: int) -> int | None:
         return None
 
 
-def descendants(pid: int, spared: frozenset[int] = frozenset()) -> list[int]:
+def descendants(pid: int, is_meant: Callable[[int], bool] | None = None) -> list[int]:
     """All living processes that descend from one, parents before their children.
 
     Args:
         pid: The process.
-        spared: Processes that are left out, with all that descends from them.
+        is_meant: Whether a child of the process is listed, with all that descends from it.
     """
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
@@ -124,9 +124,9 @@ def descendants(pid: int, spared: frozenset[int] = frozenset()) -> list[int]:
         if fields:
             # A zombie is listed, as its children are not adopted before it is gone.
             children.setdefault(int(fields[1]), []).append(int(name))
-    found = [one for one in children.get(pid, ()) if one not in spared]
+    found = [one for one in children.get(pid, ()) if is_meant is None or is_meant(one)]
     for one in found:
-        found += [child for child in children.get(one, ()) if child not in spared]
+        found += children.get(one, ())
     return [one for one in found if process_start(one)]
 
 
@@ -142,20 +142,56 @@ def children_of(pid: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def kill_descendants(seconds: float, spared: frozenset[int] = frozenset()) -> None:
-    """Kills all processes that descend from the calling one, again until none is left.
+def kill_descendants(seconds: float, is_meant: Callable[[int], bool] | None = None) -> None:
+    """Kills processes that descend from the calling one, again until none is left.
 
     Args:
         seconds: After how long to give up those that cannot end, as in a hung disk.
-        spared: Processes that stay, with all that descends from them.
+        is_meant: Whether a child of the calling process is killed, with all that descends from
+            it. It is asked again at each look, as children may come meanwhile.
     """
-    if not has_children():
-        return
-    until = monotonic() + seconds
+    if has_children():
+        me = os.getpid()
+        _kill_all(seconds, lambda: descendants(me, is_meant))
+
+
+def kill_marked(mark: str, seconds: float) -> None:
+    """Kills the processes of this host that were started with a variable, again until none is left.
+
+    Finds what has no parent that could be asked, as all of its parents were killed.
+
+    Args:
+        mark: The variable and its value, as ``name=value``.
+        seconds: After how long to give up those that cannot end.
+    """
     me = os.getpid()
-    _kill_keepers_last(descendants(me, spared))
+
+    def alive() -> list[int]:
+        names = (name for name in os.listdir("/proc") if name.isdecimal() and int(name) != me)
+        return [int(name) for name in names if mark in variables_of(int(name))]
+
+    _kill_all(seconds, alive)
+
+
+def variables_of(pid: int) -> list[str]:
+    """The environment with which a process was started, ``name=value`` each; none once it ended."""
+    try:
+        return words_of(f"/proc/{pid}/environ")
+    except OSError:  # it has ended, or is another user's
+        return []
+
+
+def words_of(path: str) -> list[str]:
+    """The words of a file of ``/proc``, each of which a null byte ends."""
+    with open(path, "rb") as file:
+        return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+
+
+def _kill_all(seconds: float, look: Callable[[], list[int]]) -> None:
+    until = monotonic() + seconds
+    _kill_keepers_last(look())
     while True:
-        alive = descendants(me, spared)
+        alive = look()
         for pid in alive:
             send(pid, _SIGKILL)
         if not alive or monotonic() >= until:

@@ -190,6 +190,11 @@ class Outcome:
         return 0 if self.mpirun_was_stuck else self._code_of_mpirun(self.mpirun_code or 0)
 
     @property
+    def lost_proxy(self) -> bool:
+        """Whether what mpirun had started for an instance was killed, and its guard said nothing."""
+        return self.mpirun_code == _KILLED and bool(self.running())
+
+    @property
     def mpirun_was_stuck(self) -> bool:
         """Whether mpirun alone had to be killed, after every program had ended well."""
         alone = self.forced and not self.interrupted and self.ending is None
@@ -200,7 +205,7 @@ class Outcome:
         """The exit code where no instance failed by itself; mpirun has codes of its own."""
         if code < 0:
             return 128 - code
-        if code and self.guard_died:
+        if (code and self.guard_died) or self.lost_proxy:
             return _KILLED
         if self.first_lost is not None and self.first_lost.lost == "mpirun ended":
             return _KILLED  # what mpirun had started for the instance was killed

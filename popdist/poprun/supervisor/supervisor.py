@@ -138,7 +138,7 @@ class Supervisor:
         finally:
             self._sweep()
             if adopts:
-                kill_descendants(GUARDS_LAST_WORD, spared=others)
+                kill_descendants(GUARDS_LAST_WORD, lambda child: child not in others)
                 adopt_orphans(wanted=False)
             self._status.clear()
             if self._keyboard is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from popdist.poprun.protocol.guard_argv import format_list
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -115,17 +117,6 @@ class Tracebacks:
         return b"".join(lines)
 
 
-def ranges(indices: Iterable[int]) -> str:
-    """Numbers in ascending order as text: "0-3,7"."""
-    spans: list[list[int]] = []
-    for index in indices:
-        if spans and index == spans[-1][1] + 1:
-            spans[-1][1] = index
-        else:
-            spans.append([index, index])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in spans)
-
-
 def _start(text: bytes) -> tuple[int, bytes]:
     """Where the line that begins an error starts, and its tag; -1 without such a line."""
     found = -1, b""
@@ -150,7 +141,7 @@ def _tag(start: bytes) -> bytes:
 
 def _marked(indices: list[int], tag: bytes, text: bytes) -> list[bytes]:
     """The lines of a text with the instances in front; a tag names them in its own form."""
-    spans = ranges(indices).encode()
+    spans = format_list(indices).encode()
     first = b"[1,%d]" % indices[0]
     mark = tag.replace(first, b"[1,%s]" % spans) if tag else b"[%s] " % spans
     return [mark + line + b"\n" for line in text.splitlines()]

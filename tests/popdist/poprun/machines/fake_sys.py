@@ -1,6 +1,6 @@
 """Trees that look like ``/sys`` and ``/proc`` of other machines."""
 
-from popdist.poprun.machines.cpus import format_list
+from popdist.poprun.protocol.guard_argv import format_list
 
 
 def make_tree(folder, nodes, *, online=None, siblings=(), memory=None, online_nodes=None, files=()):

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popdist.poprun.machines.cpus import (
-    Node,
-    count_cores,
-    cpu_quota,
-    format_list,
-    parse_list,
-    usable_nodes,
-)
+from popdist.poprun.machines.cpus import Node, count_cores, cpu_quota, usable_nodes
 from popdist.poprun.machines.numa import divide, place_of
 from tests.popdist.poprun.machines.fake_sys import make_tree
 
@@ -37,16 +30,6 @@ def allow(monkeypatch):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(cpus))
 
     return allow
-
-
-@given(st.sets(st.integers(0, 300)))
-def test_lists_are_read_as_they_are_written(numbers):
-    assert parse_list(format_list(numbers)) == sorted(numbers)
-
-
-@pytest.mark.parametrize("text", ["", "\n", "x", "1-", "-3"])
-def test_what_is_no_list_is_empty(text):
-    assert parse_list(text) == []
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 8])

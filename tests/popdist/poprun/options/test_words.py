@@ -3,6 +3,7 @@ import sys
 import pytest
 
 from popdist.errors import UsageError
+from popdist.poprun.options import other_launchers
 from popdist.poprun.options.parser import parse
 from popdist.poprun.options.table import OPTIONS
 from popdist.poprun.options.types import FLAG
@@ -49,9 +50,71 @@ def test_a_module_is_run_by_this_python(word):
         (["--rdzv_backend=c10d"], "mpirun brings the instances together"),
         (["--master-addr=a"], "an address and a free port"),
         (["--nnodes", "2"], "--host HOST1,HOST2"),
+        (["--nproc_per_node=gpu"], "-np N, for all hosts together"),
+        (["-t", "3"], "--log-dir DIR"),
+        (["--run-path"], "poprun -np N python FILE"),
+        # horovodrun
+        (["--num-proc", "2"], "-np N"),
+        (["-p", "2222"], "an option of srun"),
+        (["--ssh-port=2222"], "~/.ssh/config"),
+        (["--min-np", "2", "--max-np", "4"], "--max-restarts N --min-instances N"),
+        (["--no-stall-check"], "--stall-warning 0"),
+        (["--stall-check-shutdown-time-seconds=9"], "--stall-timeout SECONDS"),
+        (["--nics", "eth0"], "--host-subnet"),
+        (["--autotune"], "HOROVOD_AUTOTUNE=1"),
+        (["--mpi"], "poprun always uses MPI"),
+        (["-cb"], "poprun doctor"),
+        # mpirun of Open MPI, and mpiexec of others
+        (["-hostfile", "hosts"], "did you mean --hostfile?"),
+        (["-host", "a,b"], "did you mean --host?"),
+        (["-machinefile", "hosts"], "--hostfile FILE"),
+        (["-npernode", "2"], "-np N, for all hosts together"),
+        (["-ppn", "2"], "-np N, for all hosts together"),
+        (["-hosts", "a,b"], "--host HOST1,HOST2"),
+        (["-genv", "A", "1"], "-x NAME=VALUE"),
+        (["-wdir", "/tmp"], "cd DIR"),
+        (["--report-bindings"], "--print-topology yes"),
+        (["--bind-to", "core"], "--mpi-global-args='--bind-to ...'"),
+        (["--nolocal"], "--mpi-global-args='--nolocal'"),
+        (["-mca", "a", "b"], "--mpi-global-args='--mca NAME VALUE'"),
+        (["--output", "tag"], "--tag-output yes"),
+        # srun
+        (["--output=log.txt"], "--output-filename DIR"),
+        (["--export=ALL"], "-x NAME"),
+        (["--time=10"], "--timeout 10m"),
+        (["-N2"], "--host HOST1,HOST2"),
+        (["-c4"], "-np N"),
+        (["-l"], "--tag-output yes"),
+        (["--gres=gpu:1"], "salloc"),
+        (["--kill-on-bad-exit=1"], "whose instance fails"),
+        (["--chdir=/tmp"], "cd DIR"),
+        # accelerate and deepspeed
+        (["--num_processes", "2"], "-np N"),
+        (["--num_gpus=2"], "-np N"),
     ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
 )
-def test_torchruns_options_are_answered(words, hint):
+def test_options_of_other_launchers_are_answered(words, hint):
     with pytest.raises(UsageError) as raised:
         parse([*words, "train.py"])
     assert hint in str(raised.value)
+
+
+def test_answers_name_options_that_exist():
+    known = {alias for option in OPTIONS for alias in (f"--{option.name}", *option.aliases)}
+    for _, names, answer in other_launchers._TABLE:
+        _, _, said = answer.partition("poprun: ")
+        for word in said.replace(",", " ").split():
+            if word.startswith("-"):
+                assert word.partition("=")[0] in known, (names, answer)
+
+
+def test_counts_may_be_attached():
+    for word in ("-np2", "-n2"):
+        assert parse([word, "true"]).values["num-instances"] == 2
+
+
+def test_a_second_program_behind_a_colon_is_remarked_on():
+    (note,) = parse(["-np", "1", "first", ":", "-np", "1", "second"]).notes
+    assert "':' does not begin a second program" in note
+    assert parse(["echo", ":", "x"]).notes == ()

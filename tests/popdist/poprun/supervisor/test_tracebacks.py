@@ -1,6 +1,6 @@
 """Errors that several instances print are shown once."""
 
-from popdist.poprun.supervisor.tracebacks import Tracebacks, ranges
+from popdist.poprun.supervisor.tracebacks import Tracebacks
 
 TRACE = (
     b"Traceback (most recent call last):\n"
@@ -79,7 +79,3 @@ def test_an_error_is_shown_soon_and_a_late_copy_only_named():
     errors.feed(1, TRACE, 3.0)
     late = "[1] (the same error as that of instance 0 above)"
     assert lines(errors.release(is_over=True)) == [late]
-
-
-def test_ranges():
-    assert ranges([0, 2, 3, 4, 6]) == "0,2-4,6"

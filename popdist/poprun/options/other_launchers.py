@@ -1,0 +1,126 @@
+"""What to write here in place of options of mpirun, srun, torchrun, horovodrun and others.
+
+A table, which the errors about unknown options are made from.
+"""
+
+from __future__ import annotations
+
+_NOT_NEEDED = "leave it out"
+_COUNT = "with poprun: -np N"
+_FOR_ALL = "with poprun: -np N, for all hosts together"
+_HOSTS = "with poprun: --host HOST1,HOST2"
+_INSIDE = "with poprun: --host HOST1,HOST2, or inside salloc"
+_FILES = "with poprun: --output-filename DIR, or --log-dir DIR"
+_MEETS = "leave it out: mpirun brings the instances together"
+_FINDS = "leave it out: poprun finds an address and a free port"
+_CORES = "leave it out: poprun divides the cores"
+_NETWORK = "with poprun: --host-subnet NAME, an interface or a subnet"
+_SSH = "write it into ~/.ssh/config, for the host"
+_AGAIN = "with poprun: --max-restarts N --min-instances N"
+_FOLDER = "change the folder first: cd DIR && poprun ..."
+_SALLOC = "give it to salloc or sbatch, and call poprun inside"
+_BOUND = "with poprun: --print-topology yes"
+
+# The launchers, the options without dashes, and what to do; one letter stands for a short option.
+_TABLE = (
+    ("horovodrun", "check-build cb", "with poprun: poprun doctor"),
+    ("horovodrun", "cycle-time-ms", "with poprun: -x HOROVOD_CYCLE_TIME=..."),
+    ("horovodrun", "fusion-threshold-mb", "with poprun: -x HOROVOD_FUSION_THRESHOLD=..."),
+    ("horovodrun", "cache-capacity", "with poprun: -x HOROVOD_CACHE_CAPACITY=..."),
+    ("horovodrun", "autotune", "with poprun: -x HOROVOD_AUTOTUNE=1"),
+    ("horovodrun", "autotune-log-file", "with poprun: -x HOROVOD_AUTOTUNE_LOG=..."),
+    ("horovodrun", "hierarchical-allreduce", "with poprun: -x HOROVOD_HIERARCHICAL_ALLREDUCE=1"),
+    ("horovodrun", "hierarchical-allgather", "with poprun: -x HOROVOD_HIERARCHICAL_ALLGATHER=1"),
+    ("horovodrun", "gloo jsrun", "leave it out, as poprun always uses MPI"),
+    ("horovodrun and srun", "mpi", "leave it out, as poprun always uses MPI"),
+    ("horovodrun", "mpi-args binding-args", "with poprun: --mpi-global-args='...'"),
+    ("horovodrun", "start-timeout", "leave it out: poprun checks hosts first"),
+    ("horovodrun", "disable-cache", "leave it out: poprun checks hosts at each start"),
+    ("horovodrun", "timeline-filename", "with poprun: --timeline FILE"),
+    ("horovodrun", "timeline-mark-cycles", "with poprun: -x HOROVOD_TIMELINE_MARK_CYCLES=1"),
+    ("horovodrun", "no-stall-check", "with poprun: --stall-warning 0"),
+    ("horovodrun", "stall-check-warning-time-seconds", "with poprun: --stall-warning SECONDS"),
+    ("horovodrun", "stall-check-shutdown-time-seconds", "with poprun: --stall-timeout SECONDS"),
+    ("horovodrun", "min-np min-num-proc max-np max-num-proc slots-per-host", _AGAIN),
+    ("horovodrun", "host-discovery-script reset-limit elastic-timeout", _AGAIN),
+    ("horovodrun", "network-interfaces network-interface nics", _NETWORK),
+    ("horovodrun", "ssh-port ssh-identity-file i", _SSH),
+    ("horovodrun", "num-proc", _COUNT),
+    ("horovodrun", "log-with-timestamp prefix-output-with-timestamp", "with poprun: --log-dir DIR"),
+    ("torchrun", "master-addr master-port", _FINDS),
+    ("torchrun", "nnodes", f"{_HOSTS}, on one of the hosts"),
+    ("torchrun", "no-python", "leave it out: poprun starts the program as it is named"),
+    ("torchrun", "node-rank", "leave it out: poprun starts the instances on all hosts"),
+    ("torchrun", "nproc-per-node", _FOR_ALL),
+    ("torchrun", "rdzv-backend rdzv-endpoint rdzv-id rdzv-conf local-addr", _MEETS),
+    ("torchrun", "redirects r tee", _FILES),
+    ("torchrun", "standalone start-method role virtual-local-rank", _NOT_NEEDED),
+    ("torchrun", "log-level", "with poprun: -v or -vv"),
+    ("torchrun", "local-ranks-filter", "with poprun: --only-output-from-instance N"),
+    ("torchrun", "monitor-interval", "leave it out: poprun hears of an end at once"),
+    ("torchrun", "run-path", "name the program: poprun -np N python FILE"),
+    ("accelerate", "num-processes", _FOR_ALL),
+    ("accelerate", "num-machines", f"{_HOSTS}, on one of the hosts"),
+    ("accelerate", "machine-rank", "leave it out: poprun starts the instances on all hosts"),
+    ("accelerate", "main-process-ip main-process-port", _FINDS),
+    ("accelerate", "multi-gpu multi-cpu cpu", _NOT_NEEDED),
+    ("accelerate", "mixed-precision", "with poprun: -x ACCELERATE_MIXED_PRECISION=..."),
+    ("accelerate and horovodrun", "config-file", "with poprun: --config FILE, a file of poprun's"),
+    ("deepspeed", "num-gpus", _FOR_ALL),
+    ("deepspeed", "num-nodes include", _HOSTS),
+    ("srun and mpirun", "N", _INSIDE),
+    ("srun", "nodes nodelist w", _INSIDE),
+    ("srun", "ntasks", _COUNT),
+    ("srun", "ntasks-per-node ntasks-per-socket", _FOR_ALL),
+    ("srun", "cpus-per-task cpu-bind threads-per-core", _CORES),
+    ("srun", "gpus gpus-per-node gpus-per-task gres mem mem-per-cpu account A", _SALLOC),
+    ("srun", "partition p job-name J exclusive overlap qos q", _SALLOC),
+    ("srun and torchrun", "t", "with poprun: --timeout 10m, or --log-dir DIR"),
+    ("srun", "time", "with poprun: --timeout 10m"),
+    ("srun and mpirun", "output", f"{_FILES}, or --tag-output yes"),
+    ("srun", "error o e", _FILES),
+    ("srun and mpiexec", "label l prepend-rank", "with poprun: --tag-output yes"),
+    ("srun", "unbuffered u", "leave it out: poprun shows each line at once"),
+    ("srun", "kill-on-bad-exit K", "leave it out: poprun ends a job whose instance fails"),
+    ("srun", "export", "with poprun: -x NAME or -x NAME=VALUE"),
+    ("srun", "chdir D", _FOLDER),
+    ("srun", "multi-prog", "start one program, which asks popdist.getInstanceIndex()"),
+    ("srun", "pty", "leave it out: standard input goes to instance 0"),
+    ("mpirun and srun", "c", _COUNT),
+    ("mpirun", "npernode npersocket", _FOR_ALL),
+    ("mpiexec", "ppn perhost", _FOR_ALL),
+    ("mpiexec", "hosts", _HOSTS),
+    ("mpiexec", "f", "with poprun: --hostfile FILE"),
+    ("mpiexec", "genv env-list", "with poprun: -x NAME=VALUE"),
+    ("mpiexec", "genvall envall", "leave it out on one host; else: -x NAME"),
+    ("mpiexec", "iface", _NETWORK),
+    ("mpirun", "machinefile default-hostfile", "with poprun: --hostfile FILE"),
+    ("mpirun", "wdir wd", _FOLDER),
+    ("mpirun", "app", "start one program, which asks popdist.getInstanceIndex()"),
+    ("mpirun", "report-bindings display-map display-allocation display", _BOUND),
+    ("mpirun", "oversubscribe", "leave it out: what you ask for is started"),
+    ("mpirun", "timestamp-output", "with poprun: --log-dir DIR"),
+    ("mpirun", "quiet", "leave it out: poprun is silent without -v"),
+    ("mpirun", "stdin", "leave it out: standard input goes to instance 0"),
+)  # fmt: skip
+_BY_MPIRUN = {
+    "bind-to": "...",
+    "map-by": "...",
+    "rank-by": "...",
+    "mca": "NAME VALUE",
+    "prefix": "DIR",
+    "nolocal": "",
+    "use-hwthread-cpus": "",
+    "xterm": "...",
+}
+
+
+def instead_of(name: str) -> str | None:
+    """A hint about an option of another launcher; None for an unknown option."""
+    wanted = name.lstrip("-").replace("_", "-")
+    if wanted in _BY_MPIRUN:
+        return f"mpirun takes it: --mpi-global-args='{f'--{wanted} {_BY_MPIRUN[wanted]}'.rstrip()}'"
+    for launchers, names, answer in _TABLE:
+        if wanted in names.split():
+            return f"an option of {launchers}; {answer}"
+    return None
