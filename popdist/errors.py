@@ -44,6 +44,7 @@ CODES: dict[str, str] = {
     "PD114": "a job that popdist.run started ended without the answers of all instances",
     "PD115": "what an instance returned cannot be carried back to popdist.run",
     "PD116": "poprun was started inside a job",
+    "PD117": "the limit of open files is too low for a job",
     "PD140": "a folder holds nothing of a run that could be shown, or its page cannot be written",
     "PD120": "hosts cannot be reached, or are not like this one",
     "PD121": "the job and the Slurm allocation it runs in contradict each other",

@@ -108,6 +108,13 @@ REMEDIES = {
         ),
         "Start one job with all the instances it needs: `poprun -np 4 python3 train.py`.",
     ),
+    "PD117": (
+        (
+            "poprun keeps one file open for each device of a partition, and one pipe for each "
+            "instance on this machine. A shell often allows 1024 open files."
+        ),
+        "`ulimit -n 65536` in the shell that starts poprun.",
+    ),
     "PD120": (
         (
             "One or more hosts cannot take part in the job. The message has a line for each host. "

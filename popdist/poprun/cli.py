@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
-from popdist.errors import PopdistError
+from popdist.errors import LaunchError, PopdistError
 from popdist.poprun.log import Log, open_standard_streams, say, show
 
 TYPE_CHECKING = False
@@ -58,8 +59,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         say(f"poprun: {hide(str(error))}")
         return USAGE_EXIT_CODE
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        say(f"poprun: {_too_many_files()}")
+        return USAGE_EXIT_CODE
     except KeyboardInterrupt:  # while a job is planned; later the supervisor handles signals
         return INTERRUPTED_EXIT_CODE
+
+
+def _too_many_files() -> LaunchError:
+    import resource
+
+    return LaunchError(
+        "PD117",
+        "the limit of open files is too low for this job",
+        value=f"{resource.getrlimit(resource.RLIMIT_NOFILE)[0]} open files",
+        accepted="a file for each device of a partition, a pipe for each instance, and some more",
+        hint="ulimit -n 65536",
+    )
 
 
 def launch(arguments: Sequence[str]) -> int:

@@ -100,6 +100,19 @@ def test_sixteen_launches_and_random_kills_never_share_a_device(tmp_path):
     assert run_command([*LAUNCHER, "partitions"]) == (0, "there are no partitions\n")
 
 
+def test_partitions_of_more_than_a_thousand_devices():
+    # The launcher has a descriptor for each, and `select.select` takes none from 1024 on.
+    options = ["--vipu-partition=P", "--vipu-server-host=10.3.7.150", "--num-replicas=1100"]
+    words = [*LAUNCHER, "-np", "2", *options, "echo", "here"]
+    status, output = run_command(["sh", "-c", 'ulimit -n 4000; exec "$@"', "sh", *words])
+    assert (status, output.splitlines()[1:]) == (0, ["here", "here"])
+    status, output = run_command(["sh", "-c", 'ulimit -n 400; exec "$@"', "sh", *words])
+    assert status == 2
+    assert "[PD117] the limit of open files is too low for this job" in output
+    assert "Traceback" not in output
+    assert run_command([*LAUNCHER, "partitions"]) == (0, "there are no partitions\n")
+
+
 def test_instances_get_their_own_cores():
     code = (
         "import os, popdist; from popdist.poprun.protocol.guard_argv import format_list; "

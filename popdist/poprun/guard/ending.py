@@ -7,7 +7,13 @@ import select
 from time import monotonic
 
 from popdist.poprun.protocol.guard_argv import JOB
-from popdist.poprun.protocol.processes import kill_marked, process_start, send, watchable
+from popdist.poprun.protocol.processes import (
+    is_readable,
+    kill_marked,
+    process_start,
+    send,
+    watchable,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,8 +142,7 @@ def see_daemon_out(daemon: int, environ: Mapping[str, str], *, cut_off: bool) ->
     """Removes the files of mpirun's daemon on another host; ``cut_off`` if the network is lost."""
     if cut_off and _command(daemon) in _DAEMONS:
         send(daemon, _SIGKILL)
-        ended = watchable(daemon)
-        select.select([] if ended is None else [ended], [], [], _LOOK_SECONDS)
+        is_readable(watchable(daemon), _LOOK_SECONDS)
     folder = environ.get(_SESSION, "")
     ours = os.path.basename(os.path.dirname(folder)).startswith(("ompi.", "prte."))
     if ours and not process_start(daemon):
@@ -164,4 +169,4 @@ def _see_out(mpirun: int) -> None:
         if monotonic() >= until:
             send(mpirun, _SIGKILL)
             until = monotonic() + _MPIRUNS_LAST_WORD
-        select.select([] if ended is None else [ended], [], [], 0.1)
+        is_readable(ended, 0.1)

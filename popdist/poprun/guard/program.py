@@ -222,11 +222,10 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
         "LOCAL_RANK": settings.get("local"),
         "LOCAL_WORLD_SIZE": settings.get("neighbours"),
         "NODE_RANK": settings.get("node"),
+        JOB: settings.get("job"),
     }
     for name in _MPIRUNS_OWN:
         environ.pop(name, None)
-    if "job" in settings:
-        environ[JOB] = settings["job"]
     workers = environ.pop(CLUSTER, None)
     if workers is not None:
         standard["TF_CONFIG"] = (

@@ -1,7 +1,7 @@
 """Reaches the other hosts of a job over ssh, in parallel: checks them before the job starts.
 
-Where the user allows it, a host gets the user's key or a copy of this Python environment. What a job
-has left on a host whose guards were killed is ended in the same way.
+Where the user allows it, a host gets the user's key or a copy of this Python environment. What a
+job has left on a host whose guards were killed is ended in the same way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from popdist.poprun.machines.cpus import Node, usable_cpus, usable_nodes
 from popdist.poprun.machines.reasons import Reason, explain_answer, explain_ssh, unfit_hosts
 from popdist.poprun.machines.ssh import CONNECT_SECONDS, QUIET
 from popdist.poprun.protocol.guard_argv import format_list, parse_list
-from popdist.poprun.protocol.processes import hear_of_parents_end
+from popdist.poprun.protocol.processes import hear_of_parents_end, is_readable, watchable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -289,12 +289,9 @@ def end_marked(hosts: Sequence[str], ssh: Sequence[str], mark: str) -> list[str]
     }
     until = time.monotonic() + _PATIENCE_S
     for process in started.values():
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        if not is_readable(watchable(process.pid), max(0.0, until - time.monotonic())):
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return [host for host, process in started.items() if process.returncode]
+    return [host for host, process in started.items() if process.wait()]
 
 
 # The check with the repairs.

@@ -177,13 +177,11 @@ def _read_level(text: str, given: Given, names: dict[str, str]) -> None:
 
 def _remark_on_colon(program: Sequence[str]) -> list[str]:
     """What to say where a second program seems to follow, as mpirun would start it."""
-    for word, following in zip(program, program[1:], strict=False):
-        if word == ":" and following in _BEFORE_A_PROGRAM:
-            return [
-                f"':' does not begin a second program, as it does with mpirun: {program[0]} gets "
-                "it, and what follows, as arguments"
-            ]
-    return []
+    ends = (at for at, word in enumerate(program[:-1]) if word == ":")
+    if not any(program[at + 1] in _BEFORE_A_PROGRAM for at in ends):
+        return []
+    begins = "':' does not begin a second program, as it does with mpirun"
+    return [f"{begins}: {program[0]} gets it, and what follows, as arguments"]
 
 
 def _remark(name: str) -> list[str]:

@@ -179,12 +179,8 @@ def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[st
     silent = [one.index for one in outcome.running()]
     if outcome.lost_proxy:
         hosts = sorted({instances[index].host.name for index in silent})
-        who = f"{name_instances(silent)} on {', '.join(hosts)}"
-        return [
-            f"no word about an end came from {who}: mpirun says that its guard, or a process that "
-            "started the guard, was killed",
-            "every instance was ended",
-        ]
+        who = f"{name_instances(silent)} on {', '.join(hosts)} lost guard and proxy"
+        return [f"{who}, which were killed", "every instance was ended"]
     hosts = _silent_hosts(outcome, instances)
     if hosts:
         return [

@@ -111,6 +111,17 @@ def watchable(pid: int) -> int | None:
         return None
 
 
+def is_readable(fd: int | None, seconds: float) -> bool:
+    """Whether a descriptor can be read within some seconds, which pass where there is none.
+
+    `select.select` refuses descriptors from 1024 on, which a launcher of many instances has.
+    """
+    poll = select.poll()
+    if fd is not None:
+        poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
 def descendants(pid: int, is_meant: Callable[[int], bool] | None = None) -> list[int]:
     """All living processes that descend from one, parents before their children.
 

@@ -191,7 +191,7 @@ class Outcome:
 
     @property
     def lost_proxy(self) -> bool:
-        """Whether what mpirun had started for an instance was killed, and its guard said nothing."""
+        """Whether what mpirun started for an instance was killed, and its guard said nothing."""
         return self.mpirun_code == _KILLED and bool(self.running())
 
     @property

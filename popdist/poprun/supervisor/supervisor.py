@@ -12,6 +12,7 @@ from time import monotonic
 from popdist.poprun.protocol.processes import (
     adopt_orphans,
     children_of,
+    is_readable,
     kill_descendants,
     kill_group,
     process_start,
@@ -229,7 +230,7 @@ class Supervisor:
             self._relay.show_due(monotonic())
             self._status.show(self._outcome, monotonic())
         for fd, handler in handlers.items():
-            while select.select([fd], [], [], 0)[0] and _read_once(fd, handler):
+            while is_readable(fd, 0.0) and _read_once(fd, handler):
                 pass
         self._relay.finish()
 
@@ -299,8 +300,7 @@ class Supervisor:
         if self._guard:
             if not silent:
                 send(self._guard, KILL_NOW)
-                ended = watchable(self._guard)
-                select.select([] if ended is None else [ended], [], [], GUARDS_LAST_WORD)
+                is_readable(watchable(self._guard), GUARDS_LAST_WORD)
             send(self._guard, signal.SIGKILL)
             os.waitpid(self._guard, 0)
 
