@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 
-from popdist.poprun.supervisor.outcome import follows, name_instances, root_cause
+from popdist.poprun.supervisor.outcome import (
+    follows,
+    name_instances,
+    root_cause,
+    was_leaving,
+)
 from popdist.poprun.supervisor.user_line import error_of
 
 TYPE_CHECKING = False
@@ -119,6 +124,8 @@ def _describe_ending(outcome: Outcome, ending: Ending, instances: Sequence[Insta
 def _describe(one: InstanceRecord, outcome: Outcome, instances: Sequence[Instance]) -> list[str]:
     host = instances[one.index].host.name
     how = f"was killed by {_name(one.signal)}" if one.signal else f"ended with exit code {one.code}"
+    if was_leaving(outcome, one):
+        how = "failed first, by its own words, and was ended while it was exiting"
     evidence = out_of_memory(one)
     reason = f": out of memory ({evidence})" if evidence else ""
     lines = [f"instance {one.index} on {host} (rank {one.index}, PID {one.pid}) {how}{reason}"]

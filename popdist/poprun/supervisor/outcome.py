@@ -26,6 +26,8 @@ MISTAKES = {2: "a mistake on its command line", 126: "not executable", 127: "not
 ``argparse`` and most tools use."""
 
 _KILLED = 137
+_RAISED = 1
+"""The exit code of Python after an error."""
 
 
 class Progress:
@@ -185,6 +187,8 @@ class Outcome:
         if self.ending is not None:
             return self.ending.exit_code
         one = root_cause(self)
+        if one is not None and was_leaving(self, one):
+            return _RAISED
         if one is not None:
             return 128 + one.signal if one.signal else one.code
         return 0 if self.mpirun_was_stuck else self._code_of_mpirun(self.mpirun_code or 0)
@@ -238,6 +242,14 @@ def root_cause(outcome: Outcome) -> InstanceRecord | None:
     others = [one for one in outcome.instances.values() if one.failed and not follows(one)]
     own = [one for one in others if _OWN in one.tail] or [one for one in others if not one.signal]
     return own[0] if own else first
+
+
+def was_leaving(outcome: Outcome, cause: InstanceRecord) -> bool:
+    """Whether the cause had raised its error, and was ended by a signal while it was exiting.
+
+    An exit may take a while, and mpirun ends all instances when the first of them has ended.
+    """
+    return bool(cause.signal and cause.asked) and cause is not outcome.first_failure
 
 
 def may_restart(outcome: Outcome) -> bool:

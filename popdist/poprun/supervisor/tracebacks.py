@@ -17,6 +17,7 @@ _STARTS = (
     b"Thread 0x",
     b"poprun: cannot start ",
 )
+_CALL = b'  File "'
 _INSIDE = b"python: can't open file ", b"python3: can't open file "
 _TAG_ENDS = (b">:", b">:\x1b[0m")
 _LONGEST_SECONDS = 1.0
@@ -45,7 +46,13 @@ class _Held:
         text = self.untagged()
         text = max((one for one in texts if one.startswith(text)), key=len, default=text)
         lines = text.splitlines(keepends=True)
-        end = max((at + 1 for at, line in enumerate(lines) if line.startswith(b" ")), default=0)
+        indented = [line.startswith(b" ") for line in lines]
+        # Lines of a message may be indented, too, as those of this project's own errors are.
+        calls = [at for at, line in enumerate(lines) if line.startswith(_CALL)]
+        message = (
+            indented.index(False, calls[-1]) if calls and not all(indented[calls[-1] :]) else 0
+        )
+        end = message or len(lines) - [*reversed(indented), True].index(True)
         return b"".join(lines[:end]), b"".join(lines[end:])
 
 

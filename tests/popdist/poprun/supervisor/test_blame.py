@@ -1,5 +1,9 @@
 """Which failure is the root cause."""
 
+from popdist.poprun.options.parser import parse
+from popdist.poprun.output.failure_report import headline
+from popdist.poprun.plan.job import make_job
+from popdist.poprun.plan.placement import place
 from popdist.poprun.supervisor.outcome import Outcome, may_restart, root_cause
 
 TRACE = b"Traceback (most recent call last)\n"
@@ -35,6 +39,18 @@ def test_a_killed_one_is_no_reason_if_it_was_killed_for_the_end():
     first = failed(outcome, 0, code=1, tail=FOLLOWED)
     failed(outcome, 1, number=15)
     assert root_cause(outcome) is first
+
+
+def test_one_that_was_ended_while_it_was_exiting_has_raised_its_error():
+    outcome = Outcome()
+    failed(outcome, 0, code=1, tail=FOLLOWED)
+    cause = failed(outcome, 1, number=15, tail=TRACE + b"ValueError: the reason")
+    assert root_cause(outcome) is cause
+    assert outcome.exit_code == 128 + 15  # somebody else may have sent it
+    cause.asked = True
+    assert outcome.exit_code == 1
+    instances = place(make_job(parse(["-np", "2", "true"]), {}))
+    assert "instance 1 on localhost (rank 1, PID 0) failed first" in headline(outcome, instances)
 
 
 def test_nobody():

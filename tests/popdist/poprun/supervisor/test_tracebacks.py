@@ -44,6 +44,21 @@ def test_instances_with_one_stack_and_own_messages_share_the_stack():
     assert shown[3:] == ["[0] ValueError: 0", "[1] ValueError: 1"]
 
 
+def test_messages_of_several_lines_share_the_stack_as_well():
+    errors = Tracebacks()
+    message = b"[PD003] of no meaning\n  seen:     '%d of 5 are here'\n  hint:     do not"
+    for index in (0, 1):
+        errors.feed(index, TRACE % (message % (3 - index)), 1.0)
+    shown = lines(errors.release(is_over=False))
+    assert sum("Traceback" in line for line in shown) == 1
+    assert shown[2] == "[0-1]     step()"
+    assert shown[3:] == [
+        f"[{index}] {line}"
+        for index in (0, 1)
+        for line in lines(b"ValueError: " + message % (3 - index))
+    ]
+
+
 def test_different_errors_and_other_words_stay():
     errors = Tracebacks()
     assert errors.feed(0, b"a warning with a Traceback (most recent call last)\n", 1.0)
