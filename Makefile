@@ -21,6 +21,8 @@ ONE_OF_EACH := $(addprefix tests/distributed/,test_run.py test_torch_as_written.
 
 # Programs of the environment come first, so that Horovod finds the environment's mpicxx and cmake.
 export PATH := $(abspath $(BIN)):$(PATH)
+# Hundreds of processes import this project; without its bytecode each compiles it again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The groups of tests share the machine badly.
 .NOTPARALLEL:
@@ -66,9 +68,11 @@ test-pages: $(READY)
 test-jobs: $(READY)
 	$(PYTEST) -n $(JOB_WORKERS) --dist loadfile --no-loadscope-reorder $(JOBS)
 
+# All test functions, with fewer examples of each.
+test-fast: export HYPOTHESIS_PROFILE = quick
 test-fast: $(READY)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(UNITS)
-	$(BIN)/python -m pytest -q $(ONE_OF_EACH)
+	$(BIN)/python -m pytest -q -n $(JOB_WORKERS) --dist loadfile $(ONE_OF_EACH)
 
 # What a random example finds becomes an explicit one, so that `make test` has it from then on.
 test-all: export HYPOTHESIS_PROFILE = explore

@@ -12,8 +12,10 @@ from hypothesis import settings
 
 from popdist.popdist_core import Topology
 
-# The same examples on every run; `make test-all` looks for others, and prints the seed that it had.
+# The same examples on every run, few of them with `make test-fast`; `make test-all` looks for more,
+# and prints the seed that it had.
 settings.register_profile("repeat", derandomize=True)
+settings.register_profile("quick", derandomize=True, max_examples=10)
 settings.register_profile("explore", derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 

@@ -152,7 +152,8 @@ def jump(job):
     os.kill(job.program(1), signal.SIGKILL)
 
 
-STAYS = {"program": STUBBORN, "words": ("ignore",)}
+PATIENCE = ("--grace-period=1",)
+STAYS = {"program": STUBBORN, "words": ("ignore",), "options": PATIENCE}
 
 FAULTS = [
     Fault("instance", "all end with 0", 0, "", words=("0",)),
@@ -167,7 +168,7 @@ FAULTS = [
     Fault("guard", "its front is killed", 137, "guard", kill(front)),
     Fault("guard", "killed; programs ignore signals", 137, "guard", kill(guard), **STAYS),
     Fault("guard", "stopped, then SIGTERM for poprun", 143, "SIGTERM",
-          stop_and(guard, send(signal.SIGTERM, poprun)), hosts=(1,)),
+          stop_and(guard, send(signal.SIGTERM, poprun)), hosts=(1,), options=PATIENCE),
     Fault("guard", "stopped, then poprun is killed", -9, "", stop_and(guard, kill(poprun)),
           hosts=(1,), grace=4),
     Fault("orted", "killed", 1, "was lost, with instance", kill(orted), hosts=(2,), grace=4),

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.jobs import LAUNCHER, run_command
+from tests.distributed.warm import python
 
 PYTHON = [sys.executable, "-c"]
 HERE = "import os, sys, time\nindex = int(os.environ['POPDIST_INSTANCE_INDEX'])\n"
@@ -37,7 +38,7 @@ def test_an_instance_raises_and_each_error_is_printed_once_with_its_instance():
         "hvd.init()\nif index == 1: raise ValueError('the reason')\n"
         "hvd.allreduce(torch.ones(1), name='gradient')"
     )
-    status, output = poprun("-np", "2", *PYTHON, code)
+    status, output = poprun("-np", "2", *python("torch"), "-c", code)
     assert status == 1
     said = summary(output)
     assert said[0].startswith("instance 1 on localhost (rank 1, PID ")
@@ -64,7 +65,7 @@ def test_horovods_own_words_are_the_diagnosis_and_the_users_line_ends_it():
         "def exchange(): return hvd.allreduce(torch.ones(2 + index), name='gradient')\n"
         "exchange()"
     )
-    status, output = poprun("-np", "2", *PYTHON, code)
+    status, output = poprun("-np", "2", *python("torch"), "-c", code)
     assert status == 1
     said = summary(output)
     errors = [line for line in output.splitlines() if "HorovodInternalError: " in line]
@@ -81,7 +82,7 @@ def test_who_waits_for_whom_is_said_once_and_the_job_goes_on():
         "def meet():\n    popdist.synchronize()\n"
         "popdist.init()\nif index == 1: late()\nmeet()"
     )
-    status, output = poprun("-np", "2", "--stall-warning=1", *PYTHON, code)
+    status, output = poprun("-np", "2", "--stall-warning=1", *python("torch"), "-c", code)
     assert status == 0, output
     assert output.count("no progress in a collective for 1 s; the job continues") == 1
     said = summary(output)
@@ -95,7 +96,7 @@ def test_who_waits_for_whom_is_said_once_and_the_job_goes_on():
 
 def test_an_instance_ends_early_and_says_goodbye():
     code = HOROVOD + "hvd.init()\nif index == 0: hvd.allreduce(torch.ones(1), name='gradient')"
-    status, output = poprun("-np", "2", *PYTHON, code)
+    status, output = poprun("-np", "2", *python("torch"), "-c", code)
     assert status == 1
     assert "because another instance had left" in output
 
@@ -105,7 +106,7 @@ def test_an_instance_vanishes_with_exit_code_0():
     code = HOROVOD + (
         "hvd.init()\nif index == 1: os._exit(0)\nhvd.allreduce(torch.ones(1), name='gradient')"
     )
-    status, output = poprun("-np", "2", *PYTHON, code)
+    status, output = poprun("-np", "2", *python("torch"), "-c", code)
     assert status not in (0, 143)
     assert "instance 1 ended with exit code 0" in output
 
@@ -135,7 +136,7 @@ def test_an_instance_vanishes_with_exit_code_0():
 )
 def test_an_instance_hangs_while_another_waits(program, waits, stack):
     code = HOROVOD + "def hang(): time.sleep(300)\n" + program
-    status, output = poprun("-np", "2", "--stall-timeout=1", *PYTHON, code)
+    status, output = poprun("-np", "2", "--stall-timeout=1", *python("torch"), "-c", code)
     assert status == 124, output
     assert "no progress in a collective for 1 s" in output
     assert waits in output
@@ -146,7 +147,7 @@ def test_an_instance_hangs_while_another_waits(program, waits, stack):
 
 def test_instances_that_wait_for_different_tensors_are_named_with_their_own():
     code = HOROVOD + "hvd.init()\nhvd.allreduce(torch.ones(1), name=f'tensor{index}')"
-    status, output = poprun("-np", "2", "--stall-timeout=1", *PYTHON, code)
+    status, output = poprun("-np", "2", "--stall-timeout=1", *python("torch"), "-c", code)
     assert status == 124, output
     lines = {line.split()[2]: line for line in summary(output) if "missing: instance" in line}
     assert "which has not submitted allreduce.tensor1" in lines["0"]

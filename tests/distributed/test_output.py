@@ -10,6 +10,7 @@ import pytest
 
 from popdist.poprun.output.result_json import FIELDS
 from tests.distributed.jobs import LAUNCHER, run_command
+from tests.distributed.warm import python
 
 PYTHON = [sys.executable, "-c"]
 KINDS = {
@@ -121,7 +122,7 @@ def test_the_timelines_become_one_trace_with_a_process_for_each_instance(tmp_pat
         "    if hvd.rank() == 0: time.sleep(0.05)\n"
         "    hvd.allreduce(torch.ones(10), name='gradient')"
     )
-    status, output = poprun("-np", "2", f"--timeline={path}", *PYTHON, code)
+    status, output = poprun("-np", "2", f"--timeline={path}", *python("torch"), "-c", code)
     assert status == 0, output
     events = json.loads(path.read_text())["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
@@ -147,7 +148,7 @@ def test_a_timeline_survives_a_killed_job(tmp_path):
         "    hvd.allreduce(torch.ones(10), name='gradient')\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    status, output = poprun(f"--timeline={path}", *PYTHON, code)
+    status, output = poprun(f"--timeline={path}", *python("torch"), "-c", code)
     assert status == 137
     events = json.loads(path.read_text())["traceEvents"]
     assert any(e.get("name") == "ALLREDUCE" for e in events), output
