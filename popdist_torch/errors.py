@@ -22,6 +22,8 @@ CODES = declare(
         "PD314": "a gradient hook does not do to a sum what it does to its parts",
         "PD315": "a layer would synchronise nothing over replicas, though it is made for that",
         "PD316": "forward returns a value computed from the loss, which does not train (a warning)",
+        "PD317": "groups of replicas cannot have versions of a parameter as asked",
+        "PD318": "an optimizer would mix the versions that groups of replicas have",
         "PD320": "gradients were changed before all processes had exchanged them",
         "PD323": "instances wait for each other at different places",
         "PD322": "Lightning asks for something that Horovod cannot do",

@@ -100,6 +100,23 @@ REMEDIES = {
             "loss, and `value.detach()` if it is a metric."
         ),
     ),
+    "PD317": (
+        (
+            "`replicaGrouping` was called with a size that does not divide the job's replicas, "
+            "for a parameter without a first dimension for the groups, or after the first call."
+        ),
+        (
+            "Stack the first values of all groups, and call it right after the model is wrapped "
+            "([weights of groups](torch.md#weights-of-groups-of-replicas))."
+        ),
+    ),
+    "PD318": (
+        (
+            "A parameter has versions for groups of replicas, and the optimizer takes norms over "
+            "whole tensors, or clips by one."
+        ),
+        "Use an optimizer whose updates are element by element, such as SGD or AdamW.",
+    ),
     "PD320": (
         (
             "A plain loop clipped, scaled or replaced gradients before they were exchanged: the "
@@ -230,7 +247,7 @@ REMEDIES = {
         "See the most similar name in the message, and `getTensorNames()`.",
     ),
     "PD393": (
-        "The call runs code of the IPU or reads its state, or gives replicas different weights.",
+        "The call runs code of the IPU or reads its state.",
         "Remove the call on hosts; the message has an alternative.",
     ),
     "PD394": (

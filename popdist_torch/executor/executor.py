@@ -12,7 +12,7 @@ from torch import nn
 
 from popdist.sdk.surface import missing
 from popdist_torch.errors import Error, OfflineError
-from popdist_torch.executor import compile_hooks, inputs, replicas
+from popdist_torch.executor import compile_hooks, groups, inputs, replicas
 from popdist_torch.executor.anchors import Anchors
 from popdist_torch.executor.batching import Batching
 from popdist_torch.executor.compiled import original
@@ -429,7 +429,7 @@ class Executor(ABC):
             self._user_model,
             self._training_flags,
             device,
-            self._batching.replicas,
+            here,
             trains=self._trains,
             settings=self._options.Jit.compile_settings,
         )
@@ -461,6 +461,19 @@ class Executor(ABC):
             self._synthetic = inputs.synthetic(arguments)
         self._synthetic.taken.clear()
         return self._synthetic
+
+    def _declare_groups(
+        self, parameter: torch.nn.Parameter, kind: Any, shards: Any, mode: Any
+    ) -> None:
+        """What `replicaGrouping` of a parameter of the model does."""
+        if self.isCompiled():
+            raise Error(
+                "PD317",
+                "the model is compiled already, so its replicas can no longer be grouped",
+                hint="call replicaGrouping before the first call, or after destroy()",
+            )
+        replicas_of_the_job = self._placement.total_replicas
+        groups.declare(parameter, kind, shards, mode, replicas_of_the_job)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Weights, buffers and gradients of the last update by name."""

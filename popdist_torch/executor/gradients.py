@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from popdist_torch.executor.groups import Versions
+
 
 class Gradients:
     """Gradients of one process's parameters, in their ``grad`` attributes.
@@ -87,6 +89,7 @@ class SharedGradients(Gradients):
         horovod: The module ``horovod.torch``, initialised.
         label: Prefix for the names of exchanged tensors; equal on all instances.
         facts: The facts that must be equal on all instances at each update.
+        versions: The parameters that differ between groups of replicas.
     """
 
     def __init__(
@@ -97,14 +100,21 @@ class SharedGradients(Gradients):
         horovod: Any,
         label: str,
         facts: Facts,
+        versions: Versions,
     ) -> None:
         super().__init__(parameters, divisor)
         # Backward passes complete the last layer's gradients first.
         self._reversed, self._names = self.parameters[::-1], list(names)[::-1]
         self._facts, self._instances = facts, int(horovod.size())
         self._stated: list[int] = []
+        # Parameters are one version of themselves in backward passes; these are all versions.
+        self._whole = {
+            i: torch.nn.Parameter(p.data, requires_grad=False)
+            for i, p in enumerate(self._reversed)
+            if versions.has(p)
+        }
         self._sum = InstanceSum(
-            self._reversed,
+            [self._whole.get(i, p) for i, p in enumerate(self._reversed)],
             self._names,
             horovod,
             label,
@@ -115,12 +125,15 @@ class SharedGradients(Gradients):
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i))  # type: ignore[no-untyped-call]
             for i, p in enumerate(self._reversed)
+            if i not in self._whole
         ]
 
     def begin(self, facts: Sequence[int]) -> None:
         """Starts an update without gradients; facts are 24-bit numbers, equal on all instances."""
         super().begin(facts)
         self._stated = list(facts)
+        for index, whole in self._whole.items():
+            whole.grad, whole.data = None, self._reversed[index].data
         self._sum.begin()
 
     def backward(self, loss: torch.Tensor, seed: float, *, replica: int, last: bool) -> None:
@@ -137,7 +150,11 @@ class SharedGradients(Gradients):
 
     def end(self, scale: float, widen: Callable[[], None]) -> None:
         """Waits for the sums over all instances, and stores them as the parameters' gradients."""
+        for index, whole in self._whole.items():
+            whole.grad, self._reversed[index].grad = self._reversed[index].grad, None
         self._sum.finish()
+        for index, whole in self._whole.items():
+            self._reversed[index].grad = whole.grad
         self._facts.require_equal(self._sum.noted, self._instances)
         self.waited = self._sum.waited
         widen()
@@ -181,6 +198,7 @@ class OrderedGradients(Gradients):
         horovod: The module ``horovod.torch``, initialised; None for a job of one instance.
         label: Prefix for the names of exchanged tensors; equal on all instances.
         facts: The facts that must be equal on all instances at each update.
+        versions: The parameters that differ between groups of replicas.
     """
 
     def __init__(
@@ -192,6 +210,7 @@ class OrderedGradients(Gradients):
         horovod: Any,
         label: str,
         facts: Facts,
+        versions: Versions,
     ) -> None:
         super().__init__(parameters, divisor)
         self._replicas = list(replicas)
@@ -200,6 +219,7 @@ class OrderedGradients(Gradients):
         self._label = label
         self._grads: list[list[torch.Tensor | None]] = []
         self._facts = facts
+        self._versions = versions
         self._stated: list[int] = []
 
     def begin(self, facts: Sequence[int]) -> None:
@@ -245,7 +265,8 @@ class OrderedGradients(Gradients):
         # A complex number is sent as two real ones.
         wide = _WIDER.get(dtype, dtype).to_real()
         width = 2 if dtype.is_complex else 1
-        rows = torch.stack([self._flat(gradients, members, wide) for gradients in self._grads])
+        local = range(len(self._grads))
+        rows = torch.stack([self._flat(replica, members, wide) for replica in local])
         rows = rows.cpu() if self._horovod is not None else rows
         total = torch.empty(rows.shape[1], dtype=wide, device=rows.device)
         step = max(1, _PIECE_BYTES // (sum(self._replicas) * wide.itemsize))
@@ -265,12 +286,11 @@ class OrderedGradients(Gradients):
             parameter.grad = part.to(device=parameter.device, dtype=dtype, copy=copy)
             position += size
 
-    def _flat(
-        self, gradients: list[torch.Tensor | None], members: list[int], dtype: torch.dtype
-    ) -> torch.Tensor:
+    def _flat(self, replica: int, members: list[int], dtype: torch.dtype) -> torch.Tensor:
         parts = []
         for index in members:
-            parameter, gradient = self.parameters[index], gradients[index]
+            parameter = self.parameters[index]
+            gradient = self._versions.whole(parameter, self._grads[replica][index], replica)
             if gradient is None:
                 gradient = torch.zeros_like(parameter)
             dense = (gradient.to_dense() if gradient.is_sparse else gradient).detach()

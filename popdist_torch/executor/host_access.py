@@ -9,28 +9,36 @@ before any torch function reads the old ones.
 from __future__ import annotations
 
 import copyreg
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from popdist_torch.errors import Error, NotOnHostError
+from popdist_torch.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from popdist_torch.options.enums import CommGroupType, VariableRetrievalMode
 
 
 class HostLink:
     """Whether an executor holds newer values than a module, and the function that copies them.
 
+    Args:
+        declare: Declares groups of replicas for a parameter, with the arguments of
+            ``replicaGrouping``.
+
     Attributes:
         version: How often newer values were copied; inference executors compare it.
+        declare: As above.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, declare: Callable[..., None]) -> None:
         self.version = 0
+        self.declare = declare
         self._bring: Callable[[], None] | None = None
 
     def outdated(self, bring: Callable[[], None]) -> None:
@@ -84,31 +92,84 @@ class HostBuffer(_Followed):
     """A buffer of a wrapped module."""
 
 
-class HostParameter(_Followed, nn.Parameter):
-    """A parameter of a wrapped module."""
+class InferredParameter(nn.Parameter):
+    """A parameter of a module that is wrapped for inference alone; copies of it are plain."""
+
+    _popdist_link: HostLink
 
     def plain(self) -> nn.Parameter:
         """A plain parameter with the newest values, in memory of its own."""
         return nn.Parameter(self.detach().clone(), requires_grad=self.requires_grad)
 
-    def replicaGrouping(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refuses: all replicas of a job have the same weights.
+    def replicaGrouping(
+        self,
+        comm_group_type: CommGroupType,
+        shards: int,
+        variable_retrieval_mode: VariableRetrievalMode,
+    ) -> None:
+        """Gives groups of replicas values of their own; call it before the model's first call.
+
+        The parameter has one more dimension, the first, for the values of all groups. ``forward``
+        sees the value of its replica's group, without this dimension.
+
+        Args:
+            comm_group_type: ``Consecutive``: ``shards`` neighbours make a group; ``Orthogonal``:
+                replica r is in group r modulo the number of groups; ``NoGrouping``: each replica
+                is one; ``All``: all replicas are one, and there is no such dimension.
+            shards: The number of replicas of a group, for the first two.
+            variable_retrieval_mode: Whether values that are read back have one row for each group
+                (``OnePerGroup``) or for each replica (``AllReplicas``).
 
         Raises:
-            NotOnHostError: Always.
+            Error: The groups do not divide the replicas of the job, the parameter has another
+                shape, or the model was called already.
         """
-        raise NotOnHostError(
-            "PD393",
-            "replicaGrouping, which gives groups of replicas different weights, is not supported: "
-            "all replicas of a job train the same weights",
-            hint="leave the call out, or train each group in a job of its own",
-        )
+        self._popdist_link.declare(self, comm_group_type, shards, variable_retrieval_mode)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        return memo.setdefault(id(self), self.plain())  # type: ignore[no-any-return]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.plain().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
 
-_FOLLOWED: dict[type, type[_Followed]] = {nn.Parameter: HostParameter, torch.Tensor: HostBuffer}
+class HostParameter(_Followed, InferredParameter):
+    """A parameter of a wrapped module."""
+
+    def plain(self) -> nn.Parameter:
+        """A plain parameter with the newest values, in memory of its own."""
+        return InferredParameter.plain(self)
+
+
+_FOLLOWED: dict[type, type[_Followed]] = {
+    nn.Parameter: HostParameter,
+    InferredParameter: HostParameter,
+    torch.Tensor: HostBuffer,
+}
 """What tensors become while their module is wrapped; other classes are left as they are."""
 
-_PLAIN: dict[type, type] = {followed: plain for plain, followed in _FOLLOWED.items()}
+_PLAIN: dict[type, type] = {
+    HostParameter: nn.Parameter,
+    InferredParameter: nn.Parameter,
+    HostBuffer: torch.Tensor,
+}
+
+
+def let_group(module: nn.Module, declare: Callable[..., None]) -> None:
+    """Gives the parameters of a module that is wrapped for inference ``replicaGrouping``."""
+    link = HostLink(declare)
+    for parameter in module.parameters():
+        if type(parameter) in (nn.Parameter, InferredParameter):
+            parameter.__class__ = InferredParameter
+            parameter._popdist_link = link  # type: ignore[attr-defined]  # noqa: SLF001 - its own
+
+
+def leave_groups(module: nn.Module) -> None:
+    """Undoes `let_group`."""
+    for parameter in module.parameters():
+        if type(parameter) in _PLAIN and not isinstance(parameter, _Followed):
+            del vars(parameter)["_popdist_link"]
+            parameter.__class__ = nn.Parameter
 
 
 def link_of(module: nn.Module) -> HostLink | None:

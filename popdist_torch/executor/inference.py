@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from popdist_torch.errors import Error
 from popdist_torch.executor.executor import Executor
-from popdist_torch.executor.host_access import times_brought
+from popdist_torch.executor.host_access import leave_groups, let_group, times_brought
 from popdist_torch.executor.step import infer
 from popdist_torch.options import Options, OutputMode
 
@@ -44,8 +44,10 @@ class InferenceExecutor(Executor):
                 "batches a call",
             )
         self._seen_version = 0
+        let_group(self._user_model, self._declare_groups)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        leave_groups(self._user_model)
         super()._compile(args, kwargs)
         self._seen_version = times_brought(self._user_model)
 

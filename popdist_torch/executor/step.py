@@ -52,7 +52,8 @@ class Replicas:
         # What forward makes without naming a device is made where the model runs.
         eager = self.streams.device.type != "cpu" and not self.model.compiled
         home = self.streams.device if eager else nullcontext()
-        with self.streams.of(replica), home:
+        own = self.model.versions.of(replica) if self.model.versions else nullcontext()
+        with own, self.streams.of(replica), home:
             try:
                 yield
             finally:
@@ -86,6 +87,7 @@ class Training:
         scaling: The factor of the loss.
         anchors: The tensors that the program reads afterwards.
         tensors: The model's tensors, by name.
+        averages: Whether gradients are means over replicas, not sums.
         early_divisor: Divides losses before the backward pass, where the mean is a running one.
         guard: Checks the losses, where the program asked for it.
         strangers: Parameters that the optimizer updates although they are not in the module;
@@ -101,6 +103,7 @@ class Training:
     scaling: LossScaling
     anchors: Anchors
     tensors: Callable[[], dict[str, torch.Tensor]]
+    averages: bool = True
     early_divisor: float = 1
     guard: LossGuard | None = None
     strangers: list[torch.nn.Parameter] = field(default_factory=list)
@@ -122,6 +125,8 @@ class Training:
                     self._accumulate(arguments, outputs, (iteration, step, replica), scale)
             with self.replicas.without_autocast(), self.optimizer.updating():
                 self.gradients.end(scale, self.optimizer.widen)  # exchanges
+                if self.averages:
+                    self.replicas.model.versions.to_group_means()
                 self.anchors.take(iteration, self.tensors)
                 self._update(iteration)
 

@@ -13,6 +13,7 @@ from popdist_torch.data.equal_rows import EqualRows
 from popdist_torch.errors import OptimizerError, OptionValueError
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.gradients import Gradients, OrderedGradients, SharedGradients
+from popdist_torch.executor.groups import require_elementwise
 from popdist_torch.executor.host_access import (
     HostLink,
     add_destroy,
@@ -94,7 +95,7 @@ class TrainingExecutor(Executor):
         self._all_follow = True
         self._calls = 0
         self._rows: EqualRows | None = None
-        self._link = HostLink()
+        self._link = HostLink(self._declare_groups)
         self._follow()
         add_destroy(self._user_model, self.destroy)
 
@@ -192,7 +193,7 @@ class TrainingExecutor(Executor):
             self._device_optimizer = None
         self._release_training()
         unfollow(self._user_model, self._tensors_of_the_program(), self._link)
-        self._link = HostLink()
+        self._link = HostLink(self._declare_groups)
         remove_destroy(self._user_model)
         if self._replicas is not None:
             self._replicas.model.give_back()
@@ -212,6 +213,8 @@ class TrainingExecutor(Executor):
         """Applies the changes that the program has made since the last call."""
         optimizer, weights = self._driver(), self._require_compiled().model.weights
         optimizer.require_constants()
+        if self._require_compiled().model.versions:
+            require_elementwise(optimizer.optimizer)
         for index, parameter in enumerate(optimizer.parameters()):
             if not weights.has(parameter):
                 weights.add(f"parameter {index} of the optimizer", parameter)
@@ -297,7 +300,8 @@ class TrainingExecutor(Executor):
         if horovod is not None and self._check_agreement and first:
             named = zip(weights.names, weights.parameters, strict=True)
             stated = agreement.facts(self._user_model, self._options, self._optimizer)
-            agreement.require(stated | agreement.parameter_facts(named), horovod)
+            stated |= agreement.parameter_facts(named) | compiled.model.versions.facts()
+            agreement.require(stated, horovod)
             self._rows = EqualRows(horovod, "read with poptorch.DataLoader(options, ...)")
         label = f"popdist gradients of {type(self._user_model).__name__}"
         waited = self.getExchangeLatency()
@@ -319,6 +323,7 @@ class TrainingExecutor(Executor):
             ),
             self._anchors,
             self._tensors,
+            averages=divisor != 1,
             early_divisor=early,
             guard=LossGuard(here, horovod, label) if self._stop_at_bad_loss else None,
             strangers=[p for p in trained if id(p) not in parts],
@@ -328,7 +333,7 @@ class TrainingExecutor(Executor):
     def _gradients(
         self, trained: list[nn.Parameter], divisor: float, horovod: Any, label: str
     ) -> Gradients:
-        here, weights = self._placement, self._require_compiled().model.weights
+        here, model = self._placement, self._require_compiled().model
         if not trained:
             return Gradients(trained, divisor)
         if self._placement_invariant:
@@ -336,12 +341,12 @@ class TrainingExecutor(Executor):
             if horovod is not None:
                 counts = horovod.allgather(torch.tensor(counts), name=f"{label}.replicas").tolist()
             return OrderedGradients(
-                trained, divisor, counts, here.process_id, horovod, label, _FACTS
+                trained, divisor, counts, here.process_id, horovod, label, _FACTS, model.versions
             )
         if horovod is None:
             return Gradients(trained, divisor)
-        names = [weights.name_of(parameter) for parameter in trained]
-        return SharedGradients(trained, names, divisor, horovod, label, _FACTS)
+        names = [model.weights.name_of(parameter) for parameter in trained]
+        return SharedGradients(trained, names, divisor, horovod, label, _FACTS, model.versions)
 
     def _facts(self, compiled: Replicas, optimizer: DeviceOptimizer) -> list[int]:
         """The numbers of ``_FACTS``, which must be equal on all instances."""

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from popdist.popdist_core import getDeviceId
 from popdist_torch.errors import Error
 from popdist_torch.executor.compiled import compiled_as_asked, eagerly, is_compiled
+from popdist_torch.executor.groups import Grouping, Versions, grouping_of
 from popdist_torch.executor.host_access import plain_class
 from popdist_torch.executor.replicas import HOST, ReplicaBuffers
 from popdist_torch.options import ConnectionType
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from popdist_torch.executor.compiled import LossPlace
     from popdist_torch.options import Options
+    from popdist_torch.options.placement import Placement
 
 logger = logging.getLogger("popdist.torch")
 
@@ -61,6 +63,7 @@ class Weights:
         self._gradients: list[torch.Tensor | None] = []
         self._classes: list[type] = []
         self._aliased: list[int] = []
+        self._groupings: dict[int, Grouping] = {}
         self._on_device = False
 
     def add(self, name: str, parameter: nn.Parameter) -> None:
@@ -75,6 +78,9 @@ class Weights:
                 self._aliased.append(len(self.parameters))
             present = parameter.data
             away = present.to(self._device)
+            if (grouping := grouping_of(parameter)) is not None:
+                self._groupings[len(self.parameters)] = grouping
+                away = grouping.versions(name, away)
             if away is present and self._in_place:
                 parameter.data = present.clone()
             elif away is present:
@@ -155,15 +161,22 @@ class Weights:
     def to_host(self) -> None:
         """Copies the device's values over the program's."""
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
-            for parameter, values in zip(self.parameters, self._away, strict=True):
-                parameter.copy_(values)
+            for index, (parameter, values) in enumerate(
+                zip(self.parameters, self._away, strict=True)
+            ):
+                grouping = self._groupings.get(index)
+                parameter.copy_(values if grouping is None else grouping.for_each(values))
 
     @torch.no_grad()
     def from_host(self) -> None:
         """Copies the program's values over the device's."""
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
-            for parameter, values in zip(self.parameters, self._away, strict=True):
-                values.copy_(parameter)
+            for index, (parameter, values) in enumerate(
+                zip(self.parameters, self._away, strict=True)
+            ):
+                grouping = self._groupings.get(index)
+                name = self.names[index]
+                values.copy_(parameter if grouping is None else grouping.versions(name, parameter))
 
     def give_back(self) -> None:
         """Puts the program's values back into the parameters' original memory."""
@@ -315,7 +328,7 @@ class DeviceModel:
         module: The program's module.
         training_flags: The flag of each of its parts.
         device: Where it runs.
-        replicas: Local replicas, each of which has buffers of its own.
+        here: The local replicas among those of the job; each has buffers of its own.
         trains: Whether the executor changes the weights.
         settings: The settings of ``torch.compile`` that the options ask for; None for none.
 
@@ -327,6 +340,7 @@ class DeviceModel:
         weights: Its parameters, and others that are trained with them.
         buffers: The buffers of every replica.
         plain: Its plain tensors.
+        versions: The parameters that differ between groups of replicas.
     """
 
     def __init__(
@@ -334,7 +348,7 @@ class DeviceModel:
         module: nn.Module,
         training_flags: Mapping[nn.Module, bool],
         device: torch.device,
-        replicas: int,
+        here: Placement,
         *,
         trains: bool,
         settings: Mapping[str, Any] | None = None,
@@ -347,7 +361,10 @@ class DeviceModel:
         self.weights = Weights(device, in_place=trains)
         for name, parameter in module.named_parameters():
             self.weights.add(name, parameter)
-        self.buffers = ReplicaBuffers(module, replicas, device, in_place=trains)
+        self.versions = Versions(
+            zip(self.weights.names, self.weights.parameters, strict=True), here
+        )
+        self.buffers = ReplicaBuffers(module, here.local_replicas, device, in_place=trains)
         self.buffers.use(HOST)
         self.plain = PlainTensors(device)
         for part in module.modules():

@@ -71,7 +71,6 @@ _DEVICE_OPTIONS = (
         "TensorLocationSettings.useIOTilesToStore",
         "TensorLocationSettings.useOnChipStorage",
         "TensorLocationSettings.useReplicatedTensorSharding",
-        "VariableRetrievalMode",
     ),
     *without_effect(
         "torch's own arithmetic and the model's types decide",
@@ -227,6 +226,7 @@ _THE_REST = works(
     "ReductionType",
     "SharingStrategy",
     "UnrecoverableError",
+    "VariableRetrievalMode",
     "enums",
     "ipuHardwareIsAvailable",
     "logger",
