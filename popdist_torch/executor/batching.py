@@ -74,8 +74,8 @@ class Batching:
         group = replica % self.groups if self.orthogonal else replica // self.group_size
         return (iteration * self.accumulation + step) * self.groups + group
 
-    def micro_batch(self, rows: int, name: str) -> int:
-        """Rows of one micro-batch, from the length of a tensor's first dimension.
+    def require_divisible(self, rows: int, name: str) -> None:
+        """Checks the length of a tensor's first dimension.
 
         Raises:
             BatchError: The rows do not divide.
@@ -90,4 +90,3 @@ class Batching:
                 f"{'' if self.group_size == 1 else ' (groups of them)'}",
                 hint="feed the model from popdist_torch.DataLoader with drop_last=True",
             )
-        return rows // self.parts

@@ -59,7 +59,8 @@ class Arguments:
     def micro_batch(self, part: int, batching: Batching) -> tuple[Any, Any]:
         """Positional and keyword arguments of one micro-batch; ``part`` is its index."""
         started = time.perf_counter()
-        rows = [_rows(value, part, batching) for value in self.values]
+        parts = batching.parts
+        rows = [_rows(value, part, parts) for value in self.values]
         self.taken.append((started, time.perf_counter()))
         return self.call(self.signature.structure.build(iter(rows)))
 
@@ -84,9 +85,14 @@ def collect(
     leaves, structure = flatten_arguments(named)
     values = []
     described: list[Any] = []
-    for path, leaf in zip(structure.paths(), leaves, strict=True):
+    parts = batching.parts
+    for place, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
-            batching.micro_batch(_length(leaf), f"input {path}, shape {tuple(leaf.shape)},")
+            if _length(leaf) % parts:
+                path = list(structure.paths())[place]
+                batching.require_divisible(
+                    _length(leaf), f"input {path}, shape {tuple(leaf.shape)},"
+                )
             values.append(leaf.detach().to(device))
             described.append((leaf.shape, leaf.dtype))
         else:
@@ -120,7 +126,8 @@ def require_same(expected: Signature, seen: Signature) -> None:
     Raises:
         Error: They differ.
     """
-    if expected.structure == seen.structure and all(map(_equal, expected.leaves, seen.leaves)):
+    alike = expected.structure is seen.structure or expected.structure == seen.structure
+    if alike and all(map(_equal, expected.leaves, seen.leaves)):
         return
     before, now = list(expected.structure.paths()), list(seen.structure.paths())
     problems = _missing(set(before) - set(now), set(now) - set(before))
@@ -234,10 +241,10 @@ def _length(tensor: torch.Tensor) -> int:
     return tensor.shape[0] if tensor.dim() else 1
 
 
-def _rows(value: Any, part: int, batching: Batching) -> Any:
+def _rows(value: Any, part: int, parts: int) -> Any:
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return value
-    size = value.shape[0] // batching.parts
+    size = value.shape[0] // parts
     return value.narrow(0, part * size, size)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,9 @@ class Structure:
         if self.kind is None:
             return next(leaves)
         children = [child.build(leaves) for child in self.children]
+        if self.kind is dict:
+            named = dict(zip(self.keys, children, strict=True))
+            return {key: named[key] for key in self.example}
         if _registered(self.kind):
             return pytree.SUPPORTED_NODES[self.kind].unflatten_fn(children, self.context)
         if issubclass(self.kind, tuple):
@@ -53,8 +57,6 @@ class Structure:
             made.extend(children)
             return made
         named = dict(zip(self.keys, children, strict=True))
-        if self.kind is dict:
-            return {key: named[key] for key in self.example}
         made = copy.copy(self.example)
         for key, child in named.items():
             if isinstance(made, MutableMapping):
@@ -76,9 +78,17 @@ _LEAF = Structure(None)
 
 def flatten_arguments(named: dict[str, Any]) -> tuple[list[Any], Structure]:
     """Flattens the arguments of a call; their order stays that of the signature."""
+    if all(isinstance(value, torch.Tensor) for value in named.values()):
+        return list(named.values()), _of_tensors(tuple(named))
     leaves: list[Any] = []
     parts = tuple(_flatten(value, leaves) for value in named.values())
     return leaves, Structure(dict, tuple(named), parts, example=named)
+
+
+@functools.lru_cache(maxsize=128)
+def _of_tensors(names: tuple[str, ...]) -> Structure:
+    """The structure of arguments that are all tensors; small calls would notice its making."""
+    return Structure(dict, names, (_LEAF,) * len(names), example=dict.fromkeys(names))
 
 
 _ORDINARY = (dict, list, tuple, OrderedDict, defaultdict, deque)
