@@ -200,6 +200,9 @@ def _placed(place: list[int]) -> str:
 
 logger = logging.getLogger("popdist.torch")
 
+_ABSENT: Any = object()
+"""No data set: with it, a forgotten first argument is named rather than the last one."""
+
 
 class DataLoader(PositionedLoader):
     """A torch loader whose batches feed one call of a wrapped model.
@@ -234,7 +237,7 @@ class DataLoader(PositionedLoader):
     def __init__(
         self,
         options: Options,
-        dataset: Any,
+        dataset: Any = _ABSENT,
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         num_workers: int = 0,
@@ -249,7 +252,15 @@ class DataLoader(PositionedLoader):
         partition: DataPartition = DataPartition.Contiguous,
         **kwargs: Any,
     ) -> None:
-        require(isinstance(options, Options), "options must be a poptorch.Options", options)
+        require(
+            isinstance(options, Options),
+            "options must be a poptorch.Options",
+            type(options).__name__,
+            hint="a loader takes its options first: DataLoader(options, dataset, ...)",
+        )
+        require(
+            dataset is not _ABSENT, "a loader needs data: DataLoader(options, dataset, ...)", None
+        )
         member("mode", mode, DataLoaderMode)
         member("partition", partition, DataPartition)
         options._freeze()  # noqa: SLF001 - what freezing is for

@@ -297,7 +297,7 @@ def named(
     ]
     if given is None:
         return dict(every)
-    pairs = list(given)
+    pairs = _pairs(given)
     names = [name for name, _ in pairs]
     twice = (
         sorted({name for name in names if names.count(name) > 1})
@@ -318,6 +318,21 @@ def named(
             accepted="model.named_parameters() of the model that the optimizer was built from",
         )
     return {by_identity.get(id(parameter), spelled): parameter for spelled, parameter in every}
+
+
+def _pairs(given: Any) -> list[tuple[str, torch.Tensor]]:
+    """Names with parameters, as a list."""
+    wrong = [given] if isinstance(given, torch.nn.Module) else []
+    pairs = [] if wrong else list(given)
+    wrong += [p for p in pairs if not (isinstance(p, tuple) and isinstance(p[0], str))]
+    if wrong:
+        raise PlainLoopError(
+            "PD308",
+            "named_parameters takes names with parameters",
+            value=type(wrong[0]).__name__,
+            accepted="model.named_parameters() of the model that the optimizer was built from",
+        )
+    return pairs
 
 
 def _numbered(index: int, group: int) -> str:

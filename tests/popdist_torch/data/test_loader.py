@@ -8,6 +8,7 @@ from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, T
 import popdist.poptorch
 import popdist_torch as poptorch
 from popdist_torch.data.prefetch_worker import start_method
+from popdist_torch.errors import DataError
 
 
 def numbers(length):
@@ -54,6 +55,15 @@ def test_the_combined_batch_multiplies_every_count():
     loader = poptorch.DataLoader(made, numbers(300), batch_size=4)
     assert loader.combinedBatchSize == 4 * 5 * 3 * 2
     assert [len(batch) for batch in epoch(loader)] == [120, 120]
+
+
+def test_a_forgotten_first_argument_is_named():
+    with pytest.raises(
+        DataError, match=r"(?s)must be a poptorch.Options.*TensorDataset.*options first"
+    ):
+        poptorch.DataLoader(numbers(4), batch_size=2)
+    with pytest.raises(DataError, match="needs data"):
+        poptorch.DataLoader(options())
 
 
 def test_a_loader_freezes_its_options():

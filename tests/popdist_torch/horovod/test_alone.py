@@ -59,6 +59,8 @@ def test_steps_are_those_of_the_optimizer_itself():
     [
         (lambda m: [("a", m.weight)], "not named"),
         (lambda m: [("a", m.weight), ("a", m.bias)], "named twice: "),
+        (lambda m: m, "(?s)takes names with parameters.*Linear.*named_parameters"),
+        (lambda m: m.parameters(), "(?s)takes names with parameters.*Parameter"),
     ],
 )
 def test_names_must_fit_the_optimizer(names, told):
