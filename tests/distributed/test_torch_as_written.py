@@ -35,6 +35,7 @@ class Program:
 
     rate = 0.1
     dtype = torch.float64
+    options = staticmethod(popdist.poptorch.Options)
 
     def __init__(self):
         torch.manual_seed(5)
@@ -540,7 +541,51 @@ class FullyFrozen(Program):
         self.model.requires_grad_(requires_grad=False)
 
 
+class PlainOptions(Program):
+    """W3: PopTorch's own options find the job, too."""
+
+    options = staticmethod(poptorch.Options)
+
+
+class LoopInPlace(Program):
+    """W5: the body of a loop changes what it gets; the loss still sees what was there before."""
+
+    def build(self):
+        class Looped(Net):
+            def scores(self, x):
+                if poptorch.isRunningOnIpu():
+                    return super().scores(x + poptorch.for_loop(3, self.grow, [x])[0])
+                return super().scores(x + 8 * x)
+
+            def grow(self, x):
+                x *= 2
+                return x
+
+        return Looped()
+
+
+class PlainTensor(Program):
+    """W8: a tensor that is no buffer is a constant; what forward does to it is forgotten."""
+
+    def build(self):
+        class Counting(Net):
+            def __init__(self):
+                super().__init__()
+                self.count = torch.ones(1, dtype=torch.float64)
+
+            def scores(self, x):
+                if not poptorch.isRunningOnIpu():
+                    return super().scores(2 * x)
+                self.count += 1
+                return super().scores(self.count * x)
+
+        return Counting()
+
+
 RIGHT = [
+    PlainOptions,
+    LoopInPlace,
+    PlainTensor,
     Captured,
     NoPart,
     InAList,
@@ -589,7 +634,8 @@ REFUSED = {
 def train(kind):
     """Trains a program with popdist, on this instance's rows."""
     program = kind()
-    training = poptorch.trainingModel(program.model, options(), program.optimizer)
+    made = options(program.options)
+    training = poptorch.trainingModel(program.model, made, program.optimizer)
     for call in range(CALLS):
         x, y = program.batch(call)
         here = popdist.getInstanceIndex()
@@ -598,8 +644,8 @@ def train(kind):
     return program.weights()
 
 
-def options():
-    made = popdist.poptorch.Options()
+def options(kind=popdist.poptorch.Options):
+    made = kind()
     made.Training.gradientAccumulation(2)
     return made
 
@@ -656,6 +702,17 @@ def warned(way):
     return said
 
 
+def epochs():
+    """The rows of two epochs, and of the second one where the loader was resumed in between."""
+    data = torch.utils.data.TensorDataset(torch.arange(50))
+    loader = poptorch.DataLoader(options().randomSeed(4), data, 2, shuffle=True)
+    first = [row for (rows,) in loader for row in rows.tolist()]
+    resumed = poptorch.DataLoader(options().randomSeed(4), data, 2, shuffle=True)
+    resumed.load_state_dict(loader.state_dict())
+    second = [[row for (rows,) in one for row in rows.tolist()] for one in (loader, resumed)]
+    return {"size": len(loader.dataset), "first": first, "second": second}
+
+
 LOSSES = {
     "plus a term": lambda loss, weight: loss + weight.square().sum(),
     "times a factor": lambda loss, _: 3 * loss,
@@ -682,7 +739,7 @@ def warned_of_loss(way):
 
 
 def train_all():
-    answer = {f"warned, {way}": warned(way) for way in SAME_ROWS}
+    answer = {f"warned, {way}": warned(way) for way in SAME_ROWS} | {"epochs": epochs()}
     for kind in RIGHT:
         answer[kind.__name__] = train(kind)
     for kind in REFUSED:
@@ -722,6 +779,17 @@ def test_a_loader_that_gives_all_instances_the_same_rows_is_named_once(answers, 
         assert "[PD326]" in warning
         assert "DataLoader(TensorDataset of 48 samples, batch_size=6, sampler=" in warning
         assert "poptorch.DataLoader(options, ...)" in warning
+
+
+def test_a_loader_knows_its_part_and_resumes_with_the_next_epoch(answers):
+    """W6 and W9: 48 of 50 rows are whole global batches."""
+    seen = [answer["epochs"] for answer in answers]
+    assert len({row for one in seen for row in one["first"]}) == 48
+    for one in seen:
+        assert one["size"] == len(one["first"]) == 24
+        went_on, resumed = one["second"]
+        assert resumed == went_on
+        assert len(resumed) == 24
 
 
 @pytest.mark.parametrize("way", LOSSES)
