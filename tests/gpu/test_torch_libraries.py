@@ -90,7 +90,7 @@ def lightning_cases(folder):
         )
         torch.manual_seed(1 + trainer.global_rank)  # rank 0's weights are taken
         module = Module()
-        rows = on_cpus.data(torch.float64 if name == "double" else torch.float32)
+        rows = on_cpus.data(name)
         trainer.fit(module, DataLoader(rows, on_cpus.ROWS))
         answer[name], answer[f"{name}/device"] = flat(module.network.cpu()), module.seen
         gathered = trainer.strategy.all_gather(torch.ones(2, device="cuda") * trainer.global_rank)
