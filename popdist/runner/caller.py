@@ -114,12 +114,21 @@ def run(
         The function's answers in the order of the instances; nothing for ``dry_run=True``.
 
     Raises:
-        UsageError: An option is unknown or malformed, or options contradict each other.
+        UsageError: An option is unknown or malformed, options contradict each other, or there is
+            nothing to call.
         ArgumentError: The function or its arguments cannot be pickled.
         LaunchError: The job cannot be started here.
         JobError: An instance's function raised an exception (PD113), or the job ended in another
             way than with an answer of every instance (PD114).
     """
+    if not callable(function):
+        raise UsageError(
+            "PD111",
+            "popdist.run calls a function, and this is not one",
+            value=function,
+            accepted="a function, a method or another callable",
+            hint="poprun starts a program: poprun -np 2 python3 train.py",
+        )
     sizes = {"num_instances": num_instances, "num_replicas": num_replicas}
     chosen = {name: value for name, value in sizes.items() if value is not None}
     words = to_words({**chosen, **options})

@@ -34,6 +34,14 @@ def test_every_option_of_a_job_is_a_keyword(option):
         assert option.name in parse(words).given
 
 
+@pytest.mark.parametrize("function", ["train.py", None, 3])
+def test_what_cannot_be_called_is_refused_before_a_job_starts(function):
+    with pytest.raises(UsageError, match="PD111") as raised:
+        run(function, num_instances=2)
+    assert "calls a function" in str(raised.value)
+    assert "poprun -np 2" in str(raised.value)
+
+
 def test_values_are_written_as_they_are_typed():
     words = to_words(
         {"num_instances": 2, "timeout": 0.5, "tag_output": False, "host": ("a", "b"), "verbose": 2,
