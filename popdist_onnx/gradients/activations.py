@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from popdist_onnx.gradients.registry import At, gradient
+from popdist_onnx.gradients.registry import At, Edges, gradient
 from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
@@ -139,29 +139,51 @@ def _mish(at: At) -> Tensor:
 
 
 @gradient("Gelu")
-def _gelu(at: At) -> Tensor:
-    if at.get("approximate", "none") == "tanh":
-        return gelu_tanh(at)
-    x, tape = at.x, at.tape
-    normal = 0.5 * (1 + tape.Erf(x / math.sqrt(2)))
-    density = tape.Exp(x * x * -0.5) / math.sqrt(2 * math.pi)
-    return at.g * (normal + x * density)
+def _gelu(at: At) -> Edges:
+    return gelu(at, at.get("approximate", "none"))
 
 
-def gelu_tanh(at: At) -> Tensor:
-    """Gradient of x (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x x x).
+def gelu(at: At, approximate: str) -> Edges:
+    """The gradient of a Gelu, which is written again together with its slope.
+
+    Both read most of what the other one calculates.
 
     Args:
         at: The node.
+        approximate: ``none`` or ``tanh``, as in ONNX.
 
     Returns:
         The gradient of its input.
     """
-    x, c = at.x, math.sqrt(2 / math.pi)
+    node, x, tape = at.node, at.x, at.tape
+    written = _gelu_by_tanh if approximate == "tanh" else _gelu_by_erf
+    with tape.at(node, f"{node.name or node.op_type}/", node.metadata_props):
+        y, slope = written(x)
+    edge = at.g * slope
+    tape.substitute(node, [y])
+    return {x.value: edge}
+
+
+def _gelu_by_erf(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Y = x P(x) with the normal distribution P, whose slope is P(x) + x p(x)."""
+    tape = x.tape
+    u = x * math.sqrt(0.5)
+    normal = tape.Erf(u) * 0.5 + 0.5
+    density = tape.Exp(-0.5 * math.log(2 * math.pi) - u * u)
+    y = x * normal
+    return y, normal + x * density
+
+
+def _gelu_by_tanh(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Y = x s with s = (1 + tanh(u)) / 2 = sigmoid(2 u) and u = sqrt(2 / pi) (x + 0.044715 x^3).
+
+    The slope is s + x s (1 - s) 2 u'.
+    """
+    c = 2 * math.sqrt(2 / math.pi)
     square = x * x
-    t = at.tape.Tanh(x * (square * (0.044715 * c) + c))
-    slope = square * (3 * 0.044715 * c) + c
-    return at.g * (0.5 * (1 + t) + (0.5 * x) * (1 - t * t) * slope)
+    s = x.tape.Sigmoid(x * (square * (0.044715 * c) + c))
+    y = x * s
+    return y, s + (y - y * s) * (square * (3 * 0.044715 * c) + c)
 
 
 # Activation functions inside recurrent operators, with their slopes.
@@ -174,10 +196,28 @@ class Activation:
     Attributes:
         value: From the argument to the result.
         slope: From argument and result to the derivative.
+        scaled_slope: From a factor and the result to their product with the derivative, where
+            that takes fewer operations.
     """
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor, Tensor], Tensor]
+    scaled_slope: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def times_slope(self, factor: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """A tensor times the slope.
+
+        Args:
+            factor: The tensor.
+            x: The argument.
+            y: The result.
+
+        Returns:
+            The product.
+        """
+        if self.scaled_slope is not None:
+            return self.scaled_slope(factor, y)
+        return factor * self.slope(x, y)
 
 
 def _or(number: float | None, default: float) -> float:
@@ -236,9 +276,25 @@ def _softsign_function(_: float | None, __: float | None) -> Activation:
     return Activation(lambda x: x.tape.Softsign(x), slope)
 
 
+def _sigmoid_function(_: float | None, __: float | None) -> Activation:
+    def scaled_slope(factor: Tensor, y: Tensor) -> Tensor:
+        scaled = y * factor
+        return scaled - scaled * y
+
+    return Activation(lambda x: x.tape.Sigmoid(x), lambda _, y: y * (1 - y), scaled_slope)
+
+
+def _tanh_function(_: float | None, __: float | None) -> Activation:
+    return Activation(
+        lambda x: x.tape.Tanh(x),
+        lambda _, y: 1 - y * y,
+        lambda factor, y: factor - (factor * y) * y,
+    )
+
+
 ACTIVATIONS: dict[str, Callable[[float | None, float | None], Activation]] = {
-    "Sigmoid": lambda _, __: Activation(lambda x: x.tape.Sigmoid(x), lambda _, y: y * (1 - y)),
-    "Tanh": lambda _, __: Activation(lambda x: x.tape.Tanh(x), lambda _, y: 1 - y * y),
+    "Sigmoid": _sigmoid_function,
+    "Tanh": _tanh_function,
     "Relu": lambda _, __: Activation(
         lambda x: x.tape.Relu(x), lambda x, y: x.tape.Cast(y > 0, to=x.dtype.value)
     ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from popdist_onnx.gradients.activations import gelu_tanh
+from popdist_onnx.gradients.activations import gelu
 from popdist_onnx.gradients.losses import one_hot
 from popdist_onnx.gradients.normalization import channels, normalized_gradient, over_channels
 from popdist_onnx.gradients.registry import At, Edges, gradient, no_gradient
@@ -27,7 +27,10 @@ _SMALLEST = {ir.DataType.FLOAT16: 6.104e-5}
 
 no_gradient("Detach", domain=DOMAIN, reason="it stops gradients: that is what it is for")
 
-gradient("Gelu", domain=DOMAIN)(gelu_tanh)
+
+@gradient("Gelu", domain=DOMAIN)
+def _gelu(at: At) -> Edges:
+    return gelu(at, at.get("approximate", "tanh"))
 
 
 @gradient("Log1p", domain=DOMAIN)

@@ -1,13 +1,16 @@
 """What the gradients of RNN, GRU and LSTM share: directions, lengths, gates.
 
-Forward kernels give only the outputs, so gates are calculated again, for all steps at once, from
-the outputs of the steps before. Only what truly depends on the step after runs in a loop.
+Forward kernels give only the outputs. The gates of small layers are calculated again, for all steps
+at once, from the outputs of the steps before. In large layers those products would take a third of
+the step: there the forward pass is written as a loop that also gives what the gradient reads, in
+place of the kernel. Only what truly depends on the step after runs in a loop of the gradient.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -19,11 +22,57 @@ from popdist_onnx.graph.tensor import Tape
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from popdist_onnx.gradients.registry import At
+    from popdist_onnx.gradients.registry import At, Edges
     from popdist_onnx.graph.tensor import Tensor
 
 
 _DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+LEAST_PRODUCTS = 1 << 19
+"""Multiplications of one gate in one step above which calculating gates again takes longer than
+the forward kernel saves."""
+
+
+Step: TypeAlias = (
+    "Callable[[Tape, Sequence[Tensor], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]]"
+)
+"""Writes one step of a loop: from states and elements to next states and what the step gives."""
+
+
+class Forward(NamedTuple):
+    """One direction's forward pass as a loop.
+
+    Inside of the loop, and of the gradient's, features come before samples: products are weights
+    times states then, whose kernel reads the weights as they lie in memory. It takes two thirds of
+    the time of states times weights, for which the weights are copied in every step.
+
+    Attributes:
+        y: Output, ``[T, N, H]``, in the direction's order.
+        last: The states after the last step, ``[N, H]``.
+        kept: What the gradient reads, each ``[T, H, N]``.
+    """
+
+    y: Tensor
+    last: tuple[Tensor, ...]
+    kept: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, one: Direction, step: Step, first: Sequence[Tensor]) -> Forward:
+        """Writes the loop.
+
+        Args:
+            one: The direction.
+            step: From the states and the input, ``[N, I]``, to the next states, the output and what
+                the gradient reads.
+            first: The first states, ``[N, H]``.
+
+        Returns:
+            The forward pass.
+        """
+        states = [one.tape.Transpose(state, perm=[1, 0]) for state in first]
+        last, (y, *kept) = scan(one.tape, step, states, [one.x])
+        turned = [one.tape.Transpose(state, perm=[1, 0]) for state in last]
+        return cls(y, tuple(turned), tuple(kept))
 
 
 @dataclass
@@ -35,11 +84,10 @@ class Direction:
         index: Which direction.
         reverse: Whether it runs from the end.
         x: Input, ``[T, N, I]``.
-        y: Output, ``[T, N, H]``.
-        g: Gradient of the output.
         w: Input weights, ``[gates * H, I]``.
         r: Recurrent weights, ``[gates * H, H]``.
         activations: Functions of this direction.
+        forward: The forward pass, where it was written as a loop.
         edges: Gradients found so far, by the node's input.
     """
 
@@ -47,11 +95,10 @@ class Direction:
     index: int
     reverse: bool
     x: Tensor
-    y: Tensor
-    g: Tensor
     w: Tensor
     r: Tensor
     activations: list[Activation]
+    forward: Forward | None = None
     edges: dict[int, Tensor] = field(default_factory=dict)
 
     @property
@@ -63,6 +110,30 @@ class Direction:
     def hidden(self) -> int:
         """Length of the state."""
         return int(self.at.get("hidden_size", 0) or self.r.shape[1])
+
+    @cached_property
+    def y(self) -> Tensor:
+        """Output, ``[T, N, H]``."""
+        if self.forward is not None:
+            return self.forward.y
+        return self.turned(pick(self.at.y, self.index, 1))
+
+    @cached_property
+    def g(self) -> Tensor:
+        """Gradient of the output."""
+        found = self.at.gradients[0]
+        return shape_ops.zeros(self.y) if found is None else self.turned(pick(found, self.index, 1))
+
+    def turned(self, sequence: Tensor) -> Tensor:
+        """A sequence in the direction's order, or one in the direction's order as it was.
+
+        Args:
+            sequence: Steps first.
+
+        Returns:
+            Each sample's sequence from its own end, where the direction runs from there.
+        """
+        return _turn(self.at, sequence) if self.reverse else sequence
 
     def own(self, index: int) -> Tensor | None:
         """This direction's part of an optional input with directions first.
@@ -76,6 +147,37 @@ class Direction:
         whole = self.at.optional(index)
         return None if whole is None else pick(whole, self.index, 0)
 
+    @property
+    def features(self) -> int:
+        """The axis of features of a step inside of the gradient's loop; see `Forward`."""
+        return 1 if self.forward is None else 0
+
+    def across(self, tape: Tape, tensor: Tensor) -> Tensor:
+        """A step's tensor on its way into the gradient's loop, or out of it.
+
+        Args:
+            tape: Where the node goes.
+            tensor: The tensor.
+
+        Returns:
+            The tensor, transposed where the axes are in another order inside of the loop.
+        """
+        return tensor if self.forward is None else tape.Transpose(tensor, perm=[1, 0])
+
+    def product_with(self, weights: Tensor) -> Callable[[Tape, Tensor], Tensor]:
+        """What takes the gradient of sums back to a state inside of the gradient's loop.
+
+        Args:
+            weights: Recurrent weights, ``[sums, H]``.
+
+        Returns:
+            A function that writes the product, given where to and the gradient of the sums.
+        """
+        if self.forward is None:
+            return lambda tape, sums: tape.MatMul(sums, weights)
+        turned = self.tape.Transpose(weights, perm=[1, 0])
+        return lambda tape, sums: tape.MatMul(turned, sums)
+
     def state(self, index: int) -> Tensor:
         """A first state, zeros where it is left out.
 
@@ -86,7 +188,7 @@ class Direction:
             The state, ``[N, H]``.
         """
         found = self.own(index)
-        return shape_ops.zeros(pick(self.y, 0, 0)) if found is None else found
+        return self._zeros() if found is None else found
 
     def last_gradient(self, output: int) -> Tensor:
         """The gradient of a last state, zeros where it is not read.
@@ -97,9 +199,14 @@ class Direction:
         Returns:
             The gradient, ``[N, H]``.
         """
-        if output < len(self.at.gradients) and self.at.gradients[output] is not None:
-            return pick(self.at.g_of(output), self.index, 0)
-        return shape_ops.zeros(pick(self.y, 0, 0))
+        found = self.at.gradients[output] if output < len(self.at.gradients) else None
+        return self._zeros() if found is None else pick(found, self.index, 0)
+
+    def _zeros(self) -> Tensor:
+        content = ir.Tensor(np.zeros(1, self.x.dtype.numpy()))
+        return self.tape.ConstantOfShape(
+            self.tape.ints(self.x.shape[1], self.hidden), value=content
+        )
 
     def before(self, first: Tensor, sequence: Tensor) -> Tensor:
         """What each step started from.
@@ -158,18 +265,24 @@ def pick(tensor: Tensor, index: int, axis: int) -> Tensor:
     Returns:
         The element.
     """
+    if tensor.dims is not None and tensor.dims[axis] == 1:
+        return tensor.tape.Squeeze(tensor, [axis])  # which copies nothing
     return tensor.tape.Gather(tensor, np.asarray(index, np.int64), axis=axis)
 
 
 def differentiate(
-    at: At, one_direction: Callable[[Direction], None], inputs: int
-) -> list[Tensor | None]:
+    at: At,
+    one_direction: Callable[[Direction], None],
+    inputs: int,
+    forward: Callable[[Direction], Forward] | None = None,
+) -> Edges:
     """Differentiates each direction and puts the directions together again.
 
     Args:
         at: The node.
         one_direction: Fills a direction's ``edges``; that of the input in the direction's order.
         inputs: How many inputs the operator has.
+        forward: Writes a direction's forward pass as a loop; None where the kernel stays.
 
     Returns:
         The gradients of the inputs.
@@ -180,17 +293,48 @@ def differentiate(
         raise at.refused("clip", "leave clip out")
     if not at.x.static:
         raise at.refused("its shapes are not known", "export the model with fixed shapes")
-    at.with_outputs(1)
     ways = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
-    done = []
-    for index, reverse in enumerate(ways[at.get("direction", "forward")]):
-        done.append(_direction(at, index, reverse=reverse))
-        one_direction(done[-1])
-    return [_joined(at, done, index) for index in range(inputs)]
+    way = ways[at.get("direction", "forward")]
+    if forward is None or not _pays(at):
+        at.with_outputs(1)
+        done = [_direction(at, index, reverse=reverse) for index, reverse in enumerate(way)]
+        for one in done:
+            one_direction(one)
+        return [_joined(at, done, index) for index in range(inputs)]
+    node, read = at.node, list(at.node.inputs)
+    with at.tape.at(node, f"{node.name or node.op_type}/", node.metadata_props):
+        done = [_direction(at, index, reverse=reverse) for index, reverse in enumerate(way)]
+        for one in done:
+            one.forward = forward(one)
+        made = _outputs(done, len(node.outputs))
+    for one in done:
+        one_direction(one)
+    edges: dict[ir.Value, Tensor] = {}
+    for index, value in enumerate(read):
+        edge = _joined(at, done, index) if index < inputs else None
+        if value is not None and edge is not None:
+            edges[value] = edges[value] + edge if value in edges else edge
+    at.tape.substitute(node, made)
+    return edges
+
+
+def _pays(at: At) -> bool:
+    """Whether a loop that keeps the gates takes less than the kernel and the gates once more."""
+    if at.optional(4) is not None:
+        return False
+    (_, samples, length), hidden = at.x.shape, at.input(2).shape[2]
+    return samples * hidden * (length + hidden) >= LEAST_PRODUCTS
+
+
+def _outputs(done: Sequence[Direction], count: int) -> list[Tensor]:
+    """The outputs of the node whose directions were written as loops."""
+    forwards = [one.forward for one in done if one.forward is not None]
+    parts = [[one.turned(made.y) for one, made in zip(done, forwards, strict=True)]]
+    parts += [[made.last[index] for made in forwards] for index in range(count - 1)]
+    return [_stacked(part, axis=int(index == 0)) for index, part in enumerate(parts)]
 
 
 def _direction(at: At, index: int, *, reverse: bool) -> Direction:
-    turned = _turn if reverse else _leave
     names: list[str] = list(at.get("activations", ()))
     each = len(_DEFAULTS[at.node.op_type])
     names = names[index * each : (index + 1) * each] or _DEFAULTS[at.node.op_type]
@@ -200,9 +344,7 @@ def _direction(at: At, index: int, *, reverse: bool) -> Direction:
         at=at,
         index=index,
         reverse=reverse,
-        x=turned(at, at.x),
-        y=turned(at, pick(at.y, index, 1)),
-        g=turned(at, pick(at.g, index, 1)),
+        x=_turn(at, at.x) if reverse else at.x,
         w=pick(at.input(1), index, 0),
         r=pick(at.input(2), index, 0),
         activations=[
@@ -223,11 +365,6 @@ def _activation(at: At, name: str, alpha: float | None, beta: float | None) -> A
     return found(alpha, beta)
 
 
-def _leave(at: At, sequence: Tensor) -> Tensor:
-    del at
-    return sequence
-
-
 def _turn(at: At, sequence: Tensor) -> Tensor:
     """Each sequence from its own end."""
     lengths = at.optional(4)
@@ -240,16 +377,20 @@ def _turn(at: At, sequence: Tensor) -> Tensor:
 def _joined(at: At, done: Sequence[Direction], index: int) -> Tensor | None:
     if not at.wants(index):
         return None
-    parts = [one.edges[index] for one in done if index in one.edges]
-    if not parts:
+    ones = [one for one in done if index in one.edges]
+    if not ones:
         return None
     if index == 0:
-        turned = [
-            _turn(at, part) if one.reverse else part for one, part in zip(done, parts, strict=True)
-        ]
+        turned = [one.turned(one.edges[index]) for one in ones]
         return turned[0] if len(turned) == 1 else turned[0] + turned[1]
-    stacked: list[Any] = [at.tape.Unsqueeze(part, [0]) for part in parts]
-    return stacked[0] if len(stacked) == 1 else at.tape.Concat(*stacked, axis=0)
+    return _stacked([one.edges[index] for one in ones], axis=0)
+
+
+def _stacked(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Tensors along a new axis."""
+    tape = parts[0].tape
+    stacked = [tape.Unsqueeze(part, [axis]) for part in parts]
+    return stacked[0] if len(stacked) == 1 else tape.Concat(*stacked, axis=axis)
 
 
 # Loops over time: `Scan` nodes whose body is written by a function.
@@ -257,7 +398,7 @@ def _joined(at: At, done: Sequence[Direction], index: int) -> Tensor | None:
 
 def scan(
     tape: Tape,
-    step: Callable[[Tape, Sequence[Tensor], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]],
+    step: Step,
     states: Sequence[Tensor],
     sequences: Sequence[Tensor],
     *,
@@ -287,8 +428,13 @@ def scan(
         for i, one in enumerate(sequences)
     ]
     following, given = step(inner, held, seen)
-    # An output of the body must be a node's own, not an input or a value from outside.
-    outputs = [inner.Identity(one) for one in (*following, *given)]
+    outputs: list[Tensor] = []
+    for one in (*following, *given):
+        node, known = one.value.producer(), {other.value for other in outputs}
+        # An output of the body is a node's own, not an input or a value from outside, and is there
+        # once.
+        own = node is not None and node.graph is body and one.value not in known
+        outputs.append(one if own else inner.Identity(one))
     body.outputs.extend(one.value for one in outputs)
     way = int(backwards)
     made = tape.many(

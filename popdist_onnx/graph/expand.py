@@ -1,7 +1,7 @@
 """Replaces operators that ONNX defines as functions by the nodes of the function.
 
-Sequences of the parts of a tensor become splits. Functions with branches (AffineGrid) stay as they
-are: they have no gradient in either form.
+Sequences of the parts of a tensor, and slices that take one apart, become splits. Functions with
+branches (AffineGrid) stay as they are: they have no gradient in either form.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from popdist_onnx.graph.compat import has_wrong_function
+from popdist_onnx.graph.compat import FLOATING, has_wrong_function
 from popdist_onnx.graph.inference import annotate, type_proto
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.graph.values import constant, dims
+from popdist_onnx.graph.values import constant, dims, static
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -165,3 +165,62 @@ def _sizes(node: ir.Node) -> list[int] | None:
         return None
     step = 1 if split is None else int(split)
     return [min(step, length - start) for start in range(0, length, step)]
+
+
+# Slices that divide a tensor among them become one split.
+
+
+def split_slices(graph: ir.Graph, opset: int) -> None:
+    """Replaces slices that take a tensor apart by a `Split`.
+
+    torch's exporter takes the weights of an LSTM apart like this, and joins them in another order.
+    The gradient of a `Split` joins the parts' gradients; that of each `Slice` is a whole tensor,
+    zero outside of the slice, and all these are summed.
+    """
+    if opset < _SPLIT_TAKES_SIZES:
+        return
+    tape = Tape(graph, opset=opset)
+    places = {node: place for place, node in enumerate(graph)}
+    for value in dict.fromkeys(n.inputs[0] for n in graph if n.op_type == "Slice"):
+        if value is not None and value.dtype in FLOATING:
+            _split_slices(tape, value, places)
+
+
+def _split_slices(tape: Tape, value: ir.Value, places: Mapping[ir.Node, int]) -> None:
+    readers = [node for node in value.consumers() if node.op_type == "Slice" and node in places]
+    pieces = {
+        node: piece
+        for node in readers
+        if node.inputs[0] is value and (piece := _piece(node)) is not None
+    }
+    for axis in dict.fromkeys(axis for axis, _, _ in pieces.values()):
+        parts = sorted(
+            (start, stop, places[node], node)
+            for node, (of, start, stop) in pieces.items()
+            if of == axis
+        )
+        borders = [0, *(stop for _, stop, _, _ in parts)]
+        divided = all(start == border for (start, *_), border in zip(parts, borders, strict=False))
+        if len(parts) == 1 or not divided or borders[-1] != (dims(value) or ())[axis]:
+            continue
+        sizes = [stop - start for start, stop, _, _ in parts]
+        first = min((node for *_, node in parts), key=places.__getitem__)
+        with tape.at(first, f"{first.name or first.outputs[0].name}/", first.metadata_props):
+            made = tape.many("Split", len(parts), value, tape.ints(*sizes), axis=axis)
+        for (*_, node), part in zip(parts, made, strict=True):
+            tape.substitute(node, [part])
+
+
+def _piece(node: ir.Node) -> tuple[int, int, int] | None:
+    """Axis, start and stop of a slice of one axis without gaps; None for others."""
+    given = [None if value is None else constant(value) for value in node.inputs[1:]]
+    value = node.inputs[0]
+    if value is None or not static(value) or any(one is None or one.size != 1 for one in given):
+        return None
+    start, end, *rest = (int(np.asarray(one).item()) for one in given)
+    axis, step = (*rest, *(0, 1)[len(rest) :])
+    length = (dims(value) or ())[axis]
+    if step != 1 or not isinstance(length, int):
+        return None
+    first, last, _ = slice(start, end).indices(length)
+    return axis % len(dims(value) or ()), first, max(first, last)

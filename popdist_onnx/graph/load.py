@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import newest_opset, subgraphs
 from popdist_onnx.graph.conform import conform
-from popdist_onnx.graph.expand import expand, split_sequences
+from popdist_onnx.graph.expand import expand, split_sequences, split_slices
 from popdist_onnx.graph.fold import fold, fold_node
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.large_files import resolve_external_data
@@ -283,6 +283,7 @@ def load(source: Source) -> ir.Model:
     # Lengths of parts that only folding finds.
     while split_sequences(model.graph, model.graph.opset_imports[""]):
         fold(model)
+    split_slices(model.graph, model.graph.opset_imports[""])
     conform(model)
     require_inferred(model.graph)
     return model

@@ -17,11 +17,17 @@ _OPSET_WITH_GELU = 20
 
 @lowering("Gelu")
 def gelu(op: Operation) -> Tensor:
-    """The tanh approximation, ``0.5x (1 + tanh(0.79788456x + 0.0356774081x^3))``."""
+    """The tanh approximation, ``0.5x (1 + tanh(0.79788456x + 0.0356774081x^3))``.
+
+    With ``approximate`` none, which `recognise_gelu` writes, the exact function.
+    """
     (x,) = op.inputs
+    approximate = op.text("approximate", "tanh")
     if op.tape.opset >= _OPSET_WITH_GELU:
-        return op.tape.Gelu(x, approximate="tanh")
-    # The form that ONNX Runtime's fusion recognises.
+        return op.tape.Gelu(x, approximate=approximate)
+    # Forms that the fusions of ONNX Runtime recognise.
+    if approximate == "none":
+        return x * (op.tape.Erf(x / math.sqrt(2)) + 1.0) * 0.5
     inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
     return x * 0.5 * (op.tape.Tanh(inner) + 1.0)
 

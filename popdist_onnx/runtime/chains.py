@@ -19,7 +19,7 @@ from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.transforms.block_updates import body_of_blocks, lengths
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping
 
 BLOCKED = "blocked-chain"
 """Role of the nodes that this rewrite writes."""
@@ -53,38 +53,65 @@ def block_chains(model: ir.Model, keep: Collection[str], threads: int = 1) -> No
     """
     graph = model.graph
     tape = Tape(graph)
+    places = {node: place for place, node in enumerate(graph)}
     moved: set[ir.Node] = set()
     for root in reversed(list(graph)):
         if root in moved or not _is_large(root):
             continue
-        inside = _chain(root, keep)
-        nodes = [node for node in graph if node in inside] if len(inside) >= _LEAST_NODES else []
+        inside = _chain(root, places, moved)
         length = _block_length(root, threads)
-        if nodes and length is not None:
-            _write(tape, nodes, length)
+        if len(inside) >= _LEAST_NODES and length is not None:
+            nodes = sorted(inside, key=places.__getitem__)
+            _write(tape, nodes, length, keep, places)
             moved.update(nodes)
 
 
-def _chain(root: ir.Node, keep: Collection[str]) -> set[ir.Node]:
-    """The nodes before ``root`` whose results nothing else reads, and ``root``."""
+def _chain(
+    root: ir.Node, places: Mapping[ir.Node, int], moved: Collection[ir.Node]
+) -> set[ir.Node]:
+    """The nodes around ``root`` that can all run in its place, and ``root``.
+
+    What they give to others may be read after ``root`` only.
+    """
+    inside = _connected(root, lambda node: _fits(node, root, places) and node not in moved)
+    while True:
+        early = {
+            node
+            for node in inside
+            for reader in node.outputs[0].consumers()
+            if reader not in inside and places.get(reader, -1) < places[root]
+        }
+        if not early:
+            return inside
+        left = inside - early
+        inside = _connected(root, left.__contains__)
+
+
+def _connected(root: ir.Node, may_join: Callable[[ir.Node], bool]) -> set[ir.Node]:
+    """The nodes that read each other's results, or the same one's of them, with ``root``."""
     inside = {root}
     open_nodes = [root]
     while open_nodes:
-        for value in open_nodes.pop().inputs:
-            node = None if value is None else value.producer()
-            if (
-                node is not None
-                and node not in inside
-                and _works_by_element(node)
-                and lengths(node.outputs[0]) == lengths(root.outputs[0])
-                and node.metadata_props.get(names.PHASE) == root.metadata_props.get(names.PHASE)
-                and not node.outputs[0].is_graph_output()
-                and node.outputs[0].name not in keep
-                and all(reader in inside for reader in node.outputs[0].consumers())
-            ):
-                inside.add(node)
-                open_nodes.append(node)
+        node = open_nodes.pop()
+        makers = [None if value is None else value.producer() for value in node.inputs]
+        for other in (*makers, *node.outputs[0].consumers()):
+            if other is not None and other not in inside and may_join(other):
+                inside.add(other)
+                open_nodes.append(other)
     return inside
+
+
+def _fits(node: ir.Node, root: ir.Node, places: Mapping[ir.Node, int]) -> bool:
+    """Whether a node works on the same elements as ``root``, before it and in the same pass."""
+    return (
+        places.get(node, math.inf) < places[root]
+        and _works_by_element(node)
+        and lengths(node.outputs[0]) == lengths(root.outputs[0])
+        and all(
+            node.metadata_props.get(key) == root.metadata_props.get(key)
+            for key in (names.PHASE, names.PASS)
+        )
+    )
 
 
 def _is_large(node: ir.Node) -> bool:
@@ -110,20 +137,39 @@ def _block_length(root: ir.Node, threads: int) -> int | None:
     return next((length for length in tried if elements % length == 0), None)
 
 
-def _write(tape: Tape, nodes: list[ir.Node], length: int) -> None:
+def _write(
+    tape: Tape,
+    nodes: list[ir.Node],
+    length: int,
+    keep: Collection[str],
+    places: dict[ir.Node, int],
+) -> None:
     root = nodes[-1]
-    result = root.outputs[0]
-    shape = lengths(result) or ()
+    shape = lengths(root.outputs[0]) or ()
     made = {node.outputs[0] for node in nodes}
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v and v not in made)
     whole = [value for value in read if lengths(value) == shape]
+    results = [node for node in nodes if _is_read_outside(node.outputs[0], nodes, keep)]
     metadata = {**root.metadata_props, names.ROLE: BLOCKED}
-    with tape.at(root, scope=f"{root.name or result.name}/", metadata=metadata):
-        blocks = tape.ints(math.prod(shape) // length, length)
-        divided = [tape.Reshape(value, blocks) for value in whole]
-        body = body_of_blocks(nodes, whole, [result], length)
-        (looped,) = tape.many("Scan", 1, *divided, body=body, num_scan_inputs=len(divided))
-        looped.value.type = result.type
-        looped.value.shape = ir.Shape([math.prod(shape) // length, length])
-        tape.substitute(root, [tape.Reshape(looped, tape.ints(*shape))])
-    tape.graph.remove(nodes[:-1], safe=True)
+    with tape.at(root, scope=f"{root.name or root.outputs[0].name}/", metadata=metadata):
+        blocks = [math.prod(shape) // length, length]
+        divided = [tape.Reshape(value, tape.ints(*blocks)) for value in whole]
+        body = body_of_blocks(nodes, whole, [node.outputs[0] for node in results], length)
+        looped = tape.many("Scan", len(results), *divided, body=body, num_scan_inputs=len(divided))
+        joined = []
+        for node, one in zip(results, looped, strict=True):
+            one.value.type, one.value.shape = node.outputs[0].type, ir.Shape(blocks)
+            joined.append(tape.Reshape(one, tape.ints(*shape)))
+    for one in (*divided, *looped, *joined):
+        places[one.value.producer()] = places[root]  # type: ignore[index]  # written just now
+    for node, one in zip(reversed(results), reversed(joined), strict=True):
+        tape.substitute(node, [one])
+    tape.graph.remove([node for node in nodes if node not in results], safe=True)
+
+
+def _is_read_outside(value: ir.Value, nodes: Collection[ir.Node], keep: Collection[str]) -> bool:
+    return (
+        value.is_graph_output()
+        or value.name in keep
+        or any(reader not in nodes for reader in value.consumers())
+    )

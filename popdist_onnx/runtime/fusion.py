@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 _MOST_SCALED = 2
 """How many times larger than the weight an operand may be to be scaled in its place."""
 
+_VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
+"""Operators whose result has the same numbers in the same order."""
+
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
@@ -114,21 +117,30 @@ def _fuse(
     if scaling is None or scaling.op_type != "Mul":
         return
     for gradient, number in (scaling.inputs, reversed(scaling.inputs)):
-        product = None if gradient is None else gradient.producer()
-        if (
-            gradient is not None
-            and number is not None
-            and product is not None
-            and _is_number(number)
-            and _is_plain_product(product)
-            and _only_here(gradient, keep)
-            and _pays(product, number, weight)
-        ):
+        if gradient is None or number is None or not _is_number(number):
+            continue
+        way = _way_to_product(gradient, keep)
+        if way and _pays(way[-1], number, weight):
             readers = _independent_readers(weight, update, nested)
-            _write(tape, update, product, number, readers)
-            for node in (update, scaling, product):
+            _write(tape, update, way[-1], number, readers)
+            for node in (update, scaling, *way):
                 graph.remove(node, safe=True)
             return
+
+
+def _way_to_product(gradient: ir.Value, keep: Collection[str]) -> list[ir.Node]:
+    """The nodes between a gradient and the product that makes it, the product last."""
+    way: list[ir.Node] = []
+    value: ir.Value | None = gradient
+    while value is not None and _only_here(value, keep):
+        node = value.producer()
+        if node is None:
+            break
+        way.append(node)
+        if _is_plain_product(node):
+            return way
+        value = node.inputs[0] if node.op_type in _VIEWS and static(node.outputs[0]) else None
+    return []
 
 
 def _write(
@@ -150,17 +162,22 @@ def _write(
             left = left * _after(tape, tape.wrap(number), readers)
         else:
             right = right * _after(tape, tape.wrap(number), readers)
+        # A recurrent weight has an axis of directions before those of its product.
+        shape = lengths(product.outputs[0]) or ()
+        old_weight = tape.wrap(weight)
+        if lengths(weight) != shape:
+            old_weight = tape.Reshape(weight, tape.ints(*shape))
         updated = tape.Gemm(
             left,
             right,
-            weight,
+            old_weight,
             alpha=alpha,
             beta=1.0,
             transA=product.attributes.get_int("transA", 0),
             transB=product.attributes.get_int("transB", 0),
         )
     old, name = update.outputs[0], str(update.outputs[0].name)
-    updated.value.shape, updated.value.type = weight.shape, weight.type
+    updated.value.shape, updated.value.type = ir.Shape(shape), weight.type
     for index, value in enumerate(graph.outputs):
         if value is old:
             graph.outputs[index] = updated.value
@@ -207,8 +224,15 @@ def _independent_readers(
             if producer is not None and producer not in before:
                 before.add(producer)
                 open_nodes.append(producer)
-    readers = [node for node in weight.consumers() if node.graph is update.graph]
-    readers += [node for node, values in nested.items() if weight in values]
+    readers: list[ir.Node] = []
+    open_values = [weight]
+    while open_values:
+        value = open_values.pop()
+        found = [node for node in value.consumers() if node.graph is update.graph]
+        found += [node for node, values in nested.items() if value in values]
+        readers += found
+        # What reads a view reads the weight.
+        open_values += [node.outputs[0] for node in found if node.op_type in _VIEWS]
     return [n for n in dict.fromkeys(readers) if n is not update and n not in before]
 
 

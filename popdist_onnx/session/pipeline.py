@@ -32,6 +32,7 @@ from popdist_onnx.transforms.loss_scaling import (
 )
 from popdist_onnx.transforms.optimizer import grow_updates, scale_loss
 from popdist_onnx.transforms.randomness import random_inputs
+from popdist_onnx.transforms.recognition import recognise_gelu
 from popdist_onnx.transforms.statistics import (
     batch_statistics,
     running_statistics,
@@ -100,6 +101,7 @@ def training_graph(
     load_rules()
     warn_of_inference(model)
     lower(model, keep=differentiable(DOMAIN))
+    recognise_gelu(model, {loss, *(name.removeprefix(GRADIENT) for name in anchors)})
     random_inputs(model)
     running_statistics(model)
     set_loss(model, loss)

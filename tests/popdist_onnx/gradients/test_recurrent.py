@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.gradients import recurrent
 from tests.popdist_onnx.gradients.harness import Case, check, normal
 
 STEPS, BATCH, INPUTS, HIDDEN = 5, 3, 4, 2
@@ -131,3 +132,59 @@ def test_clip_is_refused_by_name():
     attributes = {"hidden_size": HIDDEN, "clip": 1.0}
     with pytest.raises(popart_exception, match=r"'subject' \(ai.onnx RNN-18\): clip"):
         check(Case("RNN", operands("RNN", 1, full=False), loop("RNN", "forward"), attributes))
+
+
+@pytest.mark.parametrize(("variant", "direction"), list(itertools.product(VARIANTS[:3], WAYS)))
+def test_large_layers_are_written_as_loops_that_keep_their_gates(monkeypatch, variant, direction):
+    monkeypatch.setattr(recurrent, "LEAST_PRODUCTS", 0)
+    kind, late = variant
+    attributes = {"hidden_size": HIDDEN, "direction": direction}
+    if late:
+        attributes["linear_before_reset"] = 1
+    outputs = 3 if kind == "LSTM" else 2
+    directions = WAYS[direction]
+    plain = operands(kind, directions, full=False)
+    states = [normal(directions, BATCH, HIDDEN)] * (2 if kind == "LSTM" else 1)
+    # With and without bias and first states; the states are one tensor, read twice.
+    full = [*plain, normal(directions, 2 * GATES[kind] * HIDDEN), None, *states]
+    for inputs, read in itertools.product((plain, full), (None, [0], [1])):
+        reference = loop(kind, direction, late=late)
+        model = check(Case(kind, inputs, reference, attributes, outputs, read=read))
+        assert kind not in {node.op_type for node in model.graph}
+        names = {value.name for node in model.graph for value in node.outputs}
+        assert {f"out{index}" for index in range(outputs)} <= names
+
+
+FUNCTIONS = {**ACTIVATIONS, "Tanh": torch.tanh}
+
+
+@pytest.mark.parametrize("activations", [("Sigmoid", "Tanh", "Relu"), ("HardSigmoid",) * 3])
+def test_loops_that_keep_their_gates_take_any_function_and_coupled_gates(monkeypatch, activations):
+    monkeypatch.setattr(recurrent, "LEAST_PRODUCTS", 0)
+    inputs = operands("LSTM", 1, full=False)
+    attributes = {"hidden_size": HIDDEN, "activations": list(activations), "input_forget": 1}
+    gate, candidate, output = (FUNCTIONS[name] for name in activations)
+
+    def reference(x, w, r):
+        h = c = x.new_zeros(BATCH, HIDDEN)
+        made = []
+        for now in x:
+            i, o, _, g = (now @ w[0].T + h @ r[0].T).chunk(4, 1)
+            i, o, g = gate(i), gate(o), candidate(g)
+            c = (1 - i) * c + i * g
+            h = o * output(c)
+            made.append(h)
+        return torch.stack(made)[:, None]
+
+    check(Case("LSTM", inputs, reference, attributes))
+
+
+def test_small_layers_and_sequences_of_several_lengths_stay_with_the_kernel(monkeypatch):
+    attributes = {"hidden_size": HIDDEN}
+    kept = []
+    for least, full in ((1 << 19, False), (0, True)):
+        monkeypatch.setattr(recurrent, "LEAST_PRODUCTS", least)
+        inputs = operands("GRU", 1, full=full)
+        model = check(Case("GRU", inputs, loop("GRU", "forward"), attributes, 2))
+        kept.append("GRU" in {node.op_type for node in model.graph})
+    assert kept == [True, True]

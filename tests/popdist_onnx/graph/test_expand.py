@@ -3,10 +3,15 @@
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import popdist_onnx as popart
+from popdist_onnx.graph.load import load
+from popdist_onnx.transforms.autodiff import autodiff
+from popdist_onnx.transforms.loss import set_loss
+from tests.popdist_onnx.gradients.harness import session
 
 CPU = popart.DeviceManager().createCpuDevice()
 NEWEST = onnx.defs.onnx_opset_version()
@@ -165,3 +170,59 @@ def test_sequences_of_parts_are_split(split, attributes, places):
     session.run(popart.PyStepIO({"x": x}, found))
     for name, wanted in zip(outputs, expected, strict=True):
         np.testing.assert_array_equal(found[name].reshape(wanted.shape), wanted)
+
+
+def sliced(pieces, length=6, axis=0):
+    """A weight that is taken apart and joined in another order, as torch exports an LSTM's."""
+    weight = normal(*((length, 4) if axis == 0 else (4, length)))
+    nodes = []
+    for number, (start, end) in enumerate(pieces):
+        limits = [numpy_helper.from_array(np.array([one])) for one in (start, end, axis)]
+        names = [f"{name}_{number}" for name in ("start", "end", "axis")]
+        nodes += [
+            helper.make_node("Constant", [], [name], value=limit)
+            for name, limit in zip(names, limits, strict=True)
+        ]
+        nodes.append(helper.make_node("Slice", ["w", *names], [f"piece_{number}"]))
+    parts = [f"piece_{number}" for number in range(len(pieces))]
+    nodes += [
+        helper.make_node("Concat", parts, ["joined"], axis=axis),
+        helper.make_node("Mul", ["joined", "x"], ["scaled"]),
+        helper.make_node("Sin", ["scaled"], ["curved"]),
+        helper.make_node("ReduceSum", ["curved"], ["loss"], keepdims=0),
+    ]
+    taken = np.concatenate(
+        [weight.take(range(*slice(*piece).indices(length)), axis) for piece in pieces], axis
+    )
+    x = normal(*taken.shape)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8), weight, x
+
+
+@pytest.mark.parametrize(
+    ("pieces", "axis", "divided"),
+    [
+        ([(0, 1), (4, 6), (1, 4)], 0, True),
+        ([(0, 2), (-2, 2**31), (2, -2)], 1, True),
+        ([(0, 2), (4, 6)], 0, False),  # a gap
+        ([(0, 3), (2, 6)], 0, False),  # twice
+        ([(0, 6)], 0, False),  # the whole
+    ],
+)
+def test_slices_that_take_a_weight_apart_become_a_split(pieces, axis, divided):
+    proto, weight, x = sliced(pieces, axis=axis)
+    model = autodiff(set_loss(load(proto), "loss"), outputs=["w"])
+    kinds = {node.op_type for node in model.graph}
+    assert ("Slice" in kinds) == ("Pad" in kinds) == (not divided)
+    _, found = session(model).run(None, {"x": x})
+    w = torch.tensor(weight.astype(np.float64), requires_grad=True)
+    taken = [w[piece] if axis == 0 else w[:, piece] for piece in (slice(*one) for one in pieces)]
+    (torch.cat(taken, axis) * torch.tensor(x)).sin().sum().backward()
+    np.testing.assert_allclose(found, w.grad.numpy(), rtol=1e-5, atol=1e-5)

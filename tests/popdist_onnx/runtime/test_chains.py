@@ -75,13 +75,13 @@ def test_a_chain_becomes_a_loop_with_the_same_bits(threads):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_what_others_read_stays_outside():
+def test_what_others_read_later_is_a_second_result():
     given = feeds()
     nodes = [*GELU, node("ReduceMax", "s", to="top", keepdims=0), node("Add", "y", "top", to="z")]
     plain = model(nodes, ["z"])
     made = blocked(plain)
-    # The largest of all needs the whole slope, so that the loop ends there.
-    assert kinds(made) == ["Reshape", "Scan", "Reshape", "Mul", "ReduceMax", "Add"]
+    # The largest of all needs the whole slope, which the loop gives as well.
+    assert kinds(made) == ["Reshape", "Reshape", "Scan", "Reshape", "Reshape", "ReduceMax", "Add"]
     (expected,), (found,) = run(plain, given), run(made, given)
     np.testing.assert_array_equal(found, expected)
 
@@ -119,3 +119,35 @@ def test_operands_that_are_broadcast_stay_outside():
     given = feeds()
     (expected,), (found,) = run(proto, given), run(made, given)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_functions_that_share_their_beginning_share_a_loop():
+    nodes = [*GELU[:7], node("Add", "e", "xd", to="z"), *GELU[7:]]
+    given = feeds()
+    made = blocked(model(nodes, ["z", "y"]))
+    assert kinds(made) == ["Reshape", "Reshape", "Scan", "Reshape", "Reshape"]
+    for expected, found in zip(run(model(nodes, ["z", "y"]), given), run(made, given), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_what_others_read_before_the_end_stays_outside():
+    # The end of the chain reads a sum over its beginning: no loop can run both at once.
+    nodes = [
+        *GELU[2:6],
+        node("ReduceMax", "xd", to="top", keepdims=0),
+        node("Mul", "xd", "top", to="p"),
+        *(node("Mul", one, "g", to=to) for one, to in ("pb", "bc", "cf", "fy")),
+    ]
+    given = feeds()
+    made = blocked(model(nodes, ["y"]))
+    assert kinds(made).count("Scan") == 2
+    (expected,), (found,) = run(model(nodes, ["y"]), given), run(made, given)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_backward_pass_takes_nothing_of_the_forward_pass():
+    proto = model(GELU, ["y"])
+    for one in proto.graph.node[-2:]:
+        one.metadata_props.add(key="popdist.pass", value="backward")
+    made = blocked(proto)
+    assert kinds(made)[-2:] == ["Where", "Mul"]

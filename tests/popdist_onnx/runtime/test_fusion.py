@@ -144,3 +144,62 @@ def test_only_large_products_get_their_operand_transposed(trans_b, rows, turns):
     (expected,) = ReferenceEvaluator(proto).run(None, feeds)
     (found,) = ReferenceEvaluator(save(model)).run(None, feeds)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_updates_of_recurrent_weights_are_folded_in_place():
+    """Their axis of directions lies between the weight and the product."""
+    weights = {
+        "w": RNG.normal(size=(1, 3, INPUTS)).astype(np.float32),
+        "r": RNG.normal(size=(1, 3, 3)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("RNN", ["x", "w", "r"], ["", "last"], hidden_size=3),
+        helper.make_node("Constant", [], ["first"], value_ints=[0]),
+        helper.make_node("Squeeze", ["last", "first"], ["scores"]),
+        helper.make_node("SoftmaxCrossEntropyLoss", ["scores", "labels"], ["loss"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "recurrent",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, SAMPLES, INPUTS]),
+            helper.make_tensor_value_info("labels", TensorProto.INT64, [SAMPLES]),
+        ],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    data = {
+        "x": RNG.normal(size=(5, SAMPLES, INPUTS)).astype(np.float32),
+        "labels": RNG.integers(0, 3, SAMPLES),
+    }
+    session = popart.TrainingSession(
+        proto.SerializeToString(),
+        popart.DataFlow(1, ["loss"]),
+        "loss",
+        popart.SGD({"defaultLearningRate": (0.1, True)}),
+        popart.DeviceManager().createCpuDevice(),
+    )
+    session.prepareDevice()
+    session.weightsFromHost()
+    anchors = session.initAnchorArrays()
+    for _ in range(5):
+        session.run(popart.PyStepIO(data, anchors))
+    session.weightsToHost()
+
+    w, r = (
+        torch.tensor(one[0], dtype=torch.float64, requires_grad=True) for one in weights.values()
+    )
+    optimizer = torch.optim.SGD([w, r], 0.1)
+    for _ in range(5):
+        h = torch.zeros(SAMPLES, 3, dtype=torch.float64)
+        for now in torch.tensor(data["x"], dtype=torch.float64):
+            h = torch.tanh(now @ w.T + h @ r.T)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(h, torch.tensor(data["labels"])).backward()
+        optimizer.step()
+    for name, expected in (("w", w), ("r", r)):
+        np.testing.assert_allclose(session.fetched[name][0], expected.detach(), rtol=0, atol=2e-6)
+    folded = [node for node in session._reading.model.graph if len(node.inputs) == 3]
+    folded = [node.outputs[0].name for node in folded if node.op_type == "Gemm"]
+    assert {"UpdatedVar___w", "UpdatedVar___r"} <= set(folded)
