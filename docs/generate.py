@@ -59,7 +59,7 @@ def codes_table() -> str:
         for code, (cause, fix) in remedies.items():
             lines += [f"### {code}: {meanings[code]}", "", cause, "", f"**What to do.** {fix}", ""]
             if said := [f"- `{text}`" for text in texts().get(code, []) if _readable(text)]:
-                lines += ["It says:", "", *said, ""]
+                lines += ["Messages:", "", *said, ""]
     lines += ["## Retired codes", "", "| Code | Now |", "|---|---|"]
     lines += [f"| {old} | {_linked(new, meanings)} |" for old, new in errors.RETIRED.items()]
     return "\n".join(lines).rstrip()

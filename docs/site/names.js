@@ -4,7 +4,15 @@
 function searchNames() {
   const groups = [...document.querySelectorAll("details.names")];
   if (!groups.length) return;
-  const items = groups.map((group) => [...group.querySelectorAll("tbody tr, p code")]);
+  // The comma after a name is hidden with the name.
+  for (const code of document.querySelectorAll("details.names p code")) {
+    const name = document.createElement("span");
+    const comma = code.nextSibling;
+    code.before(name);
+    name.append(code);
+    if (comma) name.append(comma);
+  }
+  const items = groups.map((group) => [...group.querySelectorAll("tbody tr, p span")]);
   const total = items.reduce((sum, own) => sum + own.length, 0);
 
   const box = document.createElement("input");

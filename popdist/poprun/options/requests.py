@@ -55,7 +55,7 @@ class Binding(Request):
                 "--numa-aware and --process-placement contradict each other",
                 value=f"--numa-aware={'yes' if self.numa_aware else 'no'} "
                 f"--process-placement={self.process_placement}",
-                accepted="yes beside spreadnuma, no beside disabled, or one of the two",
+                accepted="yes with spreadnuma, no with disabled, or one of the two options",
                 hint="leave out --numa-aware, which is the older form",
             )
 

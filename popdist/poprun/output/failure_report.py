@@ -157,7 +157,7 @@ def _last_words(one: InstanceRecord, *, printed: bool) -> list[str]:
 def _who_left(outcome: Outcome) -> str:
     left = [other.index for other in outcome.instances.values() if other.ended and not other.failed]
     who = f"{name_instances(left)} ended with exit code 0" if left else "why is not known"
-    return f"by its own words it failed because another instance had left; {who}"
+    return f"it reported that another instance had left; {who}"
 
 
 def _lacks_sdk(one: InstanceRecord) -> bool:

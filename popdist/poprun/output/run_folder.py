@@ -69,9 +69,9 @@ def unwritable(option: str, path: str, error: OSError) -> LaunchError:
     """The error for a place that cannot be written."""
     return LaunchError(
         "PD110",
-        f"the place that {option} names cannot be written: {error.strerror or error}",
+        f"the file or folder of {option} cannot be written: {error.strerror or error}",
         value=path,
-        accepted="a place in a folder that exists and may be written",
+        accepted="a path in a folder that exists and may be written",
     )
 
 

@@ -243,9 +243,11 @@ def find_program(
             value=name,
             hint=f"python3 {name} ..." if name.endswith(".py") else f"chmod +x {files[0]}",
         )
-    hint = "options of poprun go before the program, and each needs its value"
+    hint = "write options of poprun before the program, each with its value; check the name"
     if " " in name:
         hint = f"write the program and its arguments without quotes: {name}"
+    elif name.endswith(".py"):
+        hint = f"check the path of {name}, and write options before it: poprun -np 2 python3 {name}"
     raise LaunchError(
         "PD102",
         "the program was not found",

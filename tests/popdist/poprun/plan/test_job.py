@@ -147,6 +147,12 @@ def test_a_python_file_gets_the_right_hint(tmp_path, monkeypatch):
         job(program=("train.py",))
 
 
+def test_a_python_file_that_is_not_there_gets_the_right_order_of_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LaunchError, match=r"path of train.py, .* poprun -np 2 python3 train.py"):
+        job(program=("train.py", "-np", "2"))
+
+
 @pytest.mark.parametrize("program", [(), ("",), ("no-such-program",), ("/",)])
 def test_a_missing_program_is_refused(program):
     with pytest.raises((LaunchError, UsageError), match="PD102"):
