@@ -1,7 +1,7 @@
 """The PopDist programming model on ordinary machines.
 
-`import popdist` costs next to nothing: every name, the framework doors among them
-(`popdist.poptorch`), resolves on first use (PEP 562).
+`import popdist` is fast: every name, also the modules for frameworks (`popdist.poptorch`), is
+imported on first use (PEP 562).
 """
 
 from __future__ import annotations

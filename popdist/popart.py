@@ -1,4 +1,4 @@
-"""The door of PopART programs: options and a device as the launcher says.
+"""The module for PopART programs: options and a device with the values of the launcher.
 
 Where Graphcore's own ``popart`` is installed, its devices are used; elsewhere `popdist_onnx`'s.
 """

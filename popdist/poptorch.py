@@ -1,4 +1,4 @@
-"""The door of PyTorch programs: ``popdist.poptorch.Options``.
+"""The module for PyTorch programs: ``popdist.poptorch.Options``.
 
 Where Graphcore's own ``poptorch`` is installed, its Options are the base, and its devices are used;
 elsewhere the base is `popdist_torch.Options`. Either way PopDist settles what the launcher knows:

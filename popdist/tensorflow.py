@@ -1,4 +1,4 @@
-"""The door of TensorFlow programs: ``popdist.tensorflow.set_ipu_config``."""
+"""The module for TensorFlow programs: ``popdist.tensorflow.set_ipu_config``."""
 
 from __future__ import annotations
 

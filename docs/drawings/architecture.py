@@ -9,9 +9,9 @@ from svg import BLUE, GREEN, GREY, ORANGE, PURPLE, Picture  # beside this script
 ROOT = Path(__file__).resolve().parents[2]
 
 LAYERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("layer 3: what uses the packages", GREY, ("examples", "benchmarks", "docs")),
+    ("layer 3: users of the packages", GREY, ("examples", "benchmarks", "docs")),
     (
-        "layer 2: the adapters, which do not know each other, and the doors to them",
+        "layer 2: independent adapters, and their modules in popdist",
         GREEN,
         (
             "popdist_torch",
@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "layer 1: what starts, builds, exchanges and reports",
+        "layer 1: launching, building, exchanging and reporting",
         BLUE,
         (
             "popdist/exchange",
@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "layer 0: who and where am I; the standard library only",
+        "layer 0: this process and its job; the standard library only",
         ORANGE,
         (
             "popdist/contract.py",
@@ -77,7 +77,7 @@ def launcher_picture() -> str:
     picture.arrow(304, 60, 322, 60)
     picture.arrow(389, 82, 389, 100)
     picture.labelled(324, 102, 130, 40, _existing("popdist/poprun/launch.py")[15:], BLUE)
-    picture.words(20, 168, "in poprun, while the job lives", place="start", size=13)
+    picture.words(20, 168, "in poprun, while the job runs", place="start", size=13)
     picture.arrow(389, 144, 389, 178)
     picture.labelled(324, 180, 130, 40, _folder("supervisor"), PURPLE)
     picture.labelled(172, 180, 130, 40, _folder("output"), PURPLE)
