@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from popdist_tf.errors import LayerError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -21,6 +23,7 @@ class IPUInfeedQueue:
         **_published: More published arguments, without effect on a host.
 
     Raises:
+        LayerError: The argument is not a data set.
         ValueError: The elements have no fixed shape.
     """
 
@@ -32,6 +35,14 @@ class IPUInfeedQueue:
         **_published: Any,
     ) -> None:
         del device_ordinal
+        if not isinstance(dataset, tf.data.Dataset | tf.compat.v1.data.Dataset):
+            raise LayerError(
+                "PD434",
+                "IPUInfeedQueue takes a data set",
+                value=type(dataset).__name__,
+                accepted="a tf.data.Dataset",
+                hint="tf.data.Dataset.from_tensor_slices(arrays).batch(n, drop_remainder=True)",
+            )
         for spec in tf.nest.flatten(dataset.element_spec):
             if not spec.shape.is_fully_defined():
                 raise ValueError(
@@ -106,6 +117,9 @@ class IPUOutfeedQueue:
         outfeed_mode: Whether all values are kept, or the last.
         device_ordinal: Accepted as published, without effect.
         **_published: More published arguments, without effect on a host.
+
+    Raises:
+        LayerError: The mode is not an `IPUOutfeedMode`.
     """
 
     def __init__(
@@ -115,6 +129,13 @@ class IPUOutfeedQueue:
         **_published: Any,
     ) -> None:
         del device_ordinal
+        if not isinstance(outfeed_mode, IPUOutfeedMode):
+            raise LayerError(
+                "PD434",
+                "IPUOutfeedQueue has no such mode",
+                value=outfeed_mode,
+                accepted="IPUOutfeedMode.ALL or IPUOutfeedMode.LAST",
+            )
         self._mode = outfeed_mode
         self._queue: Any = None
         self._structure: Any = None

@@ -62,11 +62,16 @@ class Executor(ABC):
         self._user_model: nn.Module = model.model if isinstance(model, Executor) else model
         given = Options() if options is None else options
         if not isinstance(given, Options):
-            raise Error("PD390", "options must be a poptorch.Options", value=type(given).__name__)
+            raise Error(
+                "PD390",
+                "options must be a poptorch.Options",
+                value=type(given).__name__,
+                hint="trainingModel(model, options, optimizer), or optimizer=...",
+            )
         _require_module(self._user_model)
         given._freeze()  # noqa: SLF001 - what freezing is for
         self._options = given.resolved(default_output)
-        self._placement = self._options.placement  # computed anew at each access
+        self._placement = self._options.placement  # computed again at each access
         self._batching = Batching.of(self._options)
         self._trains = trains
         # Programs switch their module between train and eval; a live wrapper keeps its own flags.
@@ -315,7 +320,7 @@ class Executor(ABC):
         """
         raise Error(
             "PD305",
-            "this model does not train, so it has no optimizer",
+            "an inference model has no optimizer",
             value=type(optimizer).__name__,
             hint="call setOptimizer of the trainingModel",
         )
@@ -486,7 +491,7 @@ class Executor(ABC):
             raise Error(
                 "PD305",
                 "the model has not been compiled",
-                hint="call it once, or call compile() with a full batch",
+                hint="call the model once, or call compile() with a full batch",
             )
         return self._replicas
 

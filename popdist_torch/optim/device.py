@@ -198,6 +198,7 @@ def _require_supported(optimizer: torch.optim.Optimizer) -> None:
             "PD306",
             "LBFGS calls the model several times per update, which trainingModel does not support",
             value="LBFGS",
+            hint="use another optimizer, or a plain loop with popdist_torch.horovod",
         )
     if hasattr(optimizer, "skip_synchronize"):
         raise OptimizerError(

@@ -1,9 +1,11 @@
 """Queues outside of graphs: asked by ``next``, read by iteration."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from popdist_tf import ipu
+from popdist_tf.errors import LayerError
 
 MODES = ipu.ipu_outfeed_queue.IPUOutfeedMode
 
@@ -48,3 +50,10 @@ def test_a_tuple_of_a_single_dict_counts_as_the_dict():
     queue = ipu.ipu_infeed_queue.IPUInfeedQueue(data)
     total = ipu.loops.repeat(3, lambda total, x: total + x, [tf.constant(0.0)], queue)
     assert float(total) == 6
+
+
+def test_what_is_not_a_data_set_or_a_mode_is_refused():
+    with pytest.raises(LayerError, match=r"PD434.*takes a data set"):
+        ipu.ipu_infeed_queue.IPUInfeedQueue(np.ones((8, 2)))
+    with pytest.raises(LayerError, match=r"PD434.*no such mode"):
+        ipu.ipu_outfeed_queue.IPUOutfeedQueue(outfeed_mode="last")
