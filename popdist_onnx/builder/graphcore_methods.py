@@ -310,7 +310,9 @@ METHODS = (
         "packedDataBlock",
         "PackedDataBlock",
         (1, _ANY),
-        "A sub-graph over packed sequences.",
+        "A sub-graph over packed sequences: data, offsets and lengths [N] of each, then offsets and"
+        " lengths in the result. It gets [callbackBatchSize, maximum length, ...] of each, padded"
+        " with zeros.",
         Parameter("maxSequenceLengths", Kind.INTS),
         Parameter("resultSize", Kind.INT),
         Parameter("callbackBatchSize", Kind.INT),

@@ -9,6 +9,7 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
 
 from popdist.nearest import did_you_mean
@@ -20,6 +21,7 @@ from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape, Tensor
 from popdist_onnx.graph.values import constant
 from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS, REFUSED, Operation, lowering
+from popdist_onnx.lowering.shapes import moved_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -197,9 +199,12 @@ logger = logging.getLogger("popdist.onnx.builder")
 @lowering("Call")
 def call(op: Operation) -> list[Tensor]:
     """The callee's nodes on the caller's tensors; its weights become the caller's."""
+    return _inlined(op, op.node.attributes["callee"].as_graph(), op.inputs)
+
+
+def _inlined(op: Operation, callee: ir.Graph, arguments: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs of a graph for arguments."""
     tape = op.tape
-    callee = op.node.attributes["callee"].as_graph()
-    arguments = op.inputs
     parameters = [one for one in callee.inputs if one.name not in callee.initializers]
     if len(arguments) != len(parameters):
         raise op.misfit(
@@ -214,6 +219,85 @@ def call(op: Operation) -> list[Tensor]:
     copy_nodes(tape, callee, inside)
     tape.scope = scope
     return [tape.Identity(inside.get(one, one)) for one in callee.outputs]
+
+
+@lowering("PackedDataBlock")
+def packed_data_block(op: Operation) -> Tensor:
+    """A graph on batches of padded sequences, whose results are packed again.
+
+    The operands are data, offsets and lengths of each packed tensor, then offsets and lengths in
+    the result. Padding is zero, and so are the result's rows that no sequence covers.
+
+    Source: from memory; the order of the operands has no published source at hand.
+    """
+    longest = op.numbers("maxSequenceLengths")
+    *packed, starts, lengths = op.inputs
+    _require_packed(op, longest)
+    tape, sequences = op.tape, starts.shape[0]
+    parts = zip(packed[::3], packed[1::3], packed[2::3], longest, strict=True)
+    padded = [_padded(data, offsets, counts, most) for data, offsets, counts, most in parts]
+    batch = op.number("callbackBatchSize", 1)
+    callback = op.node.attributes["callback"].as_graph()
+    if len(callback.outputs) != 1:
+        raise op.misfit("takes a sub-graph with one output", value=len(callback.outputs))
+    made = [
+        _inlined(op, callback, [tape.Slice(one, [at], [at + batch], [0]) for one in padded])[0]
+        for at in range(0, sequences, batch)
+    ]
+    whole = tape.Concat(*made, axis=0)
+    if whole.rank < 2 or whole.shape[0] != sequences:  # noqa: PLR2004 - batch and sequence
+        raise op.misfit(
+            "takes a sub-graph whose output is [callbackBatchSize, length, ...]",
+            value=list(made[0].lengths),
+        )
+    length = whole.shape[1]
+    rows = tape.Reshape(whole, [sequences * length, *whole.shape[2:]])
+    kept = tape.Min(tape.Cast(lengths, to=ir.DataType.INT64), length)
+    begins = tape.constant(np.arange(sequences) * length)
+    return moved_rows(rows, op.number("resultSize", 0), kept, begins, starts)
+
+
+def _require_packed(op: Operation, longest: Sequence[int]) -> None:
+    wanted = 3 * len(longest) + 2
+    if len(op.inputs) != wanted:
+        raise op.misfit(
+            "takes data, offsets and lengths for each of maxSequenceLengths, then offsets and "
+            "lengths in the result",
+            value=f"{len(op.inputs)} inputs",
+            accepted=str(wanted),
+        )
+    numbers = [one for place, one in enumerate(op.inputs) if place % 3 or place == wanted - 2]
+    shapes = {one.lengths for one in numbers}
+    whole = all(one.dtype.is_integer() for one in numbers)
+    batch = op.number("callbackBatchSize", 1)
+    if len(shapes) != 1 or len(numbers[0].lengths) != 1 or not whole:
+        raise op.misfit(
+            "takes one offset and one length for each sequence",
+            value=[f"{one.dtype.name} {list(one.lengths)}" for one in numbers],
+            accepted="whole numbers of shape [sequences]",
+        )
+    sequences = numbers[0].shape[0]
+    if batch < 1 or not sequences or sequences % batch:
+        raise op.misfit(
+            "takes a callbackBatchSize that divides the number of sequences",
+            value=batch,
+            accepted=f"a divisor of {sequences}",
+        )
+
+
+def _padded(data: Tensor, offsets: Tensor, lengths: Tensor, most: int) -> Tensor:
+    """Packed sequences as ``[sequences, most, ...]``, with zeros after each."""
+    tape = data.tape
+    offsets, lengths = (
+        tape.Reshape(tape.Cast(one, to=ir.DataType.INT64), [-1, 1]) for one in (offsets, lengths)
+    )
+    steps = tape.constant(np.arange(most).reshape(1, -1))
+    inside = steps < lengths
+    places = tape.Where(inside, offsets + steps, tape.scalar(0))
+    # A place beyond the data stops the step, as a sequence that is longer than it may be has to.
+    places = tape.Where(lengths > most, tape.scalar(data.shape[0]), places)
+    inside = tape.Reshape(inside, [*inside.shape, *[1] * (data.rank - 1)])
+    return tape.Where(inside, tape.Gather(data, places, axis=0), tape.scalar(0, data.dtype))
 
 
 def _shared(op: Operation, value: ir.Value) -> ir.Value:

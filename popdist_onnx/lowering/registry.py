@@ -111,9 +111,5 @@ REFUSED: dict[str, tuple[str, str]] = {
         "an ONNX graph cannot stop the program that runs it",
         "anchor the condition and raise in the program after run()",
     ),
-    "PackedDataBlock": (
-        "it schedules a sub-graph over packed sequences on an IPU",
-        "pad the sequences to one length, and mask what was added",
-    ),
 }
 """The reason and the replacement by operator."""

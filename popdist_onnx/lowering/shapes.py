@@ -300,15 +300,31 @@ def sequence_slice(op: Operation) -> Tensor:
     Rows that no run covers are zero, or with ``zeroUnused=0`` those of the destination. Where runs
     overlap in the destination, the last one counts.
     """
-    tape = op.tape
-    source, destination = op.inputs[:2]
+    source, destination, *numbers = op.inputs
+    unused = None if op.number("zeroUnused", 1) else destination
+    return moved_rows(source, destination.shape[0], *numbers, unused=unused)
+
+
+def moved_rows(
+    source: Tensor,
+    rows: int,
+    lengths: Tensor,
+    begins: Tensor,
+    ends: Tensor,
+    unused: Tensor | None = None,
+) -> Tensor:
+    """Runs of rows at new places among ``rows``; the rest is that of ``unused``, or zero.
+
+    Where runs overlap, the last one counts.
+    """
+    tape = source.tape
     lengths, begins, ends = (
-        tape.Reshape(tape.Cast(one, to=ir.DataType.INT64), [1, -1]) for one in op.inputs[2:]
+        tape.Reshape(tape.Cast(one, to=ir.DataType.INT64), [1, -1])
+        for one in (lengths, begins, ends)
     )
-    rows = destination.shape[0]
     runs = lengths.shape[1]
     position = tape.constant(np.arange(rows).reshape(-1, 1)) - ends
-    # One row per row of the destination, one column per run.
+    # One row per row of the result, one column per run.
     covers = tape.And(position > -1, position < lengths)
     order = tape.Where(covers, tape.constant(np.arange(runs).reshape(1, -1)), tape.scalar(-1))
     last = tape.ReduceMax(order, [1], keepdims=1)
@@ -318,6 +334,5 @@ def sequence_slice(op: Operation) -> Tensor:
     )
     taken = tape.Reshape(tape.Where(covered, taken, tape.scalar(0)), [-1])
     moved = tape.Gather(source, taken, axis=0)
-    covered = tape.Reshape(covered, [rows, *[1] * (destination.rank - 1)])
-    unused = tape.scalar(0, source.dtype) if op.number("zeroUnused", 1) else destination
-    return tape.Where(covered, moved, unused)
+    covered = tape.Reshape(covered, [rows, *[1] * (source.rank - 1)])
+    return tape.Where(covered, moved, tape.scalar(0, source.dtype) if unused is None else unused)

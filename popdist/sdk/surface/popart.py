@@ -127,10 +127,9 @@ _OPERATORS = (
         "Builder.aiGraphcore.abort",
         instead="anchor the condition and raise in the program after run()",
     ),
-    refused(
-        "It schedules a sub-graph over packed sequences on an IPU.",
+    works(
         "Builder.aiGraphcore.packedDataBlock",
-        instead="pad the sequences to one length, and mask what was added",
+        note="The order of its operands is from memory.",
     ),
 )
 

@@ -451,11 +451,12 @@ def _lstm(
 
 
 ELSEWHERE = {
-    "Call": "tests/popdist_onnx/lowering/test_apply.py",
+    "Call": "tests/popdist_onnx/gradients/test_control_flow.py",
     "CtcBeamSearchDecoder": "tests/popdist_onnx/lowering/test_ctc.py",
+    "PackedDataBlock": "tests/popdist_onnx/lowering/test_apply.py",
     "ShapedDropout": "tests/popdist_onnx/lowering/test_layers.py",
 }
-"""Operators that other tests compare: a sub-graph, a search, and a random one."""
+"""Operators that other tests compare: sub-graphs, a search, and a random one."""
 
 WITHOUT_CASE = {
     **dict.fromkeys(

@@ -88,7 +88,7 @@ SAMPLES = {
 WITHOUT = {
     *("bitwiseand", "bitwiseor", "bitwisexor", "bitwisexnor", "bitwisenot"),  # whole numbers
     *("detach", "round", "init"),  # no gradient by definition
-    *("call", "multiconv"),  # operands of another form; below
+    *("call", "packedDataBlock", "multiconv"),  # operands of another form; below
     "ctcbeamsearchdecoder",  # no gradient: it decides
     "shapeddropout",  # random; its mask is an input of the training graph
 }
@@ -178,6 +178,19 @@ def test_gradients_of_calls_are_slopes():
         return builder.aiGraphcore.call([first[0], ids[1]], 1, callee)
 
     check(build, [reals(2, 3), reals(2, 3)])
+
+
+def test_gradients_of_packed_sequences_are_slopes():
+    def build(builder, ids):
+        callee = builder.createSubgraphBuilder()
+        a, b = callee.addUntypedInputTensor(), callee.addUntypedInputTensor()
+        product = callee.aiOnnx.matmul([a, callee.aiOnnx.transpose([b], [0, 2, 1])])
+        callee.addOutputTensor(product)
+        return [builder.aiGraphcore.packedDataBlock(ids, [3, 2], 9, 2, callee)]
+
+    numbers = [[0, 2, 5, 3], [2, 3, 1, 2], [1, 0, 3, 2], [2, 1, 1, 2], [0, 3, 7, 5], [2, 2, 1, 3]]
+    offsets = [np.array(one, np.uint32) for one in numbers]
+    check(build, [reals(6, 2), *offsets[:2], reals(5, 2), *offsets[2:4], *offsets[4:]])
 
 
 def test_no_operator_is_forgotten():
