@@ -153,3 +153,42 @@ def _einsum_edge(
     if missing:
         edge = tape.Expand(tape.Unsqueeze(edge, missing), shape_ops.lengths(operands[index]))
     return unbroadcast(edge, operands[index])
+
+
+_OPSET_OF_AXIS_INPUT = 20
+
+
+@gradient("DFT", inputs=(0,))
+def _dft(at: At) -> Tensor:
+    """The transform back, without its factor: the matrix of a transform is symmetric."""
+    tape, x, g = at.tape, at.x, at.g
+    as_input = tape.opset >= _OPSET_OF_AXIS_INPUT
+    axis = int(at.get("axis", 1))
+    if as_input:
+        axis = int(at.known(2)) if at.optional(2) else -2
+    axis %= x.rank
+    inverse, length = at.get("inverse", 0), x.shape[axis]
+    points = int(at.known(1)) if at.optional(1) else length
+    if at.get("onesided", 0):
+        if inverse:
+            raise at.refused("it is both inverse and one-sided")
+        # The other half is the conjugate of this one, and of no use to the loss.
+        g = _lengthened(g, axis, points)
+    place = {} if as_input else {"axis": axis}
+    extra = [None, tape.scalar(axis)] if as_input else []
+    back = tape.DFT(g, *extra, inverse=1 - inverse, **place)
+    back = back / points if inverse else back * points
+    # The transform takes zeros behind a shorter input, and leaves the end of a longer one out.
+    if points > length:
+        back = tape.Slice(back, [0], [length], [axis])
+    back = _lengthened(back, axis, length)
+    return tape.Slice(back, [0], [1], [-1]) if x.shape[-1] == 1 else back
+
+
+def _lengthened(tensor: Tensor, axis: int, length: int) -> Tensor:
+    """A tensor with zeros behind it along an axis."""
+    missing = length - tensor.shape[axis]
+    if not missing:
+        return tensor
+    after = [missing if one == axis else 0 for one in range(tensor.rank)]
+    return tensor.tape.Pad(tensor, [*[0] * tensor.rank, *after])

@@ -27,6 +27,7 @@ Edges: TypeAlias = "Tensor | Sequence[Tensor | None] | Mapping[ir.Value, Tensor]
 """What a rule returns: the first input's gradient, those of all inputs, or those of any values."""
 
 RuleFunction: TypeAlias = "Callable[[At], Edges]"
+"""A rule: from a node, seen from its gradient, to gradients of its inputs."""
 
 
 @dataclass(frozen=True)

@@ -255,16 +255,17 @@ def _recurrent(tape: Tape, node: ir.Node) -> None:
 def _one_hot(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """A comparison, where the kernel does not support the combination of types."""
     indices, depth, values = (tape.wrap(value) for value in node.inputs if value is not None)
-    wide = indices.dtype in (ir.DataType.INT64, ir.DataType.FLOAT)
-    usual = values.dtype in (ir.DataType.INT64, ir.DataType.FLOAT)
-    if wide and usual and depth.dtype is ir.DataType.INT64:
+    whole = indices.dtype is depth.dtype is ir.DataType.INT64
+    if whole and values.dtype in (ir.DataType.INT64, ir.DataType.FLOAT):
         return None
     count = depth.constant
-    if count is None:
-        return None
-    length = int(count.reshape(-1)[0])
     axis = node.attributes.get_int("axis", -1)
     index = tape.Cast(indices, to=ir.DataType.INT64)
+    if count is None:
+        depth = tape.Cast(depth, to=ir.DataType.INT64)
+        single = tape.Cast(values, to=ir.DataType.FLOAT)
+        return [tape.Cast(tape.OneHot(index, depth, single, axis=axis), to=values.dtype)]
+    length = int(count.reshape(-1)[0])
     index = tape.Where(index < 0, index + length, index)
     rank = indices.rank + 1
     along = [1] * rank
@@ -289,10 +290,15 @@ def _mod(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
 
 @_form("LRN")
 def _lrn(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    """Windows of even size, which the kernel does not support; they reach further to the end."""
+    """Windows of even size, which reach further to the end, and ranks other than four.
+
+    The kernel supports neither of them.
+    """
     x = tape.wrap(node.inputs[0])  # type: ignore[arg-type]
     size = node.attributes.get_int("size", 1)
-    if size % 2 or x.dims is None or not isinstance(x.dims[1], int):
+    if x.dims is None or not isinstance(x.dims[1], int):
+        return None
+    if size % 2 and x.rank == 4:  # noqa: PLR2004 - images
         return None
     alpha = node.attributes.get_float("alpha", 1e-4) / size
     beta, bias = (node.attributes.get_float(*one) for one in (("beta", 0.75), ("bias", 1.0)))
@@ -303,7 +309,54 @@ def _lrn(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return [x / (tape.Sum(*parts) * alpha + bias) ** beta]
 
 
+@_form("Slice")
+def _backwards(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """A slice backwards to an end behind its start is empty; the kernel takes all elements."""
+    given = [None if value is None else constant(value) for value in node.inputs[1:]]
+    if len(given) < 4 or any(one is None for one in (given[1], given[3])):  # noqa: PLR2004
+        return None
+    ends, steps = (np.asarray(one) for one in (given[1], given[3]))
+    far = (steps < 0) & (ends >= np.iinfo(np.int32).max)
+    if not far.any():
+        return None
+    # Any end that is no extreme of its type is read as ONNX's text says.
+    ends = np.where(far, np.iinfo(np.int32).max - 1, ends).astype(ends.dtype)
+    first, begins, _, *rest = node.inputs
+    return [tape.Slice(first, begins, ends, *rest)]
+
+
 @_form("MaxPool", "AveragePool", "LpPool")
+def _pool(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    return _short_windows(tape, node) or _late_windows(tape, node)
+
+
+def _short_windows(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """No padding with auto_pad where windows are shorter than their steps, as of convolutions.
+
+    The kernel takes padding below zero there, which cuts off both ends of the input.
+    """
+    x, y = tape.wrap(node.inputs[0]), tape.wrap(node.outputs[0])  # type: ignore[arg-type]
+    settings = {name: one.value for name, one in node.attributes.items()}
+    auto = settings.get("auto_pad", "NOTSET")
+    if not (auto.startswith("SAME") and x.static and y.static):
+        return None
+    count = x.rank - 2
+    strides, dilations = (settings.get(name, [1] * count) for name in ("strides", "dilations"))
+    missing = [
+        (made - 1) * stride + (size - 1) * dilation + 1 - length
+        for made, stride, size, dilation, length in zip(
+            y.shape[2:], strides, settings["kernel_shape"], dilations, x.shape[2:], strict=True
+        )
+    ]
+    if all(one >= 0 for one in missing):
+        return None
+    less = [max(one, 0) // 2 for one in missing]
+    more = [max(one, 0) - half for one, half in zip(missing, less, strict=True)]
+    pads = [*less, *more] if auto == "SAME_UPPER" else [*more, *less]
+    settings |= {"auto_pad": "NOTSET", "pads": pads}
+    return list(tape.many(node.op_type, len(node.outputs), x, **settings))
+
+
 def _late_windows(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Rounds down where rounding up makes a window in the padding at the end.
 

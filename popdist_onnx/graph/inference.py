@@ -61,6 +61,17 @@ def _like_first(node: ir.Node) -> Sequence[Info]:
     return [] if first is None or first.shape is None else [(first.dtype, dims(first))]
 
 
+@inference("", "GatherND")
+def _gather_nd(node: ir.Node) -> Sequence[Info]:
+    """Onnx's own inference gives a scalar no shape."""
+    data, indices = node.inputs
+    known, places = (None if one is None else dims(one) for one in (data, indices))
+    if data is None or known is None or not places or not isinstance(places[-1], int):
+        return []
+    taken = node.attributes.get_int("batch_dims", 0) + places[-1]
+    return [(data.dtype, [*places[:-1], *known[taken:]])]
+
+
 @inference("ai.onnx.ml", "Scaler", "Normalizer", "Binarizer", "Imputer")
 def _scaled(node: ir.Node) -> Sequence[Info]:
     """Like the first input; of scikit-learn's preprocessing onnx infers nothing."""

@@ -464,6 +464,26 @@ def reductions() -> Iterator[Case]:
 
 
 def layout() -> Iterator[Case]:
+    # A slice backwards to the end is empty; one element of all axes has no axis.
+    for end in (2**31 - 1, 2**63 - 1):
+        operands = [f(2, 4), ints(3), ints(end), ints(1), ints(-1)]
+        yield Case("Slice", operands, since=10, awkward=True, torch=lambda x, *_: x[:, :0] * 1)
+    yield Case(
+        "GatherND",
+        [f(2, 3, 2), ints(1, 2, 0)],
+        since=11,
+        awkward=True,
+        torch=lambda x, _: x[1, 2, 0],
+    )
+    for depth in (ints(3), ints(3, dtype=np.int32)):
+        yield Case(
+            "OneHot",
+            [np.array([2, 0], np.float32), depth, np.array([-1, 2], np.float32)],
+            {"axis": 0},
+            since=9,
+            slope=False,
+            awkward=True,
+        )
     yield Case("Reshape", [f(2, 3, 4), ints(0, -1)])
     yield Case("Reshape", [f(2, 3), ints(3, 2)])
     yield Case("Reshape", [*[f(0, 3), ints(3, 0)][:1], ints(0, 3)], awkward=True)
@@ -802,6 +822,27 @@ def windows() -> Iterator[Case]:
         )
     yield Case("GlobalAveragePool", [f(2, 3, 2, 2)])
     yield Case("GlobalMaxPool", [f(2, 3, 2, 2)], torch=lambda x: x.amax((2, 3), keepdim=True))
+    # Windows shorter than their steps need no padding.
+    for auto in ("SAME_UPPER", "SAME_LOWER"):
+        setting = {"auto_pad": auto, "strides": [3, 2], "kernel_shape": [1, 1]}
+        for op_type in ("MaxPool", "AveragePool"):
+            yield Case(
+                op_type,
+                [f(1, 2, 6, 4)],
+                setting,
+                torch=lambda x: x[:, :, ::3, ::2] * 1,
+                awkward=True,
+            )
+    for shape in ([2, 5], [2, 4, 3], [1, 3, 2, 2, 2]):
+        yield Case(
+            "LRN",
+            [f(*shape)],
+            {"size": 3, "alpha": 0.5},
+            torch=lambda x: functional.local_response_norm(
+                x.reshape(*x.shape[:2], -1), 3, 0.5
+            ).reshape(x.shape),
+            awkward=True,
+        )
     yield Case("LRN", [f(3, 3, 2, 2)], {"size": 3})
     yield Case("LRN", [f(4, 4, 2, 2)], {"size": 2, "alpha": 0.5, "beta": 0.6, "bias": 2.0})
     for epsilon in (OUT, 0.1):

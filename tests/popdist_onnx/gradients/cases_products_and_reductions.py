@@ -8,7 +8,38 @@ import torch
 
 from tests.popdist_onnx.gradients.harness import Case, integers, normal, positive
 
+
+def fourier(x, points=None, axis=1, inverse=0, onesided=0):
+    real = x[..., 0]
+    numbers = torch.complex(real, x[..., 1] if x.shape[-1] == 2 else 0 * real)
+    points = numbers.shape[axis] if points is None else int(points)
+    made = (torch.fft.ifft if inverse else torch.fft.fft)(numbers, n=points, dim=axis)
+    return torch.view_as_real(made[:, : points // 2 + 1] if onesided else made)
+
+
 CASES = [
+    *[
+        Case("DFT", [normal(2, 6, 3, n)], lambda x, s=s: fourier(x, **s), s)
+        for n, s in [
+            (1, {}),
+            (2, {}),
+            (2, {"inverse": 1}),
+            (1, {"onesided": 1}),
+            (2, {"axis": 2}),
+            (1, {"axis": 2, "inverse": 1}),
+        ]
+    ],
+    *[
+        Case("DFT", [normal(2, 5, n), integers(k).reshape(())], fourier)
+        for n, k in [(1, 7), (2, 7), (2, 4)]
+    ],
+    Case(
+        "DFT",
+        [normal(2, 5, 3, 2), None, integers(1).reshape(())],
+        lambda x, _, axis: fourier(x),
+        opset=20,
+    ),
+    Case("DFT", [normal(2, 5, 3, 1)], lambda x: fourier(x, axis=2), opset=20),
     Case(
         "Gemm",
         [normal(3, 4), normal(4, 5), normal(5)],
