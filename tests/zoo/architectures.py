@@ -178,8 +178,8 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "cohere2": {"sliding_window": 16},
     "convnext": {"hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 1, 1], "patch_size": 4},
     "convnextv2": {"hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 1, 1], "patch_size": 4},
-    "cvt": {"embed_dim": [8, 16, 32], "num_heads": [1, 2, 4], "depth": [1, 1, 1],
-            "patch_sizes": [7, 3, 3]},
+    "cvt": {"embed_dim": [8, 16, 32], "num_heads": [1, 2, 4],
+            "depth": [1, 2, 3], "patch_sizes": [7, 3, 3]},
     "data2vec-vision": {"window_size": None},
     "deberta": {"pos_att_type": ["c2p", "p2c"], "relative_attention": True},
     "deberta-v2": {"pos_att_type": ["c2p", "p2c"], "relative_attention": True},
@@ -187,6 +187,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
                  "focal_levels": [2, 2], "focal_windows": [3, 3]},
     "gemma2": {"sliding_window": 16},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 6},
+    "mamba": {"conv_kernel": 4},
     "modernbert": {"cls_token_id": 1, "sep_token_id": 2, "local_attention": 8},
     "pvt": {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1],
             "num_attention_heads": [1, 2, 2, 4]},
@@ -247,7 +248,11 @@ def of_transformers(kind: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
             setattr(config, name, 0.0)
     config.num_labels = CLASSES
     config.use_cache = False
-    heads = (getattr(transformers, f"AutoModelFor{head}") for head in _HEADS)
+    # Grouped products of matrices, the default of experts, have no kernel for float64.
+    config._experts_implementation = "eager"
+    # A classifier of an encoder and a decoder looks for ends of sentences.
+    names = ("Seq2SeqLM",) if kind in PAIRS else _HEADS
+    heads = (getattr(transformers, f"AutoModelFor{head}") for head in names)
     auto = next((h for h in heads if cls in h._model_mapping), transformers.AutoModel)
     model = _without_dropout(auto.from_config(config, attn_implementation="eager"))
     rng = torch.Generator().manual_seed(1)

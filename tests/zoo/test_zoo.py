@@ -10,8 +10,8 @@ from tests.zoo.compare import compare
 ZOO = [("transformers", name) for name in (*TEXT, *PAIRS, *IMAGES, *SOUND)]
 ZOO += [("timm", name) for name in TIMM]
 
-GAPS = {"fnet": "DFT"}
-"""Architectures that cannot be trained here yet, each with the operator without a gradient."""
+REFUSED = {"nystromformer"}
+"""Architectures that neither exporter of torch takes."""
 
 TIMES, FLOOR = 20, 2e-5
 """How much larger than torch's own error in single precision an error may be, and from where on."""
@@ -26,8 +26,8 @@ CHAOS = 1e-3
 def test_gradients_are_those_of_torch(family, name):
     found = compare(family, name)
     results = found["exporters"]
-    if name in GAPS:
-        assert GAPS[name] in results["dynamo"]["failed"]
+    if name in REFUSED:
+        assert all("not exported" in one for one in results.values()), results
         return
     assert any("error" in one for one in results.values()), results
     for exporter, one in results.items():
