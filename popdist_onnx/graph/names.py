@@ -108,6 +108,9 @@ LOSS = "popdist.loss"
 FROZEN = "popdist.frozen"
 """Metadata key of models: a JSON list of initializers that are not trained."""
 
+UNBIASED = "popdist.unbiased-variance"
+"""Metadata key of models whose running variances are unbiased, as those of torch are."""
+
 UPDATE_ON_HOST = "popdist.update-on-host"
 """Metadata key of models: what comes back for a gradient is the weight's next value."""
 

@@ -228,7 +228,7 @@ def packed_data_block(op: Operation) -> Tensor:
     The operands are data, offsets and lengths of each packed tensor, then offsets and lengths in
     the result. Padding is zero, and so are the result's rows that no sequence covers.
 
-    Source: from memory; the order of the operands has no published source at hand.
+    Source: from memory; the order of the operands is not confirmed by a published source.
     """
     longest = op.numbers("maxSequenceLengths")
     *packed, starts, lengths = op.inputs

@@ -94,7 +94,8 @@ class EarlyStopping(Callback):
         patience: Epochs without a better value after which training ends.
         least_change: How much better a value has to be.
         mode: ``min`` where less is better, ``max`` where more is; None takes ``min`` for losses.
-        restore_best: Whether the weights of the best epoch are taken back at the end.
+        restore_best: Whether the weights of the best epoch are taken back where it ends the
+            training; a training that reaches its last epoch keeps that epoch's weights.
 
     Raises:
         ValueRangeError: The patience is not a positive whole number, or there is no such mode.

@@ -62,6 +62,16 @@ class Data(NamedTuple):
                     accepted=f"arrays by id: {', '.join(wanted)}",
                 )
             inputs = {wanted[0]: inputs}
+        elif labels is None and LABELS in inputs:
+            inputs = dict(inputs)
+            labels = inputs.pop(LABELS)
+        if labels is None and LABELS in self.shapes:
+            raise popart_exception(
+                "PD579",
+                "the loss compares with labels, but no labels were given",
+                value=sorted(inputs),
+                hint="fit(inputs, labels), or a dictionary with 'labels'",
+            )
         given = dict(inputs) if labels is None else {**inputs, LABELS: labels}
         known = {*wanted, LABELS} if labels is not None else set(wanted)
         if set(given) != known:

@@ -12,6 +12,8 @@ from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.inference import InferenceSession
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.weights import PyWeightsIO
+from popdist_onnx.training.data import sample_count
+from popdist_onnx.training.model import LABELS, LOSSES, main_output, trainable
 from popdist_onnx.types import AnchorReturnType, DataFlow, SessionOptions
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import onnx
 
     from popdist_onnx.runtime.state import Array
+    from popdist_onnx.training.job import Job
 
     Metric = Callable[[Array, Array], Any]
 
@@ -101,4 +104,53 @@ class Evaluator:
             self._session.run(PyStepIO(step, self._anchors))
             rows = slice(start, min(start + self._batch, samples))
             kept = rows.stop - rows.start
-            yield rows, {name: self._anchors[name][:kept] for name in self._outputs}
+            found = {name: self._anchors[name] for name in self._outputs}
+            # A loss of the model's own is one number.
+            yield rows, {name: one[:kept] if one.ndim else one for name, one in found.items()}
+
+
+class Measures:
+    """Loss and metrics of a model, as it is for inference.
+
+    Args:
+        model: The model, with a fixed batch size and without a loss of `LOSSES`.
+        loss: One of `LOSSES`, or the id of the model's own loss.
+        metrics: Metrics by name.
+        batch: Samples of a batch.
+        job: The processes that share the samples.
+    """
+
+    def __init__(
+        self, model: onnx.ModelProto, loss: str, metrics: Mapping[str, Metric], batch: int, job: Job
+    ) -> None:
+        self._batch, self._job, self._metrics = batch, job, metrics
+        # A loss inside the model belongs to a whole batch, of which every process has all samples.
+        self._by_label = loss in LOSSES
+        self._output = main_output(model)
+        proto, self._loss, _ = trainable(model, loss, evaluation=True)
+        self._evaluator = Evaluator(proto, dict.fromkeys([self._output, self._loss]), batch)
+
+    def of(self, weights: Mapping[str, Array], data: Mapping[str, Array]) -> dict[str, float]:
+        """Means over all samples, of which each process computes its part."""
+        mine = np.arange(sample_count(data))
+        if self._by_label:
+            mine = np.concatenate(np.array_split(mine, self._job.total_replicas)[self._job.own])
+        else:
+            mine = mine[: len(mine) - len(mine) % self._batch]
+        part = {name: one[mine] for name, one in data.items()}
+        whole = self._job.summed(self._totals(weights, part, len(mine)))
+        return {name: whole[name] / whole["samples"] for name in whole if name != "samples"}
+
+    def _totals(
+        self, weights: Mapping[str, Array], data: Mapping[str, Array], samples: int
+    ) -> dict[str, float]:
+        """Sums over samples: of the loss, of each metric, and their number."""
+        totals = dict.fromkeys(["loss", *self._metrics, "samples"], 0.0)
+        for rows, found in self._evaluator.run(weights, data, samples):
+            count = rows.stop - rows.start
+            totals["loss"] += float(np.mean(found[self._loss], dtype=np.float64)) * count
+            totals["samples"] += count
+            for name, metric in self._metrics.items():
+                value = np.mean(metric(found[self._output], data[LABELS][rows]), dtype=np.float64)
+                totals[name] += float(value) * count
+        return totals

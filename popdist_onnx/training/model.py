@@ -23,7 +23,7 @@ from popdist_onnx.transforms.statistics import train_statistics
 from popdist_onnx.types import DataType, InputShapeInfo, TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import onnx_ir as ir
 
@@ -182,6 +182,38 @@ def main_output(proto: onnx.ModelProto) -> str:
     outputs = proto.graph.output
     floats = [one for one in outputs if one.type.tensor_type.elem_type in _FLOATS]
     return str((floats or outputs)[0].name)
+
+
+def without_labels(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """What a model with a loss of its own computes of samples alone; a copy, where labels go."""
+    if all(value.name != LABELS for value in proto.graph.input):
+        return proto
+    output = main_output(proto)
+    needed, kept = {output}, []
+    for node in reversed(proto.graph.node):
+        if needed.intersection(node.output):
+            kept.append(node)
+            needed.update(_read_names(node))
+    if LABELS in needed:
+        return proto
+    rest = onnx.ModelProto()
+    rest.CopyFrom(proto)
+    graph = rest.graph
+    del graph.node[:], graph.input[:], graph.output[:]
+    graph.node.extend(kept[::-1])
+    graph.input.extend(one for one in proto.graph.input if one.name != LABELS)
+    graph.output.extend(one for one in proto.graph.output if one.name == output)
+    return rest
+
+
+def _read_names(node: onnx.NodeProto) -> Iterator[str]:
+    """The values that a node reads, those of its sub-graphs included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _read_names(inner)
+            yield from (one.name for one in graph.output)
 
 
 def _value(model: ir.Model, name: str) -> ir.Value:

@@ -7,7 +7,7 @@ samples of an update do not depend on the number of instances.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -135,7 +135,7 @@ class Streamed:
         mine = slice(job.first_replica, job.first_replica + job.local_replicas)
         held: dict[str, Array] = {}
         for element in self._make():
-            batch = self._batched(_by_name(element, self._data))
+            batch = _batched(element, self._data)
             held = {n: np.concatenate([held[n], one]) if held else one for n, one in batch.items()}
             while len(next(iter(held.values()))) >= size:
                 self._latest = update = {name: one[:size] for name, one in held.items()}
@@ -147,17 +147,6 @@ class Streamed:
                     for name, one in update.items()
                 }
 
-    def _batched(self, named: Mapping[str, Any]) -> dict[str, Array]:
-        """An element as a batch; a single sample is one of a batch of one."""
-        arrays = {name: _numpy(one) for name, one in named.items()}
-        single = all(
-            name in self._data.shapes and one.shape == self._data.shapes[name]
-            for name, one in arrays.items()
-        )
-        return _checked(
-            {n: one[None] for n, one in arrays.items()} if single else arrays, self._data
-        )
-
 
 def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int) -> Source:
     """The source for arrays, a data set, an iterable or a function that makes an iterable.
@@ -167,6 +156,37 @@ def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int)
     """
     if _are_arrays(inputs):
         return Arrays(data.named(inputs, labels), layout)
+    _require_no_labels(labels)
+    if not _streams(inputs) and _is_indexed(inputs):
+        return Indexed(inputs, data, layout)
+    make = _maker(inputs)
+    if isinstance(inputs, Iterable) and iter(inputs) is inputs and epochs > 1:
+        raise ArgumentError(
+            "PD586",
+            "an iterator can be gone through once only, but there are several epochs",
+            value=f"epochs={epochs}",
+            hint="give the function that makes it: fit(make_batches, epochs=...)",
+        )
+    return Streamed(make, data, layout)
+
+
+def gathered(inputs: Any, labels: Any, data: Data) -> dict[str, Array]:
+    """All samples of what `source_of` takes, as arrays by input.
+
+    Raises:
+        ArgumentError: It is nothing of that kind, or labels are given twice.
+        popart_exception: There are no samples, or they do not fit the model.
+    """
+    if _are_arrays(inputs):
+        return data.named(inputs, labels)
+    _require_no_labels(labels)
+    batches = [_batched(element, data) for element in _maker(inputs)()]
+    if not batches:
+        raise popart_exception("PD586", "the data have no samples", value=type(inputs).__name__)
+    return {name: np.concatenate([one[name] for one in batches]) for name in batches[0]}
+
+
+def _require_no_labels(labels: Any) -> None:
     if labels is not None:
         raise ArgumentError(
             "PD586",
@@ -174,12 +194,30 @@ def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int)
             value=type(labels).__name__,
             hint="let each element be (inputs, labels), and leave labels out",
         )
-    if callable(inputs) and not isinstance(inputs, Iterable):
-        return Streamed(inputs, data, layout)
+
+
+def _streams(inputs: Any) -> bool:
+    """Whether only iterating reads it: a function, or a data set of TensorFlow."""
+    makes = callable(inputs) and not isinstance(inputs, Iterable)
+    return makes or hasattr(inputs, "as_numpy_iterator")
+
+
+def _is_indexed(inputs: Any) -> bool:
+    return hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__")
+
+
+def _maker(inputs: Any) -> Callable[[], Iterable[Any]]:
+    """A function that makes an iterable of the elements.
+
+    Raises:
+        ArgumentError: There is nothing to iterate.
+    """
     if hasattr(inputs, "as_numpy_iterator"):
-        return Streamed(inputs.as_numpy_iterator, data, layout)
-    if hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
-        return Indexed(inputs, data, layout)
+        return cast("Callable[[], Iterable[Any]]", inputs.as_numpy_iterator)
+    if _streams(inputs):
+        return cast("Callable[[], Iterable[Any]]", inputs)
+    if _is_indexed(inputs):
+        return lambda: (inputs[place] for place in range(len(inputs)))
     if not isinstance(inputs, Iterable):
         raise ArgumentError(
             "PD586",
@@ -188,14 +226,7 @@ def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int)
             accepted="arrays, a data set with an index, something to iterate, or a function that "
             "returns something to iterate",
         )
-    if iter(inputs) is inputs and epochs > 1:
-        raise ArgumentError(
-            "PD586",
-            "an iterator can be gone through once only, but there are several epochs",
-            value=f"epochs={epochs}",
-            hint="give the function that makes it: fit(make_batches, epochs=...)",
-        )
-    return Streamed(lambda: inputs, data, layout)
+    return lambda: inputs
 
 
 def _are_arrays(inputs: Any) -> bool:
@@ -203,6 +234,15 @@ def _are_arrays(inputs: Any) -> bool:
     if isinstance(inputs, Mapping):
         return True
     return hasattr(inputs, "__array__") or isinstance(inputs, list)
+
+
+def _batched(element: Any, data: Data) -> dict[str, Array]:
+    """An element as a batch; a single sample is one of a batch of one."""
+    arrays = {name: _numpy(one) for name, one in _by_name(element, data).items()}
+    single = all(
+        name in data.shapes and one.shape == data.shapes[name] for name, one in arrays.items()
+    )
+    return _checked({n: one[None] for n, one in arrays.items()} if single else arrays, data)
 
 
 def _by_name(element: Any, data: Data) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import io
 import json
 import warnings
 from importlib import import_module
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import onnx
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.load import read
-from popdist_onnx.graph.names import FROZEN
+from popdist_onnx.graph.names import FROZEN, UNBIASED
 from popdist_onnx.training.export_check import check_export
 from popdist_onnx.training.model import LABELS, LOSS_KIND, LOSSES
 from popdist_onnx.training.trainer import Trainer
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 EXPORTERS = {"torchscript": 17, "dynamo": 18}
 """The exporters of torch, each with the version of ``ai.onnx`` that it writes by default."""
+
+UNUSED = "popdist.unused-parameters"
+"""Metadata key of models: the module's parameters that no output depends on, as JSON."""
 
 _SHOWN = 3
 
@@ -107,14 +111,16 @@ def from_torch(
     if check:
         check_export(proto, target, arguments, exporter)
     ties = ties_of(module)
-    own = {
-        name: name.removeprefix("module.") if target is not module else name
-        for name in _stored(proto)
-    }
+    prefix = "" if target is module else "module."
+    own = {name: name.removeprefix(prefix) for name in _stored(proto)}
     # The exporters choose among the names of a tied weight in different ways.
     _rename(proto, {name: ties.get(plain, plain) for name, plain in own.items()})
     properties = {one.key: one.value for one in proto.metadata_props}
-    properties[FROZEN] = json.dumps(_untrained(module, proto))
+    properties[FROZEN] = json.dumps(_untrained(target, prefix, proto, ties))
+    properties[UNBIASED] = "1"
+    stored = set(_stored(proto))
+    if unused := [name for name, _ in module.named_parameters() if name not in stored]:
+        properties[UNUSED] = json.dumps(unused)
     if loss is not None:
         properties[LOSS_KIND] = loss if isinstance(loss, str) else "loss"
     onnx.helper.set_model_props(proto, properties)
@@ -126,7 +132,8 @@ def to_torch(trained: Trainer | Source, module: torch.nn.Module) -> torch.nn.Mod
 
     Args:
         trained: The trainer; or a model, a file or bytes, that one has saved.
-        module: The module; parameters and buffers are changed in place.
+        module: The module; parameters and buffers are changed in place. What the model does not
+            have stays, such as ``num_batches_tracked`` and parameters that no output depends on.
 
     Returns:
         The module.
@@ -139,15 +146,19 @@ def to_torch(trained: Trainer | Source, module: torch.nn.Module) -> torch.nn.Mod
 
     weights: Mapping[str, Any]
     if isinstance(trained, Trainer):
-        weights = trained.weights
+        weights, properties = trained.weights, trained.metadata
     else:
-        weights = {one.name: content(one) for one in read(trained).graph.initializer}
+        proto = read(trained)
+        weights = {one.name: content(one) for one in proto.graph.initializer}
+        properties = {one.key: one.value for one in proto.metadata_props}
+    unused = json.loads(properties.get(UNUSED, "[]"))
     ties = ties_of(module)
     state = module.state_dict()
     missing = [
         name
         for name, _ in module.named_parameters()
-        if name not in weights or tuple(weights[name].shape) != tuple(state[name].shape)
+        if name not in unused
+        and (name not in weights or tuple(weights[name].shape) != tuple(state[name].shape))
     ]
     if missing:
         raise ValueRangeError(
@@ -337,20 +348,35 @@ def _with_loss(module: torch.nn.Module, loss: Callable[..., Any]) -> torch.nn.Mo
         def __init__(self) -> None:
             super().__init__()
             self.module = module
-            self.loss = loss
+            # No name of the module's own parts, which lose the prefix "module.".
+            self.place = "loss"
+            while hasattr(module, self.place):
+                self.place += "_"
+            setattr(self, self.place, loss)
 
         def forward(self, *inputs: Any) -> tuple[Any, Any]:
             output = self.module(*inputs[:-1])
-            return output, self.loss(output, inputs[-1])
+            return output, getattr(self, self.place)(output, inputs[-1])
 
     return WithLoss()
 
 
-def _untrained(module: torch.nn.Module, proto: onnx.ModelProto) -> list[str]:
-    """The floating-point initializers that are not trained parameters of the module."""
-    trained = {name for name, one in module.named_parameters() if one.requires_grad}
-    known = {name for name, _ in module.named_parameters()} | {n for n, _ in module.named_buffers()}
-    return [name for name in _stored(proto) if name in known and name not in trained]
+def _untrained(
+    target: torch.nn.Module, prefix: str, proto: onnx.ModelProto, ties: Mapping[str, str]
+) -> list[str]:
+    """The initializers that are not trained parameters: buffers, and tensors that torch holds."""
+    plain = {name: name.removeprefix(prefix) for name, _ in target.named_parameters()}
+    plain = {name: ties.get(one, one) for name, one in plain.items()}
+    trained = {plain[name]: one for name, one in target.named_parameters() if one.requires_grad}
+    known = {*plain.values()}
+    known |= {name.removeprefix(prefix) for name, _ in target.named_buffers()}
+    # A parameter that an exporter has rewritten is in the file under another name.
+    lost = {one.numel() for name, one in trained.items() if name not in _stored(proto)}
+    return [
+        tensor.name
+        for tensor in proto.graph.initializer
+        if tensor.name not in trained and (tensor.name in known or prod(tensor.dims) not in lost)
+    ]
 
 
 def ties_of(module: torch.nn.Module) -> dict[str, str]:

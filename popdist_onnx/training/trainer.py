@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from popdist import backend
 from popdist.metrics import note_compiling, note_step
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import write_model
 from popdist_onnx.graph.load import read
-from popdist_onnx.runtime.collectives import digest, require_agreement
 from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.training import RANDOM_STATE, TrainingSession
 from popdist_onnx.training.callbacks import History, callbacks_of
 from popdist_onnx.training.data import Array, Data, sample_count, updates_of
-from popdist_onnx.training.evaluation import Evaluator, metrics_of
+from popdist_onnx.training.evaluation import Evaluator, Measures, metrics_of
 from popdist_onnx.training.job import current_job
 from popdist_onnx.training.model import (
-    LABELS,
     LOSSES,
     main_output,
     mark_frozen,
@@ -34,9 +31,10 @@ from popdist_onnx.training.model import (
     trainable,
     with_batch,
     with_stored_fills,
+    without_labels,
 )
 from popdist_onnx.training.optimizers import optimizer_of
-from popdist_onnx.training.sources import Layout, source_of
+from popdist_onnx.training.sources import Layout, gathered, source_of
 from popdist_onnx.training.summary import weight_summary
 from popdist_onnx.types import AnchorReturnType, DataFlow, ReductionType, SessionOptions
 
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.training.callbacks import Callback
     from popdist_onnx.training.evaluation import Metric
-    from popdist_onnx.training.job import Job
     from popdist_onnx.training.sources import Source as SampleSource
 
 logger = logging.getLogger("popdist.onnx")
@@ -60,42 +57,6 @@ _CHECKPOINT = "popdist.training"
 """Metadata key of checkpoints: history, number of updates and seed, as JSON."""
 
 _PAIR = 2
-
-
-# Checks, before the first update, that all instances train on the same data in the same order.
-
-
-_LOOKED_AT = 64
-
-
-def require_same_training(job: Job, data: Mapping[str, Array], **facts: object) -> None:
-    """Compares what decides the number of updates and their samples.
-
-    With different facts an instance waits for an update that another instance never makes, or
-    samples are used twice. Of a data set's values only a few samples are compared: where each
-    instance has a part of its own, those samples differ.
-
-    Raises:
-        popart_exception: Instances differ; raised on all of them.
-    """
-    if job.total_replicas == job.local_replicas:
-        return
-    looks = {f"values of {name}": digest(_few(array)) for name, array in data.items()}
-    require_agreement(
-        {name.replace("_", " "): str(value) for name, value in facts.items()} | looks,
-        backend.connect("torch"),
-        hint="give every instance the whole data set and the same settings; fit takes this "
-        "instance's part of every global batch by itself",
-    )
-
-
-def _few(array: Array) -> Array:
-    last = len(array) - 1
-    few: Array = array[np.linspace(0, last, min(len(array), _LOOKED_AT), dtype=np.int64)]
-    return few
-
-
-# Checks of the settings of `train` and `Trainer`.
 
 
 def require_known(known: Sequence[str], given: Iterable[str]) -> None:
@@ -189,9 +150,8 @@ class Trainer:
         note_compiling()
         proto, self._loss, classes = trainable(self._model, self._loss_kind)
         self._data = Data.of(proto, classes)
-        self._samples = Data.of(self._model, None)
         self._predictor: Evaluator | None = None
-        self._evaluator: Evaluator | None = None
+        self._measures: Measures | None = None
         self.session = TrainingSession(
             proto,
             DataFlow(1, {self._loss: AnchorReturnType("All")}),
@@ -231,8 +191,9 @@ class Trainer:
                 the data bring their labels.
             epochs: Passes over the data.
             shuffle: Whether the order is drawn again for each; what is iterated has its own order.
-            validation: ``(inputs, labels)``, or inputs alone, to be measured after each epoch; the
-                same on all instances.
+            validation: ``(inputs, labels)``, inputs alone, or data of any other kind that
+                ``inputs`` may have, to be measured after each epoch; read once, and the same on
+                all instances.
             callbacks: `Callback` objects, or functions of trainer and record after each epoch.
             schedule: The learning rate of each update, by its number from 0 (over all calls).
             progress: Whether a progress bar is shown, by the job's first instance only; None shows
@@ -256,8 +217,7 @@ class Trainer:
                 "torch.onnx.export(..., export_params=True)",
             )
         source = source_of(inputs, labels, self._data, self._layout, epochs)
-        require_same_training(
-            self._job,
+        self._job.require_same(
             source.first(),
             samples=source.samples,
             batch_size=self._layout.batch,
@@ -266,11 +226,8 @@ class Trainer:
             seed=self._seed,
         )
         called = callbacks_of(callbacks)
-        held_out = None if validation is None else self._pair(validation)
-        if held_out is not None:
-            self._held_out(*held_out)
+        held_out = None if validation is None else self._held_out(*_pair(validation))
         updates = None if source.samples is None else updates_of(source.samples, self._layout.size)
-        shown = progress if progress is not None else None
         history = History()
         self.stop = False
         for callback in called:
@@ -279,12 +236,12 @@ class Trainer:
             total=None if updates is None else epochs * updates,
             unit="update",
             desc="Training",
-            disable=(None if shown is None else not shown) if self._job.first else True,
+            disable=(None if progress is None else not progress) if self._job.first else True,
         ) as bar:
             for _ in range(epochs):
                 record = self._epoch(source, called, bar, schedule, shuffle=shuffle)
                 if held_out is not None:
-                    found = self.evaluate(*held_out)
+                    found = self._measured(held_out)
                     record |= {f"val_{name}": value for name, value in found.items()}
                 history.add(record)
                 self.history.add(record)
@@ -300,8 +257,9 @@ class Trainer:
         """Measures loss and metrics of the model as it is for inference.
 
         Args:
-            inputs: Samples, as arrays; every instance gets all of them and measures its part.
-            labels: What the loss compares with.
+            inputs: Samples, of any kind that `fit` takes; every instance gets all of them and
+                measures its part.
+            labels: What the loss compares with, where ``inputs`` are arrays.
 
         Returns:
             The mean loss over all samples as ``loss``, and the mean of each metric by its name.
@@ -310,21 +268,15 @@ class Trainer:
             popart_exception: The data do not fit the model, the instances have different ones, or
                 there are fewer samples than a batch in a model that computes its loss itself.
         """
-        data = self._held_out(inputs, labels)
-        samples = sample_count(data)
-        mine = np.arange(samples)
-        if self._loss_kind in LOSSES:
-            mine = np.concatenate(np.array_split(mine, self._job.total_replicas)[self._part])
-        elif samples < self._layout.batch:
-            raise popart_exception(
-                "PD579",
-                "the model computes its loss of whole batches only",
-                value=f"{samples} samples",
-                accepted=f"{self._layout.batch} or more",
+        return self._measured(self._held_out(inputs, labels))
+
+    def _measured(self, data: Mapping[str, Array]) -> dict[str, float]:
+        """Loss and metrics of samples that all instances have."""
+        if self._measures is None:
+            self._measures = Measures(
+                self._model, self._loss_kind, self._metrics, self._layout.batch, self._job
             )
-        totals = self._totals({name: one[mine] for name, one in data.items()}, len(mine))
-        whole = self._summed(totals)
-        return {name: whole[name] / whole["samples"] for name in whole if name != "samples"}
+        return self._measures.of(self._present(), data)
 
     def predict(self, inputs: ArrayLike | Mapping[str, ArrayLike]) -> Array:
         """Computes the model's first floating-point output as it is trained so far.
@@ -338,10 +290,11 @@ class Trainer:
         Raises:
             popart_exception: The data do not fit the model.
         """
-        data = self._samples.named(inputs)
         output = main_output(self._model)
+        forward = without_labels(self._model)
+        data = Data.of(forward, None).named(inputs)
         if self._predictor is None:
-            self._predictor = Evaluator(self._model, [output], self._layout.batch)
+            self._predictor = Evaluator(forward, [output], self._layout.batch)
         batches = self._predictor.run(self._present(), data, sample_count(data))
         return np.concatenate([found[output].copy() for _, found in batches])
 
@@ -383,10 +336,10 @@ class Trainer:
         state: dict[str, Any] = {}
         if self._job.first:
             state = self._read_checkpoint(path)
-        state = self._from_first(state)
+        state = self._job.from_first(state)
         if "error" in state:
             raise popart_exception("PD585", state["error"], value=str(path))
-        if self._in_job:
+        if self._job.is_shared:
             self.session.broadcastWeights(0)
         self.session.weightsFromHost()
         engine = self.session.prepared_engine("resume")
@@ -424,6 +377,11 @@ class Trainer:
         return {name: array.copy() for name, array in self._present().items()}
 
     @property
+    def metadata(self) -> dict[str, str]:
+        """The notes in the model's file, by key."""
+        return {one.key: one.value for one in self._original.metadata_props}
+
+    @property
     def trained(self) -> list[str]:
         """The ids of the weights that training changes."""
         return self.session.trained_weights
@@ -436,14 +394,6 @@ class Trainer:
             trained, frozen, a running statistic, or without a gradient.
         """
         return weight_summary(self._original, self.trained)
-
-    @property
-    def _in_job(self) -> bool:
-        return self._job.total_replicas > self._job.local_replicas
-
-    @property
-    def _part(self) -> slice:
-        return slice(self._job.first_replica, self._job.first_replica + self._job.local_replicas)
 
     def _epoch(
         self,
@@ -460,7 +410,7 @@ class Trainer:
         steps = source.updates((self._seed, number) if shuffle else None)
         while (step := self._next(steps, source)) is not None:
             if not count and source.samples is None:
-                require_same_training(self._job, source.first(), epoch=number)
+                self._job.require_same(source.first(), epoch=number)
             if schedule is not None:
                 self._set_rate(schedule(self._updates))
             self.session.run(PyStepIO(step, anchors))
@@ -480,7 +430,8 @@ class Trainer:
                 hint="give a function that makes the iterator where it can be used up",
             )
         rate = self._optimizer.value("learningRate").val()
-        mean = self._over_job(total / count)
+        weighed = self._job.summed({"loss": total / count * self._job.local_replicas})
+        mean = weighed["loss"] / self._job.total_replicas
         return {"epoch": number + 1, "loss": mean, "learning_rate": rate}
 
     def _next(
@@ -488,8 +439,8 @@ class Trainer:
     ) -> dict[str, Array] | None:
         """The data of the next update; None at the end, which all instances must reach together."""
         step = next(steps, None)
-        if self._in_job and source.samples is None:
-            have = self._summed({"have": float(step is not None), "instances": 1.0})
+        if self._job.is_shared and source.samples is None:
+            have = self._job.summed({"have": float(step is not None), "instances": 1.0})
             if 0 < have["have"] < have["instances"]:
                 raise popart_exception(
                     "PD586",
@@ -507,32 +458,17 @@ class Trainer:
 
     def _held_out(self, inputs: Any, labels: ArrayLike | None) -> dict[str, Array]:
         """Data to be measured, the same on all instances."""
-        data = self._data.named(inputs, labels)
-        require_same_training(self._job, data, validation_samples=sample_count(data))
+        data = gathered(inputs, labels, self._data)
+        samples = sample_count(data)
+        self._job.require_same(data, validation_samples=samples)
+        if self._loss_kind not in LOSSES and samples < self._layout.batch:
+            raise popart_exception(
+                "PD579",
+                "the model computes its loss of whole batches only",
+                value=f"{samples} samples",
+                accepted=f"{self._layout.batch} or more",
+            )
         return data
-
-    def _totals(self, data: Mapping[str, Array], samples: int) -> dict[str, float]:
-        """Sums over samples: of the loss, of each metric, and their number."""
-        output = main_output(self._model)
-        by_label = self._loss_kind in LOSSES
-        if self._evaluator is None:
-            proto, loss, _ = trainable(self._model, self._loss_kind, evaluation=True)
-            self._evaluator = Evaluator(proto, dict.fromkeys([output, loss]), self._layout.batch)
-        totals = dict.fromkeys(["loss", *self._metrics, "samples"], 0.0)
-        # A loss inside the model belongs to a whole batch, so the rest of the samples has no loss.
-        kept = samples if by_label else samples - samples % self._layout.batch
-        for rows, found in self._evaluator.run(self._present(), data, kept):
-            count = rows.stop - rows.start
-            totals["loss"] += float(np.mean(found[self._loss], dtype=np.float64)) * count
-            totals["samples"] += count
-            for name, metric in self._metrics.items():
-                value = np.mean(metric(found[output], data[LABELS][rows]), dtype=np.float64)
-                totals[name] += float(value) * count
-        return totals
-
-    def _pair(self, validation: Any) -> tuple[Any, Any]:
-        is_pair = isinstance(validation, tuple | list) and len(validation) == _PAIR
-        return (validation[0], validation[1]) if is_pair else (validation, None)
 
     def _present(self) -> dict[str, Array]:
         """The weights in their memory; the next update changes them."""
@@ -558,16 +494,8 @@ class Trainer:
         found: dict[str, Any] = json.loads(properties[_CHECKPOINT])
         return found | {"random": [int(word) for word in words]}
 
-    def _from_first(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The content on the job's first instance."""
-        if not self._in_job:
-            return content
-        horovod: Any = backend.connect("torch")
-        found: dict[str, Any] = horovod.broadcast_object(content, root_rank=0)
-        return found
-
     def _stop_asked(self) -> bool:
-        return self._summed({"stop": float(self.stop)})["stop"] > 0
+        return self._job.summed({"stop": float(self.stop)})["stop"] > 0
 
     def _session_options(self, *, check_finite: bool) -> SessionOptions:
         options = SessionOptions()
@@ -577,25 +505,11 @@ class Trainer:
         options.accumulationAndReplicationReductionType = ReductionType.Mean
         options.enableReplicatedGraphs = self._job.local_replicas > 1
         options.replicatedGraphCount = self._job.local_replicas
-        options.enableDistributedReplicatedGraphs = self._in_job
+        options.enableDistributedReplicatedGraphs = self._job.is_shared
         options.globalReplicationFactor = self._job.total_replicas
         options.globalReplicaOffset = self._job.first_replica
         options.hostAllReduce = self._job.horovod is not None
         return options
-
-    def _over_job(self, loss: float) -> float:
-        weighted = self._summed({"loss": loss * self._job.local_replicas})
-        return weighted["loss"] / self._job.total_replicas
-
-    def _summed(self, numbers: Mapping[str, float]) -> dict[str, float]:
-        """Numbers summed over the job's instances."""
-        if not self._in_job:
-            return dict(numbers)
-        from popdist_onnx import horovod
-
-        given = np.asarray(list(numbers.values()), np.float64)
-        total = horovod.allreduce(given, op=horovod.Sum, name="popdist_onnx.training_numbers")
-        return dict(zip(numbers, (float(one) for one in total), strict=True))
 
 
 def train(
@@ -626,6 +540,11 @@ def train(
         logger.info("what is trained:\n%s", trainer.summary())
     trainer.fit(inputs, labels, **{n: v for n, v in settings.items() if n in fitting})
     return trainer
+
+
+def _pair(validation: Any) -> tuple[Any, Any]:
+    is_pair = isinstance(validation, tuple | list) and len(validation) == _PAIR
+    return (validation[0], validation[1]) if is_pair else (validation, None)
 
 
 def _keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:

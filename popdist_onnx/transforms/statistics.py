@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from itertools import count
 from typing import TYPE_CHECKING
@@ -37,8 +38,8 @@ class RunningStatistics(Pass):
     the statistics of the batch itself (momentum 0), which its gradient reads, and reads no
     statistics that anything else reads. Running statistics that are initializers become
     ``UpdatedVar___<statistic>`` = momentum * running + (1 - momentum) * batch, once for each node
-    of the main graph that reads them. The variance is the biased one, as ONNX has it (torch keeps
-    the unbiased one).
+    of the main graph that reads them. The variance is the biased one, as ONNX has it, or in models
+    that say so (`names.UNBIASED`) the unbiased one, as torch has it.
 
     Args:
         state: Whether running statistics become state.
@@ -49,16 +50,23 @@ class RunningStatistics(Pass):
 
     def change(self, model: ir.Model) -> bool:
         """Rewrites the nodes; false where there are none."""
-        return self._change(model.graph, model.opset_imports[""], count(), state=self.state)
+        unbiased = names.UNBIASED in model.metadata_props
+        opset = model.opset_imports[""]
+        return self._change(model.graph, opset, count(), state=self.state, unbiased=unbiased)
 
-    def _change(self, graph: ir.Graph, opset: int, numbers: Iterator[int], *, state: bool) -> bool:
+    def _change(
+        self, graph: ir.Graph, opset: int, numbers: Iterator[int], *, state: bool, unbiased: bool
+    ) -> bool:
         nodes = [node for node in graph if _is_batch_norm(node) and _trains(node)]
         inner = [one for node in graph for one in subgraphs(node)]
-        changed = [self._change(one, opset, numbers, state=False) for one in inner]
+        changed = [
+            self._change(one, opset, numbers, state=False, unbiased=unbiased) for one in inner
+        ]
         tape = Tape(graph, opset=opset)
         for node in nodes:
             with tape.at(node, f"{node.outputs[0].name}/", node.metadata_props):
-                tape.substitute(node, _separated(tape, node, next(numbers), state=state))
+                made = _separated(tape, node, next(numbers), state=state, unbiased=unbiased)
+                tape.substitute(node, made)
         return bool(nodes) or any(changed)
 
 
@@ -128,12 +136,17 @@ def _is_batch_norm(node: ir.Node) -> bool:
     return node.op_type == "BatchNormalization" and node.domain == ""
 
 
-def _separated(tape: Tape, node: ir.Node, number: int, *, state: bool) -> list[Tensor]:
+def _separated(
+    tape: Tape, node: ir.Node, number: int, *, state: bool, unbiased: bool
+) -> list[Tensor]:
     momentum = node.attributes.get_float("momentum", _MOMENTUM)
     settings = {name: one.value for name, one in node.attributes.items()} | {"momentum": 0.0}
     x, scale, bias, *running = (tape.wrap(value) for value in node.inputs if value is not None)
     unused = _unused(x, running, number)
     y, *batch = tape.many("BatchNormalization", 3, x, scale, bias, *unused, **settings)
+    if unbiased:
+        elements = x.static and math.prod(x.shape) // x.shape[1]
+        batch[1] = batch[1] * (elements / (elements - 1)) if elements > 1 else batch[1]
     moved = [
         _moved(tape, old.value, statistic, momentum, state=state)
         for old, statistic in zip(running, batch, strict=True)

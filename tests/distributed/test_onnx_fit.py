@@ -1,11 +1,15 @@
 """`fit` on two instances: the same weights and measurements as one process with the whole batch."""
 
+import os
+import signal
+
 import numpy as np
+import pytest
 
 import popdist
 import popdist.popart
 import popdist_onnx
-from tests.distributed.jobs import run_job
+from tests.distributed.jobs import JobFailedError, run_job
 from tests.popdist_onnx import nested_weights, networks
 from tests.popdist_onnx.training.test_trainer import data, exported, network
 
@@ -98,6 +102,47 @@ def test_two_instances_train_as_one_process(tmp_path):
         for name, wanted in one.items():
             np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=2e-6, err_msg=name)
             np.testing.assert_array_equal(found[name], both[0][name])
+
+
+WHOLE, KILLED_AT = 4, 13
+
+
+class Kill(popdist_onnx.Callback):
+    """Ends one instance in the middle of the third epoch, while others wait for its gradients."""
+
+    def on_update_end(self, trainer, update, loss):
+        del trainer, loss
+        if update == KILLED_AT and popdist.getInstanceIndex():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_two_jobs(folder, stops=(), *, resumes=False):
+    """The epochs that are missing, in an order that is drawn, with Adam's state."""
+    instances = popdist.getNumInstances()
+    trainer = popdist_onnx.Trainer(
+        exported(network()), optimizer="adam", batch_size=GLOBAL_BATCH // instances, seed=3
+    )
+    if resumes:
+        trainer.resume(f"{folder}/epoch.onnx")
+    before = len(trainer.history)
+    checkpoint = popdist_onnx.Checkpoint(f"{folder}/epoch.onnx")
+    callbacks = [checkpoint, *(Kill() for _ in stops)]
+    trainer.fit(*data(), epochs=WHOLE - before, callbacks=callbacks)
+    return {"before": before, "losses": list(trainer.history), **trainer.weights}
+
+
+def test_a_job_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
+    undisturbed = in_two_jobs(str(tmp_path))
+    (tmp_path / "epoch.onnx").unlink()
+    with pytest.raises(JobFailedError, match="SIGKILL"):
+        run_job(in_two_jobs, folder=str(tmp_path), stops=["here"])
+    both = run_job(in_two_jobs, folder=str(tmp_path), resumes=True)
+    for found in both:
+        assert 0 < found.pop("before") < WHOLE
+        assert found.keys() == undisturbed.keys() - {"before"}
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, both[0][name])
+            np.testing.assert_allclose(array, undisturbed[name], rtol=1e-5, atol=2e-6)
 
 
 SCALED_STEPS = 4

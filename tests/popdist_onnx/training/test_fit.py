@@ -58,9 +58,10 @@ def tf_dataset():
 def test_all_kinds_of_data_train_alike(make):
     """Arrays, of which other tests show that they train as torch does, are the measure."""
     wanted, found = trainer(), trainer()
-    expected = wanted.fit(*data(), epochs=2, shuffle=False)
-    history = found.fit(make(), epochs=2, shuffle=False)
+    expected = wanted.fit(*data(), epochs=2, shuffle=False, validation=data())
+    history = found.fit(make(), epochs=2, shuffle=False, validation=make())
     np.testing.assert_array_equal(history, expected)
+    np.testing.assert_allclose(history.of("val_loss"), expected.of("val_loss"), rtol=1e-12)
     same_weights(found, wanted)
 
 

@@ -105,9 +105,69 @@ def test_a_module_trains_as_in_torch_and_gets_its_weights_back(loss, exporter, t
             back.named_parameters(), expected.parameters(), strict=True
         ):
             torch.testing.assert_close(found.double(), wanted, rtol=0, atol=2e-6, msg=name)
-        torch.testing.assert_close(
-            back.norm.running_mean.double(), expected.norm.running_mean, rtol=0, atol=1e-6
-        )
+        for name in ("running_mean", "running_var"):
+            found, wanted = (one.norm.get_buffer(name).double() for one in (back, expected))
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_tensors_beside_the_parameters_are_not_trained(exporter):
+    """Class weights of the loss, a tensor that is no buffer, and a layer that nothing reads."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+            self.loss = nn.Linear(2, 2)
+            self.scale = torch.tensor([0.5, 1.5, 2.5])
+
+        def forward(self, x):
+            return self.layer(x) * self.scale
+
+    torch.manual_seed(0)
+    module, wide = Scaled(), Scaled().double()
+    wide.load_state_dict(module.state_dict())
+    wide.scale = module.scale.double()
+    offset = torch.tensor([0.1, -0.2, 0.3])
+    weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 5.0]))
+
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weighted = weighted
+
+        def forward(self, scores, labels):
+            return self.weighted(scores + offset.to(scores.dtype), labels)
+
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(32, 4)).astype(np.float32), rng.integers(0, 3, 32)
+    rows, goals = torch.from_numpy(x), torch.from_numpy(labels)
+    model = popdist_onnx.from_torch(
+        module, rows[:4], loss=Loss(), example_labels=goals[:4], exporter=exporter
+    )
+    trainer = popdist_onnx.Trainer(model, optimizer="sgd", learning_rate=0.3, batch_size=8)
+    assert set(trainer.trained) == {"layer.weight", "layer.bias"}
+    trainer.fit({"x": x, "labels": labels}, epochs=3, shuffle=False)
+    optimizer = torch.optim.SGD(wide.parameters(), lr=0.3)
+    criterion = Loss().double()
+    for _ in range(3):
+        for start in range(0, 32, 8):
+            optimizer.zero_grad()
+            batch = rows[start : start + 8].double()
+            criterion(wide(batch), goals[start : start + 8]).backward()
+            optimizer.step()
+    scores = wide(rows.double())
+    parts = [criterion(scores[n : n + 8], goals[n : n + 8]).item() for n in range(0, 32, 8)]
+    assert trainer.evaluate(x, labels)["loss"] == pytest.approx(np.mean(parts), rel=1e-6)
+    np.testing.assert_allclose(trainer.predict(x[:5]), scores[:5].detach(), rtol=0, atol=1e-5)
+    with pytest.raises(popdist_onnx.popart_exception, match="no labels were given"):
+        trainer.fit(x)
+    before = module.loss.weight.clone()
+    back = popdist_onnx.to_torch(trainer, module)
+    for name, wanted in wide.named_parameters():
+        found = back.get_parameter(name).double()
+        torch.testing.assert_close(found, wanted.detach(), rtol=0, atol=2e-6, msg=name)
+    torch.testing.assert_close(back.loss.weight, before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
