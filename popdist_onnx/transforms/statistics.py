@@ -39,7 +39,7 @@ class RunningStatistics(Pass):
     statistics that anything else reads. Running statistics that are initializers become
     ``UpdatedVar___<statistic>`` = momentum * running + (1 - momentum) * batch, once for each node
     of the main graph that reads them. The variance is the biased one, as ONNX has it, or in models
-    that say so (`names.UNBIASED`) the unbiased one, as torch has it.
+    with `names.UNBIASED` the unbiased one, as torch has it.
 
     Args:
         state: Whether running statistics become state.
