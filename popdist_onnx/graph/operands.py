@@ -25,8 +25,8 @@ _MATRIX = 2
 
 _RULES: dict[str, Callable[[ir.Node], str | None]] = {}
 
-_SINCE = {"PRelu": 7}
-"""The opset from which on a rule holds: a slope was aligned with the channels before."""
+_SINCE = {"PRelu": 7, "Scan": 9}
+"""The opset from which a rule applies: older slopes and scans have another form."""
 
 
 def require_operands(graph: ir.Graph, opset: int) -> None:
@@ -268,6 +268,26 @@ def _recurrent(node: ir.Node) -> str | None:
     if w[1:] != (gates * r[2], x[2]) or r[1] != gates * r[2]:
         wanted = f"[{w[0]}, {gates} * hidden, {x[2]}] and [{w[0]}, {gates} * hidden, hidden]"
         return f"for {x[2]} features, weights are {wanted}"
+    return None
+
+
+@_rule("Scan")
+def _states(node: ir.Node) -> str | None:
+    body = node.attributes["body"].as_graph()
+    count = len(body.inputs) - node.attributes.get_int("num_scan_inputs", 0)
+    for value, result in zip(list(body.inputs)[:count], body.outputs, strict=False):
+        first, last = dims(value), dims(result)
+        if first is None or last is None:
+            continue
+        pairs = zip(first, last, strict=False)
+        known = [
+            one == other for one, other in pairs if isinstance(one, int) and isinstance(other, int)
+        ]
+        if len(first) != len(last) or not all(known):
+            return (
+                f"the state '{value.name}' has shape {list(first)}, and the body returns "
+                f"{list(last)} for it (slices of an untyped input keep the scanned axis)"
+            )
     return None
 
 

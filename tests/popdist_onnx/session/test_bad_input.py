@@ -450,3 +450,13 @@ def test_devices():
     with manager.createIpuModelDevice({"numIPUs": 2, "tilesPerIPU": 8}) as device:
         assert (device.numIpus, device.tilesPerIPU, device.isAttached) == (2, 8, True)
     assert not device.isAttached
+
+
+def test_a_state_that_changes_its_shape_is_named():
+    builder = popart.Builder(opsets={"ai.onnx": 11, "ai.graphcore": 1})
+    x, h = builder.addInputTensor("FLOAT", [3, 4, 2]), builder.addInputTensor("FLOAT", [4, 2])
+    body = builder.createSubgraphBuilder()
+    state, piece = body.addUntypedInputTensor("state"), body.addUntypedInputTensor("piece")
+    body.addOutputTensor(body.aiOnnx.add([state, piece]))
+    with pytest.raises(popart.popart_exception, match=r"the state 'state' has shape \[4, 2\]"):
+        builder.aiOnnx.scan([h, x], 1, body, 1)
