@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from tests.zoo.architectures import IMAGES, PAIRS, SOUND, TEXT, TIMM
 from tests.zoo.compare import RESULTS, ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PAGE = ROOT / "docs" / "zoo.md"
 
@@ -28,7 +32,7 @@ def table(family: str) -> list[str]:
     """The rows of a family."""
     rows = ["| Architecture | Parameters | torch | torchscript | dynamo | losses |"]
     rows.append("|---|---:|---:|---|---|---:|")
-    for file in sorted(RESULTS.glob(f"{family}-*.json")):
+    for file in _records(family):
         found = json.loads(file.read_text())
         both = found["exporters"]
         losses = [one["losses"] for one in both.values() if "losses" in one]
@@ -38,6 +42,10 @@ def table(family: str) -> list[str]:
             f"| {format(max(losses), '.1e') if losses else '-'} |"
         )
     return rows
+
+
+def _records(family: str) -> list[Path]:
+    return sorted(RESULTS.glob(f"{family}-*.json"))
 
 
 def _cell(result: dict[str, object]) -> str:
@@ -53,8 +61,11 @@ def main() -> None:
     lines = [_HEAD]
     asked = {"transformers": len(TEXT) + len(PAIRS) + len(IMAGES) + len(SOUND), "timm": len(TIMM)}
     for family, count in asked.items():
-        rows = table(family)
-        lines += [f"## {family}", "", f"{len(rows) - 2} of {count} were compared.", "", *rows, ""]
+        both = [json.loads(file.read_text())["exporters"] for file in _records(family)]
+        compared = sum(any("error" in one for one in found.values()) for found in both)
+        twice = sum(all("error" in one for one in found.values()) for found in both)
+        said = f"{compared} of {count} were compared, {twice} of them by both exporters."
+        lines += [f"## {family}", "", said, "", *table(family), ""]
     PAGE.write_text("\n".join(lines))
 
 
