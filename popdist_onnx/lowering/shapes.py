@@ -300,9 +300,9 @@ def sequence_slice(op: Operation) -> Tensor:
     Rows that no run covers are zero, or with ``zeroUnused=0`` those of the destination. Where runs
     overlap in the destination, the last one counts.
     """
-    source, destination, *numbers = op.inputs
+    source, destination, lengths, begins, ends = op.inputs
     unused = None if op.number("zeroUnused", 1) else destination
-    return moved_rows(source, destination.shape[0], *numbers, unused=unused)
+    return moved_rows(source, destination.shape[0], lengths, begins, ends, unused=unused)
 
 
 def moved_rows(
