@@ -272,8 +272,7 @@ def test_every_use_of_batch_statistics_trains_as_in_torch(exporter):
     trainer.fit(x.numpy(), y.numpy(), epochs=steps, shuffle=False)
     found = popdist_onnx.to_torch(trainer, copy.deepcopy(module)).state_dict()
     for name, wanted in expected.state_dict().items():
-        # ONNX keeps the biased variance of a batch, torch the unbiased one.
-        if not name.endswith(("running_var", "num_batches_tracked")):
+        if not name.endswith("num_batches_tracked"):
             torch.testing.assert_close(found[name].double(), wanted, rtol=1e-6, atol=2e-6, msg=name)
 
 
