@@ -36,7 +36,7 @@ _MODELS = ("mlp", "resnet", "transformer", "lstm", "gpt2")
 _MORE = ("mlp", "resnet", "transformer")
 """Models that are also measured with two threads, on two ranks, and for their memory."""
 
-_BOUNDED = ("mlp", "transformer", "gpt2")
+_BOUNDED = ("mlp", "transformer", "lstm", "gpt2")
 """Models that consist of matrix products."""
 
 _STEP_AIM = Aim(sentence="at most 0.9 of every peer's step", of="ratio", at_most=0.9)

@@ -45,6 +45,12 @@ def products_of(path: str, rate: float) -> list[Product]:
 
 
 def _products(node: Any) -> Iterator[Product]:
+    if node.op_type == "Scan":
+        # The body's products are computed once for each element of what is looped over.
+        body, first = node.attributes["body"].as_graph(), node.inputs[-1]
+        once = [product for inner in body for product in _products(inner)]
+        yield from once * int(first.shape[0])
+        return
     if node.domain not in ("", "ai.onnx") or node.op_type not in ("Gemm", "MatMul"):
         return
     left, right = ([int(one) for one in value.shape] for value in node.inputs[:2])

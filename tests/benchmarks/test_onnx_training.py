@@ -49,6 +49,28 @@ def test_the_limit_has_each_product_of_a_step(perceptron):
     assert step() == 0.0
 
 
+def test_the_limit_has_the_products_of_every_step_of_a_loop(tmp_path):
+    steps, samples, inputs, hidden = 7, 2, 3, 4
+    graph = helper.make_graph(
+        [
+            helper.make_node("RNN", ["x", "w", "r"], ["", "last"], hidden_size=hidden),
+            helper.make_node("ReduceSum", ["last"], ["loss"], keepdims=0),
+        ],
+        "recurrent",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [steps, samples, inputs])],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [
+            helper.make_tensor(name, TensorProto.FLOAT, [1, hidden, of], [0.1] * hidden * of)
+            for name, of in (("w", inputs), ("r", hidden))
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, tmp_path / "recurrent.onnx")
+    found = products_of(str(tmp_path / "recurrent.onnx"), 0.1)
+    # The backward pass takes the state's gradient through the weights once for each step.
+    assert found.count(Product(1, samples, hidden, hidden)) == steps
+
+
 def test_the_peer_gets_the_outputs_that_its_gradients_read():
     graph = helper.make_graph(
         [
