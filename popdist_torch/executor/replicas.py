@@ -63,13 +63,22 @@ class RandomStreams:
     @contextmanager
     def of(self, replica: int) -> Iterator[None]:
         """Makes torch draw from a replica's stream inside; the host's stream returns afterwards."""
-        host = self._current()
-        self._make_current(self._states[replica])
+        host = self.enter(replica)
         try:
             yield
         finally:
-            self._states[replica] = self._current()
-            self._make_current(host)
+            self.leave(replica, host)
+
+    def enter(self, replica: int) -> tuple[torch.Tensor, ...]:
+        """Makes torch draw from a replica's stream; returns the host's stream, for `leave`."""
+        host = self._current()
+        self._make_current(self._states[replica])
+        return host
+
+    def leave(self, replica: int, host: tuple[torch.Tensor, ...]) -> None:
+        """Keeps a replica's stream, and makes torch draw from the host's again."""
+        self._states[replica] = self._current()
+        self._make_current(host)
 
     @property
     def state(self) -> list[tuple[torch.Tensor, ...]]:

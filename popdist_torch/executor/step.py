@@ -49,16 +49,20 @@ class Replicas:
         self.model.buffers.use(replica)
         # Where autocast is on around a call, torch would keep the cast weights beyond an update.
         torch.clear_autocast_cache()
-        # What forward makes without naming a device is made where the model runs.
-        eager = self.streams.device.type != "cpu" and not self.model.compiled
-        home = self.streams.device if eager else nullcontext()
-        own = self.model.versions.of(replica) if self.model.versions else nullcontext()
-        with own, self.streams.of(replica), home:
-            try:
-                yield
-            finally:
-                torch.clear_autocast_cache()
-                self.model.plain.restore()
+        host = self.streams.enter(replica)
+        try:
+            if self.streams.device.type == "cpu" and not self.model.versions:
+                yield  # small models notice each context
+            else:
+                # What forward makes without naming a device is made where the model runs.
+                eager = self.streams.device.type != "cpu" and not self.model.compiled
+                home = self.streams.device if eager else nullcontext()
+                with self.model.versions.of(replica), home:
+                    yield
+        finally:
+            torch.clear_autocast_cache()
+            self.model.plain.restore()
+            self.streams.leave(replica, host)
 
     def without_autocast(self) -> AbstractContextManager[Any]:
         """Wraps what follows a forward pass: its precision is that of the tensors."""

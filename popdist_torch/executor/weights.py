@@ -257,6 +257,9 @@ class PlainTensors:
                 self._kept.append((part, key, value, leaves))
                 self._versions.append([leaf._version for leaf, _ in leaves])  # noqa: SLF001
 
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
     def tensors(self) -> Iterator[torch.Tensor]:
         """All plain tensors."""
         for _, _, _, leaves in self._kept:
@@ -385,8 +388,11 @@ class DeviceModel:
         mode = eagerly() if self.compiled and not self._ran else nullcontext()
         token = _in_use.set(self)
         try:
-            with self.plain.on_device(), adoption, mode:
-                yield
+            if self._ran and not self.plain:
+                yield  # small models notice each context
+            else:
+                with self.plain.on_device(), adoption, mode:
+                    yield
             self._ran = True
         finally:
             _in_use.reset(token)

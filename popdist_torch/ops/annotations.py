@@ -262,21 +262,20 @@ _running = 0
 """Calls of wrapped models that run, in any thread."""
 
 
-@contextmanager
-def wrapped_call() -> Iterator[None]:
-    """Marks what runs as part of a wrapped model.
+class wrapped_call:  # noqa: N801 - used as a function is; a generator would cost small calls more
+    """Marks what runs as part of a wrapped model."""
 
-    Yields:
-        Nothing.
-    """
-    global _running  # noqa: PLW0603 - of all threads
-    token = _inside.set(True)
-    _running += 1
-    try:
-        yield
-    finally:
+    def __enter__(self) -> None:
+        """Marks it."""
+        global _running  # noqa: PLW0603 - of all threads
+        self._token = _inside.set(True)
+        _running += 1
+
+    def __exit__(self, *error: object) -> None:
+        """Ends it."""
+        global _running  # noqa: PLW0603 - of all threads
         _running -= 1
-        _inside.reset(token)
+        _inside.reset(self._token)
 
 
 def isRunningOnIpu() -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,7 @@ from popdist_torch.optim.scaled import HALF, Scaled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 FACTOR = "loss_scale_update_factor"
 """Where an optimizer keeps what automatic loss scaling multiplies its loss scaling with."""
@@ -107,22 +108,26 @@ class DeviceOptimizer:
                     hint=f"call optimizer.variable_attrs.markAsVariable({name!r}) first",
                 )
 
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
+    def in_use(self) -> AbstractContextManager[None]:
         """Sets ``gradient_divisor`` on the optimizer, for the code inside."""
         self._move_state()
-        if not isinstance(self.optimizer, Scaled):
-            yield
-            return
-        before, self.optimizer.gradient_divisor = self.optimizer.gradient_divisor, self._divisor
+        optimizer = self.optimizer
+        return self._dividing(optimizer) if isinstance(optimizer, Scaled) else nullcontext()
+
+    @contextmanager
+    def _dividing(self, optimizer: Scaled) -> Iterator[None]:
+        before, optimizer.gradient_divisor = optimizer.gradient_divisor, self._divisor
         try:
             yield
         finally:
-            self.optimizer.gradient_divisor = before
+            optimizer.gradient_divisor = before
+
+    def updating(self) -> AbstractContextManager[None]:
+        """Wraps an update; weights have their own precision again at its end."""
+        return self._narrowing() if isinstance(self.optimizer, Scaled) else nullcontext()
 
     @contextmanager
-    def updating(self) -> Iterator[None]:
-        """Wraps an update; weights have their own precision again at its end."""
+    def _narrowing(self) -> Iterator[None]:
         try:
             yield
         finally:
