@@ -1,5 +1,7 @@
 """Every kind of call of the real Horovod gives its result under poprun, with poprun's settings."""
 
+import time
+
 import pytest
 import torch
 
@@ -162,3 +164,27 @@ def test_calls_beyond_the_fusion_threshold_give_their_results(instances):
     for answer in run_job(calls_and_sizes, instances=instances, env=env):
         assert answer.pop("wrong") == []
         assert [name for name, right in answer.items() if not right] == []
+
+
+def rest():
+    import horovod.torch as hvd
+
+    hvd.init()
+    total = hvd.allreduce(torch.ones(3), op=hvd.Sum)
+    time.sleep(1)
+    return {"total": float((total + hvd.allreduce(torch.ones(3), op=hvd.Sum)).sum())}
+
+
+def test_horovod_rests_while_there_is_nothing_to_reduce(tmp_path):
+    cycles = {}
+    for name, longest in (("rests", "500"), ("polls", "0")):
+        timeline = tmp_path / f"{name}.json"
+        env = {
+            "HOROVOD_TIMELINE": str(timeline),
+            "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+            "HOROVOD_CYCLE_TIME": "1",
+            "HOROVOD_IDLE_CYCLE_TIME": longest,
+        }
+        assert [answer["total"] for answer in run_job(rest, env=env)] == [12.0, 12.0]
+        cycles[name] = timeline.read_text().count("CYCLE_START")
+    assert 0 < cycles["rests"] < cycles["polls"] / 4

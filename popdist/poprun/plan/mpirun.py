@@ -33,10 +33,16 @@ _HIGHEST_OCTET = 255
 _LONGEST_INTERFACE = 15  # Linux has no longer names
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables that every instance gets by name, as the original launcher forwards them."""
-ONE_HOST = {"HOROVOD_DISABLE_GROUP_FUSION": "1", "HOROVOD_CYCLE_TIME": "0.1"}
+ONE_HOST = {
+    "HOROVOD_DISABLE_GROUP_FUSION": "1",
+    "HOROVOD_CYCLE_TIME": "0.1",
+    "HOROVOD_IDLE_CYCLE_TIME": "1",
+}
 """Horovod's settings for a job on one machine, where the user has set none. The defaults suit a
 network: inside one machine, copying tensors together costs more than it saves, and waiting a
-millisecond for more tensors dominates small exchanges (`python -m benchmarks --only exchange`)."""
+millisecond for more tensors dominates small exchanges (`python -m benchmarks --only exchange`).
+Cycles of 0.1 ms without work took a third of a core, so they become longer (the patch
+``idle-cycles`` of `popdist.horovod_build.patches`; another Horovod ignores that variable)."""
 EVERYWHERE = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 """Open MPI's settings for all jobs, where the user has set none. A Horovod thread polls inside MPI
 beside each program. Without this setting the thread occupies the processor that computes (with two
