@@ -144,6 +144,10 @@ REMEDIES = {
         ),
         "Create the strategy with `add_ipu_cross_replica_reductions=False` beside this optimizer.",
     ),
+    "PD428": (
+        "A loop with an infeed or outfeed queue is in a `tf.function` with `jit_compile=True`.",
+        "Remove `jit_compile=True`: the loop computes the same without it.",
+    ),
     "PD433": (
         (
             "An operation over replicas (`all_gather`, `all_to_all`, `reduce_scatter`) was called "

@@ -6,6 +6,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+
+from popdist_tf.errors import StrategyError
 
 from popdist_tf.errors import LayerError
 
@@ -73,8 +76,11 @@ class IPUInfeedQueue:
         Returns:
             A tensor, or a tuple or dict of them.
         """
+        _refuse_xla("an infeed queue")
         if self._iterator is None:
-            self._iterator = iter(self._dataset)
+            # Inside of a loop that is being built, the data would begin again in each iteration.
+            with tf.init_scope():
+                self._iterator = iter(self._dataset)
         if hasattr(self._iterator, "get_next"):
             return self._iterator.get_next()
         return next(self._iterator)
@@ -98,6 +104,20 @@ class IPUIterator(IPUInfeedQueue):
             return self.dequeue()
         except tf.errors.OutOfRangeError:
             raise StopIteration from None
+
+
+def _refuse_xla(queue: str) -> None:
+    """Refuses a queue in a function for XLA; TensorFlow would name a missing kernel later."""
+    if tf.executing_eagerly():
+        return
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise StrategyError(
+            "PD428",
+            f"XLA cannot compile a loop with {queue} of a host",
+            value="jit_compile=True",
+            accepted="tf.function without jit_compile",
+            hint="remove jit_compile=True: the loop computes the same without it",
+        )
 
 
 _CAPACITY = 2**31 - 1
@@ -151,7 +171,9 @@ class IPUOutfeedQueue:
 
         Raises:
             ValueError: The structure differs from that of an earlier call.
+            StrategyError: XLA is to compile the loop.
         """
+        _refuse_xla("an outfeed queue")
         values = [tf.convert_to_tensor(value) for value in tf.nest.flatten(tensors)]
         replica = tf.distribute.get_replica_context()
         if replica is not None and getattr(replica.strategy.extended, "replicas_per_step", 1) > 1:

@@ -160,7 +160,8 @@ def _iteration(
     with StateUpdates() as updates:
         results = _as_list(body(*values, *arguments, **keywords))
     operations = [result for result in results if isinstance(result, tf.Operation)]
-    tensors = [result for result in results if not isinstance(result, tf.Operation)]
+    # Eagerly, what would be an operation has run and returned None.
+    tensors = [one for one in results if one is not None and not isinstance(one, tf.Operation)]
     if len(tensors) != len(values):
         raise ValueError(
             f"the body of a loop takes {len(values)} values and returned {len(tensors)}: "

@@ -74,7 +74,8 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
         Returns:
             What the replicas return, merged.
         """
-        build = functools.partial(super().run, fn, args, kwargs, options)
+        # Not `super`, which AutoGraph cannot convert.
+        build = functools.partial(distribute_lib.StrategyV1.run, self, fn, args, kwargs, options)
         if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
             return build()
         return tf.nest.map_structure(_as_one_operation, self.extended.guard.in_session(build))

@@ -57,3 +57,30 @@ def test_what_is_not_a_data_set_or_a_mode_is_refused():
         ipu.ipu_infeed_queue.IPUInfeedQueue(np.ones((8, 2)))
     with pytest.raises(LayerError, match=r"PD434.*no such mode"):
         ipu.ipu_outfeed_queue.IPUOutfeedQueue(outfeed_mode="last")
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_a_loop_in_a_function_takes_one_element_after_the_other(built):
+    queue = ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.range(6))
+    outfeed = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+
+    def loop():
+        return ipu.loops.repeat(
+            3, lambda total, x: (total + x, outfeed.enqueue(x)), [tf.constant(0, tf.int64)], queue
+        )
+
+    run = tf.function(loop) if built else loop
+    assert [int(run()), int(run())] == [0 + 1 + 2, 3 + 4 + 5]
+    assert [int(one) for one in outfeed] == list(range(6))
+
+
+@pytest.mark.parametrize("queue", ["infeed", "outfeed"])
+def test_xla_compiles_no_queue(queue):
+    infeed = ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.range(6))
+    outfeed = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+
+    def use():
+        return infeed.dequeue() if queue == "infeed" else outfeed.enqueue(tf.constant(1.0))
+
+    with pytest.raises(ValueError, match=rf"\[PD428\] XLA cannot compile a loop with an {queue}"):
+        tf.function(use, autograph=False, jit_compile=True)()
