@@ -80,16 +80,14 @@ def agree_on_weights(
     Raises:
         AgreementError: Weights differ; raised on all ranks, and names those that do.
     """
-    # Several variables may have the same name.
+    # By number: names may repeat, and Keras counts them up on an instance that builds more models.
     held = {
-        f"{index} {name}": agreement.digest(
-            np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
-        )
-        for index, (name, value) in enumerate(weights)
+        f"{index:06}": agreement.digest(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        for index, (_, value) in enumerate(weights)
         if value is not None and collectives.horovod is not None
     }
     found = _compared(collectives, f"{len(weights)} weights {when}", held)
-    names = [row.name.partition(" ")[2] for row in found if ABSENT not in row.values]
+    names = [weights[int(row.name)][0] for row in found if ABSENT not in row.values]
     if names:
         raise AgreementError(
             "PD007",

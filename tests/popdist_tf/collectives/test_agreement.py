@@ -66,7 +66,7 @@ def test_equal_weights_are_agreed_upon():
 
 
 def test_weights_that_differ_are_named():
-    change = {"0 kernel": "0" * 16, "2 kernel": "0" * 16}
+    change = {"000000": "0" * 16, "000002": "0" * 16}
     _, collectives = job(other_facts(lambda facts: {**facts, **change}))
     with pytest.raises(AgreementError, match="different weights before the data set") as caught:
         agree_on_weights(collectives, WEIGHTS, "before the data set")
@@ -77,7 +77,7 @@ def test_weights_that_differ_are_named():
 
 def test_a_variable_that_one_instance_has_dropped_is_no_difference():
     def without_bias(facts):
-        return {name: value for name, value in facts.items() if name != "1 bias"}
+        return {name: value for name, value in facts.items() if name != "000001"}
 
     peers, collectives = job(other_facts(without_bias))
     agree_on_weights(collectives, [*WEIGHTS, ("dropped here", None)], "now")
