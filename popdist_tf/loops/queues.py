@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from popdist_tf.errors import StrategyError
-
-from popdist_tf.errors import LayerError
+from popdist_tf.errors import LayerError, StrategyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
