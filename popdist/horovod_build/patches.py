@@ -432,7 +432,10 @@ void TensorQueue::WaitForTensor(
                 "  std::chrono::steady_clock::time_point last_cycle_start;\n",
                 """  std::chrono::steady_clock::time_point last_cycle_start;
 
-  // Length of the next cycle if no tensor arrives, and its limit.
+  // Time from the end of a cycle to the next one if no tensor arrives, and its
+  // limit. All ranks end a cycle at the same time, so that they also begin the
+  // next one together and none of them polls for the others.
+  std::chrono::steady_clock::time_point last_cycle_end;
   std::chrono::microseconds idle_cycle{0};
   std::chrono::microseconds longest_idle_cycle{0};
 """,
@@ -458,7 +461,7 @@ void TensorQueue::WaitForTensor(
                 """    std::this_thread::sleep_for(sleep_duration);
   }
   if (state.longest_idle_cycle.count() > 0) {
-    TensorQueue::WaitForTensor(state.last_cycle_start + state.idle_cycle);
+    TensorQueue::WaitForTensor(state.last_cycle_end + state.idle_cycle);
   }
   state.last_cycle_start = std::chrono::steady_clock::now();
   bool idle = true;
@@ -478,6 +481,7 @@ void TensorQueue::WaitForTensor(
       idle ? std::min(2 * std::max(state.idle_cycle, shortest_cycle),
                       state.longest_idle_cycle)
            : shortest_cycle;
+  state.last_cycle_end = std::chrono::steady_clock::now();
 """,
             ),
         ),

@@ -36,7 +36,7 @@ FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 ONE_HOST = {
     "HOROVOD_DISABLE_GROUP_FUSION": "1",
     "HOROVOD_CYCLE_TIME": "0.1",
-    "HOROVOD_IDLE_CYCLE_TIME": "1",
+    "HOROVOD_IDLE_CYCLE_TIME": "5",
 }
 """Horovod's settings for a job on one machine, where the user has set none. The defaults suit a
 network: inside one machine, copying tensors together costs more than it saves, and waiting a
