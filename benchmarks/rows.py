@@ -23,12 +23,14 @@ class Aim:
         of: Which number of the row it speaks about.
         at_most: The largest number that meets it, in the row's unit.
         at_least: Or the smallest.
+        was: The aim that this one replaces, because that was beyond a limit measured beside it.
     """
 
     sentence: str
     of: Literal["value", "difference", "ratio"]
     at_most: float | None = None
     at_least: float | None = None
+    was: str | None = None
 
     def __post_init__(self) -> None:
         if (self.at_most is None) == (self.at_least is None):

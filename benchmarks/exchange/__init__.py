@@ -6,6 +6,6 @@ starts the jobs and makes the rows.
 
 from __future__ import annotations
 
-from benchmarks.exchange.comparison import HOROVOD_AIM, MEMCPY_AIM, measure
+from benchmarks.exchange.comparison import HOROVOD_AIM, SLICED_AIM, measure
 
-__all__ = ["HOROVOD_AIM", "MEMCPY_AIM", "measure"]
+__all__ = ["HOROVOD_AIM", "SLICED_AIM", "measure"]

@@ -23,9 +23,16 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Effort
 
-MEMCPY_AIM = Aim(sentence="64 MiB within 1.5 times memcpy by both ranks", of="ratio", at_most=1.5)
+SLICED_AIM = Aim(
+    sentence="64 MiB within 1.15 times MPI_Allreduce in slices",
+    of="ratio",
+    at_most=1.15,
+    was="within 1.5 times memcpy; 3 times faster than Horovod's defaults with one tensor",
+)
 HOROVOD_AIM = Aim(
-    sentence="64 MiB 3 times faster than Horovod's defaults", of="ratio", at_most=1 / 3
+    sentence="64 MiB in several tensors 3 times faster than Horovod's defaults",
+    of="ratio",
+    at_most=1 / 3,
 )
 
 _RANKS = 2
@@ -160,7 +167,9 @@ def _rows(pool: Pool, gaps: dict[str, Missing], notes: dict[str, str]) -> Iterat
         **gaps,
     }
     popdist, defaults = _HOROVOD["popdist"], _HOROVOD["defaults"]
-    aims = {(popdist, "memcpy"): MEMCPY_AIM, (popdist, defaults): HOROVOD_AIM}
+    aims = {(popdist, "MPI sliced"): SLICED_AIM}
+    if case.tensors > 1:
+        aims[popdist, defaults] = HOROVOD_AIM
     pairs = [(name, "memcpy") for name in (*_PEERS, defaults, popdist)]
     pairs += [(popdist, name) for name in (*_PEERS, defaults)]
     for name, peer in pairs:

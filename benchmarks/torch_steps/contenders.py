@@ -81,6 +81,19 @@ def popdist_model(
     return model, step
 
 
+def exchange(workload: Any) -> tuple[torch.nn.Module, Step]:
+    """The sums of all gradients, while nothing is computed."""
+    import horovod.torch as hvd
+
+    model, _ = _built(workload)
+    gradients = [torch.zeros_like(parameter) for parameter in model.parameters()]
+
+    def step() -> None:
+        hvd.grouped_allreduce_(gradients, op=hvd.Sum, name="benchmark")
+
+    return model, step
+
+
 def _built(workload: Any) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(_SEED)
     model = workload.make()

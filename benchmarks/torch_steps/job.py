@@ -64,6 +64,8 @@ def measure(*, workload: str, kind: str, repetitions: int, store: str) -> list[A
             ("popdist loop", contenders.popdist_loop),
         ):
             made[prefix + name] = make(chosen, data, compiled=compiled)
+        if world.size > 1:
+            made["the exchange alone"] = contenders.exchange(chosen)
     during = _sampled(world, made, repetitions)
     return [*before, during]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist_torch.errors import Error
 from popdist_torch.executor.structure import Structure, flatten
 from popdist_torch.options import OutputMode
 
@@ -106,15 +105,5 @@ def _join(parts: list[Any]) -> Any:
         return first
     if len(parts) > 1:
         first = torch.cat([part.reshape(1) if part.dim() == 0 else part for part in parts])
-    first = first.cpu()
-    # A wrapped model has run its own backward pass; a second one would find no graph.
-    first.backward = _no_backward  # type: ignore[method-assign]
-    return first
-
-
-def _no_backward(*_args: Any, **_kwargs: Any) -> NoReturn:
-    raise Error(
-        "PD305",
-        "the model has run its backward pass already",
-        hint="use trainingModel with an optimizer; its call computes gradients and updates weights",
-    )
+    # Without attributes: programs save losses in checkpoints, which load plain tensors only.
+    return first.cpu()

@@ -104,4 +104,9 @@ def test_each_peer_has_a_row_and_an_absent_one_says_how_to_get_it(monkeypatch, t
     ]
     assert [row.met for row in rows] == [True, True, None, True]
     assert "make .venv-ort-training/.ready" in rows[2].note
+    times[PRODUCTS] = [0.0095]  # more than 0.9 of torch eager's step
+    rows = list(comparison._step("gpt2", tmp_path / "gpt2.onnx", 1, 1))
+    assert [row.met for row in rows] == [None, True, None, True]
+    assert rows[0].aim is None
+    assert rows[3].aim is comparison._RESTATED_AIM
     assert comparison.peer_python(tmp_path) is None

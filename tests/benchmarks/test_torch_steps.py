@@ -13,6 +13,7 @@ TWO = [
         "DDP": [0.3, 0.3, 0.3],
         "popdist model": [0.1, 0.11, 0.13],
         "popdist loop": [0.7, 0.13, 0.13],
+        "the exchange alone": [0.02, 0.01],
     },
     {"plain torch": [0.1, 0.1, 0.5], "DDP": [0.14, 0.14, 0.14]},
     {"plain torch": [0.3, 0.3, 0.3], "DDP": [0.3, 0.3, 0.3], "Horovod": [0.2, 0.2, 0.5]},
@@ -41,13 +42,16 @@ def test_exposed_communication_is_what_a_step_takes_beyond_computing():
 def test_compiled_contenders_are_held_to_their_own_kind():
     one = {f"compiled {name}": seconds for name, seconds in ONE.items()}
     two = [{f"compiled {n}": s for n, s in window.items()} for window in TWO[:2]]
+    two[1]["the exchange alone"] = [0.02, 0.01]
     rows = list(comparison.compiled_rows("residual network", one, two))
     model = "compiled popdist model, residual network: "
     assert row(rows, f"{model}step, 1 rank", "compiled plain torch").met
     # 0.11 - 0.1 s against 0.14 - 0.1 s, medians of what ran before Horovod's thread.
     assert row(rows, f"{model}exposed communication", "compiled DDP").ratio == pytest.approx(0.25)
-    floor = row(rows, f"{model}step, 2 ranks", "two ranks that exchange nothing")
+    peer = "two ranks that exchange nothing, then the exchange alone"
+    floor = row(rows, f"{model}step, 2 ranks", peer)
     assert floor.aim is comparison.FLOOR_AIM
+    assert floor.peer_value == pytest.approx(110.0)
 
 
 def test_only_the_residual_network_has_to_scale():
@@ -71,7 +75,11 @@ def test_models_are_as_large_as_said(name, millions):
 @pytest.mark.parametrize("kind", ["popdist", "horovod"])
 def test_the_jobs_run(kind):
     before, during = comparison._run("residual network", kind, 2, 1)
-    ours = {"popdist model", "popdist loop"} if kind == "popdist" else {"Horovod"}
+    ours = (
+        {"popdist model", "popdist loop", "the exchange alone"}
+        if kind == "popdist"
+        else {"Horovod"}
+    )
     peers = {"plain torch", "DDP", *(["accelerate"] if kind == "popdist" else [])}
     assert set(before) == peers
     assert set(during) == {*peers, *ours}

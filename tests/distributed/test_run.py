@@ -19,8 +19,11 @@ import popdist
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEPER = """
-import os, sys, time
+import os, signal, sys, time
 import popdist
+
+# A shell starts programs in the background with this signal ignored, and so their tests.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def wait(folder):
     import pathlib, popdist

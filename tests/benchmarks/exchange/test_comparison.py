@@ -2,7 +2,7 @@ import pytest
 
 from benchmarks.exchange import comparison
 from benchmarks.exchange.cases import KIB, MIB, Case
-from benchmarks.exchange.comparison import HOROVOD_AIM, MEMCPY_AIM, Pool, compare_cases
+from benchmarks.exchange.comparison import HOROVOD_AIM, SLICED_AIM, Pool, compare_cases
 from benchmarks.sampling import MeasurementError
 
 BIG = Case(64 * MIB)
@@ -44,10 +44,8 @@ def test_aims_belong_to_popdist_at_64_mib_in_memory_that_stays(monkeypatch):
     for case in (BIG, Case(64 * MIB, 16), Case(64 * MIB, 1, "written")):
         made = rows(monkeypatch, job, case)
         aims = {key: row.aim for key, row in made.items() if row.aim}
-        assert aims == {
-            ("popdist", "memcpy"): MEMCPY_AIM,
-            ("popdist", "Horovod defaults"): HOROVOD_AIM,
-        }
+        several = {("popdist", "Horovod defaults"): HOROVOD_AIM} if case.tensors > 1 else {}
+        assert aims == {("popdist", "MPI sliced"): SLICED_AIM, **several}
         assert all(made[key].met is True for key in aims)
     for case in (Case(16 * MIB), Case(64 * MIB, 1, "fresh")):
         assert not any(row.aim for row in rows(monkeypatch, job, case).values())
@@ -74,7 +72,7 @@ def test_the_kinds_of_jobs_take_turns_at_being_first(monkeypatch):
 def test_jobs_between_which_memcpy_moved_are_not_compared(monkeypatch):
     speeds = iter([1.0, 1.5])
     made = rows(monkeypatch, lambda kind, *_: [answer(kind, memcpy=next(speeds))])
-    row = made["popdist", "memcpy"]
+    row = made["popdist", "MPI sliced"]
     assert row.met is None
     assert row.refused == "memcpy moved by 1.50 between jobs (at most 1.25 accepted)"
 
@@ -99,7 +97,7 @@ def test_one_kind_of_job_that_fails_leaves_the_others_rows(monkeypatch):
     made = rows(monkeypatch, job, rounds=2)
     assert calls.count("popdist") == 1
     assert made["Horovod defaults", "memcpy"].ratio == 6.0
-    row = made["popdist", "memcpy"]
+    row = made["popdist", "MPI sliced"]
     assert (row.value, row.met) == (None, None)
     assert row.note == row.refused == "not available: poprun is not installed"
 

@@ -70,9 +70,17 @@ def test_the_nesting_of_the_model_is_kept():
     assert joined["b"].extra is None
 
 
-def test_a_second_backward_pass_is_explained():
-    with pytest.raises(RuntimeError, match="backward pass already"):
+def test_a_second_backward_pass_is_an_error():
+    with pytest.raises(RuntimeError, match="does not require grad"):
         run(OutputMode.Final, number).backward()
+
+
+@pytest.mark.parametrize("mode", [OutputMode.Final, OutputMode.All, OutputMode.Sum])
+def test_what_a_model_returned_loads_from_a_checkpoint(tmp_path, mode):
+    loss = run(mode, number)
+    torch.save({"epoch": 3, "loss": loss}, tmp_path / "checkpoint.pt")
+    loaded = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert loaded["loss"].tolist() == loss.tolist()
 
 
 def test_outputs_do_not_follow_tensors_that_later_steps_change():
