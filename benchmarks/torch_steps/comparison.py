@@ -162,7 +162,7 @@ def _floor(name: str, ours: list[float], two: Sequence[Window], plain: str) -> R
     """A step beside its limit: with as many ranks as cores, no core is left for the exchange."""
     nothing = _before(two)[plain]
     exchange = min(_joined(two)[_EXCHANGE])
-    peer = "two ranks that exchange nothing, then the exchange alone"
+    peer = "computing, then the exchange alone"
     both = [seconds + exchange for seconds in nothing]
     return _row(f"{name}: step, 2 ranks", ours, peer, both, FLOOR_AIM)
 

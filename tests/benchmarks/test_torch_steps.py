@@ -48,7 +48,7 @@ def test_compiled_contenders_are_held_to_their_own_kind():
     assert row(rows, f"{model}step, 1 rank", "compiled plain torch").met
     # 0.11 - 0.1 s against 0.14 - 0.1 s, medians of what ran before Horovod's thread.
     assert row(rows, f"{model}exposed communication", "compiled DDP").ratio == pytest.approx(0.25)
-    peer = "two ranks that exchange nothing, then the exchange alone"
+    peer = "computing, then the exchange alone"
     floor = row(rows, f"{model}step, 2 ranks", peer)
     assert floor.aim is comparison.FLOOR_AIM
     assert floor.peer_value == pytest.approx(110.0)
