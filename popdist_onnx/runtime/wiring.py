@@ -213,7 +213,7 @@ def _nodes(graph: onnx.GraphProto) -> list[_Node]:
         _Node(
             node.op_type,
             tuple(node.input),
-            frozenset(_reads(node)),
+            frozenset(names_read(node)),
             tuple(node.output),
             next((a.g for a in node.attribute if a.name == "body"), None),
         )
@@ -233,13 +233,13 @@ def _before(last: int, nodes: list[_Node], made_by: dict[str, int]) -> set[int]:
     return found
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
+def names_read(node: onnx.NodeProto) -> Iterator[str]:
     """What a node reads; of its sub-graphs everything that may be an outer tensor."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
-                yield from _reads(inner)
+                yield from names_read(inner)
             yield from (value.name for value in graph.output)
 
 

@@ -17,13 +17,14 @@ from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as to_proto
 from popdist_onnx.graph.names import FROZEN
 from popdist_onnx.graph.values import dims
+from popdist_onnx.runtime.wiring import names_read
 from popdist_onnx.session.pipeline import read_with_shapes
 from popdist_onnx.transforms.loss import add_cross_entropy, add_squared_error
 from popdist_onnx.transforms.statistics import train_statistics
 from popdist_onnx.types import DataType, InputShapeInfo, TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     import onnx_ir as ir
 
@@ -193,7 +194,7 @@ def without_labels(proto: onnx.ModelProto) -> onnx.ModelProto:
     for node in reversed(proto.graph.node):
         if needed.intersection(node.output):
             kept.append(node)
-            needed.update(_read_names(node))
+            needed.update(names_read(node))
     if LABELS in needed:
         return proto
     rest = onnx.ModelProto()
@@ -204,16 +205,6 @@ def without_labels(proto: onnx.ModelProto) -> onnx.ModelProto:
     graph.input.extend(one for one in proto.graph.input if one.name != LABELS)
     graph.output.extend(one for one in proto.graph.output if one.name == output)
     return rest
-
-
-def _read_names(node: onnx.NodeProto) -> Iterator[str]:
-    """The values that a node reads, those of its sub-graphs included."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _read_names(inner)
-            yield from (one.name for one in graph.output)
 
 
 def _value(model: ir.Model, name: str) -> ir.Value:

@@ -191,6 +191,14 @@ def _is_v1_graph(graph: Any) -> bool:
 # XLA compiles no communication between processes.
 
 
+def is_for_xla() -> bool:
+    """Whether the function that is being built is one that XLA is to compile."""
+    graph = tf.compat.v1.get_default_graph
+    return not tf.executing_eagerly() and bool(
+        control_flow_util.GraphOrParentsInXlaContext(graph())
+    )
+
+
 def refuse_xla(kind: str) -> None:
     """Refuses to build a collective into a function that XLA is to compile.
 
@@ -199,9 +207,7 @@ def refuse_xla(kind: str) -> None:
     Raises:
         CollectiveError: The function that is being built has ``jit_compile=True``.
     """
-    if tf.executing_eagerly():
-        return
-    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if is_for_xla():
         raise CollectiveError(
             "PD410",
             f"XLA cannot compile a function that communicates with other instances ({kind})",

@@ -6,8 +6,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
+from popdist_tf.collectives.host import is_for_xla
 from popdist_tf.errors import LayerError, StrategyError
 
 if TYPE_CHECKING:
@@ -106,9 +106,7 @@ class IPUIterator(IPUInfeedQueue):
 
 def _refuse_xla(queue: str) -> None:
     """Refuses a queue in a function for XLA; TensorFlow would name a missing kernel later."""
-    if tf.executing_eagerly():
-        return
-    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if is_for_xla():
         raise StrategyError(
             "PD428",
             f"XLA cannot compile a loop with {queue} of a host",

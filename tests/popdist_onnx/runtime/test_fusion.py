@@ -56,16 +56,8 @@ def in_torch(weights, data, rate, steps):
     return {"w0": w0.detach().numpy(), "w1": w1.detach().numpy()}
 
 
-@pytest.mark.parametrize("constant", [True, False])
-@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.DOUBLE])
-# Weights smaller than the operands of their gradients, and larger ones.
-@pytest.mark.parametrize("hidden", [HIDDEN, 64])
-def test_updates_of_transposed_weights_are_those_of_torch(constant, kind, hidden):
-    proto, weights = perceptron(hidden, kind)
-    data = {
-        "x": RNG.normal(size=(SAMPLES, INPUTS)).astype(weights["w0"].dtype),
-        "labels": RNG.integers(0, 3, SAMPLES),
-    }
+def trained(proto, data, *, constant=True):
+    """A session after five updates by SGD with rate 0.1."""
     session = popart.TrainingSession(
         proto.SerializeToString(),
         popart.DataFlow(1, ["loss"]),
@@ -79,6 +71,20 @@ def test_updates_of_transposed_weights_are_those_of_torch(constant, kind, hidden
     for _ in range(5):
         session.run(popart.PyStepIO(data, anchors))
     session.weightsToHost()
+    return session
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.DOUBLE])
+# Weights smaller than the operands of their gradients, and larger ones.
+@pytest.mark.parametrize("hidden", [HIDDEN, 64])
+def test_updates_of_transposed_weights_are_those_of_torch(constant, kind, hidden):
+    proto, weights = perceptron(hidden, kind)
+    data = {
+        "x": RNG.normal(size=(SAMPLES, INPUTS)).astype(weights["w0"].dtype),
+        "labels": RNG.integers(0, 3, SAMPLES),
+    }
+    session = trained(proto, data, constant=constant)
     tolerance = 1e-14 if kind == TensorProto.DOUBLE else 2e-6
     for name, expected in in_torch(weights, data, 0.1, 5).items():
         np.testing.assert_allclose(
@@ -173,19 +179,7 @@ def test_updates_of_recurrent_weights_are_folded_in_place():
         "x": RNG.normal(size=(5, SAMPLES, INPUTS)).astype(np.float32),
         "labels": RNG.integers(0, 3, SAMPLES),
     }
-    session = popart.TrainingSession(
-        proto.SerializeToString(),
-        popart.DataFlow(1, ["loss"]),
-        "loss",
-        popart.SGD({"defaultLearningRate": (0.1, True)}),
-        popart.DeviceManager().createCpuDevice(),
-    )
-    session.prepareDevice()
-    session.weightsFromHost()
-    anchors = session.initAnchorArrays()
-    for _ in range(5):
-        session.run(popart.PyStepIO(data, anchors))
-    session.weightsToHost()
+    session = trained(proto, data)
 
     w, r = (
         torch.tensor(one[0], dtype=torch.float64, requires_grad=True) for one in weights.values()
