@@ -110,8 +110,9 @@ REMEDIES = {
     ),
     "PD117": (
         (
-            "poprun keeps one file open for each device of a partition, and one pipe for each "
-            "instance on this machine. A shell often allows 1024 open files."
+            "poprun keeps one file open for each device of a partition; mpirun and the guard of "
+            "the instances need some files for each instance on this machine. A shell often "
+            "allows 1024 open files."
         ),
         "`ulimit -n 65536` in the shell that starts poprun.",
     ),

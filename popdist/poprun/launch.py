@@ -7,7 +7,7 @@ import select
 from time import monotonic
 
 from popdist.poprun.log import say
-from popdist.poprun.plan.command import Run, check_lengths, into_file, needs_file
+from popdist.poprun.plan.command import Run, check_lengths, check_open_files, into_file, needs_file
 from popdist.poprun.plan.placement import place
 from popdist.poprun.protocol.guard_argv import JOB
 from popdist.poprun.supervisor.job_folder import new_folder
@@ -47,6 +47,7 @@ def rehearse(job: Job, build: Callable[[Run], Command]) -> Command:
 
         check_folder("--log-dir", job.display.log_dir)
     new_folder(is_local=job.is_local, has_one_guard=job.has_one_guard).remove()
+    _check_this_machine(job)
     command = build(
         Run(
             None if job.has_one_guard else "pipe=<folder>/pipe",
@@ -58,6 +59,11 @@ def rehearse(job: Job, build: Callable[[Run], Command]) -> Command:
     )
     _as_started(command, "/folder/contexts", os.sysconf("SC_ARG_MAX"))
     return command
+
+
+def _check_this_machine(job: Job) -> None:
+    if job.is_local:
+        check_open_files(job.num_instances, has_one_guard=job.has_one_guard)
 
 
 def _as_started(command: Command, contexts: str, room: int) -> tuple[Command, str]:
@@ -97,6 +103,7 @@ class Launch:
         self._build = build
         self._log = log
         self._signals = _signals(job)
+        _check_this_machine(job)
         self._deadline = monotonic() + job.limits.timeout if job.limits.timeout else None
         self._files = _kept_files(job)
         self._logs = _run_folder(job)

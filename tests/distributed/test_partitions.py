@@ -164,3 +164,18 @@ def test_offline_mode_leaves_a_server_on_the_network_alone(pool):
     assert (status, output) == (0, "hello\n")
     with pool:
         assert pool.partitions() == {}
+
+
+def test_instances_for_which_mpirun_has_too_few_files_are_refused():
+    # mpirun would neither start them nor end.
+    for words in (["-np", "300"], ["-np", "300", "--dry-run=yes"]):
+        command = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", *LAUNCHER, *words, "true"]
+        status, output = run_command(command)
+        assert status == 2
+        assert "[PD117] the limit of open files is too low for this job" in output
+        assert "256 open files" in output
+        assert "1232 or more, for 300 instances on this machine" in output
+    # Where the check lets a job pass, the job runs; its programs have the shell's limit.
+    program = 'ulimit -S -n 112; exec "$@"'
+    command = ["sh", "-c", program, "sh", *LAUNCHER, "-np", "20", "sh", "-c", "ulimit -n"]
+    assert run_command(command) == (0, "112\n" * 20)

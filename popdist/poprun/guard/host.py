@@ -61,6 +61,9 @@ def guard_host(settings: Mapping[str, str], mpirun: int, fronts: Fronts, reports
         reports: The pipe to the launcher.
     """
     lead_group(0)
+    # Programs get the limits of their fronts.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _keep_only({reports, fronts.calls, *fronts.codes})
     _HostGuard(settings, mpirun, fronts, reports).run()
 

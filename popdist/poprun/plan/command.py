@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _HARMLESS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:=,+@%-^")
 _LONGEST_LINE = 1020
 """Open MPI 5 exits without a message at a 1 KiB line; Open MPI 4 splits a 16 KiB line in two."""
+# Open files, as measured with Open MPI 4: of mpirun for each instance that it starts, of the guard.
+_FILES_TO_START = 32
+_FILES_OF_MPIRUN = 4
+_FILES_OF_GUARD = 6
 _POINTER = 8
 _LONGEST_WORD = 1 << 17
 """Linux starts no program with a longer word (32 pages), whatever the total limit is."""
@@ -143,6 +147,39 @@ def check_lengths(command: Command, room: int) -> None:
             accepted=f"at most {room} bytes",
             hint="ulimit -s 65536, or a smaller environment",
         )
+
+
+def check_open_files(instances: int, *, has_one_guard: bool) -> None:
+    """Checks that mpirun and a guard can open their pipes to the instances on this machine.
+
+    With too few, mpirun neither starts them nor ends.
+
+    Args:
+        instances: Those on this machine.
+        has_one_guard: Whether one guard watches all of them.
+
+    Raises:
+        LaunchError: The limit of open files is too low.
+    """
+    import resource
+
+    # The guard of the instances raises its own limit, as far as it may.
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _FILES_TO_START + _FILES_OF_MPIRUN * instances
+    if has_one_guard and _within(needed, limit):
+        limit, needed = most, _FILES_TO_START + _FILES_OF_GUARD * instances
+    if not _within(needed, limit):
+        raise LaunchError(
+            "PD117",
+            "the limit of open files is too low for this job",
+            value=f"{limit} open files",
+            accepted=f"{needed} or more, for {instances} instances on this machine",
+            hint="ulimit -n 65536, or fewer instances",
+        )
+
+
+def _within(needed: int, limit: int) -> bool:
+    return limit < 0 or needed <= limit  # -1 stands for no limit
 
 
 def into_file(command: Command, path: str) -> tuple[Command, str]:
