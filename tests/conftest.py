@@ -8,15 +8,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from popdist.popdist_core import Topology
 
 # The same examples on every run, few of them with `make test-fast`; `make test-all` looks for more,
-# and prints the seed that it had.
-settings.register_profile("repeat", derandomize=True)
-settings.register_profile("quick", derandomize=True, max_examples=10)
-settings.register_profile("explore", derandomize=False, print_blob=True)
+# and prints the seed that it had. A busy machine is no failure.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeat", patient, derandomize=True)
+settings.register_profile("quick", patient, derandomize=True, max_examples=10)
+settings.register_profile("explore", patient, derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 # Programs of tests see no GPU, as many compare bits with a CPU's; those in tests/gpu do.
