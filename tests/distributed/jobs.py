@@ -25,6 +25,7 @@ from tests.distributed.warm import framework_of, python
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = [sys.executable, "-m", "popdist.poprun"]
 _TIME_FOR_STACKS = 30
+_LONGEST = 300  # below pytest's own limit, at which nothing would be shown
 
 
 class JobFailedError(AssertionError):
@@ -52,6 +53,7 @@ def run_job(
     Returns:
         One dict per instance, in the order of their indices.
     """
+    assert timeout <= _LONGEST, "pytest would end the test before poprun shows the stacks"
     replicas = instances if replicas is None else replicas
     said = bytearray()
     target = f"{function.__module__}:{function.__qualname__}"

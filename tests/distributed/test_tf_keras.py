@@ -200,7 +200,7 @@ def alone():
 
 @pytest.fixture(scope="module")
 def ranks():
-    return run_job(in_job, timeout=150)
+    return run_job(in_job, timeout=200)
 
 
 def test_weights_slots_and_metrics_equal_one_process_on_the_global_batch(ranks):

@@ -751,7 +751,7 @@ def train_all():
 
 @pytest.fixture(scope="module")
 def answers():
-    return run_job(train_all, instances=2, timeout=300)
+    return run_job(train_all, instances=2, timeout=240)
 
 
 @pytest.mark.parametrize("kind", RIGHT)

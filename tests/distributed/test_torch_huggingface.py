@@ -26,7 +26,7 @@ def answers(tmp_path_factory):
     for launcher, command in commands.items():
         folder = tmp_path_factory.mktemp(launcher)
         words = [folder, "loops"] if launcher == "alone" else [folder]
-        code, output = run_command([*command, *words], timeout=300)
+        code, output = run_command([*command, *words], timeout=240)
         assert code == 0, output
         parts = sorted(folder.glob("answer.*.json"))
         found[launcher] = [json.loads(part.read_text()) for part in parts]
