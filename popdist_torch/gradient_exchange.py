@@ -250,19 +250,32 @@ class InstanceSum:
                 self._used.copy_(torch.tensor(said))
                 continue
             gradient, view = _gradient(self._parameters[index]), self._views[index]
-            if index in self._large:
+            large = index in self._large
+            if large:
                 view = self._attach(index)
             elif gradient is None:
                 view.zero_()
+            if gradient is None:
+                continue
             # The sum of the last round is still there where the program keeps its gradients.
-            elif gradient is not view:
+            if large or gradient is view:
+                scaled.append(view)
+            else:
                 targets.append(view)
                 sources.append(gradient)
-            if gradient is not None:
-                scaled.append(view)
-        if targets:
-            torch._foreach_copy_(targets, sources)
-        if self._factor != 1 and scaled:
+        self._move(targets, sources, scaled)
+
+    def _move(
+        self, targets: list[torch.Tensor], sources: list[torch.Tensor], scaled: list[torch.Tensor]
+    ) -> None:
+        """Copies gradients and multiplies them in one pass, and multiplies others in place."""
+        if self._factor == 1:
+            if targets:
+                torch._foreach_copy_(targets, sources)
+            return
+        for target, source in zip(targets, sources, strict=True):
+            torch.mul(source, self._factor, out=target)
+        if scaled:
             torch._foreach_mul_(scaled, self._factor)
 
     def _attach(self, index: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ to calls that need one, such as ``reducescatter(prescale_factor=...)``. Results 
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 
 _WIRE_TYPES = {torch.bfloat16: torch.float32}
 """Element types that Horovod rejects, with the types that are sent; sums are cast back."""
+
+_SPIN_SECONDS = 300e-6
+"""A wait is polled without pauses for this time, which small exchanges do not exceed."""
+
+_PAUSE_SHARE, _LONGEST_PAUSE_SECONDS = 0.05, 1e-3
+"""A later pause between polls: this share of the time waited so far, and its limit."""
 
 
 def gather(horovod: Any) -> Callable[[bytes], list[bytes]]:
@@ -172,6 +179,13 @@ class Exchange:
         handles, self._handles = self._handles, {}
         for index, handle in handles.items():
             with _explained(self._names[index]), waiting(f"the exchange of {self._names[index]}"):
+                # Horovod's own wait polls without a pause, on a core that its thread may need.
+                while not self._horovod.poll(handle):
+                    waited = time.perf_counter() - began
+                    if waited < _SPIN_SECONDS:
+                        os.sched_yield()
+                    else:
+                        time.sleep(min(_PAUSE_SHARE * waited, _LONGEST_PAUSE_SECONDS))
                 self._horovod.synchronize(handle)
             if not self._direct[index]:
                 self._local[index].copy_(self._wire[index])

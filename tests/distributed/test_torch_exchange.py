@@ -1,5 +1,7 @@
 """The exchange between real instances, on numpy buffers as the ONNX adapter uses them."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -44,6 +46,12 @@ def exchange():
         shared.finish()
         for index, item in enumerate(ITEMS):
             answer[f"{round_}/{item.name}"] = places[index].numpy().copy()
+    if me == 1:
+        time.sleep(0.5)
+    started = time.thread_time()
+    shared.begin()
+    shared.finish()
+    answer["seconds of CPU"] = time.thread_time() - started
     # The arenas are the program's own memory, not copies of it.
     answer["own memory"] = bool((buffers[0] == arenas[0].numpy()).all())
     return answer
@@ -54,6 +62,7 @@ def test_all_instances_hold_the_exact_sum(instances):
     for answer in run_job(exchange, instances=instances):
         assert answer["instances"] == instances
         assert answer["own memory"]
+        assert answer["seconds of CPU"] < 0.25  # waiting takes no core from those who work
         for round_ in range(ROUNDS):
             for item in ITEMS:
                 # Small whole numbers: exact in every type, whatever the order of the sum.
