@@ -8,6 +8,11 @@ before Horovod is started, which exchange nothing: Horovod's thread slows down w
 beside it, and that is a part of its price. Medians over many short jobs are compared, because the
 difference is smaller than what a machine's speed drifts by, and minima would compare the best
 moment of one contender with that of another.
+
+Where as many ranks compute as there are cores, no core is left for the exchange. Its limit is
+measured in the same jobs: plain torch beside an exchange of as many bytes that waits for no
+gradient. An aim beyond a limit has no verdict, and the row says what the limit is; the step is then
+held to the limit.
 """
 
 from __future__ import annotations
@@ -47,12 +52,20 @@ FLOOR_AIM = Aim(
     at_most=1.05,
     was="as on two ranks that exchange nothing",
 )
-AIMS = (DDP_AIM, HOROVOD_AIM, OVERHEAD_AIM, SCALING_AIM, FLOOR_AIM)
+LIMIT_AIM = Aim(
+    sentence="a step at most 1.05 times as long as computing beside an exchange that waits for "
+    "nothing",
+    of="ratio",
+    at_most=1.05,
+    was="exposed communication at most half of DDP's, where this limit exposes more",
+)
+AIMS = (DDP_AIM, HOROVOD_AIM, OVERHEAD_AIM, SCALING_AIM, FLOOR_AIM, LIMIT_AIM)
 
 _NAMES = ("25 M perceptron", "residual network", "transformer")
 _OURS = ("popdist model", "popdist loop")
 _PLAIN, _HOROVOD, _ACCELERATE = "plain torch", "Horovod", "accelerate"
 _COMPILED, _EXCHANGE = "compiled ", "the exchange alone"
+_BESIDE, _AGAIN = f"an exchange beside {_PLAIN}", f"again {_PLAIN}"
 _STARTED = {*_OURS, *(_COMPILED + ours for ours in _OURS), _HOROVOD, _EXCHANGE}
 
 _NOTE = "one thread a rank"
@@ -69,9 +82,9 @@ def measure(effort: Effort) -> Iterator[Row]:
 
     Yields:
         For each model: steps and exposed communication against DDP and Horovod; the overhead on one
-        rank; the scaling from one rank to two; steps against two ranks that exchange nothing, and
-        against accelerate; peak memory on two ranks. For one of them: Lightning, and the same with
-        ``torch.compile``.
+        rank; the scaling from one rank to two; steps against two ranks that exchange nothing, or
+        whose exchange waits for nothing, and against accelerate; plain torch twice; peak memory on
+        two ranks. For one of them: Lightning, and the same with ``torch.compile``.
     """
     repetitions = effort.choose(full=6, quick=3)
     rounds = effort.choose(full=2, quick=1)
@@ -110,15 +123,25 @@ def rows(name: str, one: Window, two: Sequence[Window]) -> Iterator[Row]:
     for ours in _OURS:
         for peer, aim in (("DDP", DDP_AIM), (_HOROVOD, HOROVOD_AIM)):
             yield _row(f"{ours}, {name}: step, 2 ranks", steps[ours], peer, steps[peer])
-            yield _exposed(f"{ours}, {name}", two, ours, peer, aim)
-        yield _row(f"{ours}, {name}: step, 1 rank", one[ours], _PLAIN, one[_PLAIN], OVERHEAD_AIM)
+            exposed = _exposed(f"{ours}, {name}", two, ours, peer, aim)
+            yield exposed.refuse(_beyond(two, exposed) if peer == "DDP" else None)
+        overhead = _row(
+            f"{ours}, {name}: step, 1 rank", one[ours], _PLAIN, one[_PLAIN], OVERHEAD_AIM
+        )
+        yield overhead.refuse(_noise(one))
         aim_here = SCALING_AIM if name == "residual network" else None
-        yield _row(f"{ours}, {name}: step, 2 ranks", steps[ours], "1 rank", one[ours], aim_here)
+        scaling = _row(f"{ours}, {name}: step, 2 ranks", steps[ours], "1 rank", one[ours], aim_here)
+        yield scaling.refuse(_beyond_scaling(min(steps[_BESIDE]), min(one[_PLAIN])))
         yield _floor(f"{ours}, {name}", steps[ours], two, _PLAIN)
+        yield _row(
+            f"{ours}, {name}: step, 2 ranks", steps[ours], _BESIDE, steps[_BESIDE], LIMIT_AIM
+        )
     loop = _OURS[-1]
     yield _row(f"{loop}, {name}: step, 2 ranks", steps[loop], _ACCELERATE, steps.get(_ACCELERATE))
     nothing = f"{_PLAIN}, {name}: step, 2 ranks that exchange nothing"
     yield _row(nothing, _before(two)[_PLAIN], "1 rank", one[_PLAIN])
+    yield _row(f"{_AGAIN}, {name}: step, 1 rank", one[_AGAIN], _PLAIN, one[_PLAIN])
+    yield _exposed(f"{_BESIDE}, {name}", two, _BESIDE, "DDP", None)
     exchange = Samples(tuple(steps[_EXCHANGE]))
     yield compare(f"{_EXCHANGE}, {name}: 2 ranks", exchange, unit="ms", note=_NOTE)
 
@@ -167,8 +190,32 @@ def _floor(name: str, ours: list[float], two: Sequence[Window], plain: str) -> R
     return _row(f"{name}: step, 2 ranks", ours, peer, both, FLOOR_AIM)
 
 
+def _noise(one: Window) -> str | None:
+    """Why the cost of wrapping cannot be told, where it is smaller than that of nothing."""
+    first, again = (min(one[name]) for name in (_PLAIN, _AGAIN))
+    ratio = max(first, again) / min(first, again)
+    limit = OVERHEAD_AIM.at_most or 0.0
+    return f"{_PLAIN} and the same again differ by {ratio - 1:.1%}" if ratio > limit else None
+
+
+def _beyond_scaling(beside: float, one: float) -> str | None:
+    """Why two ranks cannot scale as asked for, where their limit does not."""
+    reached = beside / one
+    limit = SCALING_AIM.at_most or 0.0
+    return (
+        f"its limit, {_BESIDE}, takes {reached:.3f} of 1 rank's step" if reached > limit else None
+    )
+
+
+def _beyond(two: Sequence[Window], exposed: Row) -> str | None:
+    """Why exposed communication cannot be as short as asked for, where its limit is not."""
+    limit = _exposed("", two, _BESIDE, "DDP", None).value or 0.0
+    allowed = (DDP_AIM.at_most or 0.0) * (exposed.peer_value or 0.0)
+    return f"its limit, {_BESIDE}, exposes {limit:.1f} ms" if limit > allowed else None
+
+
 def _exposed(
-    name: str, two: Sequence[Window], ours: str, peer: str, aim: Aim, *, plain: str = _PLAIN
+    name: str, two: Sequence[Window], ours: str, peer: str, aim: Aim | None, *, plain: str = _PLAIN
 ) -> Row:
     unit = "ms"
     # DDP too counts as it is without Horovod's thread.

@@ -82,16 +82,47 @@ def popdist_model(
 
 
 def exchange(workload: Any) -> tuple[torch.nn.Module, Step]:
-    """The sums of all gradients, while nothing is computed."""
-    import horovod.torch as hvd
-
+    """The sums of all gradients in popdist's slices, while nothing is computed or copied."""
     model, _ = _built(workload)
-    gradients = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    send, receive = _alone(model, "alone")
 
     def step() -> None:
-        hvd.grouped_allreduce_(gradients, op=hvd.Sum, name="benchmark")
+        send()
+        receive()
 
     return model, step
+
+
+def beside(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+    """Plain torch beside the sums of as many bytes, which wait for no gradient: a limit."""
+    model, compute = plain(workload, data)
+    send, receive = _alone(_built(workload)[0], "beside")
+
+    def step() -> None:
+        send()
+        compute()
+        receive()
+
+    return model, step
+
+
+def _alone(model: torch.nn.Module, name: str) -> tuple[Step, Step]:
+    """Starts, and ends, an exchange of gradients that nobody computes."""
+    import horovod.torch as hvd
+
+    from popdist_torch.gradient_exchange import InstanceSum
+
+    names, parameters = zip(*[*model.named_parameters()][::-1], strict=True)
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    total = InstanceSum(parameters, names, hvd, f"benchmark, {name}")
+
+    def send() -> None:
+        total.begin()
+        for index in range(len(parameters)):
+            total.collect(index)
+
+    return send, total.finish
 
 
 def _built(workload: Any) -> tuple[torch.nn.Module, torch.optim.Optimizer]:

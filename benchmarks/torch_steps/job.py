@@ -50,6 +50,8 @@ def measure(*, workload: str, kind: str, repetitions: int, store: str) -> list[A
         )
         makers["DDP"] = contenders.ddp
     made = {prefix + n: make(chosen, data, compiled=compiled) for n, make in makers.items()}
+    if world.size == 1 and not compiled:
+        made["again plain torch"] = contenders.plain(chosen, data)
     # mpirun does not set the variables by which it finds the job.
     if kind == "popdist" and world.size > 1 and find_spec("accelerate"):
         made["accelerate"] = contenders.accelerate(chosen, data)
@@ -66,6 +68,8 @@ def measure(*, workload: str, kind: str, repetitions: int, store: str) -> list[A
             made[prefix + name] = make(chosen, data, compiled=compiled)
         if world.size > 1:
             made["the exchange alone"] = contenders.exchange(chosen)
+            if not compiled:
+                made["an exchange beside plain torch"] = contenders.beside(chosen, data)
     during = _sampled(world, made, repetitions)
     return [*before, during]
 

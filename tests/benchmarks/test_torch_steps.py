@@ -14,11 +14,17 @@ TWO = [
         "popdist model": [0.1, 0.11, 0.13],
         "popdist loop": [0.7, 0.13, 0.13],
         "the exchange alone": [0.02, 0.01],
+        "an exchange beside plain torch": [0.105, 0.11, 0.11],
     },
     {"plain torch": [0.1, 0.1, 0.5], "DDP": [0.14, 0.14, 0.14]},
     {"plain torch": [0.3, 0.3, 0.3], "DDP": [0.3, 0.3, 0.3], "Horovod": [0.2, 0.2, 0.5]},
 ]
-ONE = {"plain torch": [0.1], "popdist model": [0.102], "popdist loop": [0.11]}
+ONE = {
+    "plain torch": [0.1],
+    "again plain torch": [0.101],
+    "popdist model": [0.102],
+    "popdist loop": [0.11],
+}
 
 
 def row(rows, name, peer):
@@ -37,6 +43,26 @@ def test_exposed_communication_is_what_a_step_takes_beyond_computing():
     assert row(rows, f"{model}step, 1 rank", "plain torch").met
     assert row(rows, f"{loop}step, 1 rank", "plain torch").met is False
     assert row(rows, f"{model}step, 2 ranks", "1 rank").aim is comparison.SCALING_AIM
+    limit = row(rows, f"{loop}step, 2 ranks", "an exchange beside plain torch")
+    assert limit.aim is comparison.LIMIT_AIM
+    assert limit.ratio == pytest.approx(0.13 / 0.105)
+    assert not limit.met
+
+
+def test_an_aim_beyond_a_measured_limit_has_no_verdict_and_says_why():
+    one = {**ONE, "again plain torch": [0.12]}
+    beside = {**TWO[1], "an exchange beside plain torch": [0.13, 0.13, 0.14]}
+    rows = list(comparison.rows("residual network", one, [TWO[0], beside, *TWO[2:]]))
+    model = "popdist model, residual network: "
+    refused = {
+        (f"{model}exposed communication", "DDP"): "an exchange beside plain torch, exposes 30.0 ms",
+        (f"{model}step, 1 rank", "plain torch"): "differ by 20.0%",
+        (f"{model}step, 2 ranks", "1 rank"): "takes 1.300 of 1 rank's step",
+    }
+    for (name, peer), reason in refused.items():
+        found = row(rows, name, peer)
+        assert found.met is None
+        assert reason in found.refused
 
 
 def test_compiled_contenders_are_held_to_their_own_kind():
@@ -76,7 +102,12 @@ def test_models_are_as_large_as_said(name, millions):
 def test_the_jobs_run(kind):
     before, during = comparison._run("residual network", kind, 2, 1)
     ours = (
-        {"popdist model", "popdist loop", "the exchange alone"}
+        {
+            "popdist model",
+            "popdist loop",
+            "the exchange alone",
+            "an exchange beside plain torch",
+        }
         if kind == "popdist"
         else {"Horovod"}
     )
