@@ -237,6 +237,9 @@ class Executor(ABC):
 
         Returns:
             Missing and unexpected keys.
+
+        Raises:
+            RuntimeError: Names differ (with ``strict``) or shapes do, as in torch.
         """
         result = self._user_model.load_state_dict(state_dict, strict=strict)
         if self.isAttachedToDevice():

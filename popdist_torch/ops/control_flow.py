@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 def for_loop(
     count: int, body: Callable[..., Any], inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Feeds a function its own results.
+    """Calls a function repeatedly, each time with the results of the call before.
 
-    The function gets copies: what it changes in place is not a tensor of the caller's.
+    The function gets copies of its tensors, so changes in place are not seen outside.
 
     Args:
-        count: How many times.
-        body: Takes as many tensors as it returns, of the same shapes and types.
-        inputs: What it gets first.
+        count: The number of calls.
+        body: A function that returns as many tensors as it takes, of equal shapes and dtypes.
+        inputs: The tensors of the first call.
 
     Returns:
-        What it returned last.
+        The tensors of the last call; ``inputs`` where ``count`` is 0.
 
     Raises:
         OptionValueError: ``inputs`` is not a list, or ``body`` returns something else than it took.
@@ -58,17 +58,22 @@ def cond(
     else_body: Callable[..., Any],
     else_inputs: Sequence[Any],
 ) -> tuple[Any, ...]:
-    """Calls one of two functions, with copies of the tensors that it gets.
+    """Calls one of two functions, as a condition says.
+
+    The function gets copies of its tensors, so changes in place are not seen outside.
 
     Args:
-        condition: Which: a bool, or a tensor of one element.
-        then_body: Called where it is true.
-        then_inputs: With these.
-        else_body: Called where it is not.
-        else_inputs: With these.
+        condition: A bool, or a tensor of one element, of any dtype.
+        then_body: The function for a true condition.
+        then_inputs: The arguments of ``then_body``.
+        else_body: The function for a false condition.
+        else_inputs: The arguments of ``else_body``.
 
     Returns:
-        What it returned, as a tuple.
+        The results of the function that was called, as a tuple.
+
+    Raises:
+        OptionValueError: ``condition`` has not exactly one element.
     """
     if isinstance(condition, torch.Tensor) and condition.numel() != 1:
         raise OptionValueError(
@@ -84,17 +89,18 @@ def dynamic_slice(
     """Some rows of a tensor, from a place that is known at run time only.
 
     Args:
-        tensor: The tensor.
-        dim: Its dimension.
-        start: The first row.
-        size: The extent that the rows come from.
-        step: Every how many-th row; divides ``size``.
+        tensor: A tensor of any shape and dtype.
+        dim: The dimension of the rows.
+        start: Index of the first row: a number, or a tensor of one whole number.
+        size: The number of rows that the slice spans.
+        step: The distance from one returned row to the next; divides ``size``.
 
     Returns:
-        The rows, in memory of their own.
+        The ``size / step`` rows, in memory of their own: of the tensor's dtype and shape, except
+        in ``dim``.
 
     Raises:
-        OptionValueError: There are no such rows.
+        OptionValueError: The tensor has no such rows, or ``step`` does not divide ``size``.
     """
     first = int(start)
     _require_within(tensor, dim, first, size)
@@ -114,14 +120,14 @@ def dynamic_update(
     """A tensor with some of its rows replaced, at a place that is known at run time only.
 
     Args:
-        input: The tensor.
-        src: The new rows.
-        dim: The dimension.
-        start: The first row.
-        size: Number of rows.
+        input: A tensor of any shape and dtype; it does not change.
+        src: The new rows: of the input's shape, except for ``size`` rows in ``dim``.
+        dim: The dimension of the rows.
+        start: Index of the first row: a number, or a tensor of one whole number.
+        size: The number of rows.
 
     Returns:
-        A new tensor.
+        A new tensor of the input's shape and dtype.
 
     Raises:
         OptionValueError: There are no such rows, or ``src`` has another number of them.

@@ -96,14 +96,15 @@ def serializedMatMul(
     """A matrix product, which an IPU computes piece by piece.
 
     Args:
-        lhs: As for ``torch.matmul``.
-        rhs: As for ``torch.matmul``.
-        mode: Which dimension is cut.
-        factor: Into how many pieces; divides that dimension.
-        keep_precision: Stored.
+        lhs: The left factor, ``[..., rows, inner]``, as for ``torch.matmul``.
+        rhs: The right factor, ``[..., inner, columns]``, of the same dtype.
+        mode: The dimension that is divided: rows (``InputChannels``), ``inner`` (``ReducingDim``),
+            columns (``OutputChannels``), or none (``Disabled``).
+        factor: The number of pieces; it divides that dimension.
+        keep_precision: No effect on a host.
 
     Returns:
-        The product.
+        The product, ``[..., rows, columns]``, as of ``torch.matmul``.
 
     Raises:
         OptionValueError: The dimension cannot be cut like that.
@@ -139,12 +140,12 @@ def ipu_print_tensor(
 
     Args:
         tensor: The tensor.
-        title: What it is called.
+        title: A name that is printed before the values.
         print_gradient: Whether the gradient is printed as well.
-        summarise_threshold: Elements from which the middle is left out.
-        edge_items: Elements at the edges then.
-        max_line_width: Characters of a line.
-        digits: Digits after the point.
+        summarise_threshold: The number of elements above which only edges are printed.
+        edge_items: The number of elements printed at each edge of a dimension.
+        max_line_width: The number of characters in a line.
+        digits: The number of digits after the point.
         **layout: ``float_format``, ``separator``, ``open_bracket`` and ``close_bracket`` are
             accepted; numbers are laid out as torch does.
 
@@ -262,14 +263,15 @@ def identity_loss(x: torch.Tensor, reduction: str) -> torch.Tensor:
     """Marks a value as the loss that training minimises.
 
     Args:
-        x: The value, of any shape.
+        x: A floating-point tensor of any shape.
         reduction: ``"none"`` keeps the shape, ``"mean"`` and ``"sum"`` reduce over all elements.
 
     Returns:
-        The marked value; training differentiates the sum of its elements.
+        The marked value, of the dtype of ``x``; a scalar for ``"mean"`` and ``"sum"``. Training
+        differentiates the sum of its elements.
 
     Raises:
-        OptionValueError: Another reduction.
+        OptionValueError: ``reduction`` is none of the three.
     """
     # Lets a mode that watches torch functions see this one call, as it sees those of torch.
     if has_torch_function_unary(x):
