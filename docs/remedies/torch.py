@@ -162,8 +162,9 @@ REMEDIES = {
     "PD310": (
         "The model has parameters on the meta device, or lazy ones that have no shape yet.",
         (
-            "Initialise them before the model is wrapped: `to_empty` and an initialisation, or one "
-            "call of a lazy module. Create the optimizer afterwards."
+            "Initialise them before the model is wrapped, or before a loop's optimizer is "
+            "distributed: `to_empty` and an initialisation, or one call of a lazy module. Create "
+            "the optimizer of parameters on the meta device afterwards."
         ),
     ),
     "PD311": (
@@ -209,8 +210,10 @@ REMEDIES = {
         ),
         (
             "Use `poptorch.DataLoader(options, ...)`, or give the loader a sampler that divides "
-            "the data: `popdist_torch.horovod.DistributedSampler(data)`. There is no warning for "
-            "rows without a torch loader, or if all samples of the loader are equal."
+            "the data: `popdist_torch.horovod.DistributedSampler(data)`. An `IterableDataset` has "
+            "to divide its samples itself, by `popdist_torch.horovod.rank()`. There is no warning "
+            "for rows without a torch loader, or if all samples of the loader are equal; in a "
+            "plain loop, an `IterableDataset` of equal samples causes it as well."
         ),
     ),
     "PD327": (
@@ -222,6 +225,29 @@ REMEDIES = {
         (
             "Wrap it in `popdist_torch.horovod.DistributedOptimizer`. Ignore the warning if the "
             "weights are for this process only, or if the program averages the gradients itself."
+        ),
+    ),
+    "PD328": (
+        (
+            "FSDP (`fully_shard`) or tensor parallelism has divided the model over the processes. "
+            "Each process has another part of the weights, so gradients cannot be averaged over "
+            "them. torch.distributed exchanges these gradients itself."
+        ),
+        (
+            "Use the optimizer without `DistributedOptimizer`, or leave the model undivided and "
+            "let `DistributedOptimizer` exchange its gradients."
+        ),
+    ),
+    "PD329": (
+        (
+            "A warning, once for each wrapped model. As in PopTorch, the device has weights of its "
+            "own: changes of the program between calls (clamped, averaged, pruned or loaded "
+            "weights) do not reach the device, and are overwritten when trained weights are read."
+        ),
+        (
+            "Call `copyWeightsToDevice()` of the wrapped model after such a change, or "
+            "`load_state_dict` of the wrapped model in place of the module's. Ignore the warning "
+            "if the change was for the host only."
         ),
     ),
     "PD313": (

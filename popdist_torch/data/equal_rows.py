@@ -68,8 +68,8 @@ class EqualRows:
     def look_at_gradients(self, parameters: Iterable[torch.Tensor]) -> None:
         """Takes the gradients of the first backward pass, before they are exchanged.
 
-        They are equal where rows and random streams are. Data that cannot be read by index may be
-        equal everywhere for a good reason, which gradients do not tell.
+        They are equal where rows and random streams are. Samples of a stream are not known, so a
+        stream of equal samples is named as well.
         """
         if self._equal(_digest(parameter.grad for parameter in parameters)):
             self._warn([reader for reader in _readers() if _differ(reader._dataset)])  # noqa: SLF001 - no public name
@@ -126,9 +126,9 @@ def _named(reader: Any) -> str:
 
 
 def _differ(data: Any) -> bool:
-    """Whether the first two samples of a data set differ; no where it has no indices."""
+    """Whether the first two samples of a data set differ; yes for a stream."""
     if isinstance(data, IterableDataset):
-        return False
+        return True
     numbers, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 - what programs use
     try:
         # Samples may be drawn at random; the program's streams are to stay where they are.

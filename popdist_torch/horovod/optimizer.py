@@ -195,6 +195,7 @@ def DistributedOptimizer(
     del num_groups, groups
     _require_supported(op, process_set, backward_passes_per_step)
     wire = _wire(compression)
+    _require_initialised(optimizer)
     kind = type(optimizer)
     if not issubclass(kind, Distributed):
         optimizer.__class__ = type(
@@ -208,8 +209,10 @@ def DistributedOptimizer(
         average = op is None or op == horovod.Average
         size = int(horovod.size())
         # A sum is the average of gradients that are multiplied as they come.
+        # Gradients are multiplied before they are sent, in the pass that copies them; those that
+        # are sent in half precision afterwards, because small ones would become zero.
         factors = (1.0 / size, 1.0)
-        if average:
+        if average and (gradient_predivide_factor != 1 or wire is not None):
             factors = (1 / gradient_predivide_factor, gradient_predivide_factor / size)
         passes = Passes(
             optimizer,
@@ -375,6 +378,17 @@ def _wire(compression: Any) -> torch.dtype | None:
             accepted="Compression.none or Compression.fp16",
         )
     return torch.float16 if name == "FP16Compressor" else None
+
+
+def _require_initialised(optimizer: Any) -> None:
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise PlainLoopError(
+            "PD308",
+            "the optimizer cannot be distributed, because it has no hooks of torch.optim.Optimizer",
+            value=type(optimizer).__name__,
+            accepted="optimizers whose __init__ calls torch.optim.Optimizer.__init__",
+            hint="distribute the optimizer inside it, before it is wrapped",
+        )
 
 
 def _require_supported(op: Any, process_set: Any, passes: int) -> None:

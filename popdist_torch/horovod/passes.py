@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._C._dynamo import eval_frame
 from torch.autograd.function import BackwardCFunction
+from torch.nn.parameter import is_lazy
 
 from popdist_torch import agreement, job
 from popdist_torch.data.equal_rows import EqualRows
@@ -101,6 +102,7 @@ class Passes:
         self._stale = False  # a parameter is trained that the exchange does not know
         self._unseen = False  # its gradient came before it was watched
         self._held = False
+        self._shares = False  # another optimizer exchanges some of the same gradients
         self._local: Seen = {}  # gradients that are not exchanged yet
         self._mixed: Seen = {}  # gradients of a round that some process joined late
         self._versions: list[int] = []  # of the weights, after the last step
@@ -115,6 +117,7 @@ class Passes:
     def adopt(self, named: Mapping[str, torch.Tensor]) -> None:
         """Watches parameters, in the order of their gradients; frozen ones may be trained later."""
         for name, parameter in named.items():
+            _require_usable(name, parameter)
             index = len(self._parameters)
             self._names.append(name)
             self._parameters.append(parameter)
@@ -149,6 +152,9 @@ class Passes:
                 value=name,
                 hint="give both the same op",
             )
+        # Exchanges change gradients in place, so that of one must have ended before the next reads.
+        for passes in (*others, self) if others else ():
+            passes._shares = True  # noqa: SLF001 - of this class
         return bool(others)
 
     def adopt_new(self) -> None:
@@ -296,7 +302,7 @@ class Passes:
         slot = self._slots.get(index)
         if slot is None:
             self._stale = True
-        elif self._passes + 1 >= self.per_step:
+        elif self._passes + 1 >= self.per_step and not self._shares:
             self._flying = True
             self.sum.collect(slot)
 
@@ -434,6 +440,32 @@ class Passes:
             return []
         now = self._gradients()
         return [self._names[i] for i, was in seen.items() if i in now and now[i] != was]
+
+
+def _require_usable(name: str, parameter: torch.Tensor) -> None:
+    """Refuses parameters that have no values, and those that another library has divided.
+
+    Raises:
+        PlainLoopError: The parameter cannot be exchanged.
+    """
+    if is_lazy(parameter) or parameter.is_meta:
+        raise PlainLoopError(
+            "PD310",
+            f"{name} has no {'shape' if is_lazy(parameter) else 'values'} yet",
+            value=type(parameter).__name__,
+            hint="call the model once with a batch (lazy layers), or give it values with "
+            "to_empty() (meta device), before its optimizer is distributed",
+        )
+    # torch.distributed is imported where such parameters exist only.
+    if hasattr(parameter, "full_tensor") and hasattr(parameter, "device_mesh"):
+        raise PlainLoopError(
+            "PD328",
+            f"{name} is divided over processes, and torch.distributed exchanges its gradient",
+            value=type(parameter).__name__,
+            accepted="parameters that every process has as a whole",
+            hint="use the plain optimizer with FSDP or tensor parallelism, or do not shard the "
+            "model",
+        )
 
 
 def _modules_with(parameters: Sequence[torch.Tensor]) -> list[nn.Module]:

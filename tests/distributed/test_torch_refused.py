@@ -181,6 +181,37 @@ def sum_and_average(world):
     world.optimizer(sgd(model), model, op=hvd.Sum)
 
 
+def lazy_layers(world):
+    """The optimizer is distributed before a batch has shown the shapes."""
+    model = nn.Sequential(nn.LazyLinear(3, dtype=torch.float64))
+    world.optimizer(sgd(model), model)
+
+
+def sharded_parameters(world):
+    """As those of FSDP, here over a mesh of this process alone."""
+    from torch import distributed
+    from torch.distributed.tensor import distribute_module, init_device_mesh
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    model = distribute_module(Net(), init_device_mesh("cpu", (1,)))
+    try:
+        world.optimizer(sgd(model), model)
+    finally:
+        distributed.destroy_process_group()
+
+
+class Outer(torch.optim.Optimizer):
+    """As some published ones, it shares all with an inner optimizer, and initialises nothing."""
+
+    def __init__(self, inner):
+        self.param_groups, self.state, self.defaults = inner.param_groups, inner.state, {}
+
+
+def optimizer_without_hooks(world):
+    model = Net()
+    world.optimizer(Outer(sgd(model)), model)
+
+
 ERRORS = {
     "optimizer state loaded on one rank": (
         optimizer_state_loaded_on_one_rank,
@@ -204,6 +235,9 @@ ERRORS = {
     "noise on gradients": (noise_on_gradients, "PD007", "values of last.bias", "the same seed"),
     "local batch statistics": (local_batch_statistics, "PD315", "SyncBatchNorm(3, "),
     "sum and average": (sum_and_average, "PD308", "last.bias"),
+    "lazy layers": (lazy_layers, "PD310", "0.bias has no shape yet"),
+    "sharded parameters": (sharded_parameters, "PD328", "DTensor"),
+    "optimizer without hooks": (optimizer_without_hooks, "PD308", "Outer", "inside it"),
 }
 
 
@@ -218,6 +252,17 @@ class Alike(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         return torch.ones(5, dtype=torch.float64), torch.tensor(1)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Samples without indices; it may divide them itself."""
+
+    def __init__(self, *, divided):
+        self.divided = divided
+
+    def __iter__(self):
+        start, step = (hvd.rank(), hvd.size()) if self.divided else (0, 1)
+        return iter([table()[index] for index in range(start, 16, step)])
 
 
 def table():
@@ -252,6 +297,8 @@ LOADERS = {
     ),
     "samples alike": (lambda: torch.utils.data.DataLoader(Alike(), 4), False),
     "no loader": (lambda: [table()[:4], table()[4:8]], False),
+    "stream": (lambda: torch.utils.data.DataLoader(Stream(divided=False), 4), True),
+    "divided stream": (lambda: torch.utils.data.DataLoader(Stream(divided=True), 4), False),
 }
 
 
@@ -323,7 +370,8 @@ def test_a_loader_that_gives_all_ranks_the_same_rows_is_named_once(answers, name
     assert len(first) == LOADERS[name][1]
     for warning in first:
         assert "[PD326]" in warning
-        assert "DataLoader(TensorDataset of 16 samples, batch_size=4, sampler=" in warning
+        data = "Stream" if name == "stream" else "TensorDataset of 16 samples"
+        assert f"DataLoader({data}, batch_size=4, sampler=" in warning
         assert "popdist_torch.horovod.DistributedSampler" in warning
 
 

@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -448,6 +449,9 @@ PROGRAMS["two optimizers of one large model"] = functools.partial(
 PROGRAMS["two optimizers of one model, sums"] = lambda world: two_optimizers_of_one_model(
     world, width=7, op=hvd.Sum
 )
+PROGRAMS["two optimizers of one large model, sums"] = lambda world: two_optimizers_of_one_model(
+    world, width=30_000, op=hvd.Sum
+)
 
 
 class Backtracking(torch.optim.Optimizer):
@@ -533,6 +537,102 @@ def compiled_training_step(world):
 
     for step in range(STEPS):
         train(*world.rows(step))
+    return model
+
+
+class _WritesItsGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, weight):
+        context.save_for_backward(x)
+        context.weight = weight
+        return x @ weight.T
+
+    @staticmethod
+    def backward(context, gradient):
+        (x,), weight = context.saved_tensors, context.weight
+        own = gradient.T @ x
+        weight.grad = own if weight.grad is None else weight.grad + own
+        return gradient @ weight, None
+
+
+@program
+def gradient_that_a_function_writes(world):
+    """As fused accumulation does: autograd never sees the gradient of the weight."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        x, y = world.rows(step)
+        hidden = _WritesItsGradient.apply(x.requires_grad_(), model.first.weight)
+        scores = model.last(torch.tanh(hidden + model.first.bias))
+        nn.functional.cross_entropy(scores, y).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        optimizer.step()
+    return model
+
+
+@program
+def ensemble_by_vmap(world):
+    """The parameters of three models are stacked, and belong to none of them."""
+    models = [nn.Linear(5, 3, dtype=torch.float64) for _ in range(3)]
+    torch.manual_seed(1)
+    for parameter in nn.ModuleList(models).parameters():
+        nn.init.normal_(parameter)
+    stacked, buffers = torch.func.stack_module_state(models)
+    trained = nn.ParameterDict({k.replace(".", "_"): v.detach() for k, v in stacked.items()})
+    optimizer = world.optimizer(sgd(trained), trained)
+
+    def scores(parameters, others, x):
+        return torch.func.functional_call(models[0], (parameters, others), (x,))
+
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        x, y = world.rows(step)
+        now = {name: trained[name.replace(".", "_")] for name in stacked}
+        found = torch.vmap(scores, in_dims=(0, 0, None))(now, buffers, x)
+        sum(nn.functional.cross_entropy(one, y) for one in found).backward()
+        optimizer.step()
+    return trained
+
+
+@program
+def spectral_norms(world):
+    """Buffers follow the weights, not the data."""
+    model = Net()
+    nn.utils.parametrizations.spectral_norm(model.first)
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        step_once(model, optimizer, world.rows(step))
+    return model
+
+
+@program
+def pruned_in_mid_training(world):
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        if step == 1:
+            nn.utils.prune.l1_unstructured(model.first, "weight", 0.3)
+        step_once(model, optimizer, world.rows(step))
+    return model
+
+
+@program
+def meta_learning(world):
+    """The gradient flows through an inner update on rows that all ranks have."""
+    model = Net()
+    optimizer = world.optimizer(torch.optim.Adam(model.parameters(), lr=0.01), model)
+    x, y = torch.ones(2, 5, dtype=torch.float64), torch.tensor([0, 2])
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        named = dict(model.named_parameters())
+        inner = nn.functional.cross_entropy(model(x), y)
+        found = torch.autograd.grad(inner, list(named.values()), create_graph=True)
+        fast = {name: named[name] - 0.1 * one for name, one in zip(named, found, strict=True)}
+        rows, labels = world.rows(step)
+        scores = torch.func.functional_call(model, fast, (rows,))
+        nn.functional.cross_entropy(scores, labels).backward()
+        optimizer.step()
     return model
 
 
