@@ -237,9 +237,11 @@ class ReplicaBuffers:
             return
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
             left, taken = self._sets[self._active], self._sets[index]
-            self._active = index
+            before, self._active = self._active, index
             for position, part in enumerate(self._parts):
                 buffers = _buffers(part)
+                if before == HOST:
+                    self._adopt(position)
                 if (buffers or taken[position]) and not _empty(buffers, taken[position]):
                     left[position] = {n: _Held.of(value) for n, value in buffers.items()}
                     if index == HOST:
@@ -303,6 +305,8 @@ class ReplicaBuffers:
         where = self._home if target == HOST else self._device
         for position, part in enumerate(self._parts):
             chosen = None if names is None else names.get(part, set())
+            if self._active == HOST:
+                self._adopt(position)
             given, taken = self._sets[source][position], self._sets[target][position]
             for name, held in given.items():
                 if chosen is None or name in chosen:
@@ -360,6 +364,14 @@ class ReplicaBuffers:
         for replica in range(self.replicas):
             for buffers in self.values(replica).values():
                 yield from (value for value in buffers.values() if value is not None)
+
+    def _adopt(self, position: int) -> None:
+        """Gives every replica the buffers that the program has registered since the last call."""
+        buffers, host = _buffers(self._parts[position]), self._sets[HOST][position]
+        for name in buffers.keys() - host.keys():
+            host[name] = _Held.of(buffers[name])
+            for replica in range(self.replicas):
+                self._sets[replica][position][name] = _copied(host[name], None, self._device)
 
     def _present(self, index: int, position: int) -> dict[str, _Held]:
         """The buffers of one module in a set, in use or not."""

@@ -64,6 +64,8 @@ class Weights:
         self._classes: list[type] = []
         self._aliased: list[int] = []
         self._groupings: dict[int, Grouping] = {}
+        self._seen: list[tuple[int, int]] = []  # version and address of the program's values
+        self._warned = False
         self._on_device = False
 
     def add(self, name: str, parameter: nn.Parameter) -> None:
@@ -85,6 +87,7 @@ class Weights:
                 parameter.data = present.clone()
             elif away is present:
                 away = present.clone()
+            self._seen.append(_state(parameter))
         self.parameters.append(parameter)
         self.names.append(name)
         self._names_by_identity[id(parameter)] = name
@@ -105,6 +108,7 @@ class Weights:
             self.names.append(f"{name} of a {type(part).__name__} that is no part of the model")
             self._names_by_identity[id(parameter)] = self.names[-1]
             self._classes.append(type(parameter))
+            self._seen.append(_state(parameter))
 
     @torch.no_grad()
     def renew_aliases(self) -> set[int]:
@@ -121,6 +125,8 @@ class Weights:
         """Exchanges the program's values and gradients with the device's."""
         self._on_device = not self._on_device
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - past the host's notice
+            if self._on_device and not self._warned:
+                self._warn_of_changes()
             for index, parameter in enumerate(self.parameters):
                 values, gradient = parameter.data, parameter.grad
                 if gradient is not None:
@@ -136,6 +142,32 @@ class Weights:
                     kind = self._classes[index]
                 if type(parameter) is not kind:
                     parameter.__class__ = kind
+            if not self._on_device and not self._warned:
+                self._note()
+
+    def _note(self) -> None:
+        """Notes the state of the program's values, which are in use."""
+        self._seen = [*map(_state, self.parameters)]
+
+    def _warn_of_changes(self) -> None:
+        """Says once that the program has changed values which the device does not get."""
+        changed = [
+            name
+            for name, parameter, seen in zip(self.names, self.parameters, self._seen, strict=True)
+            if _state(parameter) != seen
+        ]
+        if changed:
+            self._warned = True
+            logger.warning(
+                "%s",
+                Error(
+                    "PD329",
+                    "the program has changed weights since the last call, and the model does not "
+                    "use the new values, as in PopTorch",
+                    value=", ".join(changed[:3]) + (", ..." if len(changed) > 3 else ""),  # noqa: PLR2004 - enough to find them
+                    hint="call copyWeightsToDevice() of the wrapped model after such changes",
+                ),
+            )
 
     def has(self, parameter: nn.Parameter) -> bool:
         """Whether it is one of the parameters."""
@@ -166,6 +198,7 @@ class Weights:
             ):
                 grouping = self._groupings.get(index)
                 parameter.copy_(values if grouping is None else grouping.for_each(values))
+            self._note()
 
     @torch.no_grad()
     def from_host(self) -> None:
@@ -177,6 +210,7 @@ class Weights:
                 grouping = self._groupings.get(index)
                 name = self.names[index]
                 values.copy_(parameter if grouping is None else grouping.versions(name, parameter))
+            self._note()
 
     def give_back(self) -> None:
         """Puts the program's values back into the parameters' original memory."""
@@ -192,6 +226,11 @@ class Weights:
                 ):
                     own.copy_(present)
                     parameter.data = own
+
+
+def _state(parameter: torch.Tensor) -> tuple[int, int]:
+    """What changes where the program writes to a parameter, or gives it other memory."""
+    return parameter._version, parameter.data_ptr()  # noqa: SLF001 - no public name
 
 
 def _has_aliases(parameter: nn.Parameter) -> bool:

@@ -11,6 +11,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -447,6 +448,14 @@ class LayerReplaced(Program):
                 self.training.setOptimizer(self.optimizer)
 
 
+class Pruned(Program):
+    """A layer gets a mask, a buffer, while training runs."""
+
+    def between(self):
+        if self.call == 1:
+            nn.utils.prune.l1_unstructured(self.model.first, "weight", 0.3)
+
+
 class GroupAddedLater(Program):
     def trained(self):
         return self.model.first.parameters()
@@ -606,6 +615,7 @@ RIGHT = [
     MetaFirst,
     TiedInBetween,
     LayerReplaced,
+    Pruned,
     GroupAddedLater,
     NoiseOfOneSeed,
     FullyFrozen,
@@ -799,3 +809,42 @@ def test_a_value_that_is_returned_in_place_of_the_loss_is_named(way):
     for warning in said:
         assert "[PD316]" in warning
         assert "identity_loss" in warning
+
+
+def clamp(model):
+    with torch.no_grad():
+        model.first.weight.clamp_(-0.1, 0.1)
+
+
+def replace_memory(model):
+    model.first.weight.data = model.first.weight.data * 0.5
+
+
+CHANGES = {
+    "clamped": (lambda model, _: clamp(model), True),
+    "in other memory": (lambda model, _: replace_memory(model), True),
+    "clamped and copied": (lambda m, training: (clamp(m), training.copyWeightsToDevice()), False),
+    "loaded": (lambda model, training: training.load_state_dict(model.state_dict()), False),
+    "read": (lambda model, _: [parameter.sum() for parameter in model.parameters()], False),
+    "frozen": (lambda model, _: model.first.requires_grad_(requires_grad=False), False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_weights_that_the_device_does_not_get_are_named_once(change):
+    function, wrong = CHANGES[change]
+    alone = poptorch.Options()
+    alone.Distributed.disable()
+    model = Net()
+    training = poptorch.trainingModel(model, alone)
+    inference = poptorch.inferenceModel(model, alone.clone())
+    with warnings_of_popdist() as said:
+        for _ in range(3):
+            training(torch.ones(2, 3), torch.ones(2, 2))
+            function(model, training)
+            inference(torch.ones(2, 3), torch.ones(2, 2))
+    assert len(said) == wrong
+    for warning in said:
+        assert "[PD329]" in warning
+        assert "first.weight" in warning
+        assert "copyWeightsToDevice()" in warning
