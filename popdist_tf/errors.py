@@ -27,6 +27,7 @@ CODES = declare(
         "PD426": "this Keras accumulates gradients in another way",
         "PD427": "gradients are averaged over the replicas, and then summed again",
         "PD428": "XLA should compile a loop with a queue",
+        "PD429": "a strategy runs one of the several replicas of a process (a warning)",
         "PD433": "an operation over replicas does not fit the number of replicas",
         "PD434": "an argument of a published layer or operation is not valid",
         "PD435": "an argument of a published optimizer is not valid",

@@ -68,8 +68,10 @@ REMEDIES = {
     "PD418": (
         (
             "A warning. All instances train on the same rows: `fit` was given the same arrays "
-            "everywhere, or the same batches arrived in the first two steps. An update counts each "
-            "sample once for each instance, and the job computes what one process would."
+            "everywhere, or the same batches arrived in the first two steps, by arguments or by an "
+            "infeed queue. Of a step that gets its batch in another way, the gradients are "
+            "compared. An update counts each sample once for each instance, and the job computes "
+            "what one process would."
         ),
         (
             "Divide the data: `dataset.shard(popdist.getNumInstances(), "
@@ -147,6 +149,17 @@ REMEDIES = {
     "PD428": (
         "A loop with an infeed or outfeed queue is in a `tf.function` with `jit_compile=True`.",
         "Remove `jit_compile=True`: the loop computes the same without it.",
+    ),
+    "PD429": (
+        (
+            "A warning. `IPUHorovodStrategy` and `IPUMultiWorkerStrategy` run one replica in each "
+            "process, and `poprun` started each process for several. An update takes the data of "
+            "one replica of each process."
+        ),
+        (
+            "Use `PopDistStrategy`, which runs all replicas of a process, or start as many "
+            "instances as replicas."
+        ),
     ),
     "PD433": (
         (

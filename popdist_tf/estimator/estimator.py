@@ -372,7 +372,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
             check_listeners(saving_listeners, self._eval_distribution)
             worker_hooks.extend(self._hooks_of_workers(estimator_spec.scaffold))
             own = estimator_spec.training_hooks
-            together = StopTogether(self._train_distribution, [*hooks, *own])
+            of_chief = estimator_spec.training_chief_hooks
+            together = StopTogether(self._train_distribution, [*hooks, *own, *of_chief])
             estimator_spec = estimator_spec._replace(training_hooks=(*own, together))
         worker_hooks.extend(reporting_hooks(self._iterations))
         return super()._train_with_estimator_spec(

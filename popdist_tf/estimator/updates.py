@@ -6,13 +6,15 @@ during the call is labelled with one update too few. Here the step is part of th
 
 from __future__ import annotations
 
+import inspect
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_coordinator
 
-from popdist_tf.errors import EstimatorValueError
+from popdist_tf.errors import AgreementError, EstimatorValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -62,7 +64,8 @@ class StopTogether(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """Ends the training of all workers after the step in which a hook of one of them asks for it.
 
     A worker that ended it alone would leave the others waiting in their next step. Workers ask each
-    other after every step, if a hook of one of them may stop.
+    other after every step, if a hook of one of them may stop. What may stop is read from the code
+    of hooks and of the functions that they name; a hook that stops in another way fails.
 
     Args:
         strategy: The strategy of the training.
@@ -72,6 +75,7 @@ class StopTogether(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     def __init__(self, strategy: Any, hooks: Iterable[Any]) -> None:
         self._strategy = strategy
         self._may_stop = any(map(_may_stop, hooks))
+        self._by_program = False
         self._asks: bool | None = None
         self._own: Any = None
         self._asking: Any = None
@@ -82,10 +86,36 @@ class StopTogether(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         with self._strategy.scope():
             self._asking = self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._own, axis=None)
 
+    def before_run(self, run_context: Any) -> None:
+        """Notes when code of the program asks for the end, and not a hook that does so on all."""
+        self._by_program = run_context.stop_requested
+        request_stop = run_context.request_stop
+
+        def noted() -> None:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            self._by_program |= not caller.startswith(_ALIKE)
+            request_stop()
+
+        run_context.request_stop = noted
+
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Asks all workers; the last hook of a worker sees what the others have asked for."""
+        """Asks all workers; the last hook of a worker sees what the others have asked for.
+
+        Raises:
+            AgreementError: This worker ends the training by code in which nobody looked for it.
+        """
         del run_values
         if self._asks is False:
+            if self._by_program:
+                raise AgreementError(
+                    "PD007",
+                    "this instance ends the training, and the others would wait for it forever",
+                    value="request_stop was called by code that no hook names",
+                    accepted="request_stop in a method of a hook, or in a function that it calls "
+                    "by its name",
+                    hint="name run_context.request_stop in after_run of the hook, where the "
+                    "instances compare it",
+                )
             return
         own = int(run_context.stop_requested) + self._may_stop * _MAY_STOP
         total = int(run_context.session.run(self._asking, {self._own: own}))
@@ -100,21 +130,49 @@ def _may_stop(hook: Any) -> bool:
     TensorFlow's own hooks end it by the number of the step or a reduced loss, alike on all workers,
     except for those that read the results of evaluations.
     """
-    own = [one for one in type(hook).__mro__ if not one.__module__.startswith(_ALIKE)]
     if any("early_stopping" in one.__module__ for one in type(hook).__mro__):
         return True
-    return any(_mentions(held, "request_stop") for one in own for held in vars(one).values())
+    seen: set[int] = set()
+    parts = [*type(hook).__mro__, *getattr(hook, "__dict__", {}).values()]
+    return any(_mentions(one, "request_stop", seen) for one in parts)
 
 
 _MAY_STOP = 1 << 20  # more than there are workers
 _ALIKE = ("builtins", "horovod.", "popdist_tf.", "tensorflow.python.", "tensorflow_estimator.")
+_MOST = 1000  # functions and classes that are read
 
 
-def _mentions(held: Any, name: str) -> bool:
-    code = getattr(held, "__code__", held)
-    if not hasattr(code, "co_names"):
+def _mentions(held: Any, name: str, seen: set[int]) -> bool:
+    """Whether the code of an object, or of what it names in turn, has a name."""
+    held = getattr(held, "__func__", getattr(held, "func", held))  # of a method, of a partial
+    module = getattr(held, "__module__", None) or ""
+    if id(held) in seen or len(seen) > _MOST or module.startswith(_ALIKE):
         return False
-    return name in code.co_names or any(_mentions(one, name) for one in code.co_consts)
+    seen.add(id(held))
+    code = getattr(held, "__code__", None)
+    if code is None:
+        if isinstance(held, property):
+            parts = [held.fget, held.fset]
+        elif isinstance(held, type):
+            parts = [one for kind in held.__mro__ for one in vars(kind).values()]
+        else:  # an object of the program, which the hook may ask
+            parts = [type(held)] if module else []
+        return any(_mentions(one, name, seen) for one in parts)
+    names = _names(code)
+    if name in names:
+        return True
+    known = {**held.__globals__, **inspect.getclosurevars(held).nonlocals}
+    named = [known[one] for one in names | {*code.co_freevars} if one in known]
+    # Of a module, what the code may read from it.
+    modules = [vars(one) for one in named if inspect.ismodule(one)]
+    named += [one[part] for one in modules for part in names if part in one]
+    return any(_mentions(one, name, seen) for one in named if not inspect.ismodule(one))
+
+
+def _names(code: Any) -> set[str]:
+    """All names of a function's code, and of the functions inside of it."""
+    inner = (_names(one) for one in code.co_consts if inspect.iscode(one))
+    return set().union(code.co_names, *inner)
 
 
 def _writers(graph: Any) -> int:

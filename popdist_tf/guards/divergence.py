@@ -29,7 +29,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.collectives.agreement import assert_equal_weights, different_weights, digest
 from popdist_tf.errors import AgreementError
-from popdist_tf.guards.equal_data import EqualBatches
+from popdist_tf.guards.equal_data import EqualBatches, FirstElements, rows_of
 from popdist_tf.versions import variable_name
 
 if TYPE_CHECKING:
@@ -158,6 +158,11 @@ class StepGuard:
         self._unseen_batch: Any = ()
         self._steps: dict[tuple[str, ...], list[ComparedOnce]] = {}
         self._batches: dict[tuple[str, ...], EqualBatches] = {}
+        self._has_rows = False  # the step that is being built or run
+        # Data that no argument of a step has: of infeed queues, and of closures by their gradients.
+        self._infeeds: weakref.WeakKeyDictionary[Any, FirstElements] = weakref.WeakKeyDictionary()
+        self._taken: weakref.WeakSet[Any] = weakref.WeakSet()  # from these queues, in this step
+        self._closures: EqualBatches | None = None
         # TensorFlow builds a function once, and what it updates is seen then alone.
         self._known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -185,6 +190,58 @@ class StepGuard:
         """Takes notice of gradients that the step reduces by itself."""
         self._reduces = True
 
+    def next_of_infeed(self, queue: Any, element: Any) -> Any:
+        """Notes the first elements of an infeed queue, which are no arguments of a step.
+
+        Args:
+            queue: The queue.
+            element: The next element.
+
+        Returns:
+            The element, which exists only when it has been noted.
+        """
+        if self._collectives is None or self._updated is None:
+            return element
+        self._has_rows = True
+        if queue not in self._infeeds:
+            self._infeeds[queue] = FirstElements()
+        self._taken.add(queue)
+        noted = self._infeeds[queue].note(element)
+        return element if noted is None or tf.executing_eagerly() else _after([noted], element)
+
+    def _compare_infeeds(self, *, in_session: bool = False) -> list[Any]:
+        """Compares the first elements that a step has taken, when it has updated weights."""
+        assert self._collectives is not None  # noqa: S101 - nothing is noted without
+        taken, self._taken = self._taken, weakref.WeakSet()
+        return [
+            first.compare(self._collectives, None if in_session else f"popdist_infeed_{number}")
+            for number, (queue, first) in enumerate(self._infeeds.items())
+            if queue in taken
+        ]
+
+    def before_reduction(self, gradient: Any) -> Any:
+        """Compares the gradients of steps without rows among their arguments, from the second on.
+
+        Such a step has its data from elsewhere. Equal rows make equal gradients.
+
+        Args:
+            gradient: Of this instance, before it is reduced; one in each step.
+
+        Returns:
+            The gradient, which exists only when it has been compared.
+        """
+        if self._collectives is None or self._updated is None or self._has_rows:
+            return gradient
+        self._has_rows = True  # one gradient is enough
+        if self._closures is None:
+            self._closures = EqualBatches(self._collectives, "popdist_closures", first=2)
+        # A loop of a session may be a function; a variable of a session needs to be initialised.
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            self._closures.in_step(gradient)
+            return gradient
+        compared = self._closures.in_session(gradient)
+        return gradient if compared is None else _after([compared], gradient)
+
     @contextmanager
     def step(self, function: Any, batch: Any = (), *, compares: bool = True) -> Iterator[None]:
         """Surrounds the code that builds, or runs, a step on all replicas.
@@ -199,6 +256,9 @@ class StepGuard:
             return
         updated: dict[str, Any] = {}
         outer, self._updated = self._updated, updated
+        if outer is None:
+            self._has_rows = bool(rows_of(batch))
+            self._taken = weakref.WeakSet()
         before = self._exchanged if self._exchanged >= 0 else self._exchanges()
         try:
             yield
@@ -247,6 +307,7 @@ class StepGuard:
             self._batches[key] = EqualBatches(self._collectives, label)
             self._steps[key] = self._comparisons(f"popdist_weights_{len(self._steps)}")
         self._batches[key].in_step(batch)
+        self._compare_infeeds()
         # An eager step of weights that were compared needs no more counting.
         if is_new or self._first_update > 1 or not tf.executing_eagerly():
             for comparison, weights in zip(self._steps[key], _parted(updated), strict=True):
@@ -276,6 +337,7 @@ class StepGuard:
                 if weights
             ]
             same = EqualBatches(self._collectives).in_session(batch)
+            compared += self._compare_infeeds(in_session=True)
         return _after(compared if same is None else [*compared, same], results)
 
     def _comparisons(self, label: str | None = None) -> list[ComparedOnce]:
@@ -311,6 +373,8 @@ def _after(operations: list[Any], results: Any) -> Any:
         if _is_of_graph(one):
             with tf.control_dependencies(operations):
                 return tf.identity(one)
+        if isinstance(one, tf.IndexedSlices):
+            return tf.IndexedSlices(after(one.values), one.indices, one.dense_shape)
         if isinstance(one, DistributedValues) and any(map(_is_of_graph, one.values)):
             return type(one)(tuple(map(after, one.values)))
         return one

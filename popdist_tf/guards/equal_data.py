@@ -121,6 +121,7 @@ class EqualBatches:
         self._label = label
         self._first = first
         self._state: ResourceVariable | None = None
+        self._seen: Any = None
 
     def in_step(self, batch: Any) -> None:
         """Counts a step that is being built or run, and compares in the right ones.
@@ -159,7 +160,7 @@ class EqualBatches:
             tf.cond(is_wanted, compare, lambda: tf.cond(number < first, count, lambda: True))
 
     def in_session(self, batch: Any) -> Any:
-        """An operation that compares when a session runs it for the first two times.
+        """An operation that compares when a session runs it, or one before it, for the first times.
 
         Args:
             batch: As for `in_step`.
@@ -170,9 +171,9 @@ class EqualBatches:
         rows = rows_of(batch)
         if not rows:
             return None
-        # A variable would need to be initialised, and would be in the program's checkpoints.
-        with tf.init_scope(), tf.device("CPU:0"):
-            seen = tf.queue.FIFOQueue(_STEPS, [tf.int64], [()], name="popdist_batches_compared")
+        if self._seen is None:
+            self._seen = _queue(_STEPS, tf.int64)
+        seen = self._seen
         number = seen.size()
 
         def first() -> Any:
@@ -194,19 +195,83 @@ class EqualBatches:
         return tf.cond(number < _STEPS, lambda: tf.cond(number < 1, first, second), skipped)
 
     def _equal(self, own: Any) -> Any:
-        rows = self._collectives.allgather(own[tf.newaxis], self._label)
-        return tf.reduce_all(tf.equal(rows, rows[0]))
+        return _equal(self._collectives, own, self._label)
 
     def _say(self, condition: Any) -> Any:
-        if self._collectives.rank:
-            return condition
+        return _say(self._collectives, condition)
 
-        def say() -> Any:
-            said = tf.py_function(lambda: warn(self._collectives.size), [], [])
-            with tf.control_dependencies(tf.nest.flatten(said)):
+
+class FirstElements:
+    """Compares the first two elements of an infeed queue, after the steps that took them."""
+
+    def __init__(self) -> None:
+        self._seen = _queue(_STEPS, tf.int64)
+        self._done = _queue(1, tf.bool)
+
+    def note(self, element: Any) -> Any:
+        """Notes an element that is taken, if it is one of the first two.
+
+        Args:
+            element: In the same structure on every instance.
+
+        Returns:
+            An operation; None for an element without rows.
+        """
+        rows = rows_of(element)
+        if not rows:
+            return None
+        is_wanted = tf.equal(self._done.size(), 0) & (self._seen.size() < _STEPS)
+
+        def keep() -> Any:
+            with tf.control_dependencies([self._seen.enqueue(content(rows))]):
                 return tf.constant(value=True)
 
-        return tf.cond(condition, say, lambda: tf.constant(value=True))
+        return tf.cond(is_wanted, keep, lambda: tf.constant(value=True))
+
+    def compare(self, collectives: Rows, label: str | None = None) -> Any:
+        """An operation that compares once, when both elements have been taken.
+
+        Args:
+            collectives: What gathers the instances' rows.
+            label: By which the instances' comparisons find each other.
+        """
+        is_due = tf.equal(self._done.size(), 0) & tf.equal(self._seen.size(), _STEPS)
+
+        def look() -> Any:
+            own = self._seen.dequeue_many(_STEPS)
+            is_equal = _equal(collectives, own, label) & tf.not_equal(own[0], own[1])
+            with tf.control_dependencies([_say(collectives, is_equal)]):
+                done = self._done.enqueue(True)  # noqa: FBT003 - the element
+            with tf.control_dependencies([done]):
+                return tf.constant(value=True)
+
+        return tf.cond(is_due, look, lambda: tf.constant(value=True))
+
+
+def _queue(capacity: int, dtype: Any) -> Any:
+    """What a comparison remembers in a session.
+
+    A variable would need to be initialised, and would be in the program's checkpoints.
+    """
+    with tf.init_scope(), tf.device("CPU:0"):
+        return tf.queue.FIFOQueue(capacity, [dtype], [()], name="popdist_batches_compared")
+
+
+def _equal(collectives: Rows, own: Any, label: str | None) -> Any:
+    rows = collectives.allgather(own[tf.newaxis], label)
+    return tf.reduce_all(tf.equal(rows, rows[:1]))
+
+
+def _say(collectives: Rows, condition: Any) -> Any:
+    if collectives.rank:
+        return condition
+
+    def say() -> Any:
+        said = tf.py_function(lambda: warn(collectives.size), [], [])
+        with tf.control_dependencies(tf.nest.flatten(said)):
+            return tf.constant(value=True)
+
+    return tf.cond(condition, say, lambda: tf.constant(value=True))
 
 
 class CompareBatches(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]

@@ -79,9 +79,10 @@ class IPUInfeedQueue:
             # Inside of a loop that is being built, the data would begin again in each iteration.
             with tf.init_scope():
                 self._iterator = iter(self._dataset)
-        if hasattr(self._iterator, "get_next"):
-            return self._iterator.get_next()
-        return next(self._iterator)
+        has_get_next = hasattr(self._iterator, "get_next")
+        element = self._iterator.get_next() if has_get_next else next(self._iterator)
+        guard = getattr(tf.distribute.get_strategy().extended, "guard", None)
+        return element if guard is None else guard.next_of_infeed(self, element)
 
     _dequeue = dequeue
 

@@ -49,6 +49,23 @@ def _cut_cpu(count: int) -> None:
         ) from None
 
 
+def warn_of_idle_replicas(strategy: str) -> None:
+    """Warns where a strategy runs one replica in each process, and a process is to run several.
+
+    Args:
+        strategy: The name of its class.
+    """
+    replicas = popdist.getNumLocalReplicas()
+    if replicas > 1:
+        total = popdist.getNumTotalReplicas()
+        warnings.warn(
+            f"[PD429] {strategy} runs one replica in each process, and this one was started for "
+            f"{replicas}: an update takes the data of {total // replicas} replicas, and not of "
+            f"{total}. Use PopDistStrategy, or start the job with poprun --num-instances {total}.",
+            stacklevel=3,
+        )
+
+
 def note_selected(count: int) -> None:
     """Remembers how many devices a program has selected by their number."""
     setattr(context.context(), _SELECTED, count)

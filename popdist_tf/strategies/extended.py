@@ -316,9 +316,13 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
     def _batch_reduce_to(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any
     ) -> list[Any]:
+        pairs = list(value_destination_pairs)
+        if pairs and getattr(pairs[-1][1], "trainable", False):
+            # The backward pass computes the last layer's gradient first.
+            pairs[-1] = self.guard.before_reduction(pairs[-1][0]), pairs[-1][1]
         return [
             self._reduce_to(reduce_op, value, destinations, options)
-            for value, destinations in value_destination_pairs
+            for value, destinations in pairs
         ]
 
     def _gather_to_implementation(

@@ -16,6 +16,7 @@ from popdist_tf.guards.outside_scope import refuse_training_outside
 from popdist_tf.strategies import variables
 from popdist_tf.strategies.cluster import HostStrategy
 from popdist_tf.strategies.cross_device import check_reduction
+from popdist_tf.strategies.devices import warn_of_idle_replicas
 from popdist_tf.strategies.extended import device_code
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class IPUMultiWorkerStrategy(HostStrategy):
                 accepted="tf.distribute.cluster_resolver.TFConfigClusterResolver(), for example",
             )
         _check_cluster(cluster_resolver)
+        warn_of_idle_replicas("IPUMultiWorkerStrategy")
         self.ipu_device = ipu_device
         super().__init__(MultiWorkerExtended(self, cluster_resolver, variables_on_host))
         refuse_training_outside(type(self).__name__, self.extended._num_workers)

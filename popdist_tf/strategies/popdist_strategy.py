@@ -18,7 +18,7 @@ from popdist_tf.collectives.instances import initialised_collectives, job_collec
 from popdist_tf.guards.outside_scope import refuse_training_outside
 from popdist_tf.keras.pipelining import extend_keras
 from popdist_tf.strategies.cluster import HostStrategy, refuse_tf_config
-from popdist_tf.strategies.devices import replica_devices
+from popdist_tf.strategies.devices import replica_devices, warn_of_idle_replicas
 from popdist_tf.strategies.extended import HorovodExtended
 from popdist_tf.versions import correct_epoch_steps, divide_losses_where
 
@@ -135,6 +135,7 @@ class IPUHorovodStrategy(HostStrategy):
     def __init__(self, ipu_device: str = "/device:IPU:0", variables_on_host: bool = False) -> None:
         self.ipu_device = ipu_device
         refuse_tf_config(type(self).__name__)
+        warn_of_idle_replicas("IPUHorovodStrategy")
         collectives = initialised_collectives()
         refuse_training_outside(type(self).__name__, collectives.size)
         super().__init__(

@@ -151,6 +151,15 @@ def estimator_for(optimizer, batch_norm, strategy=None, **settings):
     )
 
 
+def end_at(wanted, done, run_context):
+    if done == wanted:
+        end(run_context)
+
+
+def end(run_context):
+    run_context.request_stop()
+
+
 def stopped_early(strategy, input_fn, instance):
     """Variables of a training that a hook of one worker ends after the second step."""
     import tensorflow.compat.v1 as tf
@@ -160,8 +169,7 @@ def stopped_early(strategy, input_fn, instance):
 
         def after_run(self, run_context, _):
             self.done += 1
-            if self.done == 2:
-                run_context.request_stop()
+            end_at(2, self.done, run_context)
 
     early = estimator_for("momentum", batch_norm=False, strategy=strategy)
     early.train(input_fn, steps=STEPS, hooks=[StopEarly()] if instance else [])

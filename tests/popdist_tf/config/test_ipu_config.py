@@ -1,11 +1,16 @@
 import copy
+import warnings
 
 import pytest
+import tensorflow as tf
 
+import popdist
 import popdist.tensorflow
+from popdist_tf import ipu
 from popdist_tf.config import legacy
 from popdist_tf.errors import ConfigConflictError, ConfigError, ConfigTypeError
 from popdist_tf.ipu.config import IPUConfig, SchedulingAlgorithm, configure_ipu_system
+from popdist_tf.strategies.devices import note_selected
 
 
 def test_nested_attributes_are_set_and_printed():
@@ -126,3 +131,41 @@ def test_old_options_select_devices_once():
         legacy.select_ipus(legacy.create_ipu_config(), 0)
     with pytest.raises(ConfigError):
         legacy.select_ipus(legacy.create_ipu_config(), [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("devices", "replicas", "ipus_per_replica", "wanted"),
+    [(4, 1, 1, 4), (4, 2, 1, 4), (4, 1, 2, 2), (1, 1, 1, None), (2, 2, 1, None), (2, 1, 2, None)],
+)
+def test_devices_for_more_replicas_than_there_are(
+    monkeypatch, devices, replicas, ipus_per_replica, wanted
+):
+    monkeypatch.setattr(popdist, "getNumLocalReplicas", lambda: replicas)
+    monkeypatch.setattr(popdist, "getNumIpusPerReplica", lambda: ipus_per_replica)
+    config = IPUConfig()
+    config.auto_select_ipus = devices
+    try:
+        config.configure_ipu_system()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            total = ipu.ops.cross_replica_ops.cross_replica_sum(tf.constant(2.0))
+    finally:
+        note_selected(1)
+    assert float(total) == 2
+    expected = [] if wanted is None else [f"--num-replicas {wanted}"]
+    assert [word for one in caught for word in expected if word in str(one.message)] == expected
+    assert sum("PD419" in str(one.message) for one in caught) == len(expected)
+
+
+def test_a_model_that_is_trained_on_fewer_replicas_than_selected_devices():
+    config = IPUConfig()
+    config.auto_select_ipus = 3
+    try:
+        config.configure_ipu_system()
+        with ipu.ipu_strategy.IPUStrategy().scope():
+            model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+            with pytest.warns(UserWarning, match=r"PD419.*asks for 3 replicas, and this process"):
+                model.fit(tf.zeros([4, 2]), tf.zeros([4, 1]), verbose=0)
+    finally:
+        note_selected(1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from popdist_tf import ipu
 from popdist_tf.collectives.host import HostCollectives
 from popdist_tf.guards.equal_data import EqualBatches, compare_arrays, rows_of
 from tests.popdist_tf.peers import Peers
@@ -143,3 +144,74 @@ def test_the_arguments_of_a_step_that_updates_weights(replicas, built):
         run = step if built else (lambda batch: strategy.run(function, (batch,)))  # noqa: B023
         found = [said(run, tf.constant([number, 1.0])) for number in (1.0, 2.0, 3.0)]
         assert found == [[], expected, []]
+
+
+def descend(where, weight, gradient):
+    """An update as optimizers make it."""
+
+    def update(strategy, own):
+        (total,) = strategy.extended.batch_reduce_to("SUM", [(own, weight)])
+        return tf.group(strategy.extended.update(weight, lambda v, g: v.assign_sub(g), (total,)))
+
+    return where.merge_call(update, (gradient,))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("built", [False, True])
+def test_the_gradients_of_a_step_that_has_its_rows_from_elsewhere(replicas, built):
+    strategy = Job(replicas, factor=1)
+    with strategy.scope():
+        weight = tf.Variable([1.0, 2.0])
+    rows = iter(tf.data.Dataset.from_tensor_slices(np.arange(12, dtype=np.float32).reshape(-1, 2)))
+
+    def update():
+        gradient = next(rows) * weight
+        descend(tf.distribute.get_replica_context(), weight, gradient)
+
+    step = tf.function(lambda: strategy.run(update))
+    run = step if built else (lambda: strategy.run(update))
+    if replicas > 1 and built:
+        assert [text for _ in range(3) for text in said(run)] == ["[PD418]"]
+    elif replicas == 1:
+        assert [said(run) for _ in range(4)] == [[], [], ["[PD418]"], []]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "trains", "warned"),
+    [("of rows", True, True), ("one batch", True, False), ("of rows", False, False)],
+)
+@pytest.mark.parametrize("mode", ["function", "session"])
+def test_the_first_elements_of_an_infeed_queue(mode, kind, trains, warned, replicas):
+    values = np.stack([one.numpy() for one in batches(kind)]).astype(np.float32)
+
+    def prepare(strategy):
+        with strategy.scope():
+            weight = tf.Variable([1.0, 2.0, 3.0, 4.0])
+        data = tf.data.Dataset.from_tensor_slices(np.concatenate([values] * 4))
+        queue = ipu.ipu_infeed_queue.IPUInfeedQueue(data)
+
+        def body(total, rows):
+            moved = []
+            if trains:
+                context = tf.distribute.get_replica_context()
+                moved = [descend(context, weight, rows * 0.01)]
+            return [total + tf.reduce_sum(rows), *moved]
+
+        def step():
+            return ipu.loops.repeat(2, body, [tf.constant(0.0)], queue)
+
+        return queue, step
+
+    expected = [["[PD418]"], []] if warned else [[], []]
+    strategy = Job(replicas, factor=1)
+    if mode == "function":
+        _, step = prepare(strategy)
+        run = tf.function(lambda: strategy.experimental_local_results(strategy.run(step)))
+        assert [said(run), said(run)] == expected
+        return
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        queue, step = prepare(strategy)
+        results = strategy.experimental_local_results(strategy.run(step))
+        session.run([queue.initializer, tf.compat.v1.global_variables_initializer()])
+        assert [said(session.run, results), said(session.run, results)] == expected
