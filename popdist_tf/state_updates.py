@@ -75,24 +75,41 @@ class StateUpdates:
     def before(self, results: Any) -> Any:
         """Results that exist only when the updates have been made.
 
+        An update that an operation among the results makes, such as the slots of an optimizer, is
+        left to that operation: a loss need not wait for it.
+
         Args:
             results: A structure of tensors, operations, and anything else.
 
         Returns:
             The same structure.
         """
-        if not self.operations:
+        flat = tf.nest.flatten(results) if self.operations else []
+        made = _needed_by([one for one in flat if isinstance(one, tf.Operation)])
+        operations = [one for one in self.operations if one not in made]
+        if not operations:
             return results
 
         def after_updates(one: Any) -> Any:
             if isinstance(one, tf.Operation):
-                return tf.group(one, *self.operations)
+                return tf.group(one, *operations)
             if tf.is_tensor(one) or isinstance(one, tf.IndexedSlices):
-                with tf.control_dependencies(self.operations):
+                with tf.control_dependencies(operations):
                     return tf.identity(one)
             return one
 
         return tf.nest.map_structure(after_updates, results)
+
+
+def _needed_by(operations: list[Any]) -> set[Any]:
+    """Operations, and all that run before them."""
+    found, waiting = set(operations), list(operations)
+    while waiting:
+        one = waiting.pop()
+        before = {*one.control_inputs, *(tensor.op for tensor in one.inputs)} - found
+        found |= before
+        waiting += before
+    return found
 
 
 def _source(tensor: Any) -> Any:

@@ -86,6 +86,8 @@ def is_endless(dataset: Any) -> bool:
     """
     if not isinstance(dataset, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
         return True  # not a data set: TensorFlow says what it takes
+    if type(dataset).__name__ == "DatasetV1Adapter":  # whose inputs are those of what it wraps
+        dataset = dataset._dataset
     known = tf.get_static_value(getattr(dataset, "_count", None))
     if type(dataset).__name__ == "_RepeatDataset" and known is not None:
         return bool(known < 0)

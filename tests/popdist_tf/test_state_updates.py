@@ -41,6 +41,25 @@ def test_results_wait_for_the_updates():
             assert session.run(state) == 3
 
 
+def test_updates_of_an_operation_among_the_results_are_left_to_it():
+    with tf.Graph().as_default():
+        power = v1.get_variable("power", initializer=1.0, trainable=False, use_resource=True)
+        state = v1.get_variable("state", initializer=1.0, trainable=False, use_resource=True)
+        with StateUpdates() as updates:
+            state.assign_add(1.0)
+            loss = tf.constant(1.0)
+            with tf.control_dependencies([power.assign(2.0)]):
+                train = tf.no_op()
+        assert len(updates.operations) == 2
+        loss, train = updates.before((loss, train))
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(loss)
+            assert session.run([power, state]) == [1, 2]
+            session.run(train)
+            assert session.run([power, state]) == [2, 3]
+
+
 def test_eager_code_needs_no_help():
     state = tf.Variable(1.0, trainable=False)
     with StateUpdates() as updates:
