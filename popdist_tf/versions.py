@@ -316,6 +316,19 @@ def _with_callbacks(method: Callable[..., Any]) -> Any:
     return wrapped
 
 
+def support_backups(callbacks: Sequence[Any], strategy: Any) -> None:
+    """Lets Keras 2's ``BackupAndRestore`` work under a strategy of which Keras does not know.
+
+    Args:
+        callbacks: Of ``fit``.
+        strategy: The model's; its first worker writes, and all read what that one wrote.
+    """
+    for one in callbacks:
+        known = getattr(one, "_supported_strategies", None)
+        if known is not None and not isinstance(strategy, known):
+            one._supported_strategies = (*known, type(strategy))
+
+
 def tag_calls(attribute: str, tag: Callable[[], Any]) -> None:
     """Makes Keras tag each call of a layer in a functional model; safe to call again.
 

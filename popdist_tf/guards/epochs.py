@@ -22,6 +22,7 @@ from popdist_tf.versions import (
     add_callbacks,
     keras_is_3,
     strategy_of,
+    support_backups,
     tensorflow_variable,
     variable_name,
 )
@@ -53,7 +54,10 @@ def compare_epochs() -> None:
 def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     optimizer = getattr(model, "optimizer", None)
     reduction = getattr(optimizer, REDUCTION, None)
-    extended = getattr(strategy_of(model), "extended", None)
+    strategy = strategy_of(model)
+    extended = getattr(strategy, "extended", None)
+    if hasattr(extended, "guard"):
+        support_backups(fit["callbacks"], strategy)
     held = reduction or extended
     asks = any(map(_acts_between_steps, fit["callbacks"]))
     collectives: HostCollectives | None = getattr(held, "collectives", None)

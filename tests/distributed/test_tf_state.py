@@ -4,6 +4,7 @@ Every expectation is what TensorFlow's own `MirroredStrategy` computes in one pr
 program with as many replicas.
 """
 
+import contextlib
 from functools import partial
 
 import numpy as np
@@ -291,7 +292,40 @@ def callbacks_with_one_place(folder):
         keras.callbacks.CSVLogger(f"{folder}/log{popdist.getInstanceIndex()}.csv"),
     ]
     model.fit(x, x.sum(1), batch_size=8, epochs=2, verbose=0, callbacks=callbacks)
-    return {"weights": np.concatenate([one.ravel() for one in model.get_weights()])}
+    answers = {"weights": np.concatenate([one.ravel() for one in model.get_weights()])}
+    if not ending:
+        answers |= resumed(f"{folder}/backup", x)
+    return answers
+
+
+def resumed(folder, x):
+    """Weights of a training that breaks off after an epoch and goes on, and of one that does not.
+
+    Keras 3 has backups of another kind.
+    """
+    import tensorflow as tf
+
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+    def break_off(epoch, _):
+        if epoch == 1:
+            raise InterruptedError
+
+    broken = tf.keras.callbacks.LambdaCallback(on_epoch_end=break_off)
+    backup = tf.keras.callbacks.BackupAndRestore
+    answers = {}
+    for name, runs in (("whole", [[]]), ("resumed", [[backup(folder), broken], [backup(folder)]])):
+        for callbacks in runs:
+            tf.keras.utils.set_random_seed(2)
+            with PopDistStrategy().scope():
+                model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(2,))])
+                model.compile(tf.keras.optimizers.Adam(0.1), "mse")
+            options = {"batch_size": 8, "epochs": 3, "verbose": 0, "shuffle": False}
+            with contextlib.suppress(InterruptedError):
+                history = model.fit(x, x.sum(1), callbacks=callbacks, **options)
+        answers[name] = np.concatenate([one.ravel() for one in model.get_weights()])
+        answers[f"{name} epochs"] = len(history.history["loss"])
+    return answers
 
 
 def loop_in_a_step():
@@ -418,6 +452,9 @@ def test_callbacks_of_all_instances_write_to_one_place(tmp_path):
 
     first, second = run_job(callbacks_with_one_place, folder=str(tmp_path), timeout=250)
     np.testing.assert_array_equal(first["weights"], second["weights"])
+    for rank in (first, second) if "whole" in first else ():
+        assert (rank["whole epochs"], rank["resumed epochs"]) == (3, 1)
+        np.testing.assert_array_equal(rank["resumed"], first["whole"])
     for name in ("model.h5", "model.keras"):
         read = tf.keras.models.load_model(tmp_path / name).get_weights()
         np.testing.assert_array_equal(np.concatenate([w.ravel() for w in read]), first["weights"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import pkgutil
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -197,7 +198,8 @@ def _members() -> dict[str, set[str]]:
 
 def _popdist_names() -> list[str]:
     """The names that popdist publishes, read from the source, as imports would load frameworks."""
-    names = ["popdist", *(f"popdist.{name}" for name in popdist.__all__)]
+    modules = (one.name for one in pkgutil.iter_modules(popdist.__path__))
+    names = ["popdist", *(f"popdist.{name}" for name in (*popdist.__all__, *modules))]
     for door in ("popart", "poptorch", "tensorflow"):
         tree = ast.parse((Path(popdist.__path__[0]) / f"{door}.py").read_text(encoding="utf-8"))
         names.append(f"popdist.{door}")
