@@ -31,7 +31,8 @@ def command_line_arguments():
 def configure():
     config = ipu.config.IPUConfig()
     if popdist.isPopdistEnvSet():
-        popdist.tensorflow.set_ipu_config(config, ipus_per_replica=1)
+        devices = popdist.getNumIpusPerReplica()
+        popdist.tensorflow.set_ipu_config(config, ipus_per_replica=devices)
     else:
         config.auto_select_ipus = 1
     config.device_connection.type = ipu.utils.DeviceConnectionType.ON_DEMAND

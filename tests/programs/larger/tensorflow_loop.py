@@ -35,15 +35,16 @@ def command_line_arguments():
 
 
 def create_dataset(args):
-    """The batches of this instance, of each update its share."""
+    """The batches of this instance's replicas, of each update their share."""
     digits = load_digits()
     images = (digits.data / 16).astype(np.float32)
     labels = digits.target.astype(np.int32)
     updates = args.iterations * args.epochs
-    samples = updates * args.batch_size * popdist.getNumInstances()
+    replicas, first = popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()
+    samples = updates * args.batch_size * replicas
     order = np.random.RandomState(0).permutation(len(labels))[:samples]
-    own = order.reshape(updates, popdist.getNumInstances(), args.batch_size)
-    own = own[:, popdist.getInstanceIndex()].reshape(-1)
+    own = order.reshape(updates, replicas, args.batch_size)
+    own = own[:, first : first + popdist.getNumLocalReplicas()].reshape(-1)
     dataset = tf.data.Dataset.from_tensor_slices((images[own], labels[own]))
     return dataset.batch(args.batch_size, drop_remainder=True).repeat()
 
@@ -69,7 +70,8 @@ def main():
     config = ipu.config.IPUConfig()
     config.optimizations.maximum_cross_replica_sum_buffer_size = 1000000
     config.compilation_poplar_options = {"target.syncReplicasIndependently": "true"}
-    popdist.tensorflow.set_ipu_config(config, ipus_per_replica=1)
+    devices = popdist.getNumIpusPerReplica()
+    popdist.tensorflow.set_ipu_config(config, ipus_per_replica=devices)
     config.configure_ipu_system()
     ipu.utils.reset_ipu_seed(1)
 
@@ -112,8 +114,9 @@ def main():
             for _ in range(args.epochs):
                 totals.append(float(session.run(mean_total)))
                 seen = session.run(dequeued)
-                losses += [float(value) for value in np.ravel(seen["loss"])]
-                own += [float(value) for value in np.ravel(seen["own"])]
+                by_replica = {name: x.reshape(args.iterations, -1) for name, x in seen.items()}
+                losses += by_replica["loss"][:, 0].tolist()
+                own += by_replica["own"].tolist()
             values = session.run({v.name: v.read_value() for v in tf.global_variables()})
             if args.save and popdist.getInstanceIndex() == 0:
                 saver.save(session, args.save)

@@ -19,7 +19,8 @@ import popdist.tensorflow
 
 tf.disable_v2_behavior()
 
-MICRO_BATCHES, UPDATES, BATCH = 3, 4, 8
+MICRO_BATCHES, UPDATES = 3, 4
+BATCH = 32 // popdist.getNumTotalReplicas()
 RATE = 0.3
 
 
@@ -62,7 +63,8 @@ def optimizer_function(loss):
 
 def train():
     config = ipu.config.IPUConfig()
-    popdist.tensorflow.set_ipu_config(config, ipus_per_replica=4, configure_device=False)
+    devices = popdist.getNumIpusPerReplica()
+    popdist.tensorflow.set_ipu_config(config, ipus_per_replica=devices, configure_device=False)
     first, local = popdist.getReplicaIndexOffset(), popdist.getNumLocalReplicas()
     own = [
         part[:, first : first + local].reshape(-1, *part.shape[2:])

@@ -81,7 +81,8 @@ def train():
     hvd.init()
     config = ipu.config.IPUConfig()
     config.norms.use_stable_statistics = True
-    config = popdist.tensorflow.set_ipu_config(config, ipus_per_replica=1)
+    devices = popdist.getNumIpusPerReplica()
+    config = popdist.tensorflow.set_ipu_config(config, ipus_per_replica=devices)
     config.configure_ipu_system()
     strategy = ipu_multi_replica_strategy.IPUMultiReplicaStrategy(
         add_ipu_cross_replica_reductions=False

@@ -96,7 +96,8 @@ def main():
     parser.add_argument("--save", required=True)
     args = parser.parse_args()
     config = ipu.config.IPUConfig()
-    popdist.tensorflow.set_ipu_config(config, ipus_per_replica=SHARDS)
+    devices = popdist.getNumIpusPerReplica()
+    popdist.tensorflow.set_ipu_config(config, ipus_per_replica=devices)
     config.configure_ipu_system()
     answer = {"rank": popdist.getInstanceIndex()}
     for name, build_loss in ("named", loss_of), ("automatic", loss_without_shards):
