@@ -253,7 +253,11 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
         self.guard.note(var)
-        return super()._update(var, fn, args, kwargs, group)
+        updated = super()._update(var, fn, args, kwargs, group)
+        if not group or tf.compat.v1.executing_eagerly_outside_functions() or updated is None:
+            return updated
+        # Optimizers of TensorFlow 1 return the update of a global step, which is an operation.
+        return tf.group(*(updated.values if is_per_replica(updated) else [updated]))
 
     def note_own_update(self, variable: Any) -> None:
         """Takes notice of a variable that each replica updates by a value of its own."""

@@ -155,3 +155,27 @@ def test_layers_and_instances_are_groups_of_all_channels_and_of_one():
     np.testing.assert_allclose(run(lambda: ops.instance_norm(values)), each, rtol=1e-4, atol=1e-5)
     with tf.Graph().as_default(), pytest.raises(ValueError, match="3 channels cannot be divided"):
         ops.group_norm(values, 2)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_train_op_of_a_body_may_count_steps(replicas):
+    def build():
+        strategy = Job(replicas, factor=1)
+        with strategy.scope():
+
+            def body():
+                weight = v1.get_variable("weight", initializer=1.0, use_resource=True)
+                step = v1.train.get_or_create_global_step()
+                # 0.5 in the first two steps, a tenth of it in the next two.
+                rate = v1.train.exponential_decay(0.5, step, 2, 0.1, staircase=True)
+                descent = v1.train.GradientDescentOptimizer(rate)
+                return descent.minimize(weight / strategy.num_replicas_in_sync, global_step=step)
+
+            results = strategy.run(lambda: ipu.loops.repeat(4, body, []))
+            with tf.control_dependencies(tf.nest.flatten(results)):
+                values = [v1.train.get_global_step(), *v1.trainable_variables()]
+                return [one.read_value() for one in values]
+
+    step, weight = run(build)
+    assert step == 4
+    assert weight == pytest.approx(1 - 2 * 0.5 - 2 * 0.05)
