@@ -68,6 +68,8 @@ CODES = declare(
         "PD585": "a checkpoint is not one of this training",
         "PD586": "the data of a training are not valid",
         "PD592": "an exported file computes other results than the torch module",
+        "PD593": "an exported file lacks parameters of the torch module",
+        "PD594": "a torch module writes buffers that an exported file does not update",
         "PD596": "a package for an exporter of torch is missing",
         "PD590": "a tensor of a step is unknown or missing",
         "PD591": "a graph cannot sum a tensor over these replicas",

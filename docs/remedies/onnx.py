@@ -228,6 +228,14 @@ REMEDIES = {
         "torch's exporter has exported an operator wrongly, or has lost a write to a view.",
         "Try the other exporter, or write the submodule in the message in another way.",
     ),
+    "PD593": (
+        "torch's newer exporter writes equal weights once, and transposed weights as constants.",
+        "Export with `popdist_onnx.from_torch`, or with `optimize=False`, in training mode.",
+    ),
+    "PD594": (
+        "`forward` changes a buffer, such as `u` of spectral norm or a mean without a momentum.",
+        "Give the normalisation a momentum, or compute the value from inputs and parameters.",
+    ),
     "PD596": (
         "torch's dynamo exporter needs `onnxscript`, or a newer onnx-ir.",
         "Install `onnxscript` without TensorFlow 2.15, or use the torchscript exporter.",

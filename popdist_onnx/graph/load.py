@@ -7,12 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
 import onnx
 import onnx.inliner
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import numpy_helper
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import newest_opset, subgraphs
@@ -25,46 +23,13 @@ from popdist_onnx.graph.names import OPSET, ORIGIN
 from popdist_onnx.graph.operands import require_inferred, require_operands, require_steps
 from popdist_onnx.graph.opset_upgrades import UPGRADES, Parts
 from popdist_onnx.graph.tensor import Tape
+from popdist_onnx.graph.torch_files import untie
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from os import PathLike
 
     from popdist_onnx.graph.opset_upgrades import Upgrade
-
-
-# Shared weights of equal content become separate weights again.
-#
-# torch's exporter, in evaluation mode, writes tensors of equal content once, with `Identity` nodes
-# for the others: every bias of zeros, every scale of ones and the running statistics beside them
-# would train as one weight. Weights that the program ties on purpose (an embedding and the output
-# layer) look the same, but hold random numbers: those stay tied.
-
-
-def untie(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Gives every `Identity` of a weight of one repeated number a weight of its own, in a copy."""
-    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
-    copies = {
-        node.output[0]: node.input[0]
-        for node in proto.graph.node
-        if node.op_type == "Identity"
-        and not node.domain
-        and node.input[0] in weights
-        and _is_uniform(weights[node.input[0]])
-    }
-    outputs = {value.name for value in proto.graph.output}
-    copies = {copy: weight for copy, weight in copies.items() if copy not in outputs}
-    if not copies:
-        return proto
-    changed = onnx.ModelProto()
-    changed.CopyFrom(proto)
-    kept = [node for node in changed.graph.node if node.output[0] not in copies]
-    del changed.graph.node[:]
-    changed.graph.node.extend(kept)
-    for copy, weight in copies.items():
-        changed.graph.initializer.append(weights[weight])
-        changed.graph.initializer[-1].name = copy
-    return changed
 
 
 def lift(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -152,19 +117,6 @@ def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
             own = {value.name for value in inner.input}
             if old not in own and all(old not in one.output for one in inner.node):
                 _rename(inner, old, new)
-
-
-def _is_uniform(tensor: onnx.TensorProto) -> bool:
-    floating = (
-        onnx.TensorProto.FLOAT,
-        onnx.TensorProto.FLOAT16,
-        onnx.TensorProto.BFLOAT16,
-        onnx.TensorProto.DOUBLE,
-    )
-    if tensor.data_type not in floating or len(tensor.dims) != 1 or tensor.external_data:
-        return False
-    array = numpy_helper.to_array(tensor)
-    return array.size > 0 and bool(np.all(array == array[0]))
 
 
 # Upgrade of older opsets to opset 18, so that later passes handle one form only; value names stay.

@@ -12,6 +12,7 @@ from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.names import GRADIENT, reserved_prefix
+from popdist_onnx.graph.torch_files import freeze_constants, require_parameters
 from popdist_onnx.lowering.apply import lower
 from popdist_onnx.lowering.layers import require_one_local_replica, stride_groups
 from popdist_onnx.lowering.registry import DOMAIN
@@ -97,6 +98,7 @@ def training_graph(
     scaling = options.automaticLossScalingSettings
     if scaling.enabled:
         require_variable_loss_scale(optimizer)
+    require_parameters(proto)
     model = _loaded(proto, options)
     load_rules()
     warn_of_inference(model)
@@ -165,6 +167,7 @@ def read_with_shapes(source: Source, shapes: InputShapeInfo | None) -> onnx.Mode
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(read(source))
+    freeze_constants(proto)
     initializers = {tensor.name for tensor in proto.graph.initializer}
     inputs = {v.name: v for v in proto.graph.input if v.name not in initializers}
     given = [] if shapes is None else shapes.getAllTensorIds()

@@ -2,13 +2,15 @@
 
 torch's exporters write some operators wrongly without an error: the one that traces leaves out
 `torch.repeat_interleave`, for example, and keeps one branch of an ``if``. So the file is run once,
-with dropout switched off on both sides.
+with dropout switched off on both sides. What the module writes into its buffers is compared too: a
+file can carry the running statistics of batch normalisation, but no other state.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -17,12 +19,13 @@ import onnx_ir as ir
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.load import load
+from popdist_onnx.graph.names import updated
 from popdist_onnx.lowering.apply import lower
 from popdist_onnx.runtime.compiled import Execution, make_session
 from popdist_onnx.transforms.statistics import running_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
 
@@ -32,6 +35,7 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 _TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
 _SINGLE = 1e-3
+_STATE = 1e-4
 _ROUNDING = 30
 """How many times as far from the result in double precision as torch's own an output may be."""
 
@@ -63,8 +67,12 @@ def check_export(
         exporter: What exported the module, for the error.
 
     Raises:
-        popart_exception: The exported model cannot be run, or an output differs.
+        popart_exception: The exported model cannot be run, an output differs, or the module writes
+            a buffer that the file does not update in the same way.
     """
+    written, lasting = _written_buffers(module, arguments)
+    if lost := sorted(lasting - _carried(proto, module)):
+        raise _lost(lost, module)
     drawn = sorted({node.op_type for node in proto.graph.node} & _RANDOM)
     if drawn:
         logger.info("an exported module draws random numbers (%s): it is not compared", drawn)
@@ -95,6 +103,99 @@ def check_export(
         raise _difference(
             f"gives another output {output.name!r} than the module: {gap}", exporter, proto, first
         )
+    _require_updates(found, written, _aliases(module), exporter)
+
+
+# Buffers that a module writes while it computes its outputs.
+
+
+def _require_updates(
+    found: Mapping[str, Array],
+    written: Mapping[str, Array],
+    aliases: Mapping[str, set[str]],
+    exporter: str,
+) -> None:
+    for name, array in written.items():
+        for there in (found[updated(one)] for one in aliases[name] if updated(one) in found):
+            if (gap := _gap(there, array, _STATE)) is not None:
+                raise _difference(f"updates buffer {name!r} in another way: {gap}", exporter)
+
+
+def _written_buffers(
+    module: torch.nn.Module, arguments: Sequence[Any]
+) -> tuple[dict[str, Array], set[str]]:
+    """Buffers that forward writes, after one pass; and those that are state, not a cache.
+
+    A cache is written once: a second pass leaves it as it is, and gives the same outputs.
+    """
+    import torch
+
+    if not any(True for _ in module.buffers()):
+        return {}, set()
+    counters = {
+        f"{name}.num_batches_tracked".lstrip(".")
+        for name, one in module.named_modules()
+        if isinstance(one, torch.nn.modules.batchnorm._NormBase)  # noqa: SLF001 - their only base
+        and (one.momentum is not None or not one.track_running_stats)
+    }
+    outputs, states = [], [_buffers(module)]
+    with _as_trained(module):
+        for _ in range(2):
+            made = module(*[one.clone() for one in arguments])
+            outputs.append([_array(one) for one in _flat(made)])
+            states.append(_buffers(module))
+    before, once, twice = states
+    written = {n for n, old in before.items() if _differ(old, once[n])} - counters
+    lasting = {name for name in written if _differ(once[name], twice[name])}
+    if any(_differ(one, other) for one, other in zip(*outputs, strict=True)):
+        lasting = written
+    return {name: once[name] for name in written}, lasting
+
+
+def _carried(proto: onnx.ModelProto, module: torch.nn.Module) -> set[str]:
+    """The buffers that a file updates: running statistics of batch normalisation."""
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    made = {node.output[0]: node for node in proto.graph.node if node.op_type == "Identity"}
+    found = set()
+    for node in proto.graph.node:
+        if node.op_type == "BatchNormalization" and len(node.output) > 1:
+            for name in node.input[3:5]:
+                source = name
+                while source in made:
+                    source = made[source].input[0]
+                found |= {source} & stored
+    return {name for name, others in _aliases(module).items() if others & found}
+
+
+def _aliases(module: torch.nn.Module) -> dict[str, set[str]]:
+    """All names of each buffer, by its first name."""
+    names: dict[int, set[str]] = {}
+    for name, one in module.named_buffers(remove_duplicate=False):
+        names.setdefault(id(one), set()).add(name)
+    return {name: names[id(one)] for name, one in module.named_buffers()}
+
+
+def _buffers(module: torch.nn.Module) -> dict[str, Array]:
+    return {name: _array(one) for name, one in module.named_buffers()}
+
+
+def _differ(one: Array, other: Array) -> bool:
+    return one.shape != other.shape or one.tobytes() != other.tobytes()
+
+
+def _lost(names: Sequence[str], module: torch.nn.Module) -> popart_exception:
+    owners = {name.rpartition(".")[0] for name in names}
+    if any(getattr(module.get_submodule(owner), "momentum", 0) is None for owner in owners):
+        how = "give the normalisation a momentum: without one it divides by the number of its steps"
+    else:
+        how = "compute the buffer from inputs or parameters; check=False keeps it as it is for ever"
+    return popart_exception(
+        "PD594",
+        "the forward method of the module writes buffers that an exported file does not update",
+        value=", ".join(names),
+        accepted="running statistics of batch normalisation with a momentum",
+        hint=how,
+    )
 
 
 def _difference(
@@ -115,7 +216,7 @@ def _difference(
     )
 
 
-def _gap(found: Array, wanted: Array) -> str | None:
+def _gap(found: Array, wanted: Array, single: float = _SINGLE) -> str | None:
     """How an array differs from the one that is wanted; None where both agree."""
     if found.shape != wanted.shape:
         return f"shape {list(found.shape)} instead of {list(wanted.shape)}"
@@ -123,7 +224,7 @@ def _gap(found: Array, wanted: Array) -> str | None:
         different = int((found != wanted).sum())
         return f"{different} of {wanted.size} elements differ" if different else None
     a, b = found.astype(np.float64), wanted.astype(np.float64)
-    limit = _TOLERANCE.get(str(wanted.dtype), _SINGLE) * (1 + np.nanmax(np.abs(b), initial=0))
+    limit = _TOLERANCE.get(str(wanted.dtype), single) * (1 + np.nanmax(np.abs(b), initial=0))
     if np.allclose(a, b, rtol=0, atol=limit, equal_nan=True):
         return None
     far, large = np.nanmax(np.abs(a - b)), np.nanmax(np.abs(b))
@@ -164,20 +265,33 @@ def _of_torch(
 
         return hook
 
-    mode = {one: one.training for one in module.modules()}
-    buffers = {name: one.detach().clone() for name, one in module.named_buffers()}
     hooks = [one.register_forward_hook(keep(name)) for name, one in module.named_modules() if name]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), _without_dropout():
-            made = module.train()(*[one.clone() for one in arguments])
+        with _as_trained(module):
+            made = module(*[one.clone() for one in arguments])
     finally:
         for hook in hooks:
             hook.remove()
+    return [_array(one) for one in _flat(made)], inside
+
+
+@contextmanager
+def _as_trained(module: torch.nn.Module) -> Iterator[None]:
+    """A context in which a module is in training mode without dropout; then it is as before."""
+    import torch
+
+    mode = {one: one.training for one in module.modules()}
+    buffers = {name: one.detach().clone() for name, one in module.named_buffers()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), _without_dropout():
+            module.train()
+            yield
+    finally:
         for one, training in mode.items():
             one.training = training
         for name, buffer in module.named_buffers():
-            buffer.data.copy_(buffers[name])
-    return [_array(one) for one in _flat(made)], inside
+            if name in buffers:
+                buffer.data.copy_(buffers[name])
 
 
 def _without_dropout() -> Any:

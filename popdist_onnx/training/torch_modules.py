@@ -108,6 +108,7 @@ def from_torch(
             "PD584", "not a loss", value=loss, accepted=f"{', '.join(LOSSES)}, or a function"
         )
     proto = _exported(target, arguments, names, outputs, exporter, opset)
+    proto.metadata_props.add(key=UNBIASED, value="1")
     if check:
         check_export(proto, target, arguments, exporter)
     ties = ties_of(module)
@@ -117,7 +118,6 @@ def from_torch(
     _rename(proto, {name: ties.get(plain, plain) for name, plain in own.items()})
     properties = {one.key: one.value for one in proto.metadata_props}
     properties[FROZEN] = json.dumps(_untrained(target, prefix, proto, ties))
-    properties[UNBIASED] = "1"
     stored = set(_stored(proto))
     if unused := [name for name, _ in module.named_parameters() if name not in stored]:
         properties[UNUSED] = json.dumps(unused)

@@ -16,6 +16,7 @@ from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import write_model
 from popdist_onnx.graph.load import read
+from popdist_onnx.graph.torch_files import freeze_constants
 from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.training import RANDOM_STATE, TrainingSession
@@ -568,8 +569,7 @@ def _clipped(optimizer: Optimizer, norm: float | None) -> Optimizer:
 def _copy(source: Any) -> onnx.ModelProto:
     import onnx
 
-    from popdist_onnx.graph.load import read
-
     proto = onnx.ModelProto()
     proto.CopyFrom(read(source))
+    freeze_constants(proto)
     return proto

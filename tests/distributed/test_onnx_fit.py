@@ -5,10 +5,12 @@ import signal
 
 import numpy as np
 import pytest
+import torch
 
 import popdist
 import popdist.popart
 import popdist_onnx
+from popdist_onnx.gradients.recurrent import LEAST_PRODUCTS
 from tests.distributed.jobs import JobFailedError, run_job
 from tests.popdist_onnx import nested_weights, networks
 from tests.popdist_onnx.training.test_trainer import data, exported, network
@@ -56,9 +58,44 @@ def trained(folder):
         "val_accuracy": streamed.of("val_accuracy") + history.of("val_accuracy"),
         **second.weights,
     }
+    found |= {f"{kind}/{n}": w for kind in RECURRENT for n, w in recurrent(kind).items()}
     if popdist.getNumInstances() > 1:
         found |= ended(second, here)
     return found
+
+
+class Last(torch.nn.Module):
+    """A recurrent layer, and a linear one of its last step."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.body = RECURRENT[kind](STEP, HIDDEN, batch_first=True)
+        self.head = torch.nn.Linear(HIDDEN, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x)[0][:, -1])
+
+
+RECURRENT = {"LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}
+STEP, HIDDEN = 8, 384
+
+
+def recurrent(kind):
+    """A layer so large that it is written as a loop that keeps its gates."""
+    instances = popdist.getNumInstances()
+    batch = GLOBAL_BATCH // instances
+    assert batch * HIDDEN * (STEP + HIDDEN) >= LEAST_PRODUCTS
+    torch.manual_seed(3)
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(2 * GLOBAL_BATCH, 3, STEP)).astype(np.float32)
+    trainer = popdist_onnx.Trainer(
+        popdist_onnx.from_torch(Last(kind), torch.from_numpy(x[:batch]), "mse"),
+        optimizer="momentum",
+        learning_rate=0.05,
+        batch_size=batch,
+    )
+    losses = trainer.fit(x, x[:, 1, :2] ** 2, epochs=3)
+    return {"losses": list(losses), **trainer.weights}
 
 
 def ended(trainer, here):

@@ -1,6 +1,7 @@
 """Modules of torch exported, trained here, and put back: weights are those that torch trains."""
 
 import copy
+import io
 from importlib.util import find_spec
 
 import numpy as np
@@ -252,11 +253,42 @@ class Normalized(nn.Module):
         return self.head(torch.tanh(self.frozen(hidden @ weight.reshape(8, 8))))
 
 
+class Block(nn.Module):
+    """A module with batch normalisation inside, of as many dimensions as asked."""
+
+    def __init__(self, dimensions, **settings):
+        super().__init__()
+        kinds = {1: (nn.Conv1d, nn.BatchNorm1d), 2: (nn.Conv2d, nn.BatchNorm2d)}
+        conv, norm = kinds.get(dimensions, (nn.Conv3d, nn.BatchNorm3d))
+        self.inner = nn.Sequential(conv(3, 3, 1), norm(3, **settings), nn.Tanh())
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Repeats(nn.Module):
+    """Blocks that are used several times, one of them under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = Block(1, momentum=0.3), Block(2), Block(3, momentum=1.0)
+        self.again = self.two
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x):
+        x = self.one(self.one(x)) - self.one(0.5 * x)
+        x = self.two(self.again(x[..., None]))
+        x = self.three(self.two(x)[..., None] + self.three(x[..., None]))
+        return self.head(x.flatten(2).mean(2))
+
+
+@pytest.mark.parametrize("module", [Normalized, Repeats])
 @pytest.mark.parametrize("exporter", EXPORTERS)
-def test_every_use_of_batch_statistics_trains_as_in_torch(exporter):
+def test_every_use_of_batch_statistics_trains_as_in_torch(exporter, module):
     torch.manual_seed(0)
-    module, steps = Normalized(), 3
-    x, y = torch.randn(10, 6) + 0.3, torch.randint(0, 3, (10,))
+    shape = (10, 6) if module is Normalized else (10, 3, 4)
+    module, steps = module(), 3
+    x, y = torch.randn(shape) + 0.3, torch.randint(0, 3, (10,))
     expected = copy.deepcopy(module).double().train()
     optimizer = torch.optim.SGD([p for p in expected.parameters() if p.requires_grad], lr=RATE)
     for _ in range(steps):
@@ -274,6 +306,65 @@ def test_every_use_of_batch_statistics_trains_as_in_torch(exporter):
     for name, wanted in expected.state_dict().items():
         if not name.endswith("num_batches_tracked"):
             torch.testing.assert_close(found[name].double(), wanted, rtol=1e-6, atol=2e-6, msg=name)
+
+
+class Counting(nn.Module):
+    """Writes the mean of its inputs into a buffer and reads it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x):
+        self.seen.mul_(0.9).add_(x.detach().mean((0, 2)), alpha=0.1)
+        return x - self.seen[:, None]
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize(
+    ("part", "buffers"),
+    [
+        (nn.BatchNorm1d(3, momentum=None), "num_batches_tracked"),
+        (nn.InstanceNorm1d(3, track_running_stats=True), "running_mean"),
+        (nn.utils.parametrizations.spectral_norm(nn.Conv1d(3, 3, 1)), "_u"),
+        (Counting(), "seen"),
+    ],
+    ids=["no momentum", "instance norm", "spectral norm", "mean of its own"],
+)
+def test_buffers_that_a_file_does_not_update_are_refused(part, buffers, exporter):
+    module = nn.Sequential(nn.Conv1d(3, 3, 1), part, nn.Tanh())
+    before = {name: one.clone() for name, one in module.state_dict().items()}
+    with pytest.raises(popdist_onnx.popart_exception) as refused:
+        popdist_onnx.from_torch(module, torch.randn(6, 3, 4), exporter=exporter)
+    # torch.export itself does not take a momentum that depends on a buffer.
+    by_torch = exporter == "dynamo" and buffers == "num_batches_tracked"
+    assert refused.value.code == ("PD584" if by_torch else "PD594")
+    assert by_torch or buffers in str(refused.value)
+    assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
+
+
+def test_copied_layers_of_a_plain_export_train_apart():
+    """The older exporter writes equal weights once, in evaluation mode."""
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 4)
+    stack = nn.Sequential(layer, nn.Tanh(), copy.deepcopy(layer), nn.Tanh(), copy.deepcopy(layer))
+    x, y = torch.randn(8, 4), torch.randint(0, 4, (8,))
+    file = io.BytesIO()
+    torch.onnx.export(stack, (x,), file, dynamo=False)
+    expected = copy.deepcopy(stack).double()
+    optimizer = torch.optim.SGD(expected.parameters(), lr=RATE)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(expected(x.double()), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    trainer = popdist_onnx.Trainer(
+        file.getvalue(), optimizer="sgd", learning_rate=RATE, batch_size=8
+    )
+    found = trainer.fit(x.numpy(), y.numpy(), epochs=3, shuffle=False)
+    np.testing.assert_allclose(list(found), losses, rtol=1e-6)
 
 
 class Everything(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import popdist_onnx
-from popdist_onnx.graph.load import untie
+from popdist_onnx.graph.torch_files import untie
 from popdist_onnx.training.data import indices
 from popdist_onnx.training.job import Job
 

@@ -1,0 +1,135 @@
+"""What torch's exporters do to weights: merged ones become separate again, or the file is refused.
+
+Both exporters write tensors of equal content once, unless they are asked not to. At the start of a
+training many are equal: scales of ones, biases of zeros, running statistics, and the layers of a
+stack that was made of copies. They must not train as one weight.
+
+The older exporter, in evaluation mode, leaves an `Identity` for each of the others. It writes none
+for a weight that the program ties (an embedding and the output layer). In files of other programs,
+tied weights look the same, but hold random numbers.
+
+The newer exporter leaves nothing, unless it is called with ``optimize=False``. It also writes
+constants as initializers, and weights that it has transposed. The metadata of its nodes name the
+parameters and buffers that the program reads there, so that merged and lost ones are found. An
+`Identity` of this exporter is a running statistic that a module writes and reads again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.names import FROZEN, UNBIASED
+
+logger = logging.getLogger("popdist.onnx")
+
+_FX_NODE = "pkg.torch.onnx.fx_node"
+_PLACEHOLDER = re.compile(r"%([pb]_\w+)")
+_PRODUCER = "pytorch"
+
+_FLOATING = (
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+    onnx.TensorProto.DOUBLE,
+)
+
+_SHOWN = 6
+
+
+def untie(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Gives every `Identity` of a merged weight a weight of its own, in a copy."""
+    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
+    by_torch = proto.producer_name == _PRODUCER
+    copies = {
+        node.output[0]: node.input[0]
+        for node in proto.graph.node
+        if node.op_type == "Identity"
+        and not node.domain
+        and node.input[0] in weights
+        and _fx_node(node) is None
+        and (by_torch or _is_uniform(weights[node.input[0]]))
+    }
+    outputs = {value.name for value in proto.graph.output}
+    copies = {copy: weight for copy, weight in copies.items() if copy not in outputs}
+    if not copies:
+        return proto
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    kept = [node for node in changed.graph.node if node.output[0] not in copies]
+    del changed.graph.node[:]
+    changed.graph.node.extend(kept)
+    for copy, weight in copies.items():
+        changed.graph.initializer.append(weights[weight])
+        changed.graph.initializer[-1].name = copy
+    return changed
+
+
+def freeze_constants(proto: onnx.ModelProto) -> None:
+    """Marks in a file of torch's newer exporter what is no parameter as not trained, in place."""
+    known = _placeholders(proto)
+    if not known:
+        return
+    floats = [one.name for one in proto.graph.initializer if one.data_type in _FLOATING]
+    fixed = [name for name in floats if f"p_{_mangled(name)}" not in known]
+    properties = {one.key: one.value for one in proto.metadata_props}
+    frozen = dict.fromkeys([*json.loads(properties.get(FROZEN, "[]")), *fixed])
+    if fixed and len(fixed) < len(floats):
+        onnx.helper.set_model_props(proto, properties | {FROZEN: json.dumps(list(frozen))})
+
+
+def require_parameters(proto: onnx.ModelProto) -> None:
+    """Checks that a file of torch's newer exporter has each parameter that its nodes stand for.
+
+    Raises:
+        popart_exception: Parameters are merged with others, or folded into constants.
+    """
+    stored = {f"p_{_mangled(one.name)}" for one in proto.graph.initializer}
+    lost = sorted(
+        name for name in _placeholders(proto) if name.startswith("p_") and name not in stored
+    )
+    if lost:
+        more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        raise popart_exception(
+            "PD593",
+            "torch's exporter has merged or folded parameters, which would not train as in torch",
+            value=", ".join(name.removeprefix("p_") for name in lost[:_SHOWN]) + more,
+            accepted="a file with an initializer for each parameter",
+            hint="popdist_onnx.from_torch(module, inputs), or torch.onnx.export(module.train(), "
+            "..., optimize=False)",
+        )
+
+
+def _placeholders(proto: onnx.ModelProto) -> set[str]:
+    """The parameters and buffers that nodes read in the program; none where torch is not asked."""
+    if proto.producer_name != _PRODUCER or any(p.key == UNBIASED for p in proto.metadata_props):
+        # `from_torch` has the module itself, and marks what is not trained.
+        return set()
+    inputs = {value.name for value in proto.graph.input}
+    return {
+        name
+        for text in map(_fx_node, proto.graph.node)
+        if text is not None
+        for name in _PLACEHOLDER.findall(text.partition("(args = ")[2])
+    } - inputs
+
+
+def _fx_node(node: onnx.NodeProto) -> str | None:
+    return next((one.value for one in node.metadata_props if one.key == _FX_NODE), None)
+
+
+def _mangled(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9]", "_", name)
+
+
+def _is_uniform(tensor: onnx.TensorProto) -> bool:
+    if tensor.data_type not in _FLOATING or len(tensor.dims) != 1 or tensor.external_data:
+        return False
+    array = numpy_helper.to_array(tensor)
+    return array.size > 0 and bool(np.all(array == array[0]))

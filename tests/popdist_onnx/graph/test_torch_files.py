@@ -1,0 +1,82 @@
+"""Weights that an exporter of torch wrote once, because they begin with equal content."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser
+
+import popdist_onnx
+from popdist_onnx.graph.load import load
+from popdist_onnx.graph.torch_files import untie
+
+RANDOM = np.array([1, 2], np.float32)
+
+
+def parsed(**weights):
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) {'
+        " b = Identity(a) c = Mul(x, a) y = Mul(c, b) }"
+    )
+    proto.graph.initializer.extend(numpy_helper.from_array(w, n) for n, w in weights.items())
+    return proto
+
+
+def test_copies_of_one_repeated_number_become_weights():
+    proto = parsed(a=np.ones(2, np.float32))
+    model = load(proto)
+    assert list(model.graph.initializers) == ["a", "b"]
+    assert [node.op_type for node in model.graph] == ["Mul", "Mul"]
+    assert [tensor.name for tensor in proto.graph.initializer] == ["a"]
+
+
+def test_weights_tied_on_purpose_stay_tied():
+    proto = parsed(a=RANDOM)
+    assert untie(proto) is proto
+
+
+def test_torch_writes_no_identity_for_weights_that_are_tied():
+    proto = parsed(a=RANDOM)
+    proto.producer_name = "pytorch"
+    assert list(load(proto).graph.initializers) == ["a", "b"]
+    # The newer exporter's is a tensor that a module has written and reads again.
+    proto.graph.node[0].metadata_props.add(key=FX_NODE, value="%getitem_3 = ...")
+    assert untie(proto) is proto
+
+
+FX_NODE = "pkg.torch.onnx.fx_node"
+LAYER = "%{0} : [num_users=1] = call_function[target=torch.ops.aten.any](args = {1}, kwargs = {{}})"
+
+
+def by_dynamo(*, merged):
+    """Two layer norms and a scale, as torch 2.13 writes them with and without ``optimize``."""
+    second = ("l1", "l1") if merged else ("l2", "l2")
+    text = """<ir_version: 10, opset_import: ["" : 18], producer_name: "pytorch">
+        g (float[2, 4] x) => (float[2, 4] y) {{
+        a = LayerNormalization(x, "l1.weight", "l1.bias")
+        b = Mul(a, val_74)
+        c = Add(b, shift)
+        y = LayerNormalization(c, "{}.weight", "{}.bias") }}""".format(*second)
+    proto = parser.parse_model(text)
+    texts = ["(%x, [4], %p_l1_weight, %p_l1_bias, 1e-05, False)", "(%a, 0.5)", "(%b, %b_shift)"]
+    texts.append("(%add, [4], %p_l2_weight, %p_l2_bias, 1e-05, False)")
+    for node, given in zip(proto.graph.node, texts, strict=True):
+        node.metadata_props.add(key=FX_NODE, value=LAYER.format(node.output[0], given))
+    layers = ["l1"] if merged else ["l1", "l2"]
+    contents = {f"{one}.weight": np.ones(4, np.float32) for one in layers}
+    contents |= {f"{one}.bias": np.zeros(4, np.float32) for one in layers}
+    contents |= {"val_74": np.float32([0.5]), "shift": np.ones(4, np.float32)}
+    proto.graph.initializer.extend(numpy_helper.from_array(w, n) for n, w in contents.items())
+    return proto
+
+
+def test_merged_parameters_of_the_newer_exporter_are_refused():
+    with pytest.raises(popdist_onnx.popart_exception, match="PD593") as refused:
+        popdist_onnx.Trainer(by_dynamo(merged=True), loss="mse", batch_size=2)
+    assert "l2_bias, l2_weight" in str(refused.value)
+
+
+def test_constants_and_buffers_of_the_newer_exporter_are_not_trained():
+    trainer = popdist_onnx.Trainer(by_dynamo(merged=False), loss="mse", batch_size=2)
+    layers = {f"{layer}.{kind}" for layer in ("l1", "l2") for kind in ("weight", "bias")}
+    assert set(trainer.session.trained_weights) == layers
