@@ -49,8 +49,9 @@ def _form(*op_types: str) -> Callable[..., Callable[[Tape, ir.Node], Sequence[Te
 
 def conform(model: ir.Model) -> None:
     """Rewrites a model in the working opset, with shapes, in place."""
-    _conform(model.graph, model.graph.opset_imports[""])
+    # Kernels that lack a type are replaced last: readers of indices may then have 32-bit operands.
     _narrow_indices(model.graph)
+    _conform(model.graph, model.graph.opset_imports[""])
 
 
 def _conform(graph: ir.Graph, opset: int) -> None:

@@ -385,6 +385,26 @@ class Everything(nn.Module):
         return self.up(hidden.transpose(1, 2)), hidden.argmax(1).clamp(1, 3)
 
 
+class Routed(nn.Module):
+    """A mixture of experts: one-hot rows of computed indices, which have 32 bits here."""
+
+    def __init__(self):
+        super().__init__()
+        self.router, self.experts = nn.Linear(4, 3), nn.Linear(4, 12)
+
+    def forward(self, x):
+        scores = torch.softmax(self.router(x), -1)
+        best = nn.functional.one_hot(torch.topk(scores, 2)[1], num_classes=3).sum(1)
+        first = nn.functional.one_hot(scores.argmax(-1), num_classes=3)
+        weights = scores * (best + first)
+        return (self.experts(x).reshape(-1, 3, 4) * weights[..., None]).sum(1)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_one_hot_rows_of_computed_indices_are_exported(exporter):
+    assert popdist_onnx.from_torch(Routed(), torch.randn(6, 4), exporter=exporter).graph.node
+
+
 def test_a_file_that_differs_in_its_dropout_only_is_taken():
     module = Everything()
     before = {name: one.clone() for name, one in module.state_dict().items()}
