@@ -4,9 +4,10 @@ Both exporters write tensors of equal content once, unless they are asked not to
 training many are equal: scales of ones, biases of zeros, running statistics, and the layers of a
 stack that was made of copies. They must not train as one weight.
 
-The older exporter, in evaluation mode, leaves an `Identity` for each of the others. It writes none
-for a weight that the program ties (an embedding and the output layer). In files of other programs,
-tied weights look the same, but hold random numbers.
+The older exporter, in evaluation mode, leaves an `Identity` for each of the others, with the name
+of the weight. It writes none for a weight that the program ties (an embedding and the output
+layer), and one with the name of an operator where the program copies a weight. In files of other
+programs, tied weights look the same, but hold random numbers.
 
 The newer exporter leaves nothing, unless it is called with ``optimize=False``. It also writes
 constants as initializers, and weights that it has transposed. The metadata of its nodes name the
@@ -53,8 +54,7 @@ def untie(proto: onnx.ModelProto) -> onnx.ModelProto:
         if node.op_type == "Identity"
         and not node.domain
         and node.input[0] in weights
-        and _fx_node(node) is None
-        and (by_torch or _is_uniform(weights[node.input[0]]))
+        and (_is_merge(node) if by_torch else _is_uniform(weights[node.input[0]]))
     }
     outputs = {value.name for value in proto.graph.output}
     copies = {copy: weight for copy, weight in copies.items() if copy not in outputs}
@@ -72,7 +72,7 @@ def untie(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def freeze_constants(proto: onnx.ModelProto) -> None:
-    """Marks in a file of torch's newer exporter what is no parameter as not trained, in place."""
+    """Marks constants and buffers in files of the newer exporter as not trained, in place."""
     known = _placeholders(proto)
     if not known:
         return
@@ -122,6 +122,13 @@ def _placeholders(proto: onnx.ModelProto) -> set[str]:
 
 def _fx_node(node: onnx.NodeProto) -> str | None:
     return next((one.value for one in node.metadata_props if one.key == _FX_NODE), None)
+
+
+def _is_merge(node: onnx.NodeProto) -> bool:
+    """Whether an `Identity` of torch stands for a weight, not for a copy that the program makes."""
+    # Outputs of a program's operators are "/layer/Identity_output_0", or a number in old files.
+    name = node.output[0]
+    return _fx_node(node) is None and not name.startswith("/") and not name.isdigit()
 
 
 def _mangled(name: str) -> str:

@@ -22,7 +22,9 @@ from popdist_onnx.graph.load import load
 from popdist_onnx.graph.names import updated
 from popdist_onnx.lowering.apply import lower
 from popdist_onnx.runtime.compiled import Execution, make_session
+from popdist_onnx.session.pipeline import read_with_shapes
 from popdist_onnx.transforms.statistics import running_statistics
+from popdist_onnx.types import DataType, InputShapeInfo, TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -366,7 +368,11 @@ def _of_file(
         onnx.helper.make_empty_tensor_value_info(name) for name in extra if name not in known
     )
     # What trains is compared: the model in the working opset, with its rewritten nodes.
-    model = lower(load(still))
+    shapes = InputShapeInfo()
+    for value, one in zip(still.graph.input, arguments, strict=False):
+        kind = DataType.from_onnx(value.type.tensor_type.elem_type)
+        shapes.add(value.name, TensorInfo(kind, list(one.shape)))
+    model = lower(load(read_with_shapes(still, shapes)))
     running_statistics(model)
     # Folding would run batch statistics of weights, which are constants here, in a wrong way.
     session = make_session(ir.to_proto(model).SerializeToString(), Execution(optimise=False))
