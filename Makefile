@@ -9,11 +9,11 @@ READY := $(VENV)/.ready
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
 # A real job waits for its processes a part of its time.
 JOB_WORKERS ?= $(shell expr $(WORKERS) + 1)
-GROUPS := test-style test-units test-pages test-jobs
+GROUPS := test-style test-units test-jobs
 UNITS := tests/popdist/ tests/popdist_onnx/ tests/popdist_torch/ tests/popdist_tf/
 PAGES := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/
-# The longest first, and what is new.
-JOBS = tests/hosts/ $(filter-out tests/hosts/ $(UNITS) $(PAGES) tests/zoo/ tests/__pycache__/,$(wildcard tests/*/))
+# All others, also new ones: they start real jobs.
+JOBS = $(filter-out $(UNITS) $(PAGES) tests/zoo/ tests/__pycache__/,$(wildcard tests/*/))
 SUMMARY := build/tests.txt
 PYTEST = POPDIST_SUMMARY=$(abspath $(SUMMARY)) $(BIN)/python -m pytest
 ONE_OF_EACH := $(addprefix tests/distributed/,test_run.py test_torch_as_written.py \
@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The groups of tests share the machine badly.
 .NOTPARALLEL:
-.PHONY: demo test $(GROUPS) test-fast test-all test-latest test-tf-latest test-zoo lint format bench docs \
+.PHONY: demo test $(GROUPS) test-pages test-fast test-all test-latest test-tf-latest test-zoo lint format bench docs \
 	clean help
 
 help:
@@ -58,15 +58,16 @@ test-style: $(READY)
 	@$(MAKE) --no-print-directory --keep-going lint; code=$$?; \
 		echo "style and types: exit code $$code" >> $(SUMMARY); exit $$code
 
-# Files of the last two stay whole, as their tests share jobs.
+# Files with jobs stay whole, as their tests share jobs; tests/conftest.py puts the longest first.
 test-units: $(READY)
 	$(PYTEST) -n $(WORKERS) --dist worksteal $(UNITS)
 
+# A part of the next one.
 test-pages: $(READY)
-	$(PYTEST) -n $(WORKERS) --dist loadfile $(PAGES)
+	$(PYTEST) -n $(JOB_WORKERS) --dist loadfile --no-loadscope-reorder $(PAGES)
 
 test-jobs: $(READY)
-	$(PYTEST) -n $(JOB_WORKERS) --dist loadfile --no-loadscope-reorder $(JOBS)
+	$(PYTEST) -n $(JOB_WORKERS) --dist loadfile --no-loadscope-reorder $(PAGES) $(JOBS)
 
 # All test functions, with fewer examples of each.
 test-fast: export HYPOTHESIS_PROFILE = quick

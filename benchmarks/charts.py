@@ -48,7 +48,11 @@ _LIMITS = frozenset(
 _OF_LIMITS = ("alone", "without an", "without the", "exchange nothing", "products")
 """Words in the names of other peers that do less."""
 
-_SHORT = {"horovod.torch.DistributedOptimizer": "Horovod", "Horovod optimizer": "Horovod"}
+_SHORT = {
+    "horovod.torch.DistributedOptimizer": "Horovod",
+    "Horovod optimizer": "Horovod",
+    "computing, then the exchange alone": "computing, then exchange",
+}
 _BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.9, "pad": 0.8}
 _LEGEND = (
     "Minimum of each. Green: popdist is best. Orange: a peer is better.\n"
@@ -83,6 +87,9 @@ _HEADLINES = (
 _TEN, _THOUSAND = 10, 1000
 _TITLE = 95
 """Letters in a line of a figure's title."""
+
+_LETTER = 0.0072
+"""Width of a letter of a label, as a share of a panel as wide as a figure."""
 
 _CURVES = 7.0
 """Height of the panel of growth, in bars."""
@@ -264,13 +271,13 @@ def _overview(headlines: list[tuple[str, Group]], document: Document) -> Any:
     pairs = [headlines[place : place + 2] for place in range(0, len(headlines), 2)]
     heights = [max(len(group.peers) + 2.0 for _, group in pair) for pair in pairs]
     curves = [_CURVES] if growth.is_measured(document) else []
-    figure = Figure(figsize=(11, 0.28 * sum(heights + curves) + 1.2), layout="constrained")
+    figure = Figure(figsize=(12, 0.28 * sum(heights + curves) + 1.2), layout="constrained")
     grid = figure.add_gridspec(len(pairs) + len(curves), 2, height_ratios=heights + curves)
     for row, (pair, height) in enumerate(zip(pairs, heights, strict=True)):
         for column, (title, group) in enumerate(pair):
             axes = figure.add_subplot(grid[row, column])
             axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
-            _panel(axes, group.unit, [group], wide=math.inf, is_titled=True)
+            _panel(axes, group.unit, [group], wide=math.inf, letter=1.8 * _LETTER, is_titled=True)
             axes.set_ylim(height - 0.6, -0.6)
             axes.set_xticks([])
             axes.spines["bottom"].set_visible(False)
@@ -304,10 +311,17 @@ def _together(bounds: list[float], unit: str) -> str:
 
 
 def _panel(
-    axes: Axes, unit: str, panel: list[Group], *, wide: float = _WIDE, is_titled: bool = False
+    axes: Axes,
+    unit: str,
+    panel: list[Group],
+    *,
+    wide: float = _WIDE,
+    letter: float = _LETTER,
+    is_titled: bool = False,
 ) -> None:
     values = [v for g in panel for v in (g.value, *g.peers.values(), *g.bounds.values()) if v > 0]
     log = max(values, default=1) > wide * min(values, default=1)
+    room = 1.45 * max(values, default=1)
     place = 0.0
     for group in panel:
         bounds = sorted(dict.fromkeys(group.bounds.values()))
@@ -326,6 +340,7 @@ def _panel(
                 ratio = value / group.value
                 label += f" ({ratio:.2f} x)" if ratio < _TEN else f" ({ratio:.0f} x)"
             axes.text(value, place, label, fontsize=7.5, va="center", bbox=_BACKGROUND, zorder=3)
+            room = max(room, value / (1 - min(letter * len(label), 0.7)))
             place += 1
         for bound in bounds:
             axes.plot([bound, bound], [top, place - 0.55], color=_AIM, linewidth=1.6, zorder=2.5)
@@ -340,7 +355,7 @@ def _panel(
         axes.set_xscale("log")
         axes.set_xlim(min(values) / 2, max(values) * 12)
     else:
-        axes.set_xlim(0, max(values, default=1) * 1.45)
+        axes.set_xlim(0, room)
     axes.set_ylim(place, -0.8)
     axes.set_yticks([])
     more = "more is better" if panel[0].wants_more else "less is better"

@@ -1,9 +1,11 @@
 """What tests of all packages stand on: a launched process, and both generations of Open MPI."""
 
+import json
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -28,12 +30,30 @@ if "POPDIST_TESTS_ON_GPU" not in os.environ:
 SUMMARY = "POPDIST_SUMMARY"
 """Names the file to which a run adds what it has found; see the Makefile."""
 
+RECORD = "POPDIST_RECORD_SECONDS"
+"""A run in whose environment it is set records the seconds of its files in `SECONDS`."""
+
+SECONDS = Path(__file__).with_name("seconds.json")
+"""How long the files with real jobs take, so that the longest can begin first."""
+
 _BEGAN = time.monotonic()
 
 OPEN_MPI = {"4": "4.1.8", "5": "5.0.11"}
 
 
+def pytest_collection_modifyitems(items):
+    """The longest files first, so that no worker is left with one at the end; new ones before."""
+    recorded = json.loads(SECONDS.read_text(encoding="utf-8"))
+    items.sort(key=lambda item: -recorded.get(_file(item), float("inf")))
+
+
+def _file(item):
+    return item.nodeid.partition("::")[0]
+
+
 def pytest_terminal_summary(terminalreporter, config):
+    if os.environ.get(RECORD) and not hasattr(config, "workerinput"):
+        _record(terminalreporter.stats.values())
     path = os.environ.get(SUMMARY)
     if path is None or hasattr(config, "workerinput"):
         return
@@ -45,6 +65,18 @@ def pytest_terminal_summary(terminalreporter, config):
         lines += [f"  {kind}: {report.nodeid}" for report in reports]
     with Path(path).open("a", encoding="utf-8") as file:
         file.write("".join(f"{line}\n" for line in lines))
+
+
+def _record(reports):
+    """Keeps the seconds of files that take more than one; of others, what was recorded stays."""
+    seconds = Counter()
+    for report in (one for kind in reports for one in kind if hasattr(one, "duration")):
+        seconds[_file(report)] += report.duration
+    known = json.loads(SECONDS.read_text(encoding="utf-8"))
+    known = {name: value for name, value in known.items() if (SECONDS.parents[1] / name).exists()}
+    known |= {name: round(value) for name, value in seconds.items()}
+    text = json.dumps(dict(sorted(known.items())), indent=1)
+    SECONDS.write_text(f"{text}\n", encoding="utf-8")
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """Hugging Face programs under poprun: the same numbers as under torchrun, and as in one process."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
 from tests.distributed.huggingface import LOOPS, TRAINERS
 from tests.distributed.jobs import LAUNCHER, run_command
+from tests.distributed.warm import python
 
 PROGRAM = ["-m", "tests.distributed.huggingface"]
 
@@ -15,12 +15,12 @@ PROGRAM = ["-m", "tests.distributed.huggingface"]
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     """What each process came to, by launcher; "alone" is one process without a launcher."""
-    python = [sys.executable, *PROGRAM]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    program = [*python("torch"), *PROGRAM]
+    torchrun = [*python("torch"), "-m", "torch.distributed.run", "--nproc-per-node=2"]
     commands = {
-        "poprun": [*LAUNCHER, "-np", "2", "--timeout=250", *python],
-        "torchrun": [*torchrun, *PROGRAM],
-        "alone": python,
+        "poprun": [*LAUNCHER, "-np", "2", "--timeout=200", *program],
+        "torchrun": [*torchrun, "--no-python", *program],
+        "alone": program,
     }
     found = {}
     for launcher, command in commands.items():

@@ -50,7 +50,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NURSERIES = 2  # a framework
 
 IMPORTS = {
-    "torch": ("numpy", "torch", "cloudpickle", "packaging.version", "pytest"),
+    # torch imports its compiler, for a second, with the first optimizer.
+    "torch": ("numpy", "torch", "torch._dynamo", "cloudpickle", "packaging.version", "pytest"),
     "tensorflow": ("numpy", "tensorflow", "cloudpickle", "packaging.version", "pytest"),
 }
 """What nurseries import: no module of the project, and no Horovod, as popdist looks whether a
@@ -64,7 +65,8 @@ FAMILIES = {
 
 AT_IMPORT = (
     "ATEN_", "CUDA_", "GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "NPY_", "OMP_",
-    "ONEDNN_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TF_", "TORCH_", "XLA_",
+    "ONEDNN_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TF_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TORCH_",
+    "XLA_",
 )  # fmt: skip
 """Beginnings of variables that are read before a program's first line, or by an import."""
 

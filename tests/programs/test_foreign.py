@@ -33,6 +33,7 @@ def boring():
     model = BoringModel()
     before = model.layer.weight.detach().clone()
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet["enable_checkpointing"] = False  # else files stay in the checkout
     trainer = Trainer(strategy="popdist", accelerator="cpu", max_epochs=2, **quiet)
     trainer.fit(model, datamodule=BoringDataModule())
     assert not torch.equal(before, model.layer.weight)
