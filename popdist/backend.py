@@ -346,9 +346,9 @@ _participants: ContextVar[frozenset[int] | None] = ContextVar("participants", de
 def init() -> None:
     """Starts host communication among the instances; safe to call again.
 
-    Without a launcher, and for a job of one instance, there is nothing to start. Otherwise the real
-    Horovod is initialised with the binding of a framework that is imported already, or else of the
-    first that is installed (PyTorch, then TensorFlow).
+    Without a launcher, and in a job of one instance, the call has no effect. Otherwise it
+    initialises the real Horovod, with the binding of a framework that is imported already, or else
+    of the first that is installed (PyTorch, then TensorFlow).
 
     Raises:
         BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
@@ -374,10 +374,10 @@ def isBackendInitialized() -> bool:  # noqa: N802 - published name
 
 
 def finalizeBackend() -> None:  # noqa: N802 - published name
-    """Ends the use of host communication by popdist; a later `init` starts it again.
+    """Ends popdist's use of host communication; a later `init` starts it again.
 
-    MPI itself stays up until the process exits, because it cannot be started twice and the program
-    may use Horovod or mpi4py on its own.
+    MPI itself runs until the process ends, because MPI cannot be started twice, and because the
+    program may use Horovod or mpi4py too.
     """
     global _backend  # noqa: PLW0603 - the backend's one handle
     _backend = None
@@ -416,17 +416,17 @@ def execute_on_instances(
 ) -> Result | None:
     """Runs a function on some of the instances (SDK 3).
 
-    Every instance of the job must reach the call. `synchronize` inside ``func`` waits for the
-    listed instances only, and only they take part in what ``func`` does.
+    Every instance of the job must reach the call. Only the listed instances run ``func``, and
+    `synchronize` inside ``func`` waits for these instances only.
 
     Args:
         instances: Indices of the instances that run ``func``.
-        func: What to run.
+        func: The function.
         *args: Positional arguments of ``func``.
         **kwargs: Keyword arguments of ``func``.
 
     Returns:
-        What ``func`` returned, on the listed instances; None on the others.
+        The result of ``func`` on the listed instances; None on the others.
 
     Raises:
         BackendError: `init` was not called.

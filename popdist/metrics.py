@@ -1,12 +1,12 @@
-"""What an instance notes about its training, for ``python -m popdist.report``.
+"""Metrics of an instance's training, for ``python -m popdist.report``.
 
-Where poprun keeps a run (``--log-dir``), an instance appends to ``metrics.<index>.jsonl`` in the
-run's folder; elsewhere nothing is written and nothing costs anything. Programs call `record` once a
-step. popdist's own exchange of gradients notes by itself how long it was waited for.
+If poprun keeps a run (``--log-dir``), an instance appends to ``metrics.<index>.jsonl`` in the run's
+folder; else nothing is written. Programs call `record` once a step. popdist's own exchange of
+gradients records the time that an instance waited for it.
 
-A line stands for one or more steps: as a run grows longer, lines come less often, so that a day
-of training leaves a few megabytes. What is lost when a process is killed is the last thousandth of
-its time.
+A line summarises one or more steps. Lines become rarer as a run grows longer, so that a day of
+training leaves a few megabytes. A process that is killed loses the metrics of the last thousandth
+of its time.
 
 ====================  ==========================================================================
 Key                   Meaning
@@ -201,18 +201,20 @@ def report_progress(
     samples: int | None = None,
     phase: str = "training",
 ) -> None:
-    """Tells poprun how far this instance is, once a step.
+    """Reports the progress of this instance to poprun, once a step.
 
     poprun's status line and ``--json`` show the step, the loss, samples per second and the slowest
-    instance; where the run is kept (``--log-dir``), `record` is called too. Outside of poprun this
-    does nothing. A call costs some microseconds; a loss that is a tensor of a GPU is waited for.
+    instance. If the run is kept (``--log-dir``), the step is recorded there too. Outside of poprun
+    the call has no effect. It takes some microseconds; for a loss on a GPU, it waits until the loss
+    is computed.
 
     Args:
-        step: The number of steps that are done; None for one more than at the last call.
-        total: How many steps there will be, where that is known.
-        loss: The loss of this instance's part of the batch, or of the whole one.
-        samples: How many samples this instance has trained on since the last call.
-        phase: What it does, one word; ``compiling``, for example, before the first step.
+        step: The number of finished steps; None for one more than at the last call.
+        total: The number of steps of the whole training, if known.
+        loss: The loss of this instance's part of the batch, or of the global batch; a number, or a
+            tensor with one element.
+        samples: The number of samples that this instance has trained on since the last call.
+        phase: The activity, in one word: for example ``compiling`` before the first step.
 
     Raises:
         ArgumentError: A number of steps or samples is negative, or the phase is not a word.
@@ -240,11 +242,15 @@ def report_progress(
 
 
 def record(*, loss: float | None = None, samples: int | None = None) -> None:
-    """Notes one training step of this instance, where poprun keeps the run.
+    """Records one training step of this instance in the run that poprun keeps (``--log-dir``).
 
     Args:
-        loss: The loss of this instance's part of the batch, or of the whole one.
-        samples: How many samples this instance has trained on in this step.
+        loss: The loss of this instance's part of the batch, or of the global batch; a number, or a
+            tensor with one element.
+        samples: The number of samples that this instance has trained on in this step.
+
+    Raises:
+        ArgumentError: The number of samples is negative.
     """
     report_progress(loss=loss, samples=samples)
 

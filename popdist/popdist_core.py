@@ -1,4 +1,4 @@
-"""The published PopDist queries: who am I, how many instances and replicas are there.
+"""The published PopDist queries: the index of this instance, the numbers of instances and replicas.
 
 Names, defaults and restrictions are those of the PopDist guide (SDK 2.2), section 4.2.1, and of the
 later SDK where marked. All answers come from one validated `popdist.popdist_core.Topology`.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Where one instance stands in its job.
+    """The place of one instance in its job.
 
     Attributes:
         launched: Whether the variables of a launcher are present.
@@ -37,8 +37,8 @@ class Topology:
         instance_index: Index of this instance; None in the same case.
         local_instance_index: Index of this instance among those on its host.
         device_id: Index of this instance's first device on its host.
-        restart_count: How often the launcher has started this job again after a failure; a program
-            that finds it above 0 resumes from its checkpoint.
+        restart_count: How often the launcher has restarted this job after a failure; above 0, a
+            program resumes from its checkpoint.
         offline: Whether the job runs without attaching to devices.
         executable_cache_path: Folder for compiled programs.
         run_folder: Folder in which the launcher keeps this run; see `popdist.metrics`.
@@ -91,7 +91,7 @@ class Topology:
 
 
 def topology() -> Topology:
-    """Where this instance stands in its job.
+    """The place of this instance in its job.
 
     Returns:
         The topology of this process; the single-instance default without a launcher.
@@ -111,7 +111,7 @@ def isPopdistEnvSet() -> bool:
     """Whether this process was started by poprun.
 
     Returns:
-        True if the launcher's variables are set.
+        True if poprun's variables are set.
     """
     return topology().launched
 
@@ -147,13 +147,13 @@ def getNumIpusPerReplica() -> int:
     """The number of devices that one replica uses.
 
     Returns:
-        As given to poprun; 1 without a launcher.
+        The value of poprun's ``--ipus-per-replica``; 1 without a launcher.
     """
     return topology().num_ipus_per_replica
 
 
 def checkNumIpusPerReplica(expected: int) -> bool:
-    """Whether one replica uses as many devices as the program expects.
+    """Whether one replica uses the number of devices that the program expects.
 
     Args:
         expected: Devices per replica that the program was written for.

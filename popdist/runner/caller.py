@@ -45,17 +45,17 @@ _ABOUT_THE_COMMAND = {
 
 
 class JobError(PopdistError, RuntimeError):
-    """A job that `popdist.run` started did not end well.
+    """A job that `popdist.run` started failed, or ended without the results of all instances.
 
-    Where an instance's function raised an exception, that exception is the error's ``__cause__``,
-    if it could be carried over.
+    If the function raised an exception in an instance, and the exception can be pickled, it is the
+    error's ``__cause__``.
 
     Attributes:
-        exit_code: poprun's exit code: an instance's own, 128 + the number of a signal, or 124 after
-            ``timeout``.
-        instance: The instance whose failure came first; None where it is not one instance's.
-        traceback: The traceback of what that instance raised, as text; empty where it raised
-            nothing.
+        exit_code: poprun's exit code: that of an instance, 128 + the number of a signal, or 124
+            after ``timeout``.
+        instance: The index of the instance that failed first; None if no single instance failed.
+        traceback: The traceback of the exception in that instance, as text; empty if there was no
+            exception.
     """
 
     def __init__(
@@ -88,38 +88,38 @@ def run(
 ) -> list[T]:
     """Calls a function on every instance of a new job, and waits for the job's end.
 
-    The job is started by poprun, as from a command line, with all that poprun does for a job. What
-    instances print appears in this process's `sys.stdout` and `sys.stderr`. The function may come
-    from a module, a script, another function (a closure) or a notebook; it needs no
-    ``if __name__ == "__main__"`` around the call. Its arguments and its answers are pickled. This
-    works in any thread, several times at once.
+    poprun starts the job, as from a command line. The output of the instances appears in this
+    process's `sys.stdout` and `sys.stderr`. The function may come from a module, a script, another
+    function (a closure) or a notebook; the call needs no ``if __name__ == "__main__"``. Arguments
+    and results are pickled. Several threads may call `run` at the same time.
 
-    A KeyboardInterrupt (Ctrl-C, or the kernel interrupt of a notebook) ends the job as it ends
-    poprun's; a second one ends it at once. Nothing of the job is left when `run` returns or raises,
-    and the job ends with this process, however that ends.
+    A KeyboardInterrupt (Ctrl-C, or the kernel interrupt of a notebook) ends the job as Ctrl-C ends
+    poprun; a second one ends it at once. No process of the job remains when `run` returns or
+    raises, or when this process ends or is killed.
 
     Args:
-        function: What every instance calls.
+        function: The function that every instance calls.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        num_instances: The instances (processes); None for what poprun chooses: one, or one a host.
-        num_replicas: The replicas over all instances; None for one an instance.
+        num_instances: The number of instances (processes); None for one, or one on each host.
+        num_replicas: The number of replicas over all instances; None for one in each instance.
         **options: Every other option of poprun's command line, with underscores in its name:
-            ``host="a,b"``, ``timeout=600``, ``print_topology=True``, ``max_restarts=2``. A switch
-            takes a bool, a number or a text stands for itself, an option that may be given several
-            times takes a list, and ``env`` also takes a mapping. Options that only ask the command
-            for a text (``help``, ``emit``) have no keyword.
+            ``host="a,b"``, ``timeout=600`` (seconds), ``print_topology=True``, ``max_restarts=2``.
+            A switch takes a bool, an option that may be given several times takes a list, and
+            ``env`` also takes a mapping. Options that only print a text (``help``, ``emit``) have
+            no keyword.
 
     Returns:
-        The function's answers in the order of the instances; nothing for ``dry_run=True``.
+        The results of the function, in the order of the instances; an empty list for
+        ``dry_run=True``.
 
     Raises:
         UsageError: An option is unknown or malformed, options contradict each other, or there is
             nothing to call.
         ArgumentError: The function or its arguments cannot be pickled.
         LaunchError: The job cannot be started here.
-        JobError: An instance's function raised an exception (PD113), or the job ended in another
-            way than with an answer of every instance (PD114).
+        JobError: The function raised an exception in an instance (PD113), or the job ended without
+            the results of all instances (PD114).
     """
     if not callable(function):
         raise UsageError(
