@@ -16,6 +16,8 @@ PAGES := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/
 JOBS = $(filter-out $(UNITS) $(PAGES) tests/zoo/ tests/__pycache__/,$(wildcard tests/*/))
 SUMMARY := build/tests.txt
 PYTEST = POPDIST_SUMMARY=$(abspath $(SUMMARY)) $(BIN)/python -m pytest
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c $(SET) \
+	--config-settings editable_mode=compat -e '.[all]'
 ONE_OF_EACH := $(addprefix tests/distributed/,test_run.py test_torch_as_written.py \
 	test_onnx_agreement.py test_tf_strategies.py::test_replicas_have_global_ids)
 
@@ -139,8 +141,7 @@ $(READY): setup.py pyproject.toml $(SET) popdist/horovod_build/patches.py
 	@echo "== 1/3 environment $(VENV) with $(SET)"
 	$(PYTHON) -m venv $(VENV)
 	@echo "== 2/3 frameworks, Open MPI and tools from PyPI (a few minutes the first time)"
-	$(BIN)/python -m pip install --disable-pip-version-check -c $(SET) \
-		--config-settings editable_mode=compat -e '.[all]'
+	$(INSTALL) || { echo "== once more, as an index may not answer for one of the packages"; $(INSTALL); }
 	@echo "== 3/3 Horovod (a few minutes the first time, seconds from the cache)"
 	$(BIN)/python -m popdist.horovod_build
 	@touch $@
