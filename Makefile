@@ -7,8 +7,8 @@ SEED := $(or $(SEED),$(shell date +%s))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))')
-# A real job waits for its processes a part of its time.
-JOB_WORKERS ?= $(shell expr $(WORKERS) + 1)
+# Real jobs wait for a large part of their time; those on several hosts for nearly all of it.
+JOB_WORKERS ?= $(shell expr $(WORKERS) + 2)
 GROUPS := test-style test-units test-jobs
 UNITS := tests/popdist/ tests/popdist_onnx/ tests/popdist_torch/ tests/popdist_tf/
 PAGES := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/

@@ -31,7 +31,7 @@ SUMMARY = "POPDIST_SUMMARY"
 """Names the file to which a run adds what it has found; see the Makefile."""
 
 RECORD = "POPDIST_RECORD_SECONDS"
-"""A run in whose environment it is set records the seconds of its files in `SECONDS`."""
+"""A run with ``--dist loadfile`` records the seconds of its files in `SECONDS` if it is set."""
 
 SECONDS = Path(__file__).with_name("seconds.json")
 """How long the files with real jobs take, so that the longest can begin first."""
@@ -52,7 +52,7 @@ def _file(item):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    if os.environ.get(RECORD) and not hasattr(config, "workerinput"):
+    if os.environ.get(RECORD) and config.getoption("dist", "no") == "loadfile":
         _record(terminalreporter.stats.values())
     path = os.environ.get(SUMMARY)
     if path is None or hasattr(config, "workerinput"):
@@ -68,7 +68,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def _record(reports):
-    """Keeps the seconds of files that take more than one; of others, what was recorded stays."""
+    """Records the seconds of the files of this run; the records of other files stay."""
     seconds = Counter()
     for report in (one for kind in reports for one in kind if hasattr(one, "duration")):
         seconds[_file(report)] += report.duration
