@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from popdist.errors import LaunchError, PopdistError, UsageError
@@ -18,7 +19,7 @@ from popdist.runner.process import Streams, run_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, TypeVar
 
     from popdist.poprun.options.types import Option
@@ -42,6 +43,9 @@ _ABOUT_THE_COMMAND = {
     "emit-name",
 }
 """Options that only print a text, and start no job."""
+
+_SHORT = {"n", "np", "nproc", "num_proc", "num_processes", "nproc_per_node", "world_size"}
+"""Keywords of other packages for the number of instances."""
 
 
 class JobError(PopdistError, RuntimeError):
@@ -129,6 +133,10 @@ def run(
             accepted="a function, a method or another callable",
             hint="poprun starts a program: poprun -np 2 python3 train.py",
         )
+    if isinstance(args, str | bytes) or not isinstance(args, Iterable):
+        raise _unaccepted("args", args, "a tuple or a list", f"args=({args!r},)")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise _unaccepted("kwargs", kwargs, "a mapping of names and values", 'kwargs={"name": 1}')
     sizes = {"num_instances": num_instances, "num_replicas": num_replicas}
     chosen = {name: value for name, value in sizes.items() if value is not None}
     words = to_words({**chosen, **options})
@@ -229,9 +237,13 @@ def _text(keyword: str, value: Any) -> str:
     raise _unaccepted(keyword, value, "a text, a number, a bool or a path")
 
 
-def _unaccepted(keyword: str, value: object, accepted: str) -> UsageError:
+def _unaccepted(keyword: str, value: object, accepted: str, hint: str | None = None) -> UsageError:
     return UsageError(
-        "PD111", f"{keyword} of popdist.run is not accepted", value=value, accepted=accepted
+        "PD111",
+        f"{keyword} of popdist.run is not accepted",
+        value=value,
+        accepted=accepted,
+        hint=hint,
     )
 
 
@@ -239,6 +251,7 @@ def _unknown(keyword: str, *, known: bool) -> UsageError:
     from popdist.nearest import did_you_mean
 
     names = [o.name.replace("-", "_") for o in OPTIONS if o.name not in _ABOUT_THE_COMMAND]
+    meant = "num_instances" if keyword in _SHORT else keyword
     return UsageError(
         "PD111",
         f"popdist.run takes no keyword {keyword!r}",
@@ -246,7 +259,7 @@ def _unknown(keyword: str, *, known: bool) -> UsageError:
         accepted="args, kwargs, and poprun's options of a job, with underscores",
         hint="it asks the command for a text: use poprun itself"
         if known
-        else did_you_mean(keyword, names) or "arguments of the function go into args and kwargs",
+        else did_you_mean(meant, names) or "arguments of the function go into args and kwargs",
     )
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HOSTFILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 """The variables that name mpirun's default host file; Kubeflow's operator sets one in its pods."""
 _LONGEST_HOSTFILE = 1 << 24
+_SHELL_WORDS = {"alias", "cd", "eval", "export", "set", "source", "ulimit", "umask", "unset"}
 _MOST_FOR_ONE_GUARD = 128  # each takes six descriptors, of which a process usually has 1024
 
 
@@ -243,18 +244,28 @@ def find_program(
             value=name,
             hint=f"python3 {name} ..." if name.endswith(".py") else f"chmod +x {files[0]}",
         )
-    hint = "write options of poprun before the program, each with its value; check the name"
-    if " " in name:
-        hint = f"write the program and its arguments without quotes: {name}"
-    elif name.endswith(".py"):
-        hint = f"check the path of {name}, and write options before it: poprun -np 2 python3 {name}"
     raise LaunchError(
         "PD102",
         "the program was not found",
         value=name,
         accepted="a program on PATH, in the working directory, or given by its path",
-        hint=hint,
+        hint=_about_missing(name),
     )
+
+
+def _about_missing(name: str) -> str:
+    """The fix for a program that was not found."""
+    if " " in name:
+        return f"write the program and its arguments without quotes: {name}"
+    if name.endswith(".py"):
+        return f"check the path of {name}, and write options before it: poprun -np 2 python3 {name}"
+    if name.partition("=")[0].isidentifier() and "=" in name:
+        return f"a variable of the program's environment needs an option: -x {name}"
+    if name in _SHELL_WORDS:
+        return f"{name} is a command of the shell: poprun [options] bash -c '{name} ...'"
+    if name in {"help", "version"}:
+        return f"poprun --{name}"
+    return "write options of poprun before the program, each with its value; check the name"
 
 
 def _hosts(line: CommandLine, environ: Mapping[str, str]) -> tuple[Host, ...]:

@@ -59,6 +59,7 @@ def test_values_are_written_as_they_are_typed():
         ({"num_instance": 2}, "num_instances"),
         ({"learning_rate": 2}, "args and kwargs"),
         ({"num-instances": 2}, "num_instances"),
+        ({"np": 2}, "did you mean num_instances?"),
         ({"timeout": object()}, "a text, a number"),
         ({"sdk_names": "yes"}, "True or False"),
         ({"num_instances": [1, 2]}, "a text, a number"),
@@ -81,6 +82,20 @@ def test_contradictions_are_refused_before_anything_starts(monkeypatch):
     with pytest.raises(popdist.PopdistError, match="PD112") as raised:
         run(print, args=((one for one in "ab"),))
     assert "generator" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"args": 3}, "args=(3,)"),
+        ({"args": "ab"}, "args=('ab',)"),
+        ({"kwargs": ["x"]}, "kwargs={"),
+    ],
+)
+def test_arguments_of_the_function_need_their_form(given, hint):
+    with pytest.raises(UsageError, match="PD111") as raised:
+        run(print, **given)
+    assert hint in raised.value.hint
 
 
 def test_it_is_published_with_its_error():

@@ -159,5 +159,22 @@ def test_a_missing_program_is_refused(program):
         job(program=program)
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("OMP_NUM_THREADS=1", "python3"), "-x OMP_NUM_THREADS=1"),
+        (("cd", "/tmp"), "bash -c 'cd ...'"),
+        (("source", "activate"), "bash -c 'source ...'"),
+        (("help",), "poprun --help"),
+        (("python3 train.py",), "without quotes: python3 train.py"),
+        (("1=2",), "options of poprun before the program"),
+    ],
+)
+def test_the_hint_about_a_missing_program_has_the_fix(words, hint):
+    with pytest.raises(LaunchError) as raised:
+        job(program=words)
+    assert hint in raised.value.hint
+
+
 def test_programs_of_other_hosts_are_theirs_to_find():
     assert job("--host=a", program=("only-there",)).program == ("only-there",)
