@@ -200,6 +200,8 @@ class Checkpoint:
                 value=seen,
                 accepted=str(wanted),
             )
+        for name, part in self._parts.items():
+            parts.require_same_kind(name, part, saved["shared"][name])
         past = [instance["place"] for instance in saved["instances"]]
         if sum(local for _, local in past) != sum(local for _, local in present):
             raise CheckpointError(

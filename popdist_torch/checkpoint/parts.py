@@ -70,6 +70,40 @@ def load(part: Any, for_all: Any, each: list[Any], move: Move) -> None:
         part.load_state_dict(each[move.owner])
 
 
+def require_same_kind(name: str, part: Any, for_all: Any) -> None:
+    """Checks that a saved state is of the kind of the object that takes it.
+
+    Raises:
+        CheckpointError: It is of another kind, such as a module where a training model is resumed.
+    """
+    seen, wanted = _kind_of_state(for_all), _kind_of(part)
+    if seen != wanted:
+        raise CheckpointError(
+            "PD307",
+            f"{name} in the checkpoint is the state of another kind of object",
+            value=seen,
+            accepted=wanted,
+            hint="give Checkpoint the same objects as in the program that saved it; "
+            "read()['shared'] has the saved states",
+        )
+
+
+def _kind_of(part: Any) -> str:
+    if isinstance(part, TrainingExecutor):
+        return "a training model"
+    if isinstance(part, nn.Module):
+        return "a module"
+    return "an optimizer" if isinstance(part, torch.optim.Optimizer) else "another object"
+
+
+def _kind_of_state(for_all: Any) -> str:
+    if for_all is None:
+        return "another object"
+    if {"module", "optimizer"} <= for_all.keys():
+        return "a training model"
+    return "an optimizer" if {"state", "param_groups"} <= for_all.keys() else "a module"
+
+
 @dataclass(frozen=True)
 class Move:
     """From which of the instances that saved a checkpoint an instance takes its state.

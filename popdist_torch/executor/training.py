@@ -423,8 +423,9 @@ def _checked(optimizer: Any) -> torch.optim.Optimizer:
         raise OptimizerError(
             "PD306",
             "this is not an optimizer",
-            value=type(optimizer).__name__,
+            value=optimizer if isinstance(optimizer, type) else type(optimizer).__name__,
             accepted="an object of torch.optim or popdist_torch.optim",
+            hint="such as torch.optim.SGD(model.parameters(), lr=0.1)",
         )
     return optimizer
 

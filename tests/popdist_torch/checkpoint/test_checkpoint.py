@@ -224,3 +224,24 @@ def test_states_of_single_instances_are_not_given_to_others():
     require_movable("scheduler", object(), alike)
     with pytest.raises(CheckpointError, match="PD324"):
         require_movable("scheduler", object(), [{"lr": 0.1}, {"lr": 0.2}])
+
+
+def test_a_state_of_another_kind_of_object_is_named(tmp_path):
+    net = Net()
+    objects = {
+        "a training model": training_of(1),
+        "a module": net,
+        "an optimizer": torch.optim.SGD(net.parameters(), lr=0.1),
+        "another object": torch.optim.lr_scheduler.StepLR(torch.optim.SGD(net.parameters()), 1),
+    }
+    for kind, saved in objects.items():
+        path = tmp_path / f"{kind}.pt"
+        poptorch.Checkpoint(path, model=saved).save()
+        for wanted, loaded in objects.items():
+            checkpoint = poptorch.Checkpoint(path, model=loaded)
+            if wanted == kind:
+                assert checkpoint.load() == {}
+            else:
+                with pytest.raises(CheckpointError, match="PD307") as raised:
+                    checkpoint.load()
+                assert (raised.value.value, raised.value.accepted) == (kind, wanted)
