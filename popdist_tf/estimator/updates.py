@@ -102,7 +102,7 @@ class StopTogether(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         """Asks all workers; the last hook of a worker sees what the others have asked for.
 
         Raises:
-            AgreementError: This worker ends the training by code in which nobody looked for it.
+            AgreementError: This worker ends the training by code that no hook names.
         """
         del run_values
         if self._asks is False:

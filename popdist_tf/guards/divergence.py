@@ -191,7 +191,7 @@ class StepGuard:
         self._reduces = True
 
     def next_of_infeed(self, queue: Any, element: Any) -> Any:
-        """Notes the first elements of an infeed queue, which are no arguments of a step.
+        """Notes the first elements of an infeed queue: a step does not take them as arguments.
 
         Args:
             queue: The queue.
