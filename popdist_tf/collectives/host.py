@@ -275,7 +275,11 @@ class HostCollectives:
         if self.horovod is None:
             return tf.identity(tensor)
         if tf.executing_eagerly() and tensor_name is not None:
-            return tf.function(lambda own: self.allgather(own, name, tensor_name))(tensor)
+
+            def called(own: Any) -> Any:
+                return self.allgather(own, name, tensor_name)
+
+            return tf.function(called, autograph=False)(tensor)
 
         def gather(source: Any) -> Any:
             return self._gathered("allgather", source, name, tensor_name)
@@ -343,7 +347,7 @@ class HostCollectives:
         source = tf.convert_to_tensor(tensor)
         # In eager code, Horovod does not pair calls by their names.
         by_name = tf.executing_eagerly() and tensor_name is not None
-        return tf.function(call)(source) if by_name else call(source)
+        return tf.function(call, autograph=False)(source) if by_name else call(source)
 
     @staticmethod
     def _run(

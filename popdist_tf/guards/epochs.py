@@ -69,7 +69,9 @@ def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]
         return [], []
     ends = _SameEnd(
         collectives.size,
-        tf.function(lambda own: collectives.sum_by_name(own, "popdist_ends_in_epoch")),
+        tf.function(
+            lambda own: collectives.sum_by_name(own, "popdist_ends_in_epoch"), autograph=False
+        ),
         asks=asks,
     )
     steps = None if reduction is None else reduction.steps

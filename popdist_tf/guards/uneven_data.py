@@ -108,7 +108,10 @@ class AnnounceInSession(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc
     def __init__(self, collectives: HostCollectives) -> None:
         # A function for each: in one graph, operations cannot share a name.
         self._announce = tf.function(
-            lambda has_batch: announce(collectives, "popdist_steps_in_session", has_batch=has_batch)
+            lambda has_batch: announce(
+                collectives, "popdist_steps_in_session", has_batch=has_batch
+            ),
+            autograph=False,
         )
         self._end: Any = None
         self._is_running = False
@@ -159,7 +162,8 @@ class AnnouncedSteps:
         self._is_wanted: tf.Variable | None = None
         # A function, because Horovod would not find the call of an eager program by its name.
         self._announce = tf.function(
-            lambda has_batch: announce(collectives, "popdist_steps_of_epoch", has_batch=has_batch)
+            lambda has_batch: announce(collectives, "popdist_steps_of_epoch", has_batch=has_batch),
+            autograph=False,
         )
 
     def want(self, is_wanted: bool) -> None:

@@ -32,7 +32,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
         return
     agree(collectives, f"{len(held)} variables to broadcast: {describe(held)}")
 
-    @tf.function  # type: ignore[untyped-decorator]
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def assign_all() -> None:
         for variable in map(tensorflow_variable, held):
             variable.assign(collectives.broadcast(variable, root_rank))
