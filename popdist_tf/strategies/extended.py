@@ -321,7 +321,8 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any
     ) -> list[Any]:
         pairs = list(value_destination_pairs)
-        if pairs and getattr(pairs[-1][1], "trainable", False):
+        exchanges = self._reduce_on_device or not on_device()
+        if pairs and exchanges and getattr(pairs[-1][1], "trainable", False):
             # The backward pass computes the last layer's gradient first.
             pairs[-1] = self.guard.before_reduction(pairs[-1][0]), pairs[-1][1]
         return [

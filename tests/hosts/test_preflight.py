@@ -122,7 +122,7 @@ def test_the_user_may_skip_the_look(hosts):
         [*LAUNCHER, f"--host={hosts.addresses[7]}", "--preflight=no",
          f"--mpi-global-args={hosts.mpirun_options(MPIRUN)}", "echo", "started"],
     )  # fmt: skip
-    assert code == 0
+    assert code == 0, output
     assert output.endswith("started\n")  # Open MPI now and then warns about its own ssh
 
 
