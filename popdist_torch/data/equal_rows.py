@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("popdist.torch")
 
 _NOTHING = digest(b"nothing")
+_OF_STREAMS = (
+    "divide the stream in its __iter__, such as by "
+    "itertools.islice(samples, hvd.rank(), None, hvd.size())"
+)
 _UPDATES = 2
 
 
@@ -86,7 +90,7 @@ class EqualRows:
             f"all {count} instances train on the same rows, so every update counts each sample "
             f"{count} times",
             value="; ".join(map(_named, readers)),
-            hint=self._remedy,
+            hint=_OF_STREAMS if any(map(_is_stream, readers)) else self._remedy,
         )
         logger.warning("%s", warning)
 
@@ -117,8 +121,14 @@ def _readers() -> list[Any]:
     return found
 
 
+def _is_stream(reader: Any) -> bool:
+    return isinstance(reader._dataset, IterableDataset)  # noqa: SLF001 - no public name
+
+
 def _named(reader: Any) -> str:
     data, sampler = reader._dataset, reader._index_sampler  # noqa: SLF001 - no public name
+    if _is_stream(reader):
+        return f"DataLoader({type(data).__name__}, a stream)"
     size = f" of {len(data)} samples" if hasattr(data, "__len__") else ""
     order = type(getattr(sampler, "sampler", sampler)).__name__
     rows = getattr(sampler, "batch_size", None)

@@ -370,9 +370,12 @@ def test_a_loader_that_gives_all_ranks_the_same_rows_is_named_once(answers, name
     assert len(first) == LOADERS[name][1]
     for warning in first:
         assert "[PD326]" in warning
-        data = "Stream" if name == "stream" else "TensorDataset of 16 samples"
-        assert f"DataLoader({data}, batch_size=4, sampler=" in warning
-        assert "popdist_torch.horovod.DistributedSampler" in warning
+        if name == "stream":
+            assert "DataLoader(Stream, a stream)" in warning
+            assert "itertools.islice(samples, hvd.rank(), None, hvd.size())" in warning
+        else:
+            assert "DataLoader(TensorDataset of 16 samples, batch_size=4, sampler=" in warning
+            assert "popdist_torch.horovod.DistributedSampler" in warning
 
 
 @pytest.mark.parametrize("way", ["alone", "forgotten"])
