@@ -147,7 +147,12 @@ class InstanceSum:
         shapes = [tuple(_real(p.detach()).shape) for p in self._parameters] + [(said,)]
         *self._views, self._used = views(layout, self._arenas, shapes)
         self._exchange = Exchange(
-            layout, self._arenas, self._horovod, name=self._label, fill=self._fill
+            layout,
+            self._arenas,
+            self._horovod,
+            name=self._label,
+            fill=self._fill,
+            beside_computing=True,
         )
         self._moved = bytearray(len(items))
         self._addresses = [view.data_ptr() for view in self._views]

@@ -68,7 +68,9 @@ class Allreduce:
         self._arenas = allocate(layout)
         self._facts: Callable[[], Mapping[str, str]] | None = facts
         self._horovod = horovod
-        self._exchange = Exchange(layout, self._arenas, horovod, name=name, average=average)
+        self._exchange = Exchange(
+            layout, self._arenas, horovod, name=name, average=average, beside_computing=True
+        )
         flat = [_as_numpy(arena) for arena in self._arenas]
         self.memory: list[Array] = [
             flat[slot.arena][slot.start : slot.stop]
