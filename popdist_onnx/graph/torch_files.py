@@ -34,12 +34,13 @@ _FX_NODE = "pkg.torch.onnx.fx_node"
 _PLACEHOLDER = re.compile(r"%([pb]_\w+)")
 _PRODUCER = "pytorch"
 
-_FLOATING = (
+FLOATING = (
     onnx.TensorProto.FLOAT,
     onnx.TensorProto.FLOAT16,
     onnx.TensorProto.BFLOAT16,
     onnx.TensorProto.DOUBLE,
 )
+"""The types of tensors that can be weights."""
 
 _SHOWN = 6
 
@@ -76,7 +77,7 @@ def freeze_constants(proto: onnx.ModelProto) -> None:
     known = _placeholders(proto)
     if not known:
         return
-    floats = [one.name for one in proto.graph.initializer if one.data_type in _FLOATING]
+    floats = [one.name for one in proto.graph.initializer if one.data_type in FLOATING]
     fixed = [name for name in floats if f"p_{_mangled(name)}" not in known]
     properties = {one.key: one.value for one in proto.metadata_props}
     frozen = dict.fromkeys([*json.loads(properties.get(FROZEN, "[]")), *fixed])
@@ -136,7 +137,7 @@ def _mangled(name: str) -> str:
 
 
 def _is_uniform(tensor: onnx.TensorProto) -> bool:
-    if tensor.data_type not in _FLOATING or len(tensor.dims) != 1 or tensor.external_data:
+    if tensor.data_type not in FLOATING or len(tensor.dims) != 1 or tensor.external_data:
         return False
     array = numpy_helper.to_array(tensor)
     return array.size > 0 and bool(np.all(array == array[0]))

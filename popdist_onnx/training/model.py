@@ -16,6 +16,7 @@ from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as to_proto
 from popdist_onnx.graph.names import FROZEN
+from popdist_onnx.graph.torch_files import FLOATING
 from popdist_onnx.graph.values import dims
 from popdist_onnx.runtime.wiring import names_read
 from popdist_onnx.session.pipeline import read_with_shapes
@@ -34,12 +35,6 @@ if TYPE_CHECKING:
 LABELS = "labels"
 """The input that a loss adds."""
 
-_FLOATS = (
-    onnx.TensorProto.FLOAT,
-    onnx.TensorProto.FLOAT16,
-    onnx.TensorProto.DOUBLE,
-    onnx.TensorProto.BFLOAT16,
-)
 
 LOSSES = ("cross_entropy", "mse")
 """The losses by name."""
@@ -181,7 +176,7 @@ def main_output(proto: onnx.ModelProto) -> str:
     A classifier of scikit-learn has whole numbers, the labels, before its probabilities.
     """
     outputs = proto.graph.output
-    floats = [one for one in outputs if one.type.tensor_type.elem_type in _FLOATS]
+    floats = [one for one in outputs if one.type.tensor_type.elem_type in FLOATING]
     return str((floats or outputs)[0].name)
 
 
