@@ -206,6 +206,12 @@ class InstanceSum:
     def _kinds_now(self) -> list[tuple[torch.dtype, int]]:
         return [(parameter.dtype, parameter.numel()) for parameter in self._parameters]
 
+    def send(self) -> None:
+        """Sends the rest, and waits for nothing."""
+        if not self._touched:
+            self._take_memory()
+        self._exchange.send()
+
     def finish(self) -> None:
         """Sends the rest, and waits for the sums, which become the parameters' gradients.
 
@@ -219,14 +225,7 @@ class InstanceSum:
         self._exchange.finish()
         self.waited += time.perf_counter() - started
         present, *self.noted = map(int, self._used[len(self._parameters) :].tolist())
-        if present != self._horovod.size():
-            raise AgreementError(
-                "PD323",
-                "some instances did not take part in an exchange of gradients",
-                value=f"{self._horovod.size() - present} of {self._horovod.size()} instances",
-                hint="they wait in Checkpoint.save() or load(), which all instances must call "
-                "(no `if rank == 0`), or have called hvd.join()",
-            )
+        require_all(present, self._horovod.size())
         used = self._used.tolist()
         for index, parameter in enumerate(self._parameters):
             if not used[index]:
@@ -296,6 +295,22 @@ class InstanceSum:
         self._large[index] = gradient
         self._exchange.attach(index, gradient.view(-1))
         return gradient
+
+
+def require_all(present: int, size: int) -> None:
+    """Checks that all instances took part in an exchange.
+
+    Raises:
+        AgreementError: Some did not; others gave zeros for them.
+    """
+    if present != size:
+        raise AgreementError(
+            "PD323",
+            "some instances did not take part in an exchange of gradients",
+            value=f"{size - present} of {size} instances",
+            hint="they wait in Checkpoint.save() or load(), which all instances must call "
+            "(no `if rank == 0`), or have called hvd.join()",
+        )
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

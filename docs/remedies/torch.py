@@ -250,6 +250,17 @@ REMEDIES = {
             "if the change was for the host only."
         ),
     ),
+    "PD330": (
+        (
+            "`DistributedOptimizer` was called on some processes only, or one of them has deleted "
+            "an optimizer that others still use. Processes match their optimizers by the order in "
+            "which they are created."
+        ),
+        (
+            "Create all optimizers on every process, in the same order. A process does not need "
+            "gradients for each of them: missing gradients count as zero."
+        ),
+    ),
     "PD313": (
         (
             "A model compiled with `torch.compile` returns outputs without its loss, or other "

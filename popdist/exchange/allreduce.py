@@ -61,7 +61,7 @@ class Exchange:
     """An in-place sum over all instances, repeated many times.
 
     All instances must make the same calls with the same plan. One round is `begin`, any number of
-    `ready`, `finish`.
+    `ready`, `finish`; with `send` before it, several exchanges wait together.
 
     Args:
         plan: The layout.
@@ -171,6 +171,16 @@ class Exchange:
             if self._missing[index] == 0:
                 self._submit(index)
 
+    def send(self) -> None:
+        """Sends the remaining slices, complete or not.
+
+        Raises:
+            BackendError: Another instance ended or failed meanwhile.
+        """
+        for index in range(len(self._plan.slices)):
+            if index not in self._handles:
+                self._submit(index)
+
     def finish(self) -> None:
         """Sends the remaining slices, and waits until all arenas hold their sums.
 
@@ -178,9 +188,7 @@ class Exchange:
             BackendError: Another instance ended or failed meanwhile.
         """
         began = time.perf_counter()
-        for index in range(len(self._plan.slices)):
-            if index not in self._handles:
-                self._submit(index)
+        self.send()
         handles, self._handles = self._handles, {}
         for index, handle in handles.items():
             with _explained(self._names[index]), waiting(f"the exchange of {self._names[index]}"):

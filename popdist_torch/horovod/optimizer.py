@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import copyreg
-import itertools
 import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.weights import a_model_runs
 from popdist_torch.gradient_hooks import of_popdist
 from popdist_torch.horovod.passes import Passes
+from popdist_torch.horovod.rounds import Rounds
 from popdist_torch.horovod.world import connected
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("popdist.torch")
 
-_serials = itertools.count()  # rounds of several optimizers may overlap, so their names must differ
+_ROUNDS = Rounds()
 
 
 class Distributed:
@@ -224,7 +224,8 @@ def DistributedOptimizer(
             wire=wire,
             dense=sparse_as_dense,
             check=check_parameters,
-            label=f"popdist gradients of {kind.__name__} {next(_serials)}",
+            label=f"popdist gradients of {kind.__name__}",
+            rounds=_ROUNDS,
         )
         watch_others(int(horovod.rank()))
     settings = {

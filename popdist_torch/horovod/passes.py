@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch._C._dynamo import eval_frame
-from torch.autograd.function import BackwardCFunction
 from torch.nn.parameter import is_lazy
 
 from popdist_torch import agreement, job
@@ -19,10 +17,10 @@ from popdist_torch.data.equal_rows import EqualRows
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.gradient_exchange import InstanceSum
 from popdist_torch.gradient_hooks import of_popdist, require_possible
+from popdist_torch.horovod.rounds import Rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from types import FrameType
 
     Seen = dict[int, tuple[int, int]]  # identity and version of gradients, by parameter
 
@@ -30,8 +28,6 @@ _PARTED = (
     "make the same changes on every process: of weights, learning rates, loaded states and frozen "
     "layers; random numbers for weights or gradients need the same seed everywhere"
 )
-
-_NESTED = BackwardCFunction.apply.__code__
 
 
 class Passes:
@@ -57,8 +53,10 @@ class Passes:
         dense: Whether sparse gradients may become dense.
         check: Whether processes are compared.
         label: Prefix for the names of exchanged tensors; equal on all processes.
+        rounds: The exchanges of all optimizers of this process.
 
     Attributes:
+        number: The place among all optimizers of this process, in the order of their creation.
         per_step: Backward passes before gradients are exchanged.
         sum: The exchange; None before the first.
     """
@@ -76,7 +74,9 @@ class Passes:
         dense: bool,
         check: bool,
         label: str,
+        rounds: Rounds,
     ) -> None:
+        self.number = rounds.add(self)
         self.per_step = per_step
         self.sum: InstanceSum | None = None
         self._optimizer = optimizer
@@ -87,14 +87,15 @@ class Passes:
         self._wire = wire
         self._dense = dense
         self._check = check
-        self._label = label
+        self._label = f"{label} {self.number}"  # rounds may overlap, so their names must differ
+        self._rounds = rounds
         self._names: list[str] = []
         self._parameters: list[torch.Tensor] = []
         self._known: set[int] = set()  # identities of the parameters, which stay alive here
         self._slots: dict[int, int] = {}  # place in the exchange, by index of the parameter
         self._passes = 0  # since the last exchange
         self._steps = 0
-        self._tasks: set[int] = set()  # backward passes that run and will say when they end
+        self._task = -1  # the backward pass that has reached a parameter last
         self._fresh = False  # gradients came since the last exchange
         self._flying = False  # some of them have left
         self._exchanged = False  # since the last step
@@ -199,8 +200,7 @@ class Passes:
         # Processes decide alike here: one whose passes reached no parameter still takes part.
         self.adopt_new()
         if self._fresh or self._unseen or not self._exchanged:
-            self._outside = True
-            self._exchange()
+            self._rounds.exchange([self], self._horovod, outside=True)
 
     def before_step(self) -> None:
         """Synchronizes, if gradients are as backward passes left them.
@@ -212,6 +212,15 @@ class Passes:
         """
         self.adopt_new()
         require_possible(self._named(), loop=True)
+        self.require_unchanged()
+        self.synchronize()
+
+    def require_unchanged(self) -> None:
+        """Refuses gradients that were changed before they were exchanged.
+
+        Raises:
+            PlainLoopError: Some were.
+        """
         waiting = self._fresh or not self._exchanged
         changed = self._changed(self._local if waiting else self._mixed)
         if self._unseen or (waiting and not self._fresh):
@@ -230,7 +239,6 @@ class Passes:
                 "no_sync(), used checkpoint(use_reentrant=True), or some process had none; or the "
                 "program has set gradients itself",
             )
-        self.synchronize()
 
     def average(self, loss: Any) -> Any:
         """The loss of all processes as a tensor, reduced (average or sum) as gradients are."""
@@ -283,11 +291,9 @@ class Passes:
     def _arrived(self, index: int, parameter: torch.Tensor) -> None:
         """Marks a gradient as complete, after the backward pass has added it up."""
         task = torch._C._current_graph_task_id()  # noqa: SLF001 - no public name
-        if task not in self._tasks:
-            self._tasks.add(task)
-            torch.autograd.Variable._execution_engine.queue_callback(  # noqa: SLF001 - as DDP
-                partial(self._passed, task)
-            )
+        if task != self._task:
+            self._task = task
+            self._rounds.arrived(task, self, self._horovod)
         self._fresh = True
         gradient = parameter.grad
         if gradient is not None and gradient.is_sparse and not self._dense:
@@ -306,20 +312,28 @@ class Passes:
             self._flying = True
             self.sum.collect(slot)
 
-    def _passed(self, task: int) -> None:
-        """Ends the exchange with the backward pass that completed the step's gradients."""
-        self._tasks.discard(task)
-        # One inside another pass, as of a checkpoint, may be followed by more gradients of that.
-        nested = _nested()
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was exchanged yet."""
+        return self.sum is None
+
+    def passed(self, *, nested: bool) -> bool:
+        """Notes that a backward pass with gradients ended; whether they are to be exchanged now."""
         if not (nested or self._held):
             self._passes += 1
         if nested or self._held or self._passes < self.per_step:
             self._local = self._gradients()
-            return
-        self._outside = False
-        self._exchange()
+            return False
+        return True
 
-    def _exchange(self) -> None:
+    def send(self, *, outside: bool) -> None:
+        """Sends all gradients that have not been sent, and waits for none."""
+        self._outside = outside
+        if self.sum is not None and not self._shares:
+            self.sum.send()
+
+    def exchange(self) -> None:
+        """Makes gradients those of all processes, as `Rounds` has agreed with them."""
         if self.sum is not None:
             self._round()
         else:
@@ -341,6 +355,7 @@ class Passes:
     def _round(self) -> None:
         assert self.sum is not None  # noqa: S101 - the callers see to it
         self.sum.finish()
+        self._rounds.require_equal(self._said(6), self._said(7), self._size)
         after = self._factors[1]
         members = (self._parameters[index].grad for index in self._slots)
         present = [gradient for gradient in members if gradient is not None]
@@ -393,7 +408,8 @@ class Passes:
             for parameter, version in zip(self._parameters, self._versions, strict=False)
         )
         said = (changed, self._stale, self._outside, self._loaded)
-        return [digest, digest**2, *map(int, said)]
+        count = self._rounds.count
+        return [digest, digest**2, *map(int, said), count, count**2]
 
     def _said(self, note: int) -> int:
         return self.sum.noted[note] if self.sum is not None and self.sum.noted else 0
@@ -476,21 +492,13 @@ def _modules_with(parameters: Sequence[torch.Tensor]) -> list[nn.Module]:
     return [layer for layer in found if not own.isdisjoint(map(id, layer.parameters()))]
 
 
-def _nested() -> bool:
-    """Whether the backward pass that ends here runs inside that of an autograd function."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the cheapest way to look
-    while frame is not None and frame.f_code is not _NESTED:
-        frame = frame.f_back
-    return frame is not None
-
-
 def _keep_from_dynamo() -> None:
     """Keeps Dynamo from tracing the exchange, whose hooks it sees in a compiled training step."""
     found: Any = eval_frame  # what torch.compiler.disable sets, which loads Dynamo
     if not hasattr(found, "set_code_exec_strategy"):
         return  # an older torch
     never = found._FrameExecStrategy(found._FrameAction.SKIP, found._FrameAction.SKIP)  # noqa: SLF001 - as above
-    for entry in (Passes._arrived, Passes._passed, Passes.before_step, Passes.synchronize):  # noqa: SLF001 - of this module
+    for entry in (Passes._arrived, Rounds._passed, Passes.before_step, Passes.synchronize):  # noqa: SLF001 - of this module
         found.set_code_exec_strategy(entry.__code__, never)
 
 

@@ -212,6 +212,19 @@ def optimizer_without_hooks(world):
     world.optimizer(Outer(sgd(model)), model)
 
 
+def optimizer_on_one_rank(world):
+    """The other rank has its second optimizer too late."""
+    model, judge = Net(), Net()
+    optimizer = world.optimizer(sgd(model), model)
+    if world.rank == 0:
+        world.optimizer(sgd(judge), judge)
+    try:
+        step_once(model, optimizer, world.rows(0))
+    finally:
+        if world.rank == 1:
+            world.optimizer(sgd(judge), judge)
+
+
 ERRORS = {
     "optimizer state loaded on one rank": (
         optimizer_state_loaded_on_one_rank,
@@ -237,6 +250,7 @@ ERRORS = {
     "sum and average": (sum_and_average, "PD308", "last.bias"),
     "lazy layers": (lazy_layers, "PD310", "0.bias has no shape yet"),
     "sharded parameters": (sharded_parameters, "PD328", "DTensor"),
+    "optimizer on one rank": (optimizer_on_one_rank, "PD330", "on this process, ", "rank == 0"),
     "optimizer without hooks": (optimizer_without_hooks, "PD308", "Outer", "inside it"),
 }
 

@@ -260,6 +260,118 @@ def trained_copy_is_taken_over(world):
     return model
 
 
+def shares(world, step):
+    """Each rank's rows with its index; one process has the rows of all ranks."""
+    x, y = world.rows(step)
+    if world.ranks > 1:
+        return [(world.rank, (x, y))]
+    return list(enumerate(zip(x.chunk(RANKS), y.chunk(RANKS), strict=True)))
+
+
+class Tasks(nn.ModuleList):
+    """A trunk and two heads, each with an optimizer of its own."""
+
+    def __init__(self, world):
+        super().__init__([Net(), nn.Linear(3, 3).double(), nn.Linear(3, 3).double()])
+        self.optimizers = [world.optimizer(sgd(part), part) for part in self]
+
+    def loss(self, task, rows):
+        return loss_of(nn.Sequential(self[0], self[1 + task]), rows)
+
+
+@program
+def a_task_for_each_rank(world):
+    """From the first pass on, each rank reaches another head's optimizer."""
+    model = Tasks(world)
+    for step in range(STEPS):
+        model.zero_grad()
+        parts = shares(world, step)
+        (sum(model.loss(rank, rows) for rank, rows in parts) / len(parts)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        for optimizer in model.optimizers:
+            optimizer.step()
+    return model
+
+
+@program
+def tasks_of_single_steps_and_ranks(world):
+    """Which rank has which task differs from step to step; one optimizer updates in each second."""
+    model = Tasks(world)
+    for step in range(2 * STEPS):
+        parts = shares(world, step)
+        losses = [
+            model.loss(task, rows)
+            for rank, rows in parts
+            for task in range(2)
+            if (step + rank) % 3 == task
+        ]
+        if losses:
+            (sum(losses) / len(parts)).backward()
+        for period, optimizer in zip((1, 1, 2), model.optimizers, strict=True):
+            if step % period == period - 1:
+                optimizer.step()
+                optimizer.zero_grad()
+    return model
+
+
+@program
+def losses_in_another_order_on_each_rank(world):
+    model = Tasks(world)
+    for step in range(STEPS):
+        model.zero_grad()
+        parts = shares(world, step)
+        for index in range(2):
+            tasks = [(index ^ rank, rows) for rank, rows in parts]
+            (sum(model.loss(task, rows) for task, rows in tasks) / len(parts)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        for optimizer in model.optimizers:
+            optimizer.step()
+    return model
+
+
+@program
+def heads_that_are_added_and_reached_on_one_rank(world):
+    """The second optimizer is created in mid-training; LBFGS runs its closure several times."""
+    model = nn.ModuleList([Net()])
+    optimizers = [world.optimizer(sgd(model), model)]
+    for step in range(STEPS):
+        if step % 2 == 0:
+            model.append(nn.Linear(3, 3).double())
+            nn.init.eye_(model[-1].weight)
+            made = torch.optim.LBFGS(model[-1].parameters(), lr=0.1, max_iter=3)
+            optimizers.append(world.optimizer(made if step else sgd(model[-1]), model[-1]))
+
+        def closure(step=step):
+            model.zero_grad()
+            parts = shares(world, step)
+            loss = sum(loss_of(nn.Sequential(*model[: 1 + 2 * r]), rows) for r, rows in parts)
+            loss = loss / len(parts)
+            loss.backward()
+            return loss
+
+        for optimizer in optimizers:
+            optimizer.step(closure)
+    return model
+
+
+@program
+def a_judge_that_one_rank_leaves_out(world):
+    """The judge is too good for one rank, whose generator has no loss in this step."""
+    model, judge = Net(), nn.Linear(3, 1).double()
+    ours, theirs = world.optimizer(sgd(model), model), world.optimizer(sgd(judge), judge)
+    for step in range(STEPS):
+        parts = shares(world, step)
+        judge.zero_grad()
+        (sum(judge(model(x).detach()).tanh().mean() for _, (x, _) in parts) / len(parts)).backward()
+        theirs.step()
+        model.zero_grad()
+        kept = [judge(model(x)).square().mean() for rank, (x, _) in parts if step % 2 != rank]
+        if kept:
+            (sum(kept) / len(parts)).backward()
+        ours.step()
+    return nn.ModuleList([model, judge])
+
+
 @pytest.fixture(scope="module")
 def answers():
     return run_job(run_all, instances=RANKS)
