@@ -306,10 +306,11 @@ def require_all(present: int, size: int) -> None:
     if present != size:
         raise AgreementError(
             "PD323",
-            "some instances did not take part in an exchange of gradients",
+            "some instances did not take part in an exchange",
             value=f"{size - present} of {size} instances",
-            hint="they wait in Checkpoint.save() or load(), which all instances must call "
-            "(no `if rank == 0`), or have called hvd.join()",
+            hint="they have called hvd.join(), wait in Checkpoint.save() or load(), or, with "
+            "Lightning, in trainer.save_checkpoint() or for the last batch of an epoch: all "
+            "instances must make these calls (no `if rank == 0`), and need as many batches",
         )
 
 

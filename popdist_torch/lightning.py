@@ -17,7 +17,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 import popdist_torch.horovod as hvd
-from popdist_torch.errors import PlainLoopError
+from popdist.agreement import disagreements, listed
+from popdist.exchange import gather
+from popdist_torch.errors import AgreementError, PlainLoopError
+from popdist_torch.gradient_exchange import require_all
 from popdist_torch.horovod.world import connected
 
 if TYPE_CHECKING:
@@ -151,12 +154,75 @@ class PopdistStrategy(ParallelStrategy):
                     stack.enter_context(optimizer.no_sync())
             yield
 
+    def on_train_start(self) -> None:
+        """Compares the numbers of batches.
+
+        Raises:
+            AgreementError: They differ between processes; raised on all of them.
+        """
+        horovod, module = connected(), self.lightning_module
+        if horovod is None or module is None:
+            return
+        batches = {"training batches of an epoch": str(module.trainer.num_training_batches)}
+        found = disagreements(batches, gather(horovod))
+        if found:
+            raise AgreementError(
+                "PD331",
+                f"the processes have different numbers of batches:{listed(found)}",
+                hint="let Lightning divide the data (use_distributed_sampler), give all processes "
+                "as many samples, or set Trainer(limit_train_batches=...) to the smallest number",
+            )
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Waits before the last batch of an epoch, so that a process with more batches sees that.
+
+        Args:
+            batch: Unused.
+            batch_idx: Unused.
+
+        Raises:
+            AgreementError: Other processes have more batches.
+        """
+        del batch, batch_idx
+        module = self.lightning_module
+        # The number of batches may be known to the loader only when it ends.
+        if module is not None and module.trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            self._meet("the last batch of an epoch began")
+
+    def on_train_end(self) -> None:
+        """Waits for all processes.
+
+        Raises:
+            AgreementError: Others train on.
+        """
+        self._meet("training ended")
+
     def barrier(self, name: str | None = None) -> None:
-        """Waits for all processes."""
-        del name
+        """Waits for all processes.
+
+        Args:
+            name: Where, for messages.
+
+        Raises:
+            AgreementError: Others do something else, such as training.
+        """
+        self._meet(f"{name or 'a barrier'} was called")
+
+    def _meet(self, event: str) -> None:
+        """Waits for all processes; one that exchanges gradients instead gets an error (PD323)."""
         horovod = connected()
-        if horovod is not None:
-            horovod.barrier()
+        if horovod is None:
+            return
+        try:
+            horovod.join()
+        except RuntimeError as error:
+            raise AgreementError(
+                "PD323",
+                f"{event} on this process, and others did something else",
+                value=str(error).splitlines()[0] if str(error) else type(error).__name__,
+                hint="all processes need as many batches in each epoch, and must make the same "
+                "calls of the trainer (no `if trainer.is_global_zero` around save_checkpoint)",
+            ) from error
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """The object of process ``src``, on all processes."""
@@ -175,6 +241,7 @@ class PopdistStrategy(ParallelStrategy):
             A tensor with what all processes have; means of whole numbers are float32.
 
         Raises:
+            AgreementError: Other processes wait elsewhere.
             PlainLoopError: Horovod has no such reduction.
         """
         del group
@@ -194,9 +261,15 @@ class PopdistStrategy(ParallelStrategy):
         if not exact and (operation == "Average" or torch.is_floating_point(tensor)):
             tensor = tensor.float()
         # Through the host: a Horovod without NCCL takes no tensor of a GPU, NCCL not all types.
-        flat = tensor.detach().reshape(-1).cpu()
-        total = horovod.allreduce(flat, op=getattr(horovod, operation))
-        return total.view(tensor.shape).to(tensor.device)
+        # A process that waits in `_meet` counts as zeros, which the last number shows.
+        present, size = -1 if operation == "Max" else 1, horovod.size()
+        flat = torch.nn.functional.pad(tensor.detach().reshape(-1).cpu(), (0, 1), value=present)
+        means = operation == "Average"
+        total = horovod.allreduce(flat, op=horovod.Sum if means else getattr(horovod, operation))
+        seen = total[-1] if operation in ("Min", "Max") else total[-1] / size
+        require_all(size - bool(seen != present), size)
+        total = total[:-1].view(tensor.shape).to(tensor.device)
+        return total / size if means else total
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> Any:
         """Stacks every process's tensor.

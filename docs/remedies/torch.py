@@ -131,11 +131,14 @@ REMEDIES = {
     "PD323": (
         (
             "Some instances call `Checkpoint.save()` or `load()`, as under `if rank == 0`, or "
-            "`hvd.join()`, while others train."
+            "`hvd.join()`, while others train. With Lightning: `trainer.save_checkpoint()` or "
+            "another call that waits for all processes was made on some of them, or some have "
+            "more batches in an epoch."
         ),
         (
             "Call `save()` and `load()` on all instances: instance 0 alone writes and reads the "
-            "file ([checkpoints](torch.md#checkpoints))."
+            "file ([checkpoints](torch.md#checkpoints)). This is also true for "
+            "`trainer.save_checkpoint()`. Give all processes as many batches."
         ),
     ),
     "PD322": (
@@ -259,6 +262,18 @@ REMEDIES = {
         (
             "Create all optimizers on every process, in the same order. A process does not need "
             "gradients for each of them: missing gradients count as zero."
+        ),
+    ),
+    "PD331": (
+        (
+            "The training loaders of a Lightning program have different lengths on the processes, "
+            "as where the program divides the data itself. A process with fewer batches would end "
+            "the epoch while others wait for its gradients."
+        ),
+        (
+            "Let Lightning divide the data (`use_distributed_sampler=True`, the default), give all "
+            "processes as many samples, or set `Trainer(limit_train_batches=...)` to the smallest "
+            "number of batches."
         ),
     ),
     "PD313": (

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import gc
 import logging
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -272,6 +274,8 @@ def _say_if_alone(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) ->
     shared = any(of_popdist(hook) for found in hooks for hook in found.values())
     if not trained or shared or hasattr(optimizer, "_allreduce_delay") or a_model_runs():
         return
+    if _torch_reduces(trained):
+        return
     logger.warning(
         "%s",
         PlainLoopError(
@@ -284,6 +288,25 @@ def _say_if_alone(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) ->
             "where a process trains what it alone uses, or the program averages gradients itself",
         ),
     )
+
+
+def _torch_reduces(parameters: list[torch.Tensor]) -> bool:
+    """Whether torch.distributed exchanges the gradients, for DistributedDataParallel or FSDP."""
+    torch_distributed: Any = sys.modules.get("torch.distributed")
+    if torch_distributed is None or not torch_distributed.is_initialized():
+        return False
+    # Of fully_shard, and of the older FullyShardedDataParallel; neither module is imported here.
+    if any(
+        hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in parameters
+    ):
+        return True
+    wrappers = [
+        found
+        for found in gc.get_objects()
+        if issubclass(type(found), torch.nn.parallel.DistributedDataParallel)
+    ]
+    reduced = {id(parameter) for wrapper in wrappers for parameter in wrapper.parameters()}
+    return all(id(parameter) in reduced for parameter in parameters)
 
 
 def named(

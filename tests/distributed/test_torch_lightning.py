@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import popdist
+from popdist.errors import PopdistError
 from tests.distributed.jobs import run_job
 from tests.popdist_torch.reference import flat
 
@@ -247,7 +248,33 @@ def behave(folder):  # noqa: C901, PLR0915 - one job for many small programs
         float(stopped.strategy.reduce(torch.tensor(float(rank + 1)), reduce_op=how))
         for how in ("mean", "sum", "max", "min")
     ]
+
+    # Ranks with unequal numbers of batches; the last program, because the first rank to end waits.
+    part = DataLoader(rows, ROWS, sampler=range(20 + 28 * rank))
+    uneven = trainer(max_epochs=1, use_distributed_sampler=False)
+    seen["uneven"] = error_of(lambda: uneven.fit(Module(), part))
+    endless = trainer(max_epochs=2, use_distributed_sampler=False)
+    stream = DataLoader(Stream(range(16 + 4 * rank)), ROWS)
+    seen["uneven streams"] = error_of(lambda: endless.fit(Module(), stream))
     return seen
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Some of the rows, without a length."""
+
+    def __init__(self, indices):
+        self.indices = indices
+
+    def __iter__(self):
+        return (data()[index] for index in self.indices)
+
+
+def error_of(function):
+    try:
+        function()
+    except PopdistError as error:
+        return str(error)
+    return "no error"
 
 
 def flat_of(state):
@@ -407,3 +434,12 @@ def test_calls_between_ranks_reach_all_of_them(answers):
         flowed = told(answers, "flowed")[rank]
         np.testing.assert_array_equal(flowed, np.full((2, 3), 4.0 * (rank + 1)))
     assert told(answers, "reduced") == [[1.5, 3.0, 2.0, 1.0]] * 2
+
+
+def test_ranks_with_unequal_numbers_of_batches_say_so(answers):
+    for uneven in told(answers, "uneven"):
+        assert "[PD331]" in uneven
+        assert "5 on instance 0; 12 on instance 1" in uneven
+    for streams in told(answers, "uneven streams"):
+        assert "[PD323]" in streams
+        assert "as many batches" in streams

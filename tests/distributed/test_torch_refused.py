@@ -353,6 +353,23 @@ def no_optimizer_wrapped(world):
     return said
 
 
+def beside_torch_distributed(world):
+    """DistributedDataParallel exchanges the gradients of one model, and nobody those of another."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    model, judge = nn.parallel.DistributedDataParallel(Net()), Net()
+    optimizers = [(model, sgd(model)), (judge, sgd(judge))]
+    try:
+        with warnings_of_popdist() as said:
+            for step in range(STEPS):
+                for module, optimizer in optimizers:
+                    step_once(module, optimizer, world.rows(step))
+    finally:
+        distributed.destroy_process_group()
+    return said
+
+
 def run_all():
     hvd.init()
     world, answer = World(RANKS), {}
@@ -360,6 +377,7 @@ def run_all():
     for name, (function, *_) in ERRORS.items():
         answer[name] = error_of(function, world)
     answer["alone"] = one_of_two_optimizers(world)
+    answer["beside DDP"] = beside_torch_distributed(world)
     for name, (loader, _) in LOADERS.items():
         answer[f"warned, {name}"] = warned(loader())
     answer["late"] = error_of(a_rank_without_a_backward_pass, world)  # the last: ranks part
@@ -392,7 +410,7 @@ def test_a_loader_that_gives_all_ranks_the_same_rows_is_named_once(answers, name
             assert "popdist_torch.horovod.DistributedSampler" in warning
 
 
-@pytest.mark.parametrize("way", ["alone", "forgotten"])
+@pytest.mark.parametrize("way", ["alone", "forgotten", "beside DDP"])
 def test_an_optimizer_that_nobody_distributed_is_named_once(answers, way):
     assert len(answers[0][way]) == 1
     assert answers[1][way] == []
