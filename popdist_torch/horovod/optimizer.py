@@ -296,9 +296,7 @@ def _torch_reduces(parameters: list[torch.Tensor]) -> bool:
     if torch_distributed is None or not torch_distributed.is_initialized():
         return False
     # Of fully_shard, and of the older FullyShardedDataParallel; neither module is imported here.
-    if any(
-        hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in parameters
-    ):
+    if any(hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in parameters):
         return True
     wrappers = [
         found
