@@ -7,6 +7,7 @@ model that is too large for one message of protobuf is written in the same form.
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from onnx.external_data_helper import (
 )
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.typed_data import use_typed_fields
+from popdist_onnx.graph.typed_data import as_bytes, has_bytes, write_streamed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,10 @@ INLINE_UP_TO = 1 << 30
 """Bytes of weights up to which a written model holds them itself: protobuf ends at 2 GiB."""
 
 TYPED_UP_TO = 1 << 27
-"""Bytes of weights up to which they stand in typed fields, which costs several copies of them."""
+"""Bytes of weights up to which they stand in typed fields: half precision needs lists there."""
+
+_ALIGNED_TO = 1 << 16
+"""Each tensor in a file begins at a multiple of it, as mapping needs on every system."""
 
 _ALWAYS_READ = 1 << 16
 
@@ -73,18 +77,49 @@ def is_mapped(tensor: onnx.TensorProto) -> bool:
     return uses_external_data(tensor) and Path(ExternalDataInfo(tensor).location).is_absolute()
 
 
+def has_large_content(proto: onnx.ModelProto) -> bool:
+    """Whether so many weights are in the message itself that copies of it are dear."""
+    inside = [one for one in proto.graph.initializer if not uses_external_data(one)]
+    return sum(map(_bytes, inside)) >= MAPPED_FROM
+
+
+def moved_to_file(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    """A copy of a model whose large weights lie in a new file of a folder, and not in memory.
+
+    Each pass then handles small messages.
+    """
+    model = ir.from_proto(proto)
+    _move_out(model, folder / "weights", str((folder / "weights").absolute()))
+    return ir.to_proto(model)
+
+
 def content(tensor: onnx.TensorProto) -> Array:
     """A tensor's content; mapped, not copied, where it lies in a file."""
     array: Array = np.asarray(ir.serde.deserialize_tensor(tensor).numpy())
     return array
 
 
-def write_model(proto: onnx.ModelProto, tensors: Mapping[str, Array], path: Path) -> None:
+def release(array: Array) -> None:
+    """Gives back the memory into which reading has brought pages of an array's file."""
+    owner: object = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        owner.madvise(mmap.MADV_DONTNEED)
+
+
+def write_model(
+    proto: onnx.ModelProto, tensors: Mapping[str, Array], path: Path
+) -> dict[str, Array]:
     """Writes a model with other weights; ``path`` may be the file that the model was read from.
 
-    Weights of more than a gibibyte go to a file ``<name>.data`` beside the model's. They are
-    written one after the other, so that no second copy is in memory. Several processes may write
-    the same path; the last one's file stays.
+    Weights of more than a gibibyte go to a file ``<name>.data`` beside the model's. No second copy
+    of the weights is made in memory. Several processes may write the same path; the last one's
+    file stays.
+
+    Returns:
+        The weights in the second file by name, mapped into memory; none where there is no such
+        file. The mapping stays as it is when the file is replaced.
 
     Raises:
         popart_exception: The folder does not exist.
@@ -112,44 +147,68 @@ def write_model(proto: onnx.ModelProto, tensors: Mapping[str, Array], path: Path
     # A name of this call: all instances of a job may save to the same place at once.
     new = path.with_name(f".{path.name}.{token_hex(4)}.new")
     new_data = new.with_name(f"{new.name}.data")
+    data = path.with_name(f"{path.name}.data")
     try:
-        if _write(model, new, new_data, path):
-            new_data.replace(_data_of(path))
+        mapped = _write(model, new, new_data, data.name)
+        if mapped:
+            new_data.replace(data)
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)
         new_data.unlink(missing_ok=True)
+    return mapped
 
 
-def _data_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.data")
-
-
-def _write(model: ir.Model, new: Path, new_data: Path, path: Path) -> bool:
-    """Writes the model that will be ``path``; returns whether its weights are in a second file."""
+def _write(model: ir.Model, new: Path, new_data: Path, location: str) -> dict[str, Array]:
+    """Writes a model; what goes to a second file is returned as that file's mapped content."""
     contents = [
         (value, value.const_value)
         for value in model.graph.initializers.values()
         if value.const_value is not None
     ]
-    total = sum(tensor.nbytes for _, tensor in contents)
-    if total <= INLINE_UP_TO:
-        for value, tensor in contents:
-            if isinstance(tensor, ir.ExternalTensor):
-                value.const_value = ir.Tensor(tensor.numpy(), name=value.name)
-        written = ir.to_proto(model)
-        if total <= TYPED_UP_TO:
-            use_typed_fields(written)
-        onnx.save(written, new)
-        return False
-    ir.save(model, new, external_data=new_data.name)
-    written = onnx.load(new, load_external_data=False)
-    for initializer in written.graph.initializer:
-        for entry in initializer.external_data:
-            if entry.key == "location":
-                entry.value = _data_of(path).name
-    onnx.save(written, new)
-    return True
+    for value, tensor in contents:
+        if isinstance(tensor, ir.ExternalTensor):
+            value.const_value = ir.Tensor(tensor.numpy(), name=value.name)
+    total = sum(tensor.nbytes for _, tensor in contents if tensor.dtype != ir.DataType.STRING)
+    mapped = {} if total <= INLINE_UP_TO else _move_out(model, new_data, location)
+    with new.open("wb") as file:
+        if mapped:
+            file.write(ir.to_proto(model).SerializeToString())
+        else:
+            write_streamed(model, file, typed=total <= TYPED_UP_TO)
+    return mapped
+
+
+def _move_out(model: ir.Model, new_data: Path, location: str) -> dict[str, Array]:
+    """Moves large initializers to a file, which the model calls ``location``; maps them."""
+    moved: dict[str, tuple[int, Array]] = {}
+    with new_data.open("wb") as file:
+        for name, value in model.graph.initializers.items():
+            tensor = value.const_value
+            if tensor is None or isinstance(tensor, ir.ExternalTensor):
+                continue
+            if not has_bytes(tensor) or tensor.nbytes <= _ALWAYS_READ:
+                continue
+            array = tensor.numpy()
+            offset = -(-file.tell() // _ALIGNED_TO) * _ALIGNED_TO
+            file.seek(offset)
+            file.write(as_bytes(array))
+            moved[str(name)] = offset, array
+            value.const_value = ir.ExternalTensor(
+                location,
+                offset,
+                array.nbytes,
+                tensor.dtype,
+                shape=ir.Shape(array.shape),
+                name=str(name),
+            )
+    if not moved:
+        return {}
+    whole = np.asarray(np.memmap(new_data, np.uint8, "r"))
+    return {
+        name: whole[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
+        for name, (offset, array) in moved.items()
+    }
 
 
 def _bytes(tensor: onnx.TensorProto) -> int:
@@ -157,7 +216,8 @@ def _bytes(tensor: onnx.TensorProto) -> int:
     if "length" in stated:
         return int(stated["length"])
     elements = int(np.prod(tensor.dims)) if tensor.dims else 1
-    return elements * int(ir.DataType(tensor.data_type).itemsize)
+    kind = ir.DataType(tensor.data_type)
+    return 0 if kind == ir.DataType.STRING else int(elements * kind.itemsize)
 
 
 def _inside(folder: Path, location: str, name: str) -> Path:

@@ -7,6 +7,7 @@ finite.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -22,7 +23,7 @@ from popdist_onnx.runtime.state import Array, Buffer, State, empty, wrap
 from popdist_onnx.runtime.wiring import divide, gradients, overwritable_states, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from popdist_onnx.runtime.compiled import Execution
     from popdist_onnx.runtime.graph_reader import Reading
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 
 # Search for the first tensor that is not finite.
+
+_KEPT_UP_TO = 1 << 30
+"""Bytes of weights up to which those before a checked update are kept, as a second copy."""
 
 _SINGLE = 4
 """Bytes of a number in single precision."""
@@ -82,11 +86,20 @@ def blame(
 ) -> popart_runtime_error:
     """Computes a stage again; the error names the first tensor that is not finite.
 
-    Of ``overwritten`` states the stage has changed the content: zeros stand for it.
+    Of ``overwritten`` states the stage has changed the content: zeros stand for it. Where weights
+    are among them, the error names the first of those that is not finite now.
     """
+    for name in filter(_is_weight, overwritten):
+        if not is_finite(array := located(name).array):
+            return _error(
+                name,
+                array,
+                "the update wrote it. So large weights are updated in place, so that the step "
+                "cannot be computed again to name the operator",
+            )
     inputs = {name: located(name) for name in wiring.stage.reads if name not in reading.constants}
     for name in overwritten:
-        if name in inputs:
+        if name in inputs and not _is_weight(name):
             zeros = np.zeros_like(inputs[name].array)
             inputs[name] = wrap(zeros, reading.spec(name))
     for name, buffer in inputs.items():
@@ -303,6 +316,8 @@ class Engine:
         self._execution = execution
         self._reduce: HostReduce | None = None
         self._stages: list[Compiled | Collective] = []
+        specs = [reading.spec(name) for name in reading.variables if _is_weight(name)]
+        total = sum(math.prod(one.shape or ()) * one.dtype.itemsize for one in specs)
         for index, wiring in enumerate(wire(reading, stages, anchors, self.data_inputs)):
             progress(index, len(stages))
             if wiring.stage.collective:
@@ -311,8 +326,9 @@ class Engine:
             states = overwritable_states(reading, stages, index)
             summed: list[str] = []
             if check_finite:
-                # A stage that is not finite is computed again, from weights as they were before.
-                states = [state for state in states if not _is_weight(state)]
+                if total <= _KEPT_UP_TO:
+                    # A stage that is not finite is computed again, from weights as they were.
+                    states = [state for state in states if not _is_weight(state)]
                 summed = checked_outputs(reading, wiring)
             self._stages.append(Compiled(reading, wiring, execution, states, summed))
         progress(len(stages), len(stages))
@@ -332,6 +348,13 @@ class Engine:
             is_state = state != copy.source and state in self.state
             buffer = self.state.place(state, array) if is_state else wrap(array, spec)
             self._memory[copy.source] = self._memory[copy.reduced] = buffer
+        for stage in self._stages:
+            stage.forget()
+
+    def attach(self, arrays: Mapping[str, Array]) -> None:
+        """Lets variables that no stage writes be the given memory."""
+        for name, array in arrays.items():
+            self.state.attach(name, array)
         for stage in self._stages:
             stage.forget()
 

@@ -90,9 +90,10 @@ class Cell:
 
 def cell(spec: Spec, *, in_place: bool) -> Cell:
     """Allocates a state tensor of zeros: one buffer with ``in_place``, else two."""
-    buffers = tuple(empty(spec) for _ in range(1 if in_place else 2))
-    buffers[0].array.fill(0)
-    return Cell(spec, buffers)
+    assert spec.shape is not None  # noqa: S101 - as in `empty`
+    # Zeros of the system: memory that is never written is never used either.
+    first = wrap(np.zeros(spec.shape, spec.dtype.numpy()), spec)
+    return Cell(spec, (first,) if in_place else (first, empty(spec)))
 
 
 _UPDATE = "update"
@@ -160,6 +161,12 @@ class State:
         only.buffers = (buffer, *only.buffers[1:])
         only.current = 0
         return buffer
+
+    def attach(self, name: str, array: Array) -> None:
+        """Lets a variable that no run writes be the given memory, without a copy."""
+        for copy in self._cells[name]:
+            copy.buffers = (wrap(array, copy.spec),)
+            copy.current = 0
 
     def begin_update(self, runs: int) -> None:
         """Sets accumulators to zero before ``runs`` micro-batches."""

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from popdist.popdist_core import topology
 from popdist_onnx.errors import NotOnHostError, popart_exception, popart_runtime_error
-from popdist_onnx.graph.large_files import write_model
+from popdist_onnx.graph.large_files import release, write_model
 from popdist_onnx.graph.load import save
 from popdist_onnx.graph.names import ACCUMULATOR, LOSS_SCALE_COUNT
 from popdist_onnx.runtime.compiled import Execution, default_threads
@@ -146,6 +146,23 @@ class Session:
         engine = self.prepared_engine("weightsFromHost")
         for name, array in self._host.data.items():
             engine.state.write(name, array)
+            release(array)
+        self._loaded = True
+
+    def attach_weights(self, weights: Mapping[str, Array]) -> None:
+        """Lets weights lie in the given memory, which steps only read; the rest is loaded.
+
+        Args:
+            weights: Arrays of the weights' types and shapes; other ids are ignored.
+
+        Raises:
+            popart_exception: The session is not prepared.
+        """
+        engine = self.prepared_engine("attach_weights")
+        given = {name: array for name, array in weights.items() if name in engine.state}
+        engine.attach(given)
+        for name in self._host.data.keys() - given.keys():
+            engine.state.write(name, self._host.data[name])
         self._loaded = True
 
     def weightsToHost(self) -> None:
@@ -213,7 +230,7 @@ class Session:
         The file of a training session holds optimizer state too; a session made from the file
         continues exactly from the saved state. The host's tensor data become the fetched data.
         Weights are in typed fields (``float_data``); more than a gibibyte of them in
-        ``<path>.data``.
+        ``<path>.data``, from where the host's tensor data are then mapped.
 
         Args:
             path: The file.
@@ -221,14 +238,15 @@ class Session:
         Raises:
             popart_exception: The session is not prepared.
         """
-        self.weightsToHost()
-        self._host.adopt_fetched()
+        state = self.prepared_engine("modelToHost").state
         proto = onnx.ModelProto()
         proto.CopyFrom(self._proto)
         kept = {prop.key: prop.value for prop in proto.metadata_props}
         onnx.helper.set_model_props(proto, kept | self.properties | self._saved_properties())
-        last = {name: self._host.data[name] for name in self.saved_variables}
-        write_model(proto, last, Path(path))
+        last = {name: state.read(name) for name in self.saved_variables}
+        mapped = write_model(proto, last, Path(path))
+        rest = {name: state.read(name).copy() for name in state.names if name not in mapped}
+        self._host.adopt({name: (mapped | rest)[name] for name in state.names})
 
     @property
     def saved_variables(self) -> list[str]:

@@ -132,9 +132,10 @@ class HostTensors:
                 )
             np.copyto(array.reshape(source.shape), source, casting="no")
 
-    def adopt_fetched(self) -> None:
-        """Makes the fetched data the host's data."""
-        self._data.update(self.fetched)
+    def adopt(self, fetched: Mapping[str, Array]) -> None:
+        """Makes what was fetched the host's data."""
+        self.fetched = dict(fetched)
+        self._data.update(fetched)
 
 
 def _content(array: Array) -> Array:

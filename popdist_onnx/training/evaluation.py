@@ -11,7 +11,6 @@ from popdist_onnx.errors import ArgumentError, ValueRangeError
 from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.inference import InferenceSession
 from popdist_onnx.session.step_io import PyStepIO
-from popdist_onnx.session.weights import PyWeightsIO
 from popdist_onnx.training.data import sample_count
 from popdist_onnx.training.model import LABELS, LOSSES, main_output, trainable
 from popdist_onnx.types import AnchorReturnType, DataFlow, SessionOptions
@@ -96,8 +95,7 @@ class Evaluator:
             The samples of a batch, and their outputs, which the next batch overwrites. The last
             batch is padded with its last sample, and the outputs of the padding are left out.
         """
-        self._session.writeWeights(PyWeightsIO(weights))
-        self._session.weightsFromHost()
+        self._session.attach_weights(weights)
         for start in range(0, samples, self._batch):
             chosen = np.minimum(np.arange(start, start + self._batch), samples - 1)
             step = {name: np.ascontiguousarray(array[chosen]) for name, array in data.items()}

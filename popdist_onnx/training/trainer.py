@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import os
+import shutil
+import weakref
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 from tqdm import tqdm
 
 from popdist.metrics import note_compiling, note_step
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
-from popdist_onnx.graph.large_files import write_model
+from popdist_onnx.graph.large_files import has_large_content, moved_to_file, write_model
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.torch_files import freeze_constants
 from popdist_onnx.session.devices import DeviceManager
@@ -43,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
 
-    import onnx
     from numpy.typing import ArrayLike
 
     from popdist_onnx.graph.load import Source
@@ -137,7 +141,7 @@ class Trainer:
     ) -> None:
         require_positive(batch_size=batch_size, accumulation=accumulation)
         self._job = current_job()
-        self._original = with_stored_fills(_copy(model))
+        self._original = with_stored_fills(self._own(model))
         mark_frozen(self._original, freeze)
         self._loss_kind = loss or stated_loss(self._original) or "cross_entropy"
         self._metrics = metrics_of(metrics)
@@ -396,6 +400,20 @@ class Trainer:
         """
         return weight_summary(self._original, self.trained)
 
+    def _own(self, source: Source) -> onnx.ModelProto:
+        """A model of the trainer's own; large weights lie in a file while the trainer lives."""
+        proto = read(source)
+        if not has_large_content(proto):
+            if proto is source:  # stays as it is
+                proto = onnx.ModelProto()
+                proto.CopyFrom(source)
+        else:
+            folder = mkdtemp(prefix="popdist-onnx-")
+            weakref.finalize(self, _remove, folder, os.getpid())
+            proto = moved_to_file(proto, Path(folder))
+        freeze_constants(proto)
+        return proto
+
     def _epoch(
         self,
         source: SampleSource,
@@ -566,10 +584,7 @@ def _clipped(optimizer: Optimizer, norm: float | None) -> Optimizer:
     return optimizer.with_clipped_norm(norm)
 
 
-def _copy(source: Any) -> onnx.ModelProto:
-    import onnx
-
-    proto = onnx.ModelProto()
-    proto.CopyFrom(read(source))
-    freeze_constants(proto)
-    return proto
+def _remove(folder: str, owner: int) -> None:
+    # Not by what the process forks: a loader of data, for example.
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
