@@ -94,10 +94,9 @@ def has_bytes(tensor: ir.TensorProtocol) -> bool:
     return tensor.dtype != ir.DataType.STRING and tensor.dtype.itemsize >= 1
 
 
-def as_bytes(array: Array) -> Array:
+def as_bytes(array: Array) -> memoryview:
     """The memory of an array as bytes; copied only where the array is not contiguous."""
-    found: Array = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return found
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def _encoded(value: ir.Value, *, typed: bool) -> tuple[bytes, Array | None]:

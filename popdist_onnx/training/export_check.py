@@ -37,6 +37,7 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 _TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
 _SINGLE = 1e-3
+_SHOWN = 6
 _STATE = 1e-4
 _ROUNDING = 30
 """How many times as far from the result in double precision as torch's own an output may be."""
@@ -194,7 +195,8 @@ def _lost(names: Sequence[str], module: torch.nn.Module) -> popart_exception:
     return popart_exception(
         "PD594",
         "the forward method of the module writes buffers that an exported file does not update",
-        value=", ".join(names),
+        value=", ".join(names[:_SHOWN])
+        + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""),
         accepted="running statistics of batch normalisation with a momentum",
         hint=how,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from typing import TYPE_CHECKING
 
 from tests.zoo.architectures import IMAGES, PAIRS, SOUND, TEXT, TIMM
@@ -24,7 +25,10 @@ environment without TensorFlow, and downloads no weights.
 A number is the largest error of a gradient, relative to its largest element (or to a thousandth of
 the largest element of all gradients). The column "torch" is the error of torch in single
 precision: the largest of up to four runs with inputs that differ by one rounding. A popdist error
-of the same size is rounding. If an exporter refuses an architecture, the cell has the reason.
+of the same size is rounding. If an exporter refuses an architecture, the cell has the reason. The
+column "losses" has the largest relative error of a loss. Where an activation lies at an edge (as of
+ReLU), it is the least of up to four runs with such inputs. A star marks a module that also writes
+buffers (ranges of activations), which no file carries: `from_torch` asks for `check=False` there.
 """
 
 
@@ -50,15 +54,32 @@ def _records(family: str) -> list[Path]:
 
 def _cell(result: dict[str, object]) -> str:
     if "error" in result:
-        return f"{result['error']:.1e}"
+        return f"{result['error']:.1e}" + (r" \*" if result.get("buffers") else "")
     kind = "not exported" if "not exported" in result else "failed"
     said = " ".join(str(result[kind]).split()).replace("|", "/")
     return f"{kind}: {said[:90]}{'...' if len(said) > 90 else ''}"
 
 
+def measured() -> str:
+    """When, and at which commits, the rows were measured."""
+    rows = [
+        json.loads(one.read_text())
+        for family in ("timm", "transformers")
+        for one in _records(family)
+    ]
+    by_day: dict[str, list[str]] = {}
+    for row in rows:
+        by_day.setdefault(row.get("measured", "an unknown day"), []).append(f"`{row['name']}`")
+    most, *rest = sorted(by_day, key=lambda day: -len(by_day[day]))
+    said = f"Measured on {most}."
+    for day in rest:
+        said += f" Measured on {day}: {', '.join(by_day[day])}."
+    return said
+
+
 def main() -> None:
     """Writes the page."""
-    lines = [_HEAD]
+    lines = [_HEAD, *textwrap.wrap(measured(), 100), ""]
     asked = {"transformers": len(TEXT) + len(PAIRS) + len(IMAGES) + len(SOUND), "timm": len(TIMM)}
     for family, count in asked.items():
         both = [json.loads(file.read_text())["exporters"] for file in _records(family)]

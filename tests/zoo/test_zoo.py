@@ -5,16 +5,13 @@ from importlib.util import find_spec
 import pytest
 
 from tests.zoo.architectures import IMAGES, PAIRS, SOUND, TEXT, TIMM
-from tests.zoo.compare import compare
+from tests.zoo.compare import FLOOR, TIMES, compare
 
 ZOO = [("transformers", name) for name in (*TEXT, *PAIRS, *IMAGES, *SOUND)]
 ZOO += [("timm", name) for name in TIMM]
 
 REFUSED = {"nystromformer"}
 """Architectures that neither exporter of torch takes."""
-
-TIMES, FLOOR = 20, 2e-5
-"""How much larger than torch's own error in single precision an error may be, and from where on."""
 
 CHAOS = 1e-3
 """Where losses of torch's own precisions differ by more, losses are not compared."""
