@@ -96,7 +96,7 @@ def has_bytes(tensor: ir.TensorProtocol) -> bool:
 
 def as_bytes(array: Array) -> memoryview:
     """The memory of an array as bytes; copied only where the array is not contiguous."""
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _encoded(value: ir.Value, *, typed: bool) -> tuple[bytes, Array | None]:
