@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from popdist.errors import PopdistError
     from popdist_torch.options import Options
 
 
@@ -101,6 +102,26 @@ def require(stated: Mapping[str, str], horovod: Any, hint: str | None = None) ->
     )
 
 
+def meet(horovod: Any, event: str, hint: str, error: type[PopdistError] = AgreementError) -> None:
+    """Waits until all instances call this.
+
+    Horovod's ``join`` does not let an instance that continues to train wait forever: its exchange
+    ends without this instance, and it detects that.
+
+    Raises:
+        AgreementError: Others did something else, and ended; or ``error``.
+    """
+    try:
+        horovod.join()
+    except RuntimeError as ended:
+        raise error(
+            "PD323",
+            f"{event} on this instance, and others did something else",
+            value=str(ended).splitlines()[0] if str(ended) else type(ended).__name__,
+            hint=hint,
+        ) from ended
+
+
 def _data(index: int) -> str:
     return f"data set {index}"
 
@@ -119,5 +140,10 @@ def _hint(found: list[Disagreement]) -> str:
         return (
             "first weights are not shared by themselves: call options.randomSeed(n) right before "
             "the model is built, or popdist_torch.horovod.broadcast_parameters(model) after it is"
+        )
+    if all(row.name.startswith("data set ") for row in found):
+        return (
+            "divide the same data on every instance: random_split and shuffled indices need a "
+            "generator with the same seed everywhere"
         )
     return "build the same model, options, optimizer and data set on every instance"

@@ -36,6 +36,7 @@ CODES = declare(
         "PD329": "a wrapped model does not use weights that the program has changed (a warning)",
         "PD330": "processes have distributed different optimizers",
         "PD331": "the processes of a Lightning program have different numbers of batches",
+        "PD332": "a plain loop asks for gradients of gradients that are exchanged",
         "PD390": "a model cannot be wrapped",
         "PD391": "the arguments or shapes of a call do not fit a wrapped model",
         "PD392": "a wrapped model has no tensor of this name",

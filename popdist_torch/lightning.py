@@ -19,6 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 import popdist_torch.horovod as hvd
 from popdist.agreement import disagreements, listed
 from popdist.exchange import gather
+from popdist_torch import agreement
 from popdist_torch.errors import AgreementError, PlainLoopError
 from popdist_torch.gradient_exchange import require_all
 from popdist_torch.horovod.world import connected
@@ -211,18 +212,12 @@ class PopdistStrategy(ParallelStrategy):
     def _meet(self, event: str) -> None:
         """Waits for all processes; one that exchanges gradients instead gets an error (PD323)."""
         horovod = connected()
-        if horovod is None:
-            return
-        try:
-            horovod.join()
-        except RuntimeError as error:
-            raise AgreementError(
-                "PD323",
-                f"{event} on this process, and others did something else",
-                value=str(error).splitlines()[0] if str(error) else type(error).__name__,
-                hint="all processes need as many batches in each epoch, and must make the same "
-                "calls of the trainer (no `if trainer.is_global_zero` around save_checkpoint)",
-            ) from error
+        if horovod is not None:
+            hint = (
+                "all processes need as many batches in each epoch, and must make the same calls of "
+                "the trainer (no `if trainer.is_global_zero` around save_checkpoint)"
+            )
+            agreement.meet(horovod, event, hint)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """The object of process ``src``, on all processes."""

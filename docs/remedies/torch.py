@@ -276,6 +276,17 @@ REMEDIES = {
             "number of batches."
         ),
     ),
+    "PD332": (
+        (
+            "A plain loop calls `backward(create_graph=True)`. After `backward()` gradients are "
+            "those of all processes, without the graph by which they were computed, so a penalty "
+            "of `p.grad` would not be trained."
+        ),
+        (
+            "Compute the gradients of a penalty with `torch.autograd.grad(loss, parameters, "
+            "create_graph=True)`, add it to the loss, and call `backward()` once for the sum."
+        ),
+    ),
     "PD313": (
         (
             "A model compiled with `torch.compile` returns outputs without its loss, or other "

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from popdist import backend
+from popdist_torch.agreement import meet
 from popdist_torch.checkpoint import file
 from popdist_torch.data.loader import DataLoader, PositionedLoader
 from popdist_torch.errors import CheckpointError
@@ -262,24 +263,12 @@ class Job:
     def meet(self, call: str) -> None:
         """Waits until all instances make the same call.
 
-        Horovod's ``join`` does not let an instance that continues to train wait forever: its
-        exchange ends without this instance, and it detects that.
-
         Raises:
             CheckpointError: Others did something else.
         """
-        if self.horovod is None:
-            return
-        try:
-            self.horovod.join()
-        except RuntimeError as error:
-            raise CheckpointError(
-                "PD323",
-                f"{call} was called on this instance, and others did something else",
-                value=str(error).splitlines()[0] if str(error) else type(error).__name__,
-                hint="call it on all instances (no `if rank == 0`); instance 0 alone touches the "
-                "file",
-            ) from error
+        if self.horovod is not None:
+            hint = "call it on all instances (no `if rank == 0`); instance 0 alone touches the file"
+            meet(self.horovod, f"{call} was called", hint, CheckpointError)
 
     def gathered(self, content: bytes) -> list[bytes]:
         """The content of every instance, one entry each; all must call it."""

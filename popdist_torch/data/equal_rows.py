@@ -22,7 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from popdist.agreement import digest
 from popdist.exchange import gather
-from popdist_torch.data.sampler import PartitionSampler
+from popdist_torch.data.sampler import PartitionSampler, selection
 from popdist_torch.errors import DataError
 
 if TYPE_CHECKING:
@@ -95,6 +95,21 @@ class EqualRows:
         logger.warning("%s", warning)
 
 
+def divided_selections() -> dict[str, str]:
+    """The samples of each set that torch loaders are reading and a sampler divides.
+
+    A set that each instance has drawn for itself, as by ``random_split`` without a seed, would be
+    divided into parts that overlap.
+    """
+    stated = {}
+    for reader in _of_torch():
+        data, index = reader._dataset, reader._index_sampler  # noqa: SLF001 - no public names
+        divides = hasattr(getattr(index, "sampler", index), "num_replicas")
+        if divides and reader._num_yielded and (chosen := selection(data)):  # noqa: SLF001 - as above
+            stated[f"data set of {len(data)} samples"] = f"selection {chosen}"
+    return stated
+
+
 def _digest(values: Iterable[Any]) -> str:
     """A digest of tensors; a constant where there is none, or all are zero."""
     parts = [
@@ -108,9 +123,7 @@ def _digest(values: Iterable[Any]) -> str:
 def _readers() -> list[Any]:
     """Torch loaders that are being read now, and that do not divide their data set."""
     found = []
-    # Not isinstance: that asks weak proxies for the class of an object that may be gone.
-    of_torch = [o for o in gc.get_objects() if issubclass(type(o), _BaseDataLoaderIter)]
-    for reader in of_torch:
+    for reader in _of_torch():
         data, index = reader._dataset, reader._index_sampler  # noqa: SLF001 - no public names
         sampler: Any = getattr(index, "sampler", index)
         divides = hasattr(sampler, "num_replicas") or (
@@ -119,6 +132,11 @@ def _readers() -> list[Any]:
         if reader._num_yielded and not divides:  # noqa: SLF001 - as above
             found.append(reader)
     return found
+
+
+def _of_torch() -> list[Any]:
+    # Not isinstance: that asks weak proxies for the class of an object that may be gone.
+    return [o for o in gc.get_objects() if issubclass(type(o), _BaseDataLoaderIter)]
 
 
 def _is_stream(reader: Any) -> bool:

@@ -17,6 +17,7 @@ from popdist_torch.data.sampler import (
     GroupedBatchSampler,
     InstancePart,
     PartitionSampler,
+    selection,
 )
 from popdist_torch.errors import DataError
 from popdist_torch.executor.batching import Batching
@@ -220,9 +221,10 @@ class Request:
 
     def _facts(self) -> str:
         per_replica = (self.batch_size or 1) * self._steps()
+        chosen = selection(self.dataset)
         return (
-            f"{len(self.dataset)} samples, {per_replica} a replica and call, "
-            f"shuffle={self.shuffle}, drop_last={self.drop_last}"
+            f"{len(self.dataset)} samples{f' (selection {chosen})' if chosen else ''}, "
+            f"{per_replica} a replica and call, shuffle={self.shuffle}, drop_last={self.drop_last}"
         )
 
     def _identity(self, *, in_batches: bool) -> str:

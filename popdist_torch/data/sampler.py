@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset, Sampler, Subset
 
+from popdist.agreement import digest
 from popdist_torch.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from popdist_torch.data.partition import Part
+
+
+def selection(dataset: Any) -> str:
+    """A digest of the samples that ``Subset`` has chosen, as of ``random_split``; "" for none."""
+    chosen = []
+    while isinstance(dataset, Subset):
+        chosen.append(np.asarray(dataset.indices, dtype=np.int64).tobytes())
+        dataset = dataset.dataset
+    return digest(b"".join(chosen)) if chosen else ""
 
 
 class EpochSampler(Sampler[Any]):

@@ -13,7 +13,7 @@ from torch._C._dynamo import eval_frame
 from torch.nn.parameter import is_lazy
 
 from popdist_torch import agreement, job
-from popdist_torch.data.equal_rows import EqualRows
+from popdist_torch.data.equal_rows import EqualRows, divided_selections
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.gradient_exchange import InstanceSum
 from popdist_torch.gradient_hooks import of_popdist, require_possible
@@ -303,6 +303,14 @@ class Passes:
                 accepted="dense gradients",
                 hint="sparse_as_dense=True sums them as dense ones",
             )
+        if gradient is not None and gradient.requires_grad:
+            raise PlainLoopError(
+                "PD332",
+                f"the gradient of {self._names[index]} has a graph, which the exchange cannot keep",
+                value="backward(create_graph=True)",
+                hint="compute such gradients with torch.autograd.grad(loss, parameters, "
+                "create_graph=True), and call backward() for the sum of all terms",
+            )
         if self.sum is None or self._held:
             return
         slot = self._slots.get(index)
@@ -376,6 +384,8 @@ class Passes:
                 "backward_passes_per_step": str(self.per_step),
                 "factors": str((*self._factors, self._copies)),
             }
+            if self.sum is None:
+                stated |= divided_selections()
             agreement.require(stated, self._horovod)
             if self.sum is None:
                 job.require_local_norms(_modules_with(parameters))

@@ -9,6 +9,7 @@ from torch import nn
 
 from popdist.agreement import disagreements, listed
 from popdist.exchange import gather
+from popdist_torch.agreement import meet
 from popdist_torch.checkpoint import file
 from popdist_torch.checkpoint.parts import Job, load_optimizer
 from popdist_torch.errors import AgreementError, PlainLoopError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     Named = Mapping[str, Any] | Iterable[tuple[str, Any]]
+
+_ON_ALL = "call it on all processes (no `if rank == 0`), after as many updates"
 
 _PIECE = 64 << 20
 """Bytes that travel at once."""
@@ -34,12 +37,14 @@ def broadcast_parameters(params: nn.Module | Named, root_rank: int = 0) -> None:
         root_rank: The process whose values are taken.
 
     Raises:
-        AgreementError: The processes have other names, shapes or types; raised on all of them.
+        AgreementError: The processes have other names, shapes or types (raised on all of them), or
+            do not all call this.
         PlainLoopError: Something is not a tensor.
     """
     horovod = connected()
     if horovod is None:
         return
+    meet(horovod, "broadcast_parameters was called", _ON_ALL)
     if isinstance(params, nn.Module):
         params = params.state_dict()
     pairs = list(params.items() if hasattr(params, "items") else params)
@@ -67,11 +72,13 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
         root_rank: The process whose state is taken.
 
     Raises:
+        AgreementError: The processes do not all call this.
         CheckpointError: The state holds something that is neither a tensor nor a plain value.
     """
     horovod = connected()
     if horovod is None:
         return
+    meet(horovod, "broadcast_optimizer_state was called", _ON_ALL)
     job = Job(int(horovod.rank()), int(horovod.size()), horovod)
     mine = file.packed(optimizer.state_dict(), "the optimizer") if job.index == root_rank else b""
     state = file.unpacked(job.from_one(mine, root_rank))
@@ -90,13 +97,15 @@ def average_metrics(metrics: Mapping[str, float], weight: float = 1.0) -> dict[s
         The averages, the same on every process.
 
     Raises:
-        AgreementError: The processes have other names; raised on all of them.
+        AgreementError: The processes have other names (raised on all of them), or do not all call
+            this.
         PlainLoopError: The weights of all processes are zero.
     """
     horovod = connected()
     values = {name: float(value) for name, value in metrics.items()}
     total = torch.tensor([*(v * weight for v in values.values()), weight], dtype=torch.float64)
     if horovod is not None:
+        meet(horovod, "average_metrics was called", _ON_ALL)
         _require_same({f"metric {index}": name for index, name in enumerate(values)}, horovod)
         total = horovod.allreduce(total, op=horovod.Sum, name="popdist metrics")
     if not total[-1]:

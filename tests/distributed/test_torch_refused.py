@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import popdist.poptorch
+import popdist_torch
 import popdist_torch.horovod as hvd
 from tests.distributed.jobs import run_job
 from tests.distributed.torch_loops import (
@@ -212,6 +214,49 @@ def optimizer_without_hooks(world):
     world.optimizer(Outer(sgd(model)), model)
 
 
+def penalty_of_exchanged_gradients(world):
+    """The graph of a gradient ends where it is exchanged."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    loss_of(model, world.rows(0)).backward(create_graph=True)
+    penalty = sum(parameter.grad.square().sum() for parameter in model.parameters())
+    (loss_of(model, world.rows(0)) + penalty).backward()
+    optimizer.step()
+
+
+def split_alone(world):
+    """Each rank splits the data for itself, and the sampler divides what it has."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    seed = torch.Generator().manual_seed(world.rank)
+    part, _ = torch.utils.data.random_split(table(), [12, 4], seed)
+    for batch in torch.utils.data.DataLoader(part, 3, sampler=hvd.DistributedSampler(part)):
+        step_once(model, optimizer, batch)
+
+
+def split_alone_under_a_model(world):
+    """The same with PopTorch's loader."""
+    seed = torch.Generator().manual_seed(world.rank)
+    part, _ = torch.utils.data.random_split(table(), [12, 4], seed)
+    options = popdist.poptorch.Options()
+    torch.manual_seed(1)
+    model = Loss()
+    training = popdist_torch.trainingModel(model, options, sgd(model))
+    for x, y in popdist_torch.DataLoader(options, part, 3):
+        training(x, y)
+
+
+class Loss(nn.Module):
+    """A network whose output is its loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, x, y):
+        return loss_of(self.net, (x, y))
+
+
 def optimizer_on_one_rank(world):
     """The other rank has its second optimizer too late."""
     model, judge = Net(), Net()
@@ -250,6 +295,9 @@ ERRORS = {
     "sum and average": (sum_and_average, "PD308", "last.bias"),
     "lazy layers": (lazy_layers, "PD310", "0.bias has no shape yet"),
     "sharded parameters": (sharded_parameters, "PD328", "DTensor"),
+    "penalty of exchanged gradients": (penalty_of_exchanged_gradients, "PD332", "autograd.grad("),
+    "split alone": (split_alone, "PD007", "data set of 12 samples", "random_split"),
+    "split alone, model": (split_alone_under_a_model, "PD007", "data set 0", "random_split"),
     "optimizer on one rank": (optimizer_on_one_rank, "PD330", "on this process, ", "rank == 0"),
     "optimizer without hooks": (optimizer_without_hooks, "PD308", "Outer", "inside it"),
 }

@@ -372,6 +372,66 @@ def a_judge_that_one_rank_leaves_out(world):
     return nn.ModuleList([model, judge])
 
 
+@program
+def every_optimizer_of_torch(world):
+    """With its defaults, but for those of LBFGS, which diverges."""
+    kinds = {name: getattr(torch.optim, name) for name in torch.optim.__all__}
+    left_out = (torch.optim.Optimizer, torch.optim.SparseAdam)
+    trained = nn.ModuleDict()
+    for name, kind in kinds.items():
+        if not isinstance(kind, type) or kind in left_out:
+            continue
+        model = trained[name] = Net()
+        matrices = [parameter for parameter in model.parameters() if parameter.dim() == 2]
+        parameters = matrices if name == "Muon" else model.parameters()
+        optimizer = kind(parameters, **({"lr": 0.05, "max_iter": 4} if name == "LBFGS" else {}))
+        optimizer = world.optimizer(optimizer, model)
+        for step in range(STEPS):
+
+            def closure(step=step, model=model, optimizer=optimizer):
+                optimizer.zero_grad()
+                loss = loss_of(model, world.rows(step))
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+    return trained
+
+
+@program
+def hooks_of_modules(world):
+    """Each layer's hooks change what flows back, and gradients are set to zero in place."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    model.first.register_full_backward_hook(lambda _, inputs, __: tuple(0.5 * g for g in inputs))
+    model.last.register_full_backward_pre_hook(lambda _, outputs: tuple(2 * g for g in outputs))
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=False)
+        x, y = world.rows(step)
+        losses = [loss_of(model, (x.requires_grad_(), y)), model(x).square().mean()]
+        torch.autograd.backward(losses)
+        optimizer.step()
+    return model
+
+
+@program
+def passes_for_parts_of_the_parameters(world):
+    """One graph, two passes, each for some parameters; and an update that no optimizer makes."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, world.rows(step))
+        loss.backward(inputs=list(model.last.parameters()), retain_graph=True)
+        loss.backward(inputs=list(model.first.parameters()))
+        with torch.no_grad():
+            torch._foreach_sub_(
+                list(model.parameters()), [0.1 * p.grad for p in model.parameters()]
+            )
+        optimizer.step()
+    return model
+
+
 @pytest.fixture(scope="module")
 def answers():
     return run_job(run_all, instances=RANKS)
@@ -381,6 +441,9 @@ def run_all():
     return PROGRAMS.run()
 
 
+TOLERANCES = {"precision_changed": 1e-7, "every_optimizer_of_torch": 1e-11}
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program_trains_as_one_process_on_the_global_batch(answers, name):
-    PROGRAMS.compare(answers, name, {"precision_changed": 1e-7}.get(name, 1e-12))
+    PROGRAMS.compare(answers, name, TOLERANCES.get(name, 1e-12))
