@@ -79,6 +79,16 @@ def _record(reports):
     SECONDS.write_text(f"{text}\n", encoding="utf-8")
 
 
+@pytest.fixture(autouse=True)
+def _environment_as_before():
+    """Takes back what a test has put into the environment, as some imports do."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 @pytest.fixture
 def launched(monkeypatch):
     """Makes this process an instance of a job, as poprun says it: by fields of a `Topology`."""

@@ -19,6 +19,7 @@ print(json.dumps({
     "umask": os.umask(0), "cores": sorted(os.sched_getaffinity(0)),
     "files": resource.getrlimit(resource.RLIMIT_NOFILE), "stdin": sys.stdin.read(),
     "read": os.read(int(os.environ["READER"]), 9).decode(), "line": sys.stdout.line_buffering,
+    "at once": sys.stdout.write_through, "words": sys.orig_argv, "startup": vars(sys).get("mark"),
     "tests": [name for name in sys.modules if name.startswith("tests")],
 }))
 raise SystemExit(7)
@@ -47,7 +48,17 @@ def finish(words, **more):
 def test_a_program_finds_what_python_would_give_it(nursed, tmp_path):
     (tmp_path / "module.py").write_text(ABOUT)
     shell = 'umask 027; ulimit -n 640; echo words | taskset -c 0 "$@"'
-    for program in (["-c", ABOUT], [str(tmp_path / "module.py")], ["-m", "module"]):
+    startup = tmp_path / "startup"
+    startup.mkdir()
+    (startup / "sitecustomize.py").write_text("import sys\nsys.mark = sys.path[1:2]")
+    customized = {"PYTHONPATH": f"{startup}:{warm.ROOT}"}
+    for program, more in (
+        (["-c", ABOUT], {}),
+        ([str(tmp_path / "module.py")], {}),
+        (["-m", "module"], {}),
+        (["-u", "-m", "module"], {}),
+        ([str(tmp_path / "module.py")], customized),
+    ):
         answers = []
         for python in ([sys.executable], nursed):
             reader, writer = os.pipe()
@@ -55,7 +66,7 @@ def test_a_program_finds_what_python_would_give_it(nursed, tmp_path):
             os.dup2(reader, 300)
             code, out, err = finish(
                 ["sh", "-c", shell, "sh", *python, *program, "one", "two"],
-                env={"READER": "300", "A_NAME": "a \udcff value", "RANK": "1"},
+                env={"READER": "300", "A_NAME": "a \udcff value", "RANK": "1", **more},
                 pass_fds=[300],
                 cwd=tmp_path,
             )
@@ -66,6 +77,7 @@ def test_a_program_finds_what_python_would_give_it(nursed, tmp_path):
         assert answers[1] == answers[0]
         assert answers[1]["read"] == "a message"
         assert answers[1]["tests"] == []
+        assert (answers[1]["startup"] is None) == (not more)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ import select
 import shlex
 import shutil
 import signal
+import site
 import socket
 import subprocess
 import sys
@@ -58,7 +59,7 @@ IMPORTS = {
 program has imported one."""
 
 FAMILIES = {
-    "torch": {"torch", "popdist_torch", "popdist_onnx"},
+    "torch": {"torch", "popdist_torch", "popdist_onnx", "poptorch", "popart"},
     "tensorflow": {"tensorflow", "popdist_tf"},
 }
 """The modules of whose programs a framework is imported in any case."""
@@ -70,8 +71,14 @@ AT_IMPORT = (
 )  # fmt: skip
 """Beginnings of variables that are read before a program's first line, or by an import."""
 
-LATER = ("PYTHONUNBUFFERED", "TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")
+LATER = (
+    "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "PYTORCH_NVML_BASED_CUDA_CHECK", "TF_CONFIG",
+    "TF_CPP_MIN_LOG_LEVEL", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)  # fmt: skip
 """Variables with such a beginning that are read later, taken over, or for messages alone."""
+
+AS_MODULES = {"torch": {"torchrun": "torch.distributed.run"}}
+"""Programs of a framework's package that are written in Python, and their modules."""
 
 _START = [sys.executable, "-c", "from tests.distributed.warm import main; main()"]
 _MEMBER = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warm_start.py"))]
@@ -90,14 +97,19 @@ def python(framework: str | None) -> list[str]:
 
 
 def folder_of_python(framework: str) -> str:
-    """A folder for ``PATH`` whose ``python`` is that of `python`."""
+    """A folder for ``PATH`` whose ``python`` is that of `python`; with the framework's programs."""
     words = python(framework)
-    program = _running[framework][0] / "bin" / "python"
-    if not program.exists():
-        program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-        program.chmod(0o755)
-    return str(program.parent)
+    folder = _running[framework][0] / "bin"
+    if not folder.exists():
+        folder.mkdir()
+        modules = AS_MODULES.get(framework, {})
+        commands = {"python": words, "python3": words} | {
+            name: [*words, "-m", module] for name, module in modules.items()
+        }
+        for name, command in commands.items():
+            (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+            (folder / name).chmod(0o755)
+    return str(folder)
 
 
 @functools.cache
@@ -316,16 +328,19 @@ class Program:
 
     def is_as_imported(self) -> bool:
         """Whether the program would have found what the nursery has imported."""
-        _, first, *_ = [*self._state["words"], "", ""]
+        _, first, *_ = [*_without_buffers(self._state["words"]), "", ""]
         theirs = _read_at_import(self._state["environ"])
-        return theirs == _read_at_import(os.environb) and (
-            first in ("-c", "-m") or (first and not first.startswith("-"))
+        return (
+            theirs == _read_at_import(os.environb)
+            and {*_folders(os.environb)} <= {*_folders(self._state["environ"])}
+            and (first in ("-c", "-m") or (first and not first.startswith("-")))
         )
 
     def run(self) -> None:
         """Becomes the program."""
         self._take_over()
         try:
+            _see_folders()
             _run(self._state["words"])
         except BaseException as error:
             hook, trace = sys.excepthook, error.__traceback__
@@ -351,7 +366,7 @@ class Program:
         os.environb.clear()
         os.environb.update(self._state["environ"])
         for stream, fd in ((sys.stdin, 0), (sys.stdout, 1), (sys.stderr, 2)):
-            at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
+            at_once = bool(os.environ.get("PYTHONUNBUFFERED")) or "-u" in self._state["words"][1:2]
             stream.reconfigure(line_buffering=fd == 2 or os.isatty(fd), write_through=at_once)
         tempfile.tempdir = None
         # As at import; Python's own generator sees to itself.
@@ -361,10 +376,31 @@ class Program:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
+def _without_buffers(words: list[str]) -> list[str]:
+    """The words of a program, without the option ``-u``."""
+    return [words[0], *words[2:]] if words[1:2] == ["-u"] else words
+
+
+def _folders(environ: Mapping[bytes, bytes]) -> list[str]:
+    """The folders of ``PYTHONPATH``."""
+    return [one for one in os.fsdecode(environ.get(b"PYTHONPATH", b"")).split(os.pathsep) if one]
+
+
+def _see_folders() -> None:
+    """Puts the folders of ``PYTHONPATH`` first, and runs the first ``sitecustomize`` in them."""
+    folders = _folders(os.environb)
+    # The first place is that of the program's own folder, which follows.
+    sys.path[:] = [*folders, *(path for path in sys.path[1:] if path not in folders)]
+    if any(Path(folder, "sitecustomize.py").exists() for folder in folders):
+        sys.modules.pop("sitecustomize", None)
+        site.execsitecustomize()
+    sys.path.insert(0, "")
+
+
 def _run(words: list[str]) -> None:
     """Runs a program as the interpreter does."""
-    interpreter, first, *arguments = words
-    sys.orig_argv = [interpreter, first, *arguments]
+    sys.orig_argv = words
+    _, first, *arguments = _without_buffers(words)
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
     program = types.ModuleType("__main__")

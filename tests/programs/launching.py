@@ -10,6 +10,7 @@ import venv
 from pathlib import Path
 
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command
+from tests.distributed.warm import folder_of_python, framework_of
 
 HERE = Path(__file__).parent
 GUIDES = HERE / "guides"
@@ -63,6 +64,8 @@ def run(launcher, program, *arguments, environment=None, env=None, options=TWO_I
     """
     words = [*LAUNCHERS[launcher], *(options if "poprun" in launcher else ())]
     words += [program] if "alone" in launcher else ["python", program]
+    if environment is None and (framework := framework_of(program)):
+        environment = folder_of_python(framework)
     code, output = run_command([*words, *arguments], env=variables(environment, env), timeout=280)
     assert code == 0, output
     # Launchers put marks before lines, and two ranks may share one.
