@@ -157,7 +157,8 @@ def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int)
     if _are_arrays(inputs):
         return Arrays(data.named(inputs, labels), layout)
     _require_no_labels(labels)
-    if not _streams(inputs) and _is_indexed(inputs):
+    batches = isinstance(inputs, list) and not _is_sample(_arrays(inputs[0], data), data)
+    if not _streams(inputs) and not batches and _is_indexed(inputs):
         return Indexed(inputs, data, layout)
     make = _maker(inputs)
     if isinstance(inputs, Iterable) and iter(inputs) is inputs and epochs > 1:
@@ -231,18 +232,35 @@ def _maker(inputs: Any) -> Callable[[], Iterable[Any]]:
 
 def _are_arrays(inputs: Any) -> bool:
     """Whether a program gives all samples at once: an array, nested lists, or arrays by id."""
-    if isinstance(inputs, Mapping):
+    if isinstance(inputs, Mapping) or hasattr(inputs, "__array__"):
         return True
-    return hasattr(inputs, "__array__") or isinstance(inputs, list)
+    return isinstance(inputs, list) and not _are_samples(inputs)
+
+
+def _are_samples(inputs: list[Any]) -> bool:
+    """Whether a list has samples: mappings by input, or tuples such as (inputs, label)."""
+    first = inputs[0] if inputs else None
+    if isinstance(first, tuple):
+        return any(hasattr(part, "shape") for part in first)
+    return isinstance(first, Mapping)
 
 
 def _batched(element: Any, data: Data) -> dict[str, Array]:
     """An element as a batch; a single sample is one of a batch of one."""
-    arrays = {name: _numpy(one) for name, one in _by_name(element, data).items()}
-    single = all(
+    arrays = _arrays(element, data)
+    single = _is_sample(arrays, data)
+    return _checked({n: one[None] for n, one in arrays.items()} if single else arrays, data)
+
+
+def _arrays(element: Any, data: Data) -> dict[str, Array]:
+    return {name: _numpy(one) for name, one in _by_name(element, data).items()}
+
+
+def _is_sample(arrays: Mapping[str, Array], data: Data) -> bool:
+    """Whether arrays have the shapes of one sample."""
+    return all(
         name in data.shapes and one.shape == data.shapes[name] for name, one in arrays.items()
     )
-    return _checked({n: one[None] for n, one in arrays.items()} if single else arrays, data)
 
 
 def _by_name(element: Any, data: Data) -> dict[str, Any]:

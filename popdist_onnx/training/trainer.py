@@ -150,6 +150,9 @@ class Trainer:
         self._layout = Layout(batch_size, accumulation, self._job)
         self._seed = seed
         self._updates = 0
+        # Of the present epoch, and of a resumed one: updates so far, and the sum of their losses.
+        self._done, self._loss_sum = 0, 0.0
+        self._resumed = 0, 0.0
         self.history = History()
         self.stop = False
         note_compiling()
@@ -188,10 +191,11 @@ class Trainer:
 
         Args:
             inputs: Samples, first dimension; with several inputs, arrays by id. Or a data set with
-                a length and an index (as torch has them), a ``tf.data.Dataset``, a DataLoader or
-                anything else to iterate, or a function that returns an iterator for each epoch;
-                elements are ``(inputs, labels)`` or dictionaries by input, samples or batches of
-                any size. Every instance gets the whole data and takes its part.
+                a length and an index (as torch has them, or a list of ``(input, label)``), a
+                ``tf.data.Dataset``, a DataLoader or anything else to iterate, or a function that
+                returns an iterator for each epoch; elements are ``(inputs, labels)`` or
+                dictionaries by input, samples or batches of any size. Every instance gets the
+                whole data and takes its part.
             labels: What the loss compares with; None where the model computes its loss itself, or
                 the data bring their labels.
             epochs: Passes over the data.
@@ -316,14 +320,21 @@ class Trainer:
     def save_checkpoint(self, path: str | PathLike[str]) -> None:
         """Writes all that `resume` needs: weights, optimizer state, random streams, history.
 
-        Every instance may call it; the job's first one writes.
+        Every instance may call it; the job's first one writes. It may be called in the middle of
+        an epoch too, by `Callback.on_update_end`.
 
         Args:
             path: The file; an older one is replaced once the new one is whole.
         """
         if not self._job.first:
             return
-        state = {"records": self.history.records, "updates": self._updates, "seed": self._seed}
+        state = {
+            "records": self.history.records,
+            "updates": self._updates,
+            "done": self._done,
+            "loss_sum": self._loss_sum,
+            "seed": self._seed,
+        }
         self.session.properties[_CHECKPOINT] = json.dumps(state)
         self.session.modelToHost(path)
 
@@ -331,6 +342,8 @@ class Trainer:
         """Resumes where a checkpoint was written; every instance calls it.
 
         The next `fit` takes the samples in the order in which the training would have continued.
+        Its first epoch is the rest of one in whose middle the checkpoint was written; the mean loss
+        of that epoch counts what the first instance had before.
 
         Args:
             path: The file; in a job only the first instance needs it.
@@ -350,6 +363,7 @@ class Trainer:
         engine = self.session.prepared_engine("resume")
         engine.seed, engine.micro_batches = state["random"]
         self._seed, self._updates = state["seed"], state["updates"]
+        self._resumed = state.get("done", 0), state.get("loss_sum", 0.0)
         self.history = History(state["records"])
 
     def load_weights(self, weights: Mapping[str, ArrayLike]) -> None:
@@ -425,21 +439,29 @@ class Trainer:
     ) -> dict[str, float]:
         number = len(self.history)
         anchors = self.session.initAnchorArrays()
-        total, count = 0.0, 0
+        before, self._loss_sum = self._resumed
+        self._done = before
+        self._resumed = 0, 0.0
         steps = source.updates((self._seed, number) if shuffle else None)
+        for _ in range(before):
+            self._next(steps, source)
+        bar.update(before)
         while (step := self._next(steps, source)) is not None:
-            if not count and source.samples is None:
+            if self._done == before and source.samples is None:
                 self._job.require_same(source.first(), epoch=number)
             if schedule is not None:
                 self._set_rate(schedule(self._updates))
             self.session.run(PyStepIO(step, anchors))
             loss = float(anchors[self._loss].mean())
             note_step(loss=loss, samples=self._layout.own)
-            total, count = total + loss, count + 1
-            for callback in callbacks:
-                callback.on_update_end(self, self._updates, loss)
+            update = self._updates
             self._updates += 1
+            self._done, self._loss_sum = self._done + 1, self._loss_sum + loss
+            for callback in callbacks:
+                callback.on_update_end(self, update, loss)
             bar.update()
+        total, count = self._loss_sum, self._done
+        self._done, self._loss_sum = 0, 0.0
         if not count:
             raise popart_exception(
                 "PD586",

@@ -35,6 +35,19 @@ def make(instances):
     )
 
 
+class Middle(popdist_onnx.Callback):
+    """Writes a checkpoint in the middle of the first epoch of a `fit`."""
+
+    def __init__(self, path):
+        self.path, self.updates = path, 0
+
+    def on_update_end(self, trainer, update, loss):
+        del update, loss
+        self.updates += 1
+        if self.updates == 2:
+            trainer.save_checkpoint(self.path)
+
+
 def trained(folder):
     """Streams, then a checkpoint that only the first instance has, then arrays in a drawn order."""
     here = popdist.getInstanceIndex()
@@ -51,12 +64,17 @@ def trained(folder):
     )
     second = make(popdist.getNumInstances())
     second.resume(checkpoint)
-    history = second.fit(x, y, epochs=2, validation=held_out)
+    middle = Middle(f"{folder}/{here}.middle.onnx")
+    history = second.fit(x, y, epochs=2, validation=held_out, callbacks=[middle])
+    third = make(popdist.getNumInstances())
+    third.resume(middle.path)
+    third.fit(x, y, epochs=2)
     found = {
         "losses": list(second.history),
         "val_loss": streamed.of("val_loss") + history.of("val_loss"),
         "val_accuracy": streamed.of("val_accuracy") + history.of("val_accuracy"),
         **second.weights,
+        **{f"from the middle/{name}": weight for name, weight in third.weights.items()},
     }
     found |= {f"{kind}/{n}": w for kind in RECURRENT for n, w in recurrent(kind).items()}
     if popdist.getNumInstances() > 1:
@@ -135,6 +153,8 @@ def test_two_instances_train_as_one_process(tmp_path):
         assert "values of x" in streamed
         assert "values of x" in held_out
         assert found.keys() == one.keys()
+        for name in network().state_dict():
+            np.testing.assert_array_equal(found[f"from the middle/{name}"], found[name])
         np.testing.assert_array_equal(found["0.bias"], network()[0].bias.detach())
         for name, wanted in one.items():
             np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=2e-6, err_msg=name)

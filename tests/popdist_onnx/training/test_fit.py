@@ -52,8 +52,21 @@ def tf_dataset():
         lambda: list(odd_batches()).__iter__,
         lambda: single_samples,
         tf_dataset,
+        lambda: list(single_samples()),
+        lambda: [{"x": x, "labels": y} for x, y in single_samples()],
+        lambda: list(odd_batches()),
     ],
-    ids=["dataset", "loader", "batches of any size", "an iterator's maker", "samples", "tf.data"],
+    ids=[
+        "dataset",
+        "loader",
+        "batches of any size",
+        "an iterator's maker",
+        "samples",
+        "tf.data",
+        "a list of samples",
+        "a list of dictionaries",
+        "a list of batches",
+    ],
 )
 def test_all_kinds_of_data_train_alike(make):
     """Arrays, of which other tests show that they train as torch does, are the measure."""
@@ -153,6 +166,38 @@ def test_a_resumed_training_goes_on_exactly(tmp_path, optimizer):
     stranger = popdist_onnx.Trainer(exported(network()), optimizer=other, batch_size=BATCH)
     with pytest.raises(popdist_onnx.popart_exception, match=r"checkpoint has no|no tensor"):
         stranger.resume(tmp_path / "c.onnx")
+
+
+class Middle(popdist_onnx.Callback):
+    """Writes a checkpoint after one update in the middle of an epoch."""
+
+    def __init__(self, path, update):
+        self.path, self.update = path, update
+
+    def on_update_end(self, trainer, update, loss):
+        del loss
+        if update == self.update:
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize("make_data", [data, lambda: (odd_batches,)], ids=["drawn", "streamed"])
+def test_a_checkpoint_in_the_middle_of_an_epoch_goes_on_with_its_other_samples(tmp_path, make_data):
+    def make():
+        return popdist_onnx.Trainer(exported(network()), optimizer="adam", batch_size=BATCH)
+
+    def rate(update):
+        return 0.01 / (1 + update)
+
+    updates = SAMPLES // BATCH
+    assert updates >= 3
+    for after in (updates + 1, 2 * updates - 1):  # within the second epoch, and at its end
+        whole, second = make(), make()
+        middle = Middle(tmp_path / "c.onnx", after)
+        whole.fit(*make_data(), epochs=3, schedule=rate, callbacks=[middle])
+        second.resume(tmp_path / "c.onnx")
+        second.fit(*make_data(), epochs=2, schedule=rate)
+        assert second.history == whole.history
+        same_weights(second, whole)
 
 
 def test_early_stopping_takes_the_best_weights_back():
