@@ -37,7 +37,7 @@ from popdist_tf.guards.uneven_data import AnnounceInSession, is_endless
 from popdist_tf.progress import reporting_hooks
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import HorovodExtended
-from popdist_tf.versions import estimator_api
+from popdist_tf.versions import estimator_api, program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -279,7 +279,10 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
             rows = rows_of((features, labels))
             self._rows = content(rows) if rows else None
         with untouched_global_step(), StateUpdates() as updates:
-            spec = self._model_fn(features=features, **given)
+            # TensorFlow's strategies rewrite model functions; a plain Estimator does not.
+            is_rewritten = mode == _MODES.TRAIN and self._train_distribution is not None
+            model_fn = program_code(self._model_fn, by_default=is_rewritten)
+            spec = model_fn(features=features, **given)
             spec = to_estimator_spec(spec, self._iterations)
         if mode == _MODES.TRAIN:
             spec = spec._replace(train_op=tf.group(spec.train_op, *updates.operations))

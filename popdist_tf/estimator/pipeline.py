@@ -20,7 +20,7 @@ from popdist_tf.loops.accumulation import (
     accumulate,
 )
 from popdist_tf.loops.pipelining import call_stage, check_published
-from popdist_tf.versions import estimator_api
+from popdist_tf.versions import estimator_api, program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,7 +143,8 @@ class IPUPipelineEstimator(IPUEstimator):
         def staged(features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
             values = {"params": params, "config": config}
             given = {name: value for name, value in values.items() if accepts(model_fn, name)}
-            spec = model_fn(mode=mode, **given)
+            trains = mode == _MODES.TRAIN and config.train_distribute is not None
+            spec = program_code(model_fn, by_default=trains)(mode=mode, **given)
             if not isinstance(spec, IPUPipelineEstimatorSpec):
                 raise EstimatorValueError(
                     "PD422", "`model_fn` must return an `IPUPipelineEstimatorSpec`", value=spec
@@ -164,8 +165,10 @@ class IPUPipelineEstimator(IPUEstimator):
 def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: Any) -> Any:
     """The `IPUEstimatorSpec` of one micro-batch."""
     first: Any = features if labels is None else (features, labels)
-    results = call_stage(spec.computational_stages[0], first)
-    for stage in spec.computational_stages[1:]:
+    is_rewritten = spec.mode == _MODES.TRAIN and config.train_distribute is not None
+    stages = [program_code(one, by_default=is_rewritten) for one in spec.computational_stages]
+    results = call_stage(stages[0], first)
+    for stage in stages[1:]:
         results = call_stage(stage, results)
     if spec.mode == _MODES.PREDICT:
         single = isinstance(results, (list, tuple)) and len(results) == 1
@@ -192,7 +195,7 @@ def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: A
             value=f"iterations_per_loop={iterations}, gradient_accumulation_count={count}",
             hint=f"IPURunConfig(iterations_per_loop={count})",
         )
-    asked = call_stage(spec.optimizer_function, results)
+    asked = call_stage(program_code(spec.optimizer_function, by_default=is_rewritten), results)
     with tf.init_scope():
         done = ResourceVariable(0, dtype=tf.int64, trainable=False, name="pipeline_micro_batches")
     dtype = spec.pipeline_op_kwargs.get("gradient_accumulation_dtype")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
-from popdist_tf.versions import estimator_api
+from popdist_tf.versions import estimator_api, program_code
 
 
 class _Fields(NamedTuple):
@@ -128,7 +128,8 @@ def _train_op(spec: IPUEstimatorSpec, iterations_per_loop: int) -> Any:
         )
     function, tensors = spec.host_call
     with tf.device("CPU:0"), tf.control_dependencies([train_op]):
-        result = function(*tensors)
+        rewritten = program_code(function, by_default=tf.distribute.has_strategy())
+        result = rewritten(*tensors)
     if not isinstance(result, (tf.Tensor, tf.Operation)) and not hasattr(result, "op"):
         raise EstimatorTypeError(
             "PD422",
@@ -148,7 +149,7 @@ def _metrics(spec: IPUEstimatorSpec) -> Any:
         )
     if spec.eval_metrics is None:
         return spec.eval_metric_ops
-    function, tensors = spec.eval_metrics
+    function, tensors = program_code(spec.eval_metrics[0]), spec.eval_metrics[1]
     with tf.device("CPU:0"):
         return function(**tensors) if isinstance(tensors, dict) else function(*tensors)
 

@@ -20,7 +20,7 @@ from popdist_tf.loops.accumulation import (
     accumulate,
 )
 from popdist_tf.loops.replicas import cross_replica_mean
-from popdist_tf.versions import keras_is_3
+from popdist_tf.versions import keras_is_3, program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,7 +79,7 @@ def MapGradientOptimizer(  # noqa: N802 - published name
     del name
 
     def mapped(pairs: Pairs, update: Update) -> Any:
-        function = gradient_mapping_function
+        function = program_code(gradient_mapping_function)
         return update([(None if g is None else function(g, v), v) for g, v in pairs])
 
     return _wrapped(wrapped_optimizer, "MapGradientOptimizer", mapped, needs_sums=True)

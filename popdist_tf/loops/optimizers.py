@@ -19,6 +19,7 @@ from popdist_tf.loops.accumulation import (
     accumulate,
 )
 from popdist_tf.loops.replicas import cross_replica_mean
+from popdist_tf.versions import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -251,8 +252,9 @@ class MapGradientOptimizer(IpuOptimizer):
         self._function = gradient_mapping_function
 
     def _mapped(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        function = program_code(self._function)
         return [
-            (None if gradient is None else self._function(gradient, variable), variable)
+            (None if gradient is None else function(gradient, variable), variable)
             for gradient, variable in grads_and_vars
         ]
 

@@ -21,6 +21,7 @@ from popdist_tf.loops.accumulation import (
 )
 from popdist_tf.loops.queues import IPUOutfeedMode
 from popdist_tf.loops.repeat import repeat
+from popdist_tf.versions import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -243,6 +244,8 @@ def pipeline(
     check_published(published)
     stages = list(computational_stages)
     _check(stages, gradient_accumulation_count, repeat_count, device_mapping)
+    stages = [program_code(stage) for stage in stages]
+    optimizer_function = optimizer_function and program_code(optimizer_function)
     if outfeed_loss and outfeed_mask is not None:
         raise _contradiction("outfeed_loss and outfeed_mask were both given")
     if outfeed_loss and optimizer_function is None:

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from popdist_tf.errors import LayerError
 from popdist_tf.loops.operations import hard_sigmoid
-from popdist_tf.loops.replicas import without_autograph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +125,6 @@ class _Recurrent:
         with tf.init_scope():
             return tf.Variable(lambda: start(shape, dtype=self.dtype), name=f"{self.name}/{name}")
 
-    @without_autograph
     def _run(
         self, inputs: Any, lengths: Any, states: tuple[Any, ...], extras: tuple[Any, ...] = ()
     ) -> tuple[Any, tuple[Any, ...]]:

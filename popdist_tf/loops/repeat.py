@@ -13,6 +13,7 @@ from tensorflow.python.distribute import distribute_utils
 
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import device_code
+from popdist_tf.versions import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,6 +71,7 @@ def while_loop(
         ValueError: The body returned another number of values than it was given.
     """
     del use_while_v1
+    condition, body = program_code(condition), program_code(body)
     first = [] if inputs is None else [tf.convert_to_tensor(value) for value in _as_list(inputs)]
 
     def holds(index: Any, *values: Any) -> Any:
@@ -216,7 +218,9 @@ def compile(  # noqa: A001 - published name
     if inputs is not None and not isinstance(inputs, (list, tuple)):
         raise TypeError(f"ipu_compiler.compile needs a list of inputs: {inputs!r}")
     with device_code(), StateUpdates() as updates:
-        outputs = computation(*(tf.nest.map_structure(tf.convert_to_tensor, list(inputs or []))))
+        outputs = program_code(computation)(
+            *(tf.nest.map_structure(tf.convert_to_tensor, list(inputs or [])))
+        )
     flat = [] if outputs is None else _flat(outputs)
     operations = [output for output in flat if isinstance(output, tf.Operation)]
     operations += updates.operations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -10,19 +10,7 @@ from popdist_tf.errors import StrategyError
 from popdist_tf.strategies.devices import warn_of_missing_replicas
 from popdist_tf.strategies.popdist_strategy import PopDistStrategy
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-_Function = TypeVar("_Function", bound="Callable[..., Any]")
-
-
-def without_autograph(function: _Function) -> _Function:
-    """Spares a function that has no branches on tensors the seconds of being rewritten."""
-    called: _Function = tf.autograph.experimental.do_not_convert(function)
-    return called
-
-
-@without_autograph
 def replication_index(name: str | None = None) -> Any:
     """The index of this replica among all replicas of the job.
 
@@ -42,7 +30,6 @@ def replication_index(name: str | None = None) -> Any:
     return tf.identity(tf.convert_to_tensor(index, dtype=tf.int32), name=name)
 
 
-@without_autograph
 def cross_replica_sum(x: Any, name: str | None = None) -> Any:
     """Sums a tensor over replicas.
 
@@ -61,7 +48,6 @@ def cross_replica_sum(x: Any, name: str | None = None) -> Any:
     return _reduced(tf.distribute.ReduceOp.SUM, x)
 
 
-@without_autograph
 def cross_replica_mean(x: Any, name: str | None = None) -> Any:
     """Averages a tensor over replicas; see `cross_replica_sum` for which.
 
@@ -76,7 +62,6 @@ def cross_replica_mean(x: Any, name: str | None = None) -> Any:
     return _reduced(tf.distribute.ReduceOp.MEAN, x)
 
 
-@without_autograph
 def all_gather(x: Any, replication_factor: int, name: str | None = None) -> Any:
     """The tensors of all replicas, on every replica; see `cross_replica_sum` for which.
 
@@ -101,7 +86,6 @@ def all_gather(x: Any, replication_factor: int, name: str | None = None) -> Any:
     return tf.ensure_shape(gathered, [count, *row.shape[1:]], name=name)
 
 
-@without_autograph
 def all_to_all(
     x: Any,
     split_dimension: int,
@@ -139,7 +123,6 @@ def all_to_all(
     return tf.concat(tf.unstack(own), axis=concat_dimension, name=name or "concat")
 
 
-@without_autograph
 def reduce_scatter(x: Any, replication_factor: int, name: str | None = None) -> Any:
     """Sums a tensor over replicas, and gives each replica a part of the sum.
 

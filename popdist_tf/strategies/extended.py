@@ -34,6 +34,7 @@ from popdist_tf.strategies.cross_device import (
     is_per_replica,
 )
 from popdist_tf.strategies.one_replica import call_only_replica, destinations_in
+from popdist_tf.versions import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +69,7 @@ def device_code() -> Iterator[None]:
 
 def _with_state_updates(fn: Callable[..., Any]) -> Callable[..., Any]:
     """In a graph of TensorFlow 1, makes a function's results depend on its layers' updates."""
-    if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
+    if tf.compat.v1.get_default_graph().building_function:
         return fn
 
     def replica(*args: Any, **kwargs: Any) -> Any:
@@ -241,7 +242,8 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
             self._has_run = True
             agree(self._collectives, "the first step")
         with self.guard.step(fn, (args, kwargs), compares=self._reduce_on_device), device_code():
-            fn = _with_state_updates(fn)
+            if not tf.executing_eagerly():
+                fn = _with_state_updates(program_code(fn, by_default=True))
             if len(self._devices) == 1:
                 return call_only_replica(self, fn, args, kwargs)
             try:

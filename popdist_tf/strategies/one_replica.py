@@ -11,10 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.autograph.core import ag_ctx
-from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.distribute import distribute_lib, distribute_utils
-from tensorflow.python.eager import def_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,9 +40,6 @@ def call_only_replica(extended: Any, fn: Callable[..., Any], args: Any, kwargs: 
         args: Its arguments; of distributed values, it gets the replica's.
         kwargs: Its keyword arguments, likewise.
     """
-    if not tf.executing_eagerly() and not isinstance(fn, def_function.Function):
-        # AutoGraph does not convert what TensorFlow's own functions call.
-        fn = autograph.tf_convert(fn, ag_ctx.control_status_ctx())
     strategy = extended._container_strategy()
     number = extended._get_replica_id_in_sync_group(0)
     with OnlyReplicaContext(strategy, number), tf.device(extended.worker_devices[0]):

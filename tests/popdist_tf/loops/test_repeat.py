@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import torch
+from tensorflow.python.autograph.impl import api as autograph
 
 from popdist_tf import ipu
 from tests.popdist_tf.strategies.job import Job, replica_number
@@ -179,3 +180,30 @@ def test_the_train_op_of_a_body_may_count_steps(replicas):
     step, weight = run(build)
     assert step == 4
     assert weight == pytest.approx(1 - 2 * 0.5 - 2 * 0.05)
+
+
+@pytest.mark.parametrize("local", [1, 2])
+def test_autograph_rewrites_bodies_of_the_program_and_no_code_of_the_package(local, monkeypatch):
+    rewritten = set()
+    convert = autograph._convert_actual
+
+    def noted(entity, context):
+        rewritten.add(entity.__module__)
+        return convert(entity, context)
+
+    monkeypatch.setattr(autograph, "_convert_actual", noted)
+    strategy = Job(local, factor=1)
+
+    def body(value):
+        if value > 5:  # a tensor, of which Python alone knows no truth
+            value = value - 4
+        return value + 3
+
+    @tf.function
+    def step():
+        return strategy.run(lambda: ipu.loops.repeat(4, body, [tf.constant(1.0)]))
+
+    values = strategy.experimental_local_results(step())
+    assert [float(value) for value in values] == [5.0] * local  # 1, 4, 7, 6, 5
+    assert __name__ in rewritten
+    assert not any(name.startswith("popdist_tf") for name in rewritten)
