@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.distribute.values import DistributedValues
 from tensorflow.python.eager import def_function
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.collectives.agreement import assert_equal_weights, different_weights, digest
 from popdist_tf.errors import AgreementError
-from popdist_tf.guards.equal_data import EqualBatches, FirstElements, rows_of
+from popdist_tf.guards.equal_data import EqualBatches, FirstElements, FirstSteps, rows_of
 from popdist_tf.versions import variable_name
 
 if TYPE_CHECKING:
@@ -67,20 +66,15 @@ class ComparedOnce:
         self._label = label
         self._message = message
         self._fails = fails
-        self._count: ResourceVariable | None = None
 
-    def in_step(self, weights: Sequence[tuple[str, Any]]) -> None:
-        """Counts a step that is being built or run, and compares in the right one.
+    def in_step(self, weights: Sequence[tuple[str, Any]], number: Any) -> None:
+        """Compares, if the step that is being built or run is the right one.
 
         Args:
             weights: Names and values, the same weights in the same order on every instance. The
                 value of a weight may be a list, one value for each local replica.
+            number: Of the step, from 1 on; an int64 scalar.
         """
-        if self._count is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                # Not `tf.Variable`, which a strategy would take charge of.
-                self._count = ResourceVariable(0, dtype=tf.int64, trainable=False)
-        number = self._count.assign_add(1)
         tf.cond(tf.equal(number, self._step), lambda: self._compare(weights), lambda: True)
 
     def in_session(self, weights: Sequence[tuple[str, Any]]) -> Any:
@@ -158,11 +152,12 @@ class StepGuard:
         self._unseen_batch: Any = ()
         self._steps: dict[tuple[str, ...], list[ComparedOnce]] = {}
         self._batches: dict[tuple[str, ...], EqualBatches] = {}
+        self._counts: dict[tuple[str, ...], FirstSteps] = {}
         self._has_rows = False  # the step that is being built or run
         # Data that no argument of a step has: of infeed queues, and of closures by their gradients.
         self._infeeds: weakref.WeakKeyDictionary[Any, FirstElements] = weakref.WeakKeyDictionary()
         self._taken: weakref.WeakSet[Any] = weakref.WeakSet()  # from these queues, in this step
-        self._closures: EqualBatches | None = None
+        self._closures: tuple[FirstSteps, EqualBatches] | None = None
         # TensorFlow builds a function once, and what it updates is seen then alone.
         self._known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -234,12 +229,14 @@ class StepGuard:
             return gradient
         self._has_rows = True  # one gradient is enough
         if self._closures is None:
-            self._closures = EqualBatches(self._collectives, "popdist_closures", first=2)
+            equal = EqualBatches(self._collectives, "popdist_closures", first=2)
+            self._closures = FirstSteps(), equal
+        count, closures = self._closures
         # A loop of a session may be a function; a variable of a session needs to be initialised.
         if tf.compat.v1.executing_eagerly_outside_functions():
-            self._closures.in_step(gradient)
+            count.in_step(closures.last_step, lambda number: closures.in_step(gradient, number))
             return gradient
-        compared = self._closures.in_session(gradient)
+        compared = closures.in_session(gradient)
         return gradient if compared is None else _after([compared], gradient)
 
     @contextmanager
@@ -301,18 +298,21 @@ class StepGuard:
     def _after_step(self, updated: dict[str, Any], batch: Any) -> None:
         assert self._collectives is not None  # noqa: S101 - nothing is noted without
         key = tuple(updated)
-        is_new = key not in self._steps
-        if is_new:
+        if key not in self._steps:
             label = f"popdist_batches_{len(self._steps)}"
             self._batches[key] = EqualBatches(self._collectives, label)
             self._steps[key] = self._comparisons(f"popdist_weights_{len(self._steps)}")
-        self._batches[key].in_step(batch)
-        self._compare_infeeds()
-        # An eager step of weights that were compared needs no more counting.
-        if is_new or self._first_update > 1 or not tf.executing_eagerly():
+            self._counts[key] = FirstSteps()
+        batches = self._batches[key]
+
+        def compare(number: Any) -> None:
+            batches.in_step(batch, number)
             for comparison, weights in zip(self._steps[key], _parted(updated), strict=True):
                 if weights:
-                    comparison.in_step(weights)
+                    comparison.in_step(weights, number)
+
+        self._counts[key].in_step(max(self._first_update, batches.last_step), compare)
+        self._compare_infeeds()
 
     def in_session(self, build: Callable[[], Any]) -> Any:
         """Builds a step in a graph of TensorFlow 1, where only what results need is run.
@@ -407,13 +407,14 @@ class UpdateGuard:
     def __init__(self, collectives: HostCollectives) -> None:
         self._compared = ComparedOnce(collectives, 2, _DIFFERENT.format(self._ADVICE))
 
-    def before_update(self, variables: Sequence[Any]) -> None:
+    def before_update(self, variables: Sequence[Any], number: Any) -> None:
         """Surveys an update that is about to be made.
 
         Args:
             variables: The weights of the update, the same ones on every instance.
+            number: Of the update, from 1 on; an int64 scalar.
         """
-        self._compared.in_step([(variable_name(one), one) for one in variables])
+        self._compared.in_step([(variable_name(one), one) for one in variables], number)
 
 
 class CompareAfterFirstStep(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]

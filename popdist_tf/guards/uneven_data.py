@@ -174,19 +174,18 @@ class AnnouncedSteps:
         """
         self._switch().assign(is_wanted)
 
-    def before_reduction(self, gradient: Any) -> Any:
-        """Announces a step, where that is wanted.
+    @property
+    def is_wanted(self) -> Any:
+        """Whether steps are to be announced, as a boolean scalar."""
+        return self._switch().read_value()
 
-        Args:
-            gradient: One that is about to be sent. A step that finds no more data begins as well,
-                and what does not depend on the data runs in it.
+    def announce(self) -> Any:
+        """Announces a step that has data, where that is wanted.
 
         Returns:
-            A boolean scalar, to be waited for.
+            A boolean scalar.
         """
-        first = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-        with tf.control_dependencies([first]):
-            return tf.cond(self._switch(), lambda: self._announce(has_batch=True), lambda: True)
+        return tf.cond(self.is_wanted, lambda: self._announce(has_batch=True), lambda: True)
 
     def end_of_epoch(self) -> None:
         """Announces the end of an epoch, where that is wanted.

@@ -16,7 +16,7 @@ from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.divergence import UpdateGuard
 from popdist_tf.guards.epochs import REDUCTION, compare_epochs
-from popdist_tf.guards.equal_data import EqualBatches
+from popdist_tf.guards.equal_data import EqualBatches, FirstSteps
 from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.progress import report_fits
 from popdist_tf.versions import describe, update_method
@@ -121,6 +121,7 @@ class _Reduction:
         self._guard = UpdateGuard(self.collectives)
         # Gradients of equal rows are equal, where weights are: from the second update on.
         self._batches = EqualBatches(self.collectives, "popdist_gradients", first=2)
+        self._count = FirstSteps()
         alone = self.collectives.horovod is None
         self.steps = None if alone else AnnouncedSteps(self.collectives)
         self._has_run = False
@@ -139,12 +140,30 @@ class _Reduction:
                 for gradient, variable in zip(gradients, variables, strict=True)
             ]
             agree(self.collectives, f"an update of {len(shapes)} weights: {', '.join(shapes)}")
-        self._guard.before_update(variables)
         present = [gradient for gradient in gradients if gradient is not None]
-        self._batches.in_step(present[-1:])
         # The backward pass computes the last layer's gradient first.
-        with tf.control_dependencies([self.steps.before_reduction(one) for one in present[-1:]]):
+        with tf.control_dependencies(
+            [self._before_reduction(one, variables) for one in present[-1:]]
+        ):
             return [None if gradient is None else self._reduce(gradient) for gradient in gradients]
+
+    def _before_reduction(self, gradient: Any, variables: list[Any]) -> Any:
+        """Compares updates and announces steps, where either is due, before gradients are sent.
+
+        A step that finds no more data begins as well, and what does not depend on the data runs in
+        it: so the gradient comes first.
+        """
+        assert self.steps is not None  # noqa: S101 - nothing is sent by an instance alone
+        steps = self.steps
+        first = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+        def compare(number: Any) -> None:
+            self._guard.before_update(variables, number)
+            self._batches.in_step(gradient, number)
+            steps.announce()
+
+        with tf.control_dependencies([first]):
+            return self._count.in_step(self._batches.last_step, compare, also=steps.is_wanted)
 
     def _reduce(self, gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices) and not self._sparse_as_dense:
