@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from popdist_onnx.gradients.registry import At, gradient
-from popdist_onnx.graph import shape_ops
+from popdist_onnx.graph import names, shape_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,6 +77,9 @@ def _gather(at: At) -> Tensor:
     """Rows of the gradient are added to where they were taken from."""
     tape, axis = at.tape, int(at.get("axis", 0)) % at.x.rank
     indices, g = at.input(1), at.g
+    if (row := at.node.metadata_props.get(names.PADDING)) is not None:
+        padding = tape.Equal(indices, tape.scalar(int(row), indices.dtype))
+        g = tape.Where(tape.Unsqueeze(padding, [-1]), tape.scalar(0.0, g.dtype), g)
     if (only := _only_index(indices)) is not None and at.x.static:
         return _placed(at, only, axis)
     # Axes that were indexed move to the front, as one list of rows.

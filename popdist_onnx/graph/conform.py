@@ -7,7 +7,7 @@ equivalent ones; names of values stay.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -341,21 +341,45 @@ def _short_windows(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     auto = settings.get("auto_pad", "NOTSET")
     if not (auto.startswith("SAME") and x.static and y.static):
         return None
-    count = x.rank - 2
-    strides, dilations = (settings.get(name, [1] * count) for name in ("strides", "dilations"))
-    missing = [
-        (made - 1) * stride + (size - 1) * dilation + 1 - length
-        for made, stride, size, dilation, length in zip(
-            y.shape[2:], strides, settings["kernel_shape"], dilations, x.shape[2:], strict=True
-        )
-    ]
+    missing = _missing(settings, settings["kernel_shape"], x, y)
     if all(one >= 0 for one in missing):
         return None
+    settings |= {"auto_pad": "NOTSET", "pads": _halves(missing, auto)}
+    return list(tape.many(node.op_type, len(node.outputs), x, **settings))
+
+
+@_form("Conv")
+def _dilated(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """Counted padding in place of auto_pad where windows are dilated, which the kernel refuses."""
+    x, w, y = (tape.wrap(one) for one in (*node.inputs[:2], node.outputs[0]))  # type: ignore[arg-type]
+    settings = {name: one.value for name, one in node.attributes.items()}
+    auto = settings.get("auto_pad", "NOTSET")
+    if not (auto.startswith("SAME") and x.static and w.static and y.static):
+        return None
+    if all(one == 1 for one in settings.get("dilations", [1])):
+        return None
+    missing = _missing(settings, w.shape[2:], x, y)
+    settings |= {"auto_pad": "NOTSET", "pads": _halves(missing, auto)}
+    return [tape.many("Conv", 1, *node.inputs, **settings)[0]]
+
+
+def _missing(settings: dict[str, Any], sizes: Sequence[int], x: Tensor, y: Tensor) -> list[int]:
+    """How much longer than the input all windows are together, by axis; below zero if shorter."""
+    count = x.rank - 2
+    strides, dilations = (settings.get(name, [1] * count) for name in ("strides", "dilations"))
+    return [
+        (made - 1) * stride + (size - 1) * dilation + 1 - length
+        for made, stride, size, dilation, length in zip(
+            y.shape[2:], strides, sizes, dilations, x.shape[2:], strict=True
+        )
+    ]
+
+
+def _halves(missing: Sequence[int], auto: str) -> list[int]:
+    """Padding at both ends; of an odd number the larger half is the later one in SAME_UPPER."""
     less = [max(one, 0) // 2 for one in missing]
     more = [max(one, 0) - half for one, half in zip(missing, less, strict=True)]
-    pads = [*less, *more] if auto == "SAME_UPPER" else [*more, *less]
-    settings |= {"auto_pad": "NOTSET", "pads": pads}
-    return list(tape.many(node.op_type, len(node.outputs), x, **settings))
+    return [*less, *more] if auto == "SAME_UPPER" else [*more, *less]
 
 
 def _late_windows(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:

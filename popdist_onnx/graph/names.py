@@ -129,6 +129,9 @@ ROLE = "popdist.role"
 LOSS_SEED = "loss-seed"
 """Role of the node that makes the gradient of the loss."""
 
+PADDING = "popdist.padding-row"
+"""Metadata key of ``Gather`` nodes: the row that looking up does not train, as in torch."""
+
 RANDOM = "popdist.random"
 """Metadata key of graph inputs: the distribution of a random tensor."""
 

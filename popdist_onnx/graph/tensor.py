@@ -349,8 +349,11 @@ class ValueNames:
 
     def __init__(self, graph: ir.Graph) -> None:
         self._taken = {str(value.name) for value in graph.inputs} | set(graph.initializers)
+        # Nodes that an earlier pass named after an output that has another name now.
+        self._nodes: set[str] = set()
         for node in graph.all_nodes():
             self._taken.update(str(value.name) for value in node.outputs)
+            self._nodes.add(str(node.name))
         self._counts: dict[str, int] = {}
         self._made_up: set[str] = set()
 
@@ -358,7 +361,8 @@ class ValueNames:
         """A name ``<stem>_<n>`` that the graph does not have yet; `claim` reserves it."""
         while True:
             count = self._counts[stem] = self._counts.get(stem, -1) + 1
-            if (name := f"{stem}_{count}") not in self._taken:
+            name = f"{stem}_{count}"
+            if name not in self._taken and name not in self._nodes:
                 self._made_up.add(name)
                 return name
 

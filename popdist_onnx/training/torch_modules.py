@@ -16,7 +16,7 @@ import onnx
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.load import read
-from popdist_onnx.graph.names import FROZEN, UNBIASED
+from popdist_onnx.graph.names import FROZEN, PADDING, UNBIASED
 from popdist_onnx.training.export_check import check_export
 from popdist_onnx.training.model import LABELS, LOSS_KIND, LOSSES
 from popdist_onnx.training.trainer import Trainer
@@ -116,6 +116,7 @@ def from_torch(
     own = {name: name.removeprefix(prefix) for name in _stored(proto)}
     # The exporters choose among the names of a tied weight in different ways.
     _rename(proto, {name: ties.get(plain, plain) for name, plain in own.items()})
+    _mark_padding(proto.graph, _padding_rows(module, ties))
     properties = {one.key: one.value for one in proto.metadata_props}
     properties[FROZEN] = json.dumps(_untrained(target, prefix, proto, ties))
     stored = set(_stored(proto))
@@ -377,6 +378,35 @@ def _untrained(
         for tensor in proto.graph.initializer
         if tensor.name not in trained and (tensor.name in known or prod(tensor.dims) not in lost)
     ]
+
+
+def _padding_rows(module: torch.nn.Module, ties: Mapping[str, str]) -> dict[str, int]:
+    """The row of each embedding that looking up does not train (``padding_idx``)."""
+    import torch
+
+    rows: dict[str, set[int | None]] = {}
+    for name, one in module.named_modules():
+        if isinstance(one, torch.nn.Embedding):
+            weight = f"{name}.weight".removeprefix(".")
+            rows.setdefault(ties.get(weight, weight), set()).add(one.padding_idx)
+    if several := [name for name, found in rows.items() if len(found) > 1]:
+        raise popart_exception(
+            "PD584",
+            "embeddings share a weight, but not their padding_idx",
+            value=several[0],
+            hint="give all of them the same padding_idx",
+        )
+    return {name: row for name, (row,) in rows.items() if row is not None}
+
+
+def _mark_padding(graph: onnx.GraphProto, rows: Mapping[str, int]) -> None:
+    """Notes at look-ups in an embedding which row they do not train: ONNX has no word for it."""
+    for node in graph.node:
+        if node.op_type == "Gather" and node.input[0] in rows:
+            node.metadata_props.add(key=PADDING, value=str(rows[node.input[0]]))
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _mark_padding(inner, rows)
 
 
 def ties_of(module: torch.nn.Module) -> dict[str, str]:

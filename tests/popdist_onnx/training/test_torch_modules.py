@@ -344,6 +344,76 @@ def test_buffers_that_a_file_does_not_update_are_refused(part, buffers, by_torch
     assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
 
 
+class Padded(nn.Module):
+    """Looks up a padding row that is not zero, and uses the same weight for its scores."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, 6, padding_idx=1)
+        self.other = nn.Embedding(CLASSES, 6, padding_idx=-1)
+        self.head = nn.Linear(6, CLASSES, bias=False)
+        self.head.weight = self.embed.weight
+        nn.init.normal_(self.embed.weight)
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.embed(tokens).mean(1) + self.other(tokens[:, 0])))
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", temperature], ids=["name", "function"])
+def test_looking_up_padding_does_not_train_it_as_in_torch(loss):
+    torch.manual_seed(0)
+    module = Padded()
+    tokens, labels = data()
+    assert (tokens == 1).any()
+    assert (tokens[:, 0] == CLASSES - 1).any()
+    example = torch.from_numpy(labels[:BATCH]) if callable(loss) else None
+    model = popdist_onnx.from_torch(
+        module, torch.from_numpy(tokens[:BATCH]), loss, example_labels=example
+    )
+    trainer = popdist_onnx.Trainer(model, optimizer="sgd", learning_rate=RATE, batch_size=BATCH)
+    trainer.fit(tokens, labels, epochs=2, shuffle=False)
+    plain = loss if callable(loss) else nn.functional.cross_entropy
+    wanted, _ = by_torch(module, plain, 2)
+    for name, found in trainer.weights.items():
+        np.testing.assert_allclose(found, wanted.state_dict()[name], atol=2e-6)
+    # The row of `other` is never trained; that of `embed` is, by the scores.
+    start = module.other.weight[-1].detach()
+    np.testing.assert_array_equal(trainer.weights["other.weight"][-1], start)
+    other = nn.Embedding(CLASSES, 6)
+    other.weight = module.embed.weight
+    module.tokens = other
+    with pytest.raises(popdist_onnx.popart_exception, match="but not their padding_idx"):
+        popdist_onnx.from_torch(module, torch.from_numpy(tokens[:BATCH]), check=False)
+
+
+def test_operators_that_only_other_kernels_take_train_as_in_torch():
+    """Indices that are cast twice, and padding="same" of dilated windows, odd in one dimension."""
+
+    class Sorted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(2, 4, (3, 4), padding="same", dilation=(2, 3), groups=2)
+            self.head = nn.Linear(7, CLASSES)
+
+        def forward(self, x):
+            hidden = self.conv(x).mean((1, 2))
+            return self.head(torch.gather(hidden, 1, torch.argsort(x[:, 0, 0], 1)))
+
+    torch.manual_seed(0)
+    module = Sorted()
+    x = np.random.default_rng(0).normal(size=(SAMPLES, 2, 5, 7)).astype(np.float32)
+    y = data()[1]
+    model = popdist_onnx.from_torch(module, torch.from_numpy(x[:BATCH]))
+    trainer = popdist_onnx.Trainer(model, optimizer="sgd", learning_rate=RATE, batch_size=BATCH)
+    trainer.fit(x[:BATCH], y[:BATCH])
+    exact = copy.deepcopy(module).double()
+    scores = exact(torch.from_numpy(x[:BATCH]).double())
+    nn.functional.cross_entropy(scores, torch.from_numpy(y[:BATCH])).backward()
+    for name, parameter in exact.named_parameters():
+        wanted = parameter.detach() - RATE * parameter.grad
+        np.testing.assert_allclose(trainer.weights[name], wanted, atol=1e-6)
+
+
 class Cloned(nn.Module):
     """Reads copies of its weights, which an exporter writes as `Identity`."""
 
