@@ -18,7 +18,9 @@ FLOATING = (
     ir.DataType.BFLOAT16,
     ir.DataType.DOUBLE,
 )
-"""Element types that gradients flow through (8-bit floats are storage only)."""
+"""Element types of weights, which gradients flow through (8-bit floats are storage only).
+
+Their numbers are those of ``onnx.TensorProto`` too."""
 
 
 def newest_opset() -> int:

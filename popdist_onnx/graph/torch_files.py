@@ -26,6 +26,7 @@ import onnx
 from onnx import numpy_helper
 
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.compat import FLOATING
 from popdist_onnx.graph.names import FROZEN, UNBIASED
 
 logger = logging.getLogger("popdist.onnx")
@@ -33,14 +34,6 @@ logger = logging.getLogger("popdist.onnx")
 _FX_NODE = "pkg.torch.onnx.fx_node"
 _PLACEHOLDER = re.compile(r"%([pb]_\w+)")
 _PRODUCER = "pytorch"
-
-FLOATING = (
-    onnx.TensorProto.FLOAT,
-    onnx.TensorProto.FLOAT16,
-    onnx.TensorProto.BFLOAT16,
-    onnx.TensorProto.DOUBLE,
-)
-"""The types of tensors that can be weights."""
 
 _SHOWN = 6
 

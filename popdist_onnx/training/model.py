@@ -13,10 +13,10 @@ from onnx import numpy_helper
 
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ValueRangeError, popart_exception
+from popdist_onnx.graph.compat import FLOATING
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as to_proto
 from popdist_onnx.graph.names import FROZEN
-from popdist_onnx.graph.torch_files import FLOATING
 from popdist_onnx.graph.values import dims
 from popdist_onnx.runtime.wiring import names_read
 from popdist_onnx.session.pipeline import read_with_shapes

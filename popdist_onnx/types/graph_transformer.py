@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto, helper, numpy_helper
 
 from popdist_onnx.errors import ValueRangeError, popart_exception
+from popdist_onnx.graph.compat import FLOATING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -141,14 +142,8 @@ class GraphTransformer:
 
     def convertAllFixedPointInitializersToConstants(self) -> None:
         """Makes all integer initializers constants."""
-        floating = (
-            TensorProto.FLOAT,
-            TensorProto.FLOAT16,
-            TensorProto.BFLOAT16,
-            TensorProto.DOUBLE,
-        )
         self.convertInitializersToConstants(
-            [one.name for one in self._graph.initializer if one.data_type not in floating]
+            [one.name for one in self._graph.initializer if one.data_type not in FLOATING]
         )
 
     def _initializer(self, tensor_id: str) -> TensorProto:
