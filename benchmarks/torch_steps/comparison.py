@@ -5,9 +5,10 @@ jobs of their own, each beside plain torch and DDP; their samples are joined.
 
 What of the communication is exposed is a step's time less that of plain torch on the same ranks
 before Horovod is started, which exchange nothing: Horovod's thread slows down whatever computes
-beside it, and that is a part of its price. Medians over many short jobs are compared, because the
-difference is smaller than what a machine's speed drifts by, and minima would compare the best
-moment of one contender with that of another.
+beside it, and that is a part of its price. The difference is smaller than what a machine's speed
+drifts by within a job, and between jobs. So each step is compared with the step of plain torch in
+the same turn, and plain torch beside Horovod's thread with plain torch in the same job before it;
+the medians of both differences are added. A step beside its limit is compared turn by turn as well.
 
 Where as many ranks compute as there are cores, no core is left for the exchange. Its limit is
 measured in the same jobs: plain torch beside an exchange of as many bytes that waits for no
@@ -17,6 +18,7 @@ held to the limit.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import tempfile
 from pathlib import Path
@@ -86,7 +88,7 @@ def measure(effort: Effort) -> Iterator[Row]:
         whose exchange waits for nothing, and against accelerate; plain torch twice; peak memory on
         two ranks. For one of them: Lightning, and the same with ``torch.compile``.
     """
-    repetitions = effort.choose(full=6, quick=3)
+    repetitions = effort.choose(full=9, quick=3)
     rounds = effort.choose(full=2, quick=1)
     for name in _NAMES:
         two = [
@@ -133,9 +135,7 @@ def rows(name: str, one: Window, two: Sequence[Window]) -> Iterator[Row]:
         scaling = _row(f"{ours}, {name}: step, 2 ranks", steps[ours], "1 rank", one[ours], aim_here)
         yield scaling.refuse(_beyond_scaling(min(steps[_BESIDE]), min(one[_PLAIN])))
         yield _floor(f"{ours}, {name}", steps[ours], two, _PLAIN)
-        yield _row(
-            f"{ours}, {name}: step, 2 ranks", steps[ours], _BESIDE, steps[_BESIDE], LIMIT_AIM
-        )
+        yield _in_turns(f"{ours}, {name}: step, 2 ranks", two, ours, _BESIDE, LIMIT_AIM)
     loop = _OURS[-1]
     yield _row(f"{loop}, {name}: step, 2 ranks", steps[loop], _ACCELERATE, steps.get(_ACCELERATE))
     nothing = f"{_PLAIN}, {name}: step, 2 ranks that exchange nothing"
@@ -178,7 +178,12 @@ def _joined(windows: Sequence[Window]) -> Window:
 
 def _before(two: Sequence[Window]) -> Window:
     """The seconds of contenders while no thread of Horovod ran beside them."""
-    return _joined([window for window in two if not window.keys() & _STARTED])
+    return _joined([window for window in two if not _is_started(window)])
+
+
+def _is_started(window: Window) -> bool:
+    """Whether Horovod's thread ran in a window of time."""
+    return bool(window.keys() & _STARTED)
 
 
 def _floor(name: str, ours: list[float], two: Sequence[Window], plain: str) -> Row:
@@ -218,13 +223,9 @@ def _exposed(
     name: str, two: Sequence[Window], ours: str, peer: str, aim: Aim | None, *, plain: str = _PLAIN
 ) -> Row:
     unit = "ms"
-    # DDP too counts as it is without Horovod's thread.
-    seconds = _joined(two) | _before(two)
-
-    def median(contender: str) -> float:
-        return statistics.median(seconds[contender]) * UNITS[unit]
-
-    value, peer_value = (max(median(who) - median(plain), 0.0) for who in (ours, peer))
+    value, peer_value = (
+        max(_beyond_plain(two, who, plain), 0.0) * UNITS[unit] for who in (ours, peer)
+    )
     return Row(
         name=f"{name}: exposed communication",
         unit=unit,
@@ -235,7 +236,47 @@ def _exposed(
         peer_value=peer_value,
         peer_median=peer_value,
         aim=aim,
-        note="medians less the median of plain torch before Horovod is started",
+        note="more than plain torch in the same turn, and more for both by Horovod's thread; "
+        "medians",
+    )
+
+
+def _beyond_plain(two: Sequence[Window], who: str, plain: str) -> float:
+    """Seconds of a step beyond those of plain torch on ranks without Horovod's thread."""
+    # DDP, which is in all windows, counts as it is without that thread.
+    windows, slowed = [w for w in two if who in w and not _is_started(w)], 0.0
+    if not windows:
+        jobs = [job for job in itertools.pairwise(two) if who in job[1]]  # before, and during
+        windows = [during for _, during in jobs]
+        slowed = statistics.median(
+            statistics.median(during[plain]) - statistics.median(before[plain])
+            for before, during in jobs
+        )
+    pairs = [pair for window in windows for pair in zip(window[who], window[plain], strict=True)]
+    return slowed + statistics.median(taken - computing for taken, computing in pairs)
+
+
+def _in_turns(name: str, two: Sequence[Window], ours: str, peer: str, aim: Aim) -> Row:
+    """A step beside a peer's in the same turn: medians, with the median of their ratios."""
+    pairs = [
+        pair
+        for window in two
+        if ours in window and peer in window
+        for pair in zip(window[ours], window[peer], strict=True)
+    ]
+    value = statistics.median(taken for taken, _ in pairs) * UNITS["ms"]
+    peer_value = value / statistics.median(taken / limit for taken, limit in pairs)
+    return Row(
+        name=name,
+        unit="ms",
+        value=value,
+        median=value,
+        samples=len(pairs),
+        peer=peer,
+        peer_value=peer_value,
+        peer_median=peer_value,
+        aim=aim,
+        note=f"{_NOTE}; medians, the peer's by the ratio of steps in the same turn",
     )
 
 

@@ -45,7 +45,7 @@ def test_exposed_communication_is_what_a_step_takes_beyond_computing():
     assert row(rows, f"{model}step, 2 ranks", "1 rank").aim is comparison.SCALING_AIM
     limit = row(rows, f"{loop}step, 2 ranks", "an exchange beside plain torch")
     assert limit.aim is comparison.LIMIT_AIM
-    assert limit.ratio == pytest.approx(0.13 / 0.105)
+    assert limit.ratio == pytest.approx(0.13 / 0.11)  # the median of three turns
     assert not limit.met
 
 
