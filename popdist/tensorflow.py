@@ -35,10 +35,12 @@ def set_ipu_config(
         ``config``.
 
     Raises:
-        ConfigTypeError: ``config`` is neither.
+        ConfigTypeError: ``config`` or ``ipus_per_replica`` is something else.
         ConfigConflictError: The launcher placed the job for another number of devices per replica,
             or other devices are selected already.
     """
+    from numbers import Integral
+
     from popdist_tf.collectives.instances import place_in_job
     from popdist_tf.config import legacy
     from popdist_tf.config.ipu_config import IPUConfig
@@ -50,6 +52,15 @@ def set_ipu_config(
             "set_ipu_config was given something that is not a configuration",
             value=config,
             accepted="an IPUConfig",
+        )
+    if ipus_per_replica is not None and (
+        not isinstance(ipus_per_replica, Integral) or ipus_per_replica < 1
+    ):
+        raise ConfigTypeError(
+            "PD401",
+            "ipus_per_replica of set_ipu_config is a positive whole number",
+            value=ipus_per_replica,
+            accepted="None, or 1 or more",
         )
     placed = isPopdistEnvSet()
     if ipus_per_replica and placed and not checkNumIpusPerReplica(ipus_per_replica):

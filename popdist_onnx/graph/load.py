@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -27,7 +28,6 @@ from popdist_onnx.graph.torch_files import untie
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from os import PathLike
 
     from popdist_onnx.graph.opset_upgrades import Upgrade
 
@@ -251,6 +251,16 @@ def read(source: Source) -> onnx.ModelProto:
     Raises:
         popart_exception: There is no such file, or it holds no model.
     """
+    if not isinstance(source, ir.Model | onnx.ModelProto | bytes | str | PathLike):
+        raise popart_exception(
+            "PD520",
+            "this is not a model of ONNX",
+            value=type(source).__name__,
+            accepted="the path of an .onnx file, its bytes, or a ModelProto",
+            hint="popdist_onnx.from_torch(module, example_inputs) makes a model of a torch module"
+            if hasattr(source, "state_dict")
+            else None,
+        )
     if isinstance(source, ir.Model):
         return untie(lift(ir.to_proto(source)))
     if isinstance(source, onnx.ModelProto):

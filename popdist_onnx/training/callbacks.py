@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from popdist_onnx.errors import ValueRangeError
+from popdist_onnx.errors import ArgumentError, ValueRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from os import PathLike
 
     from popdist_onnx.runtime.state import Array
@@ -177,5 +178,18 @@ class _Function(Callback):
 
 
 def callbacks_of(given: Iterable[Any]) -> list[Callback]:
-    """Callbacks unchanged, and functions as callbacks after each epoch."""
-    return [one if isinstance(one, Callback) else _Function(one) for one in given]
+    """Callbacks unchanged, and functions as callbacks after each epoch.
+
+    Raises:
+        ArgumentError: One of them is neither.
+    """
+    listed = [*given] if isinstance(given, Iterable) else [given]
+    for one in listed:
+        if not isinstance(one, Callback) and not callable(one):
+            raise ArgumentError(
+                "PD583",
+                "this is not a callback",
+                value=type(one).__name__,
+                accepted="popdist_onnx.Callback objects, or functions of trainer and record",
+            )
+    return [one if isinstance(one, Callback) else _Function(one) for one in listed]

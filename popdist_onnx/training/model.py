@@ -12,7 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 from popdist.nearest import did_you_mean
-from popdist_onnx.errors import ValueRangeError, popart_exception
+from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.compat import FLOATING
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as to_proto
@@ -144,7 +144,12 @@ def mark_frozen(proto: onnx.ModelProto, patterns: str | Iterable[str]) -> None:
     names = [tensor.name for tensor in proto.graph.initializer]
     properties = {prop.key: prop.value for prop in proto.metadata_props}
     frozen = dict.fromkeys(json.loads(properties.get(FROZEN, "[]")))
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    listed = [patterns] if isinstance(patterns, str) else [*patterns]
+    if not all(isinstance(pattern, str) for pattern in listed):
+        raise ArgumentError(
+            "PD583", "freeze takes names of weights, or patterns of them", value=listed
+        )
+    for pattern in listed:
         found = [name for name in names if name == pattern or fnmatchcase(name, pattern)]
         if not found:
             raise ValueRangeError(
@@ -158,7 +163,7 @@ def mark_frozen(proto: onnx.ModelProto, patterns: str | Iterable[str]) -> None:
         raise ValueRangeError(
             "PD583",
             "freeze covers every weight: no weight is left to train",
-            value=patterns if isinstance(patterns, str) else list(patterns),
+            value=listed,
             hint="leave the last layer out",
         )
     if frozen:

@@ -152,8 +152,10 @@ def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int)
     """The source for arrays, a data set, an iterable or a function that makes an iterable.
 
     Raises:
-        ArgumentError: An iterator would be read twice, or labels are given twice.
+        ArgumentError: It is nothing of that kind, an iterator would be read twice, or labels are
+            given twice.
     """
+    inputs, labels = _parted(inputs, labels)
     if _are_arrays(inputs):
         return Arrays(data.named(inputs, labels), layout)
     _require_no_labels(labels)
@@ -178,6 +180,7 @@ def gathered(inputs: Any, labels: Any, data: Data) -> dict[str, Array]:
         ArgumentError: It is nothing of that kind, or labels are given twice.
         popart_exception: There are no samples, or they do not fit the model.
     """
+    inputs, labels = _parted(inputs, labels)
     if _are_arrays(inputs):
         return data.named(inputs, labels)
     _require_no_labels(labels)
@@ -185,6 +188,18 @@ def gathered(inputs: Any, labels: Any, data: Data) -> dict[str, Array]:
     if not batches:
         raise popart_exception("PD586", "the data have no samples", value=type(inputs).__name__)
     return {name: np.concatenate([one[name] for one in batches]) for name in batches[0]}
+
+
+def _parted(inputs: Any, labels: Any) -> tuple[Any, Any]:
+    """Inputs and labels, where both arrays come as one tuple."""
+    if isinstance(inputs, str | bytes):
+        raise ArgumentError(
+            "PD586", "the data are a text", value=inputs, accepted="arrays, or data sets"
+        )
+    pair = isinstance(inputs, tuple) and len(inputs) == len(("inputs", "labels"))
+    if labels is None and pair and all(hasattr(one, "__array__") for one in inputs):
+        return inputs
+    return inputs, labels
 
 
 def _require_no_labels(labels: Any) -> None:

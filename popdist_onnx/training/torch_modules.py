@@ -83,6 +83,13 @@ def from_torch(
     """
     import torch
 
+    if not isinstance(module, torch.nn.Module):
+        raise ArgumentError(
+            "PD584",
+            "from_torch takes a torch.nn.Module",
+            value=type(module).__name__,
+            hint="a function becomes one as the forward of a class",
+        )
     given = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
     if not given or not all(isinstance(one, torch.Tensor) for one in given):
         raise ArgumentError(

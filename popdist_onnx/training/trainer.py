@@ -63,6 +63,9 @@ _CHECKPOINT = "popdist.training"
 
 _PAIR = 2
 
+_USUAL = {"lr": "learning_rate", "validation_split": "validation", "verbose": "progress"}
+"""Settings of other libraries, and the names that they have here."""
+
 
 def require_known(known: Sequence[str], given: Iterable[str]) -> None:
     """Refuses settings that do not exist, and names the nearest one that does."""
@@ -72,7 +75,7 @@ def require_known(known: Sequence[str], given: Iterable[str]) -> None:
                 "PD579",
                 f"there is no setting {name}",
                 accepted=", ".join(known),
-                hint=did_you_mean(name, known),
+                hint=did_you_mean(_USUAL.get(name, name), known),
             )
 
 
@@ -141,6 +144,15 @@ class Trainer:
     ) -> None:
         require_positive(batch_size=batch_size, accumulation=accumulation)
         self._job = current_job()
+        if loss is not None and not isinstance(loss, str):
+            raise ArgumentError(
+                "PD579",
+                "the loss of a training is a name",
+                value=getattr(loss, "__name__", type(loss).__name__),
+                accepted=f"{', '.join(LOSSES)}, or the id of a scalar tensor of the model",
+                hint="from_torch(module, inputs, loss=function, example_labels=labels) exports a "
+                "function with the module",
+            )
         self._original = with_stored_fills(self._own(model))
         mark_frozen(self._original, freeze)
         self._loss_kind = loss or stated_loss(self._original) or "cross_entropy"
@@ -190,7 +202,8 @@ class Trainer:
         """Trains for some epochs; call it again to continue.
 
         Args:
-            inputs: Samples, first dimension; with several inputs, arrays by id. Or a data set with
+            inputs: Samples, first dimension; with several inputs, arrays by id; a tuple of two
+                arrays is ``(inputs, labels)``. Or a data set with
                 a length and an index (as torch has them, or a list of ``(input, label)``), a
                 ``tf.data.Dataset``, a DataLoader or anything else to iterate, or a function that
                 returns an iterator for each epoch; elements are ``(inputs, labels)`` or
@@ -235,6 +248,13 @@ class Trainer:
             seed=self._seed,
         )
         called = callbacks_of(callbacks)
+        if schedule is not None and not callable(schedule):
+            raise ArgumentError(
+                "PD583",
+                "a schedule is a function from the number of an update to a learning rate",
+                value=schedule,
+                hint="schedule=lambda update: 0.1 * 0.99**update",
+            )
         held_out = None if validation is None else self._held_out(*_pair(validation))
         updates = None if source.samples is None else updates_of(source.samples, self._layout.size)
         history = History()

@@ -55,6 +55,7 @@ def tf_dataset():
         lambda: list(single_samples()),
         lambda: [{"x": x, "labels": y} for x, y in single_samples()],
         lambda: list(odd_batches()),
+        data,
     ],
     ids=[
         "dataset",
@@ -66,6 +67,7 @@ def tf_dataset():
         "a list of samples",
         "a list of dictionaries",
         "a list of batches",
+        "a tuple of both arrays",
     ],
 )
 def test_all_kinds_of_data_train_alike(make):
@@ -85,9 +87,33 @@ def test_data_that_cannot_be_used():
         ((one for one in ()), 1, "ended before there was a whole update"),
         (lambda: iter([(1, 2, 3)]), 1, "another number of parts"),
         (3, 1, "not data to train with"),
+        ("mnist", 1, "the data are a text"),
     ):
         with pytest.raises(popdist_onnx.popart_exception, match=what):
             made.fit(given, epochs=epochs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"lr": 0.1}, "there is no setting lr.*did you mean learning_rate"),
+        ({"loss": nn.functional.cross_entropy}, "the loss of a training is a name.*from_torch"),
+        ({"freeze": [1]}, "freeze takes names"),
+        ({"callbacks": [3]}, "this is not a callback"),
+        ({"callbacks": object()}, "this is not a callback"),
+        ({"schedule": "cosine"}, "a schedule is a function"),
+    ],
+)
+def test_settings_of_other_libraries(settings, what):
+    with pytest.raises(popdist_onnx.popart_exception, match=f"(?s){what}"):
+        popdist_onnx.train(exported(network()), *data(), batch_size=BATCH, **settings)
+
+
+def test_a_module_and_a_function_are_no_model_yet():
+    with pytest.raises(popdist_onnx.popart_exception, match=r"(?s)not a model of ONNX.*from_torch"):
+        popdist_onnx.train(network(), *data())
+    with pytest.raises(popdist_onnx.popart_exception, match=r"takes a torch\.nn\.Module"):
+        popdist_onnx.from_torch(lambda x: x, torch.ones(2, 4))
 
 
 def test_measurements_on_validation_data_are_those_of_torch():

@@ -120,6 +120,9 @@ def test_set_ipu_config_writes_this_instance_and_returns_the_configuration(monke
         popdist.tensorflow.set_ipu_config(IPUConfig(), ipus_per_replica=2)
     with pytest.raises(ConfigTypeError):
         popdist.tensorflow.set_ipu_config(None)
+    for wrong in (0, -1, "1", 1.0):
+        with pytest.raises(ConfigTypeError, match="ipus_per_replica of set_ipu_config"):
+            popdist.tensorflow.set_ipu_config(IPUConfig(), wrong)
 
 
 def test_old_options_select_devices_once():
