@@ -198,7 +198,7 @@ def _parted(inputs: Any, labels: Any) -> tuple[Any, Any]:
         )
     pair = isinstance(inputs, tuple) and len(inputs) == len(("inputs", "labels"))
     if labels is None and pair and all(hasattr(one, "__array__") for one in inputs):
-        return inputs
+        return inputs[0], inputs[1]
     return inputs, labels
 
 
