@@ -353,6 +353,8 @@ class StepGuard:
 def _parted(updated: dict[str, Any]) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
     parts: tuple[list[tuple[str, Any]], list[tuple[str, Any]]] = ([], [])
     for one in updated.values():
+        if "_gradient_accumulator" in one.name:
+            continue  # Keras 3 reads what a replica has accumulated on that replica alone
         parts[0 if one.trainable else 1].append((one.name, list(one.values)))
     return parts
 

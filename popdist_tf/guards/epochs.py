@@ -77,6 +77,8 @@ def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]
     steps = None if reduction is None else reduction.steps
     data = [fit.get("x"), fit.get("y")]
     before = [_SameSteps(collectives, steps, data)]
+    if keras_is_3() and collectives.rank:
+        _keep_backups_apart(fit["callbacks"], collectives.rank)
     if keras_is_3() and reduction is None and collectives.rank:
         before.append(_FilesApart(fit["callbacks"]))
     return before, [ends, _SameAfterEpoch(collectives)]
@@ -246,6 +248,20 @@ class _SameAfterEpoch(tf.keras.callbacks.Callback):  # type: ignore[misc]
             for one in self.model.trainable_weights
         ]
         agree_on_weights(self._collectives, weights, f"after epoch {epoch}")
+
+
+def _keep_backups_apart(callbacks: Iterable[Any], rank: int) -> None:
+    """Gives other instances than the first one folders of their own for Keras 3's backups.
+
+    All instances write a backup after an epoch, and each resumes from its own.
+    """
+    ending = f".instance{rank}"
+    for one in callbacks:
+        if isinstance(one, tf.keras.callbacks.BackupAndRestore):
+            folder = str(one.backup_dir)
+            for name, value in list(vars(one).items()):
+                if str(value).startswith(folder) and not folder.endswith(ending):
+                    setattr(one, name, folder + ending + str(value)[len(folder) :])
 
 
 class _FilesApart(tf.keras.callbacks.Callback):  # type: ignore[misc]
