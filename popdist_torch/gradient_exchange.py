@@ -308,9 +308,9 @@ def require_all(present: int, size: int) -> None:
             "PD323",
             "some instances did not take part in an exchange",
             value=f"{size - present} of {size} instances",
-            hint="they have called hvd.join(), wait in Checkpoint.save() or load(), or, with "
-            "Lightning, in trainer.save_checkpoint() or for the last batch of an epoch: all "
-            "instances must make these calls (no `if rank == 0`), and need as many batches",
+            hint="they have called hvd.join(), or wait in Checkpoint.save(), load(), "
+            "average_metrics() or a broadcast: all instances must make these calls (no `if rank == "
+            "0`), after as many updates",
         )
 
 

@@ -19,9 +19,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 import popdist_torch.horovod as hvd
 from popdist.agreement import disagreements, listed
 from popdist.exchange import gather
-from popdist_torch import agreement
 from popdist_torch.errors import AgreementError, PlainLoopError
-from popdist_torch.gradient_exchange import require_all
+from popdist_torch.horovod.optimizer import ROUNDS
 from popdist_torch.horovod.world import connected
 
 if TYPE_CHECKING:
@@ -142,6 +141,7 @@ class PopdistStrategy(ParallelStrategy):
         hvd.broadcast_parameters(module)
         self._gather_metrics(module)
         if trainer.state.fn == TrainerFn.FITTING:
+            ROUNDS.always = True  # on all processes, before the first exchange
             for optimizer in self.optimizers:
                 if not isinstance(optimizer, hvd.Distributed):
                     hvd.DistributedOptimizer(optimizer, module.named_parameters())
@@ -210,14 +210,10 @@ class PopdistStrategy(ParallelStrategy):
         self._meet(f"{name or 'a barrier'} was called")
 
     def _meet(self, event: str) -> None:
-        """Waits for all processes; one that exchanges gradients instead gets an error (PD323)."""
+        """Waits for all processes; if one exchanges gradients instead, that is an error (PD323)."""
         horovod = connected()
         if horovod is not None:
-            hint = (
-                "all processes need as many batches in each epoch, and must make the same calls of "
-                "the trainer (no `if trainer.is_global_zero` around save_checkpoint)"
-            )
-            agreement.meet(horovod, event, hint)
+            ROUNDS.meet(event, horovod)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """The object of process ``src``, on all processes."""
@@ -236,7 +232,6 @@ class PopdistStrategy(ParallelStrategy):
             A tensor with what all processes have; means of whole numbers are float32.
 
         Raises:
-            AgreementError: Other processes wait elsewhere.
             PlainLoopError: Horovod has no such reduction.
         """
         del group
@@ -256,15 +251,9 @@ class PopdistStrategy(ParallelStrategy):
         if not exact and (operation == "Average" or torch.is_floating_point(tensor)):
             tensor = tensor.float()
         # Through the host: a Horovod without NCCL takes no tensor of a GPU, NCCL not all types.
-        # A process that waits in `_meet` counts as zeros, which the last number shows.
-        present, size = -1 if operation == "Max" else 1, horovod.size()
-        flat = torch.nn.functional.pad(tensor.detach().reshape(-1).cpu(), (0, 1), value=present)
-        means = operation == "Average"
-        total = horovod.allreduce(flat, op=horovod.Sum if means else getattr(horovod, operation))
-        seen = total[-1] if operation in ("Min", "Max") else total[-1] / size
-        require_all(size - bool(seen != present), size)
-        total = total[:-1].view(tensor.shape).to(tensor.device)
-        return total / size if means else total
+        flat = tensor.detach().reshape(-1).cpu()
+        total = horovod.allreduce(flat, op=getattr(horovod, operation), name="popdist reduction")
+        return total.view(tensor.shape).to(tensor.device)
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> Any:
         """Stacks every process's tensor.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("popdist.torch")
 
-_ROUNDS = Rounds()
+ROUNDS = Rounds()
 
 
 class Distributed:
@@ -227,7 +227,7 @@ def DistributedOptimizer(
             dense=sparse_as_dense,
             check=check_parameters,
             label=f"popdist gradients of {kind.__name__}",
-            rounds=_ROUNDS,
+            rounds=ROUNDS,
         )
         watch_others(int(horovod.rank()))
     settings = {

@@ -19,7 +19,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from popdist.exchange import Exchange, Item, allocate, plan
-from popdist_torch.errors import PlainLoopError
+from popdist_torch.errors import AgreementError, PlainLoopError
 from popdist_torch.gradient_exchange import require_all
 
 if TYPE_CHECKING:
@@ -58,10 +58,13 @@ class Rounds:
 
     Attributes:
         count: Optimizers that were distributed so far.
+        always: Whether a round precedes the exchange of a single optimizer too, so that a process
+            that waits in `meet` instead is noticed.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.always = False
         self._members: WeakValueDictionary[int, Member] = WeakValueDictionary()
         self._tasks: dict[int, dict[int, Member]] = {}  # what passes that still run have reached
         self._memory = torch.zeros(0)
@@ -99,7 +102,7 @@ class Rounds:
         for member in due:
             member.send(outside=outside)
         members = due
-        if self.count > 1 or any(member.is_new for member in due):
+        if self.always or self.count > 1 or any(member.is_new for member in due):
             members = self._agreed(due, horovod)
             for member in members:
                 if member not in due:
@@ -107,6 +110,18 @@ class Rounds:
                     member.send(outside=outside)
         for member in members:
             member.exchange()
+
+    def meet(self, event: str, horovod: Any) -> None:
+        """Waits until all processes call this.
+
+        Args:
+            event: What happens on this process, for messages.
+            horovod: The module ``horovod.torch``, initialised.
+
+        Raises:
+            AgreementError: Others exchange gradients; raised on all of them, if `always`.
+        """
+        self._agreed([], horovod, event)
 
     def require_equal(self, counts: int, squares: int, size: int) -> None:
         """Checks that all processes have as many optimizers, from sums of counts and squares.
@@ -133,9 +148,9 @@ class Rounds:
         if due:
             self.exchange(due, horovod, outside=False)
 
-    def _agreed(self, due: list[Member], horovod: Any) -> list[Member]:
-        """The optimizers that are due on any process."""
-        room = 3 + -(-self.count // _STEP) * _STEP
+    def _agreed(self, due: list[Member], horovod: Any, event: str = "") -> list[Member]:
+        """The optimizers that are due on any process; none, where all processes have an event."""
+        room = 4 + -(-self.count // _STEP) * _STEP
         if self._reached is None or len(self._memory) != room:
             layout = plan([Item("optimizers with gradients", room, "float32", 4)])
             [self._memory] = arenas = allocate(layout)
@@ -146,14 +161,23 @@ class Rounds:
                 name=f"popdist optimizers with gradients, of {room}",
                 beside_computing=True,
             )
-        said = [1, self.count, self.count**2, *[0] * (room - 3)]
+        said = [1, int(bool(event)), self.count, self.count**2, *[0] * (room - 4)]
         for member in due:
-            said[3 + member.number] = 1
+            said[4 + member.number] = 1
         self._memory.copy_(torch.tensor(said))
         self._reached.begin()
         self._reached.finish()
-        present, counts, squares, *reached = map(int, self._memory.tolist())
+        present, events, counts, squares, *reached = map(int, self._memory.tolist())
         require_all(present, horovod.size())
+        if events not in (0, horovod.size()):
+            raise AgreementError(
+                "PD323",
+                f"{event or 'a backward pass ended'} on this process, and others did something "
+                "else",
+                value=f"{events} of {horovod.size()} processes exchange no gradients",
+                hint="all processes need as many batches in each epoch, and must make the same "
+                "calls of the trainer (no `if trainer.is_global_zero` around save_checkpoint)",
+            )
         self.require_equal(counts, squares, horovod.size())
         return [self._member(number) for number, processes in enumerate(reached) if processes]
 

@@ -253,7 +253,28 @@ def behave(folder):  # noqa: C901, PLR0915 - one job for many small programs
     part = DataLoader(rows, ROWS, sampler=range(20 + 28 * rank))
     uneven = trainer(max_epochs=1, use_distributed_sampler=False)
     seen["uneven"] = error_of(lambda: uneven.fit(Module(), part))
+    endless = trainer(max_epochs=2, use_distributed_sampler=False)
+    stream = DataLoader(Stream(range(16 + 4 * rank)), ROWS)
+    seen["uneven streams"] = error_of(lambda: endless.fit(Module(), stream))
+
+    class Saving(Module):
+        def on_train_batch_end(self, *_):
+            if self.trainer.is_global_zero:
+                self.trainer.save_checkpoint(f"{folder}_alone/alone.ckpt")
+
+    saving = trainer(max_epochs=1)
+    seen["saved alone"] = error_of(lambda: saving.fit(Saving(), loader()))
     return seen
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """Some of the rows, without a length."""
+
+    def __init__(self, indices):
+        self.indices = indices
+
+    def __iter__(self):
+        return (data()[index] for index in self.indices)
 
 
 def error_of(function):
@@ -317,7 +338,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(folder):
-    return run_job(everything, instances=RANKS, folder=str(folder), timeout=240)
+    return run_job(everything, instances=RANKS, folder=str(folder), timeout=60)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -427,3 +448,8 @@ def test_ranks_with_unequal_numbers_of_batches_say_so(answers):
     for uneven in told(answers, "uneven"):
         assert "[PD331]" in uneven
         assert "5 on instance 0; 12 on instance 1" in uneven
+    for name in ("uneven streams", "saved alone"):
+        for error in told(answers, name):
+            assert "[PD323]" in error
+            assert "1 of 2 processes exchange no gradients" in error
+            assert "as many batches" in error
