@@ -210,11 +210,27 @@ def before_training(name: str, check: Callable[[Any], None]) -> None:
         name: A later function of the same name replaces an earlier one.
         check: Called by ``fit`` and ``train_on_batch``.
     """
-    owner = _owner("make_train_function")
-    if not hasattr(owner, _CHECK):
-        owner.make_train_function = _checked(owner.make_train_function)
-        setattr(owner, _CHECK, {})
-    getattr(owner, _CHECK)[name] = check
+    _before("make_train_function", name, check)
+
+
+def before_evaluations(name: str, check: Callable[[Any, str], None]) -> None:
+    """Makes Keras call a function with each model that is evaluated or predicts; as above.
+
+    Args:
+        name: A later function of the same name replaces an earlier one.
+        check: Called with the model and ``"evaluate"`` or ``"predict"``.
+    """
+    _before("make_test_function", name, lambda model: check(model, "evaluate"))
+    _before("make_predict_function", name, lambda model: check(model, "predict"))
+
+
+def _before(method: str, name: str, check: Callable[[Any], None]) -> None:
+    owner = _owner(method)
+    checks = f"{_CHECK}_{method}"
+    if not hasattr(owner, checks):
+        setattr(owner, method, _checked(getattr(owner, method), checks))
+        setattr(owner, checks, {})
+    getattr(owner, checks)[name] = check
 
 
 def before_updates(name: str, check: Callable[[Any, list[Any]], None]) -> None:
@@ -260,10 +276,10 @@ def _owner(method: str) -> Any:
     return next(one for one in model.__mro__ if method in vars(one))
 
 
-def _checked(method: Callable[..., Any]) -> Any:
+def _checked(method: Callable[..., Any], checks: str) -> Any:
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for check in getattr(self, _CHECK).values():
+        for check in getattr(self, checks).values():
             check(self)
         return method(self, *args, **kwargs)
 

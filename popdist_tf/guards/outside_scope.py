@@ -12,10 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from popdist_tf.collectives.agreement import agree
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.epochs import REDUCTION, compare_epochs
 from popdist_tf.progress import report_fits
 from popdist_tf.versions import (
+    before_evaluations,
     before_training,
     before_updates,
     strategy_of,
@@ -55,8 +57,22 @@ def refuse_training_outside(strategy: str, instances: int) -> None:
 
     before_training("scope", check)
     before_updates("scope", _refuse_update_outside)
+    before_evaluations("scope", _refuse_to_evaluate_alone)
     compare_epochs()
     report_fits()
+
+
+def _refuse_to_evaluate_alone(model: Any, call: str) -> None:
+    """Compares what the instances call, as each of these calls exchanges values between them."""
+    collectives = getattr(getattr(strategy_of(model), "extended", None), "collectives", None)
+    if collectives is not None:
+        agree(
+            collectives,
+            f"{call} of a model",
+            "the same calls of fit, evaluate and predict on every instance",
+            "call evaluate and predict on all instances, and print on one; each instance gives its "
+            "own rows",
+        )
 
 
 def warn_of_unwrapped(instances: int) -> None:

@@ -285,6 +285,20 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
             tensor = self.from_first_replica(tensor)
         return super()._broadcast_to(tensor, destinations)
 
+    def agree_to_read(self, variable: Any) -> None:
+        """Checks that all instances read a variable of which each replica has a value of its own.
+
+        Raises:
+            AgreementError: Some instances do something else.
+        """
+        agree(
+            self._collectives,
+            f"the value of a variable of each replica: {variable.dtype.name} {variable.shape}",
+            "the same reads, fits and savings of models on all instances",
+            "moving statistics and metrics are reduced over all instances when they are read: read "
+            "them and save the model on all instances, each to another file",
+        )
+
     def from_first_replica(self, value: Any) -> Any:
         """The value of the job's first replica, from the value of each instance's first one."""
         return self._host_ops.from_first_instance(value)

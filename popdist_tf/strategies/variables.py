@@ -36,6 +36,7 @@ class IPUSyncOnReadVariable(values.SyncOnReadVariable):  # type: ignore[misc]
         return super().value()
 
     def _get_cross_replica(self) -> Any:
+        _read_by_all_instances(self)
         if self.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             return _of_first_replica(self)
         return super()._get_cross_replica()
@@ -53,9 +54,18 @@ class IPUOnReadPolicy(values.OnReadPolicy):  # type: ignore[misc]
         return self._get_cross_replica(var) if _reads_first_replica(var) else super().value(var)
 
     def _get_cross_replica(self, var: Any) -> Any:
+        _read_by_all_instances(var)
         if var.aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             return _of_first_replica(var)
         return super()._get_cross_replica(var)
+
+
+def _read_by_all_instances(variable: Any) -> None:
+    """Checks that no instance reads alone, as one that saves a model alone does."""
+    extended = variable.distribute_strategy.extended
+    # The workers of TensorFlow's own collectives share no Horovod to compare by.
+    if tf.executing_eagerly() and hasattr(extended, "agree_to_read"):
+        extended.agree_to_read(variable)
 
 
 # TensorFlow reads such a variable from the first replica of each process, which are different ones.

@@ -6,6 +6,7 @@ about one of the answers.
 
 import json
 import os
+import tempfile
 
 import numpy as np
 import pytest
@@ -285,10 +286,10 @@ def test_keras_fit_of_two_grpc_workers_equals_one_process_on_the_global_batch():
         np.testing.assert_allclose(ranks[0][name], expected, rtol=2e-5, atol=2e-6)
 
 
-def error_of(strategy):
+def error_of(call, kind=ValueError):
     try:
-        strategy()
-    except ValueError as error:
+        call()
+    except kind as error:
         return str(error)
     return "no error"
 
@@ -327,7 +328,34 @@ def disagreements():
         model.fit(tf.data.Dataset.from_tensor_slices((samples, samples)).batch(4), verbose=0)
     except RuntimeError as error:
         answers["data"] = str(error)
-    return answers
+    return answers | alone("save", "read", "predict") | alone("evaluate")
+
+
+def alone(*calls):
+    """The errors where the first instance makes a call, and the others go on to train."""
+    import tensorflow as tf
+
+    import popdist
+    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+    samples = np.ones((8, 1), np.float32)
+    with PopDistStrategy().scope():
+        layers = tf.keras.layers.BatchNormalization(), tf.keras.layers.Dense(1)
+        model = tf.keras.Sequential([tf.keras.Input((1,)), *layers])
+        model.compile("sgd", "mse", metrics=["mae"])
+
+    def fit():
+        model.fit(samples, samples, batch_size=4, verbose=0)
+
+    fit()
+    makes = {
+        "predict": lambda: model.predict(samples, batch_size=4, verbose=0),
+        "evaluate": lambda: model.evaluate(samples, samples, batch_size=4, verbose=0),
+        "save": lambda: model.save(f"{tempfile.mkdtemp()}/model.keras"),
+        "read": model.metrics[-1].result,
+    }
+    goes_on = popdist.getInstanceIndex() > 0
+    return {call: error_of(fit if goes_on else makes[call], RuntimeError) for call in calls}
 
 
 @pytest.fixture(scope="module")
@@ -351,6 +379,21 @@ def test_a_different_model_on_one_instance_is_named(messages):
         assert "[PD007]" in rank["models"]
         assert "the first step on instance 0" in rank["models"]
         assert "variable extra float32(2,) on instance 1" in rank["models"]
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        ("predict", "predict of a model on instance 0; an epoch of 2 steps on instance 1"),
+        ("evaluate", "evaluate of a model on instance 0; an epoch of 2 steps on instance 1"),
+        ("save", "the value of a variable of each replica: float32"),
+        ("read", "the value of a variable of each replica: float32 () on instance 0"),
+    ],
+)
+def test_what_one_instance_does_alone_is_named(messages, call, named):
+    for rank in messages:
+        assert "[PD007] the instances disagree" in rank[call]
+        assert named in rank[call]
 
 
 def test_data_sets_of_unequal_length_are_named_before_the_first_step(messages):
