@@ -181,6 +181,7 @@ def test_the_framework_of_a_file_is_the_only_one_that_it_imports(tmp_path):
         ("def f():\n    import horovod.torch as hvd", "torch"),
         ("from popdist_tf import x", "tensorflow"),
         ("import torch\ndef f():\n    import tensorflow", None),
+        ("import torch\nfrom torch.nn.parallel import DistributedDataParallel", None),
     ):
         path = tmp_path / f"{len(text)}.py"
         path.write_text(text)

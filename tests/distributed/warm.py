@@ -64,6 +64,10 @@ FAMILIES = {
 }
 """The modules of whose programs a framework is imported in any case."""
 
+PROCESS_GROUPS = ("torch.distributed", "torch.nn.parallel", "accelerate", "transformers")
+"""Modules whose programs start as ever. PyTorch ends a process group of gloo with the GIL held, and
+waits for a thread that may need it; a program that starts at once meets this in one of six runs."""
+
 AT_IMPORT = (
     "ATEN_", "CUDA_", "GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "NPY_", "OMP_",
     "ONEDNN_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TF_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TORCH_",
@@ -119,13 +123,15 @@ def framework_of(path: str) -> str | None:
 
 
 def framework_in(*programs: str) -> str | None:
-    """The one framework that the texts of programs import; None for none or both."""
+    """The one framework that programs import; None for none, both, or one of `PROCESS_GROUPS`."""
     names = set()
     for node in (node for text in programs for node in ast.walk(ast.parse(text))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
+    if any(name.startswith(PROCESS_GROUPS) for name in names):
+        return None
     words = {part for name in names for part in name.split(".")}
     found = [framework for framework, family in FAMILIES.items() if words & family]
     return found[0] if len(found) == 1 else None
