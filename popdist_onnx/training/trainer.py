@@ -203,12 +203,11 @@ class Trainer:
 
         Args:
             inputs: Samples, first dimension; with several inputs, arrays by id; a tuple of two
-                arrays is ``(inputs, labels)``. Or a data set with
-                a length and an index (as torch has them, or a list of ``(input, label)``), a
-                ``tf.data.Dataset``, a DataLoader or anything else to iterate, or a function that
-                returns an iterator for each epoch; elements are ``(inputs, labels)`` or
-                dictionaries by input, samples or batches of any size. Every instance gets the
-                whole data and takes its part.
+                arrays is ``(inputs, labels)``. Or a data set with a length and an index (as torch
+                has them, or a list of ``(input, label)``), a ``tf.data.Dataset``, a DataLoader or
+                anything else to iterate, or a function that returns an iterator for each epoch;
+                elements are ``(inputs, labels)`` or dictionaries by input, samples or batches of
+                any size. Every instance gets the whole data and takes its part.
             labels: What the loss compares with; None where the model computes its loss itself, or
                 the data bring their labels.
             epochs: Passes over the data.

@@ -99,8 +99,7 @@ def check(answers):
 
 
 def test_distributed_data_parallel(mpirun):
-    # Without a nursery: see `PROCESS_GROUPS` there.
-    answers = run_job(train_with_ddp, options=[f"--mpirun={mpirun}"], framework=None)
+    answers = run_job(train_with_ddp, options=[f"--mpirun={mpirun}"])
     check(answers)
     assert [answer["local"] for answer in answers] == [0, 1]
 

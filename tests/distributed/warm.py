@@ -76,13 +76,10 @@ AT_IMPORT = (
 """Beginnings of variables that are read before a program's first line, or by an import."""
 
 LATER = (
-    "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "PYTORCH_NVML_BASED_CUDA_CHECK", "TF_CONFIG",
-    "TF_CPP_MIN_LOG_LEVEL", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "PYTHONPATH", "PYTHONUNBUFFERED", "PYTORCH_NVML_BASED_CUDA_CHECK", "TF_CONFIG",
+    "TF_CPP_MIN_LOG_LEVEL", "TORCHINDUCTOR_CACHE_DIR",
 )  # fmt: skip
 """Variables with such a beginning that are read later, taken over, or for messages alone."""
-
-AS_MODULES = {"torch": {"torchrun": "torch.distributed.run"}}
-"""Programs of a framework's package that are written in Python, and their modules."""
 
 _START = [sys.executable, "-c", "from tests.distributed.warm import main; main()"]
 _MEMBER = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warm_start.py"))]
@@ -101,17 +98,13 @@ def python(framework: str | None) -> list[str]:
 
 
 def folder_of_python(framework: str) -> str:
-    """A folder for ``PATH`` whose ``python`` is that of `python`; with the framework's programs."""
+    """A folder for ``PATH`` whose ``python`` and ``python3`` are that of `python`."""
     words = python(framework)
     folder = _running[framework][0] / "bin"
     if not folder.exists():
         folder.mkdir()
-        modules = AS_MODULES.get(framework, {})
-        commands = {"python": words, "python3": words} | {
-            name: [*words, "-m", module] for name, module in modules.items()
-        }
-        for name, command in commands.items():
-            (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        for name in ("python", "python3"):
+            (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
             (folder / name).chmod(0o755)
     return str(folder)
 
@@ -334,7 +327,7 @@ class Program:
 
     def is_as_imported(self) -> bool:
         """Whether the program would have found what the nursery has imported."""
-        _, first, *_ = [*_without_buffers(self._state["words"]), "", ""]
+        _, first, *_ = [*self._state["words"], "", ""]
         theirs = _read_at_import(self._state["environ"])
         return (
             theirs == _read_at_import(os.environb)
@@ -372,7 +365,7 @@ class Program:
         os.environb.clear()
         os.environb.update(self._state["environ"])
         for stream, fd in ((sys.stdin, 0), (sys.stdout, 1), (sys.stderr, 2)):
-            at_once = bool(os.environ.get("PYTHONUNBUFFERED")) or "-u" in self._state["words"][1:2]
+            at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
             stream.reconfigure(line_buffering=fd == 2 or os.isatty(fd), write_through=at_once)
         tempfile.tempdir = None
         # As at import; Python's own generator sees to itself.
@@ -380,11 +373,6 @@ class Program:
         if "torch" in sys.modules:
             sys.modules["torch"].default_generator.seed()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-
-
-def _without_buffers(words: list[str]) -> list[str]:
-    """The words of a program, without the option ``-u``."""
-    return [words[0], *words[2:]] if words[1:2] == ["-u"] else words
 
 
 def _folders(environ: Mapping[bytes, bytes]) -> list[str]:
@@ -406,7 +394,7 @@ def _see_folders() -> None:
 def _run(words: list[str]) -> None:
     """Runs a program as the interpreter does."""
     sys.orig_argv = words
-    _, first, *arguments = _without_buffers(words)
+    _, first, *arguments = words
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
     program = types.ModuleType("__main__")

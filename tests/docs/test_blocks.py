@@ -63,11 +63,8 @@ def environment_of(page):
     """The environment of a page's commands, whose programs need not import the page's framework."""
     programs = [block.text for block in blocks_of(page) if block.language == "python"]
     framework = framework_in(*programs)
-    if framework is None:
-        return SHELL
-    folder = folder_of_python(framework)
-    # torchrun starts the interpreter that runs it, or this one.
-    return {**SHELL, "PATH": f"{folder}:{SHELL['PATH']}", "PYTHON_EXEC": f"{folder}/python"}
+    first = [] if framework is None else [folder_of_python(framework)]
+    return {**SHELL, "PATH": os.pathsep.join([*first, SHELL["PATH"]])}
 
 
 # What a process of torchrun says, rarely, when gloo tears its threads down after the program's last

@@ -11,7 +11,6 @@ import pytest
 
 from popdist.poprun.machines.find_mpirun import locate_mpirun
 from tests.distributed.jobs import LAUNCHER, ROOT
-from tests.distributed.warm import python
 from tests.hosts.network import Hosts, missing
 
 pytestmark = pytest.mark.skipif(
@@ -106,19 +105,19 @@ def trained_while_a_host_died_twice(tmp_path_factory):
     The trainings of all adapters run at the same time, so they share the host's two deaths.
     """
     folder = tmp_path_factory.mktemp("lost")
-    program = ["-m", "tests.hosts.lose_hosts"]
+    program = [sys.executable, "-m", "tests.hosts.lose_hosts"]
     found = locate_mpirun({}).path
     environment = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     variables = [f"--env={name}={value}" for name, value in environment.items()]
     jobs = {}
 
-    def start(name, *words, interpreter=(sys.executable,)):
+    def start(name, *words):
         (folder / name).mkdir()
         log = (folder / f"{name}.log").open("w")
         adapter = name.removeprefix("whole ")
         jobs[name] = subprocess.Popen(
             [*LAUNCHER, *variables, f"--env=PYTHONPATH={ROOT}", *words, "--num-replicas=4",
-             *interpreter, *program, adapter, folder / name],
+             *program, adapter, folder / name],
             cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
@@ -153,8 +152,7 @@ def trained_while_a_host_died_twice(tmp_path_factory):
             assert log.count("1 of 2 instances have all 4 replicas") == 2, log
         results = {}
         for name in ADAPTERS:
-            warm = python("tensorflow" if name == "tf" else "torch")
-            start(f"whole {name}", "-np", "2", interpreter=warm)
+            start(f"whole {name}", "-np", "2")
             (folder / f"whole {name}" / "undisturbed").touch()
         for name in ADAPTERS:
             whole = f"whole {name}"
