@@ -22,6 +22,10 @@ settings.register_profile("quick", patient, derandomize=True, max_examples=10)
 settings.register_profile("explore", patient, derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
+# A failed assertion of a helper shows its values too.
+for _folder in ("distributed", "docs", "hosts", "popdist_onnx", "popdist_tf", "programs"):
+    pytest.register_assert_rewrite(f"tests.{_folder}")
+
 # Programs of tests see no GPU, as many compare bits with a CPU's; those in tests/gpu do.
 if "POPDIST_TESTS_ON_GPU" not in os.environ:
     os.environ.setdefault("POPDIST_TESTS_VISIBLE", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))

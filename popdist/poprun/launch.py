@@ -202,26 +202,24 @@ class Launch:
 
     def _fits_hosts(self) -> bool:
         """Adapts the job to the hosts that answer; False where too few instances remain."""
-        from popdist.poprun.plan.fewer_hosts import on_hosts
+        from popdist.poprun.plan.fewer_hosts import without_hosts
 
         job, instances = self._whole
-        left = self._ready.hosts_left()
-        here = on_hosts(job, instances, left)
-        lost = [
-            name for name in dict.fromkeys(one.host.name for one in instances) if name not in left
-        ]
+        lost = self._ready.hosts_lost()
+        reasons = "".join(f"\n  {host}: {why}" for host, why in lost.items())
+        here = without_hosts(job, instances, lost)
         if here is None:
             least = job.limits.min_instances
             self._log.remark(
                 f"no restart: without {', '.join(lost)} there are fewer than {least} "
-                "instances, as --min-instances asks"
+                f"instances, as --min-instances asks{reasons}"
             )
             return False
         self._job, self._instances = here, instances if here is job else place(here)
         if lost:
             self._log.remark(
                 f"restarting without {', '.join(lost)}: {here.num_instances} of "
-                f"{job.num_instances} instances have all {job.num_replicas} replicas"
+                f"{job.num_instances} instances have all {job.num_replicas} replicas{reasons}"
             )
         return True
 

@@ -58,18 +58,17 @@ class Ready:
             job, self.instances, lambda name: here if name in local else self._nodes.get(name, ())
         )
 
-    def hosts_left(self) -> set[str]:
-        """The hosts that can take part in a restart: this host, and the hosts that answer."""
+    def hosts_lost(self) -> dict[str, str]:
+        """The hosts that cannot take part in a restart, and why each cannot."""
         from popdist.poprun.machines.preflight import ask_hosts
         from popdist.poprun.machines.ssh import ssh_words
 
-        names = dict.fromkeys(one.host.name for one in self.instances)
-        others = {one.host.name for one in self.instances if not one.host.is_local}
+        others = dict.fromkeys(one.host.name for one in self.instances if not one.host.is_local)
         if not others or self._job.allocation is not None:
-            return {*names}  # in an allocation Slurm itself knows what is lost, and ends the job
+            return {}  # in an allocation Slurm itself knows what is lost, and ends the job
         ssh = ssh_words(self._job.global_args, self._environ)
-        answered, _ = ask_hosts([*others], ssh, self._mpirun.path)
-        return {name for name in names if name not in others or name in answered}
+        _, reasons = ask_hosts([*others], ssh, self._mpirun.path)
+        return {name: str(reason) for name, reason in reasons.items()}
 
     def clear(self, hosts: Collection[str], mark: str) -> None:
         """Ends what was started with the variable ``mark`` on other hosts; Slurm does so itself."""

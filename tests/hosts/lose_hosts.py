@@ -64,7 +64,9 @@ def train_torch(folder):
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     training = poptorch.trainingModel(model, options, optimizer, placement_invariant=True)
     data = TensorDataset(*map(torch.from_numpy, rows()))
-    loader = poptorch.DataLoader(options, data, batch_size=ROWS, shuffle=True)
+    # The same batches in every layout, also in the one that nothing disturbs.
+    part = poptorch.DataPartition.Interleaved
+    loader = poptorch.DataLoader(options, data, batch_size=ROWS, shuffle=True, partition=part)
     saved = poptorch.Checkpoint(folder / "run.pt", model=training, loader=loader, s=scheduler)
     updates = (saved.load() or {"updates": 0})["updates"]
     for x, y in loader:

@@ -82,7 +82,8 @@ class Hosts:
             self._remove()  # what an earlier, killed run has left
             stack.callback(self._remove)
             self._make_keys()
-            run("ip", "link", "add", self._bridge, "type", "bridge")
+            card = hardware_address(f"{self.network}.1")  # else one of its links'
+            run("ip", "link", "add", self._bridge, "address", card, "type", "bridge")
             run("ip", "addr", "add", f"{self.network}.1/24", "dev", self._bridge)
             run("ip", "link", "set", self._bridge, "up")
             for index in range(len(self.names)):
@@ -162,7 +163,8 @@ class Hosts:
         name, outer, inner = self.names[index], self._outer[index], f"{self._outer[index]}i"
         address, setup = self.addresses[index], self._setup(index)
         run("ip", "netns", "add", name)
-        run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner)
+        card = hardware_address(self.addresses[index])
+        run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "address", card)
         run("ip", "link", "set", outer, "master", self._bridge, "up")
         run("ip", "link", "set", inner, "netns", name)
         for words in (
@@ -186,11 +188,12 @@ class Hosts:
             self.execute(index, f"{{ {setup.before}; }} && exec /usr/sbin/sshd -f {settings}")
 
     def _kill_processes(self, index):
-        inside = subprocess.run(
-            ["ip", "netns", "pids", self.names[index]], capture_output=True, text=True, check=False
-        )
-        for pid in inside.stdout.split():
-            subprocess.run(["kill", "-9", pid], capture_output=True, check=False)
+        listing = ["ip", "netns", "pids", self.names[index]]
+        # Whoever sees another end may start something meanwhile.
+        while pids := subprocess.run(
+            listing, capture_output=True, text=True, check=False
+        ).stdout.split():
+            subprocess.run(["kill", "-9", *pids], capture_output=True, check=False)
 
     def _remove(self):
         for index, name in enumerate(self.names):
@@ -199,6 +202,11 @@ class Hosts:
         # Connections that were cut keep a namespace alive for a while, and its link with it.
         for link in (*self._outer, self._bridge):
             subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
+
+
+def hardware_address(address):
+    """The card of a host, which it still has when it comes back: others remember it."""
+    return "02:00:" + ":".join(f"{int(number):02x}" for number in address.split("."))
 
 
 def run(*words):

@@ -87,6 +87,7 @@ def test_a_lost_host_is_left_out_and_taken_again_with_the_same_replicas(tmp_path
             f"total {15 * 60 * 61 // 2} by 2"
         ] * 2
         assert f"restarting without {second}: 1 of 2 instances have all 5 replicas" in output
+        assert f"\n  {second}: it cannot be reached (" in output
         assert sorted((tmp_path / "starts").read_text().splitlines()) == [
             "0 0/2 0+3", "0 1/2 3+2", "1 0/1 0+5", "2 0/2 0+3", "2 1/2 3+2",
         ]  # fmt: skip
@@ -98,67 +99,92 @@ ADAPTERS = {"torch": 0.0, "onnx": 1e-6, "tf": 1e-5}
 """The stated tolerance of each adapter; PyTorch has none with placement invariance."""
 
 
+class Trainings:
+    """Jobs of all adapters in folders of their own.
+
+    Args:
+        folder: Where their folders and logs are.
+    """
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._jobs = {}
+
+    def start(self, name, adapter, *words):
+        (self._folder / name).mkdir()
+        settings = ("OMP_NUM_THREADS=1", "TF_CPP_MIN_LOG_LEVEL=3", f"PYTHONPATH={ROOT}")
+        program = [sys.executable, "-m", "tests.hosts.lose_hosts", adapter, self._folder / name]
+        with (self._folder / f"{name}.log").open("w") as log:
+            self._jobs[name] = subprocess.Popen(
+                [*LAUNCHER, *(f"--env={one}" for one in settings), *words, "--num-replicas=4",
+                 *program],
+                cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    def tell(self, name, mark):
+        """Gives a job a word."""
+        (self._folder / name / mark).touch()
+
+    def wait_for(self, mark):
+        """Waits until all jobs have given a word."""
+        until = time.monotonic() + 120
+        for name, job in self._jobs.items():
+            while not (self._folder / name / mark).exists():
+                over = time.monotonic() > until or job.poll() is not None
+                assert not over, self._log(name)
+                time.sleep(0.05)
+
+    def end(self, name):
+        """What a job has said until its end, and its result."""
+        try:
+            code = self._jobs[name].wait(timeout=120)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{name} has not ended: {self._log(name)}")
+        assert code == 0, self._log(name)
+        return self._log(name), dict(np.load(self._folder / name / "result.npz"))
+
+    def kill(self):
+        for job in self._jobs.values():
+            job.kill()
+
+    def _log(self, name):
+        return (self._folder / f"{name}.log").read_text()
+
+
 @pytest.fixture(scope="module")
 def trained_while_a_host_died_twice(tmp_path_factory):
-    """The results of undisturbed trainings, and of those whose second host died twice.
+    """The results of trainings by one undisturbed process, and of those whose host died twice.
 
     The trainings of all adapters run at the same time, so they share the host's two deaths.
     """
     folder = tmp_path_factory.mktemp("lost")
-    program = [sys.executable, "-m", "tests.hosts.lose_hosts"]
-    found = locate_mpirun({}).path
-    environment = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    variables = [f"--env={name}={value}" for name, value in environment.items()]
-    jobs = {}
-
-    def start(name, *words):
-        (folder / name).mkdir()
-        log = (folder / f"{name}.log").open("w")
-        adapter = name.removeprefix("whole ")
-        jobs[name] = subprocess.Popen(
-            [*LAUNCHER, *variables, f"--env=PYTHONPATH={ROOT}", *words, "--num-replicas=4",
-             *program, adapter, folder / name],
-            cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-
-    def wait_for(mark):
-        until = time.monotonic() + 120
-        for name in ADAPTERS:
-            while not (folder / name / mark).exists():
-                over = time.monotonic() > until or jobs[name].poll() is not None
-                assert not over, (folder / f"{name}.log").read_text()
-                time.sleep(0.05)
-
     (folder / "hosts").mkdir()
+    found = locate_mpirun({}).path
+    jobs = Trainings(folder)
     with ExitStack() as stack:
-        stack.callback(lambda: [job.kill() for job in jobs.values()])
+        stack.callback(jobs.kill)
         hosts = stack.enter_context(Hosts(folder / "hosts", name="popdie", subnet=36))
         for name in ADAPTERS:
-            start(name, "-np", "2", f"--mpirun={found}", f"--host={','.join(hosts.addresses)}",
-                  f"--mpi-global-args={hosts.mpirun_options(found)}", "--host-timeout=3",
-                  "--max-restarts=3", "--min-instances=1", "--grace-period=1")  # fmt: skip
-        wait_for("waits.0")
+            jobs.start(name, name, "-np", "2", f"--mpirun={found}",
+                       f"--host={','.join(hosts.addresses)}", "--host-timeout=3",
+                       f"--mpi-global-args={hosts.mpirun_options(found)}",
+                       "--max-restarts=3", "--min-instances=1", "--grace-period=1")  # fmt: skip
+        jobs.wait_for("waits.0")
         hosts.kill(1)
-        wait_for("waits.1")  # on the first host alone
+        jobs.wait_for("waits.1")  # on the first host alone
         hosts.start_again(1)
         for name in ADAPTERS:
-            (folder / name / "returned").touch()
-        wait_for("waits.2")
+            jobs.tell(name, "returned")
+        jobs.wait_for("waits.2")
         hosts.kill(1)
+        disturbed = {name: jobs.end(name) for name in ADAPTERS}
         for name in ADAPTERS:
-            code = jobs[name].wait(timeout=120)
-            log = (folder / f"{name}.log").read_text()
-            assert code == 0, log
-            assert log.count("1 of 2 instances have all 4 replicas") == 2, log
-        results = {}
-        for name in ADAPTERS:
-            start(f"whole {name}", "-np", "2")
-            (folder / f"whole {name}" / "undisturbed").touch()
-        for name in ADAPTERS:
-            whole = f"whole {name}"
-            assert jobs[whole].wait(timeout=120) == 0, (folder / f"{whole}.log").read_text()
-            results[name] = [dict(np.load(folder / one / "result.npz")) for one in (whole, name)]
-    return results
+            jobs.start(f"whole {name}", name, "-np", "1")
+            jobs.tell(f"whole {name}", "undisturbed")
+        whole = {name: jobs.end(f"whole {name}")[1] for name in ADAPTERS}
+    for log, _ in disturbed.values():
+        assert log.count("1 of 2 instances have all 4 replicas") == 2, log
+    return {name: (whole[name], disturbed[name][1]) for name in ADAPTERS}
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

@@ -39,8 +39,8 @@ def check_min_instances(job: Job) -> None:
         )
 
 
-def on_hosts(job: Job, placed: Sequence[Instance], left: Collection[str]) -> Job | None:
-    """The job on the hosts in ``left``; None where fewer instances than allowed remain.
+def without_hosts(job: Job, placed: Sequence[Instance], lost: Collection[str]) -> Job | None:
+    """The job without the hosts in ``lost``; None where fewer instances than allowed remain.
 
     Each remaining host keeps its number of instances. All replicas are divided over the remaining
     instances, so the global batch does not change.
@@ -48,7 +48,7 @@ def on_hosts(job: Job, placed: Sequence[Instance], left: Collection[str]) -> Job
     counts: dict[str, int] = {}
     granted: dict[str, int | None] = {}
     for one in placed:
-        if one.host.name in left:
+        if one.host.name not in lost:
             counts[one.host.name] = counts.get(one.host.name, 0) + 1
             granted[one.host.name] = one.host.cpus
     number = sum(counts.values())

@@ -4,7 +4,7 @@ import pytest
 
 from popdist.errors import UsageError
 from popdist.poprun.options.parser import parse
-from popdist.poprun.plan.fewer_hosts import check_min_instances, on_hosts
+from popdist.poprun.plan.fewer_hosts import check_min_instances, without_hosts
 from popdist.poprun.plan.job import make_job
 from popdist.poprun.plan.placement import place
 
@@ -16,17 +16,17 @@ def job_of(words):
 
 
 @pytest.mark.parametrize(
-    ("words", "left", "shares"),
+    ("words", "lost", "shares"),
     [
-        ("-H a,b -np 4 --num-replicas 8", "a", [("a", 0, 4), ("a", 4, 4)]),
-        ("-H a,b -np 4 --num-replicas 8", "b", [("b", 0, 4), ("b", 4, 4)]),
-        ("-H a:1,b:2,c:1 -np 4 --num-replicas 7", "bc", [("b", 0, 3), ("b", 3, 2), ("c", 5, 2)]),
-        ("-H a,b -np 2 --only-output-from-instance 1", "b", [("b", 0, 2)]),
+        ("-H a,b -np 4 --num-replicas 8", "b", [("a", 0, 4), ("a", 4, 4)]),
+        ("-H a,b -np 4 --num-replicas 8", "a", [("b", 0, 4), ("b", 4, 4)]),
+        ("-H a:1,b:2,c:1 -np 4 --num-replicas 7", "a", [("b", 0, 3), ("b", 3, 2), ("c", 5, 2)]),
+        ("-H a,b -np 2 --only-output-from-instance 1", "a", [("b", 0, 2)]),
     ],
 )
-def test_all_replicas_are_dealt_out_to_the_instances_that_are_left(words, left, shares):
+def test_all_replicas_are_dealt_out_to_the_instances_that_are_left(words, lost, shares):
     job = job_of(f"{words} --max-restarts 1 --min-instances 1")
-    here = on_hosts(job, place(job), set(left))
+    here = without_hosts(job, place(job), set(lost))
     placed = place(here)
     assert [
         (one.host.name, one.fields["replica_index_offset"], one.num_local_replicas)
@@ -39,9 +39,9 @@ def test_all_replicas_are_dealt_out_to_the_instances_that_are_left(words, left, 
 
 def test_too_few_are_no_job_and_all_are_the_same_job():
     job = job_of("-H a,b -np 4 --max-restarts 1 --min-instances 3")
-    assert on_hosts(job, place(job), {"a"}) is None
-    assert on_hosts(job, place(job), {"a", "b"}) is job
-    assert on_hosts(job, place(job), set()) is None
+    assert without_hosts(job, place(job), {"b"}) is None
+    assert without_hosts(job, place(job), set()) is job
+    assert without_hosts(job, place(job), {"a", "b"}) is None
 
 
 @pytest.mark.parametrize(
