@@ -1,7 +1,8 @@
 """What each of the two ranks measures: steps with the exchange, steps without, and the exchange.
 
 The floor is the same step, whose gradients a thread sends to the other rank as they are completed
-while another thread receives the other's; nothing is added or agreed upon.
+while another thread receives the other's; nothing is added or agreed upon. The limit is the same
+step beside an exchange of as many bytes through Horovod that starts with it and waits for nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from popdist_onnx import TrainingSession
+    from popdist_onnx.runtime.collectives import Allreduce
 
 STEP, COMPUTE, EXCHANGE = "step", "compute", "exchange"
-FLOOR, SENDING = "floor", "sending"
+FLOOR, SENDING, LIMIT = "floor", "sending", "limit"
 
 _WARM_UP = 2
 _RATE = 0.001
@@ -41,7 +43,8 @@ def link(*, name: str, path: str, repetitions: int, address: str) -> dict[str, l
     Returns:
         Seconds of a step whose gradients are summed over the link, of the same step whose gradients
         stay where they are, and of the exchange of all gradients alone; of a step beside threads
-        that only send and receive, and of those alone.
+        that only send and receive, and of those alone; of a step beside an exchange that waits for
+        nothing.
     """
     import torch
 
@@ -60,10 +63,12 @@ def link(*, name: str, path: str, repetitions: int, address: str) -> dict[str, l
         stores = handle in {copy.store for copy, _ in alone.gradients}
         alone.connectStreamToCallback(handle, wire.send if stores else wire.wait, 0)
     compute = _step(alone, data)
+    exchange = _exchange(alone)
     samplers = {
         STEP: _step(summed, data),
         COMPUTE: compute,
-        EXCHANGE: _exchange(alone),
+        EXCHANGE: lambda: _timed(exchange, lambda: None),
+        LIMIT: lambda: _timed(exchange, compute),
         FLOOR: wire.beside(compute),
         SENDING: wire.beside(_sending(wire, alone)),
     }
@@ -224,21 +229,22 @@ def _step(session: TrainingSession, data: dict[str, np.ndarray[Any, Any]]) -> Ca
     return sample
 
 
-def _exchange(session: TrainingSession) -> Callable[[], float]:
+def _exchange(session: TrainingSession) -> Allreduce:
     import horovod.torch
 
     from popdist_onnx.runtime.collectives import Allreduce
 
-    reduce = Allreduce(
+    return Allreduce(
         session.gradients, horovod.torch, average=False, facts=dict, name="exchange alone"
     )
 
-    def sample() -> float:
-        started = time.perf_counter()
-        reduce.begin()
-        for index in range(len(session.gradients)):
-            reduce.ready(index)
-        reduce.finish()
-        return time.perf_counter() - started
 
-    return sample
+def _timed(exchange: Allreduce, meanwhile: Callable[[], object]) -> float:
+    """Seconds of an exchange of all gradients at once, and of what runs meanwhile."""
+    started = time.perf_counter()
+    exchange.begin()
+    for index in range(len(exchange.memory)):
+        exchange.ready(index)
+    meanwhile()
+    exchange.finish()
+    return time.perf_counter() - started

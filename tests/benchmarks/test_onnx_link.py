@@ -31,9 +31,17 @@ def test_the_hidden_share_is_what_the_step_does_not_pay():
     assert hidden_share(step=1.1, compute=1.0, exchange=0.5) == pytest.approx(0.8)
 
 
+@pytest.mark.parametrize(
+    ("floor", "limit", "aimed"), [(0.9, 0.85, 0), (0.9, 0.7, 2), (0.7, 0.65, 1), (0.7, 0.5, 2)]
+)
+def test_an_aim_beyond_what_was_measured_beside_it_is_replaced(floor, limit, aimed):
+    aims = comparison._aims(floor, limit)
+    assert [index for index, aim in enumerate(aims) if aim is not None] == [aimed]
+
+
 def test_where_there_can_be_no_link_the_rows_say_why(monkeypatch):
     monkeypatch.setattr(comparison, "missing", lambda: "network namespaces need root")
     rows = list(measure(Effort()))
-    assert len(rows) == 8
+    assert len(rows) == 10
     assert all("need root" in row.note and row.value is None for row in rows)
     assert {row.met for row in rows} == {None}

@@ -36,17 +36,18 @@ FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 ONE_HOST = {
     "HOROVOD_DISABLE_GROUP_FUSION": "1",
     "HOROVOD_CYCLE_TIME": "0.1",
-    "HOROVOD_IDLE_CYCLE_TIME": "5",
 }
 """Horovod's settings for a job on one machine, where the user has set none. The defaults suit a
 network: inside one machine, copying tensors together costs more than it saves, and waiting a
-millisecond for more tensors dominates small exchanges (`python -m benchmarks --only exchange`).
-Cycles of 0.1 ms without work took a third of a core, so they become longer (the patch
-``idle-cycles`` of `popdist.horovod_build.patches`; another Horovod ignores that variable)."""
-EVERYWHERE = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-"""Open MPI's settings for all jobs, where the user has set none. A Horovod thread polls inside MPI
-beside each program. Without this setting the thread occupies the processor that computes (with two
-instances on two cores, computing took twice as long). No cost for exchanges was measured."""
+millisecond for more tensors dominates small exchanges (`python -m benchmarks --only exchange`)."""
+EVERYWHERE = {"HOROVOD_IDLE_CYCLE_TIME": "5", "OMPI_MCA_mpi_yield_when_idle": "1"}
+"""Settings of Horovod and Open MPI for all jobs, where the user has set none. In every cycle all
+instances exchange a message, also without work: cycles of 0.1 ms took a third of a core, and those
+of 1 ms beside a network 5 to 10 ms of a step of 450 ms. So cycles without work become longer (the
+patch ``idle-cycles`` of `popdist.horovod_build.patches`; another Horovod ignores that variable). A
+Horovod thread polls inside MPI beside each program. Without MPI's setting the thread occupies the
+processor that computes (with two instances on two cores, computing took twice as long). No cost for
+exchanges was measured."""
 _HOROVODS_PATIENCE = 60.0
 _GUARD = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "guard"))
 

@@ -41,6 +41,26 @@ def test_slices_tile_every_arena_and_keep_to_their_size(items, slice_bytes):
         assert all(0 < (s.stop - s.start) * SIZES[arena.dtype] <= slice_bytes for s in slices)
 
 
+@given(items, slice_bytes, st.sets(st.integers(0, 14), min_size=1))
+def test_no_slice_reaches_over_an_end(items, slice_bytes, ends):
+    """So what is complete up to an end is sent without anything after it."""
+    layout = plan(items, slice_bytes=slice_bytes, ends=ends)
+    for index, arena in enumerate(layout.arenas):
+        slices = [part for part in layout.slices if part.arena == index]
+        covered = [element for part in slices for element in range(part.start, part.stop)]
+        assert covered == list(range(arena.elements))
+        assert all(0 < (s.stop - s.start) * SIZES[arena.dtype] <= slice_bytes for s in slices)
+    for part in layout.slices:
+        assert not any(part.items[0] <= end < part.items[-1] for end in ends)
+
+
+def test_slices_between_two_ends_are_equal():
+    layout = plan(
+        [Item("a", 7, "float32", 4), Item("b", 2, "float32", 4)], slice_bytes=20, ends={0}
+    )
+    assert [(s.start, s.stop) for s in layout.slices] == [(0, 3), (3, 7), (7, 9)]
+
+
 @given(items, slice_bytes)
 def test_a_slice_waits_for_exactly_the_items_that_lie_in_it(items, slice_bytes):
     layout = plan(items, slice_bytes=slice_bytes)
