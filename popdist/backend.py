@@ -340,6 +340,7 @@ class Backend:
 
 
 _backend: Backend | None = None
+_announcers: list[Callable[[str], None]] = []
 _participants: ContextVar[frozenset[int] | None] = ContextVar("participants", default=None)
 
 
@@ -398,6 +399,15 @@ def current() -> Backend:
     return _backend
 
 
+def announce_waits(announce: Callable[[str], None]) -> None:
+    """Has an adapter tell the other instances of a wait, so that all notice what differs.
+
+    Args:
+        announce: Called with the name of the call; it raises where others do something else.
+    """
+    _announcers.append(announce)
+
+
 def synchronize() -> None:
     """Waits until every instance has reached this call.
 
@@ -408,6 +418,9 @@ def synchronize() -> None:
     """
     backend = current()
     group = _participants.get()
+    if group is None:
+        for announce in _announcers:
+            announce("popdist.synchronize")
     backend.barrier(frozenset(range(backend.num_instances)) if group is None else group)
 
 

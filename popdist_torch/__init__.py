@@ -67,6 +67,7 @@ from popdist_torch.options import (
     VariableRetrievalMode,
 )
 from popdist_torch.profiling import ipuHardwareIsAvailable, ipuHardwareVersion, logger, setLogLevel
+from popdist_torch.unexchanged import watch_if_launched
 
 __all__ = [
     "CPU",
@@ -140,6 +141,9 @@ __all__ = [
     "set_overlap_for_output",
     "trainingModel",
 ]
+
+
+watch_if_launched()
 
 
 def __getattr__(name: str) -> Any:

@@ -9,13 +9,13 @@ import torch
 from popdist.agreement import ABSENT, Disagreement, digest, disagreements, listed
 from popdist.exchange import gather
 from popdist_torch.errors import AgreementError
+from popdist_torch.rounds import ROUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from torch import nn
 
-    from popdist.errors import PopdistError
     from popdist_torch.options import Options
 
 
@@ -91,6 +91,7 @@ def require(stated: Mapping[str, str], horovod: Any, hint: str | None = None) ->
     Raises:
         AgreementError: Instances differ; raised on all of them.
     """
+    ROUNDS.settle()
     # A loader that only some instances build (such as one for validation) is no contradiction.
     found = [row for row in disagreements(stated, gather(horovod)) if not _only_somewhere(row)]
     if not found:
@@ -100,26 +101,6 @@ def require(stated: Mapping[str, str], horovod: Any, hint: str | None = None) ->
         f"the instances are about to train different things:{listed(found)}",
         hint=hint or _hint(found),
     )
-
-
-def meet(horovod: Any, event: str, hint: str, error: type[PopdistError] = AgreementError) -> None:
-    """Waits until all instances call this.
-
-    Horovod's ``join`` does not let an instance that continues to train wait forever: its exchange
-    ends without this instance, and it detects that.
-
-    Raises:
-        AgreementError: Others did something else, and ended; or ``error``.
-    """
-    try:
-        horovod.join()
-    except RuntimeError as ended:
-        raise error(
-            "PD323",
-            f"{event} on this instance, and others did something else",
-            value=str(ended).splitlines()[0] if str(ended) else type(ended).__name__,
-            hint=hint,
-        ) from ended
 
 
 def _data(index: int) -> str:

@@ -37,6 +37,7 @@ CODES = declare(
         "PD330": "processes have distributed different optimizers",
         "PD331": "the processes of a Lightning program have different numbers of batches",
         "PD332": "a plain loop asks for gradients of gradients that are exchanged",
+        "PD333": "a plain loop updates weights by hand and exchanges no gradients (a warning)",
         "PD390": "a model cannot be wrapped",
         "PD391": "the arguments or shapes of a call do not fit a wrapped model",
         "PD392": "a wrapped model has no tensor of this name",

@@ -53,6 +53,14 @@ class Facts:
             numbers += [*digits, *(digit * digit for digit in digits)]
         return numbers
 
+    def equal(self, sums: Sequence[float], instances: int, index: int = 0) -> bool:
+        """Whether all instances stated the same of one fact, from the sums of their numbers."""
+        first = 2 * _DIGITS * index
+        totals = sums[first : first + _DIGITS]
+        squares = sums[first + _DIGITS : first + 2 * _DIGITS]
+        # Numbers are equal where their squares add up to the least that their sum allows.
+        return all(t * t == instances * s for t, s in zip(totals, squares, strict=True))
+
     def require_equal(self, sums: Sequence[float], instances: int) -> None:
         """Checks that all instances stated the same, from the sums of their numbers.
 
@@ -60,11 +68,7 @@ class Facts:
             AgreementError: A fact differs; raised on all instances.
         """
         for index, about in enumerate(self._about):
-            first = 2 * _DIGITS * index
-            totals = sums[first : first + _DIGITS]
-            squares = sums[first + _DIGITS : first + 2 * _DIGITS]
-            # Numbers are equal where their squares add up to the least that their sum allows.
-            if any(t * t != instances * s for t, s in zip(totals, squares, strict=True)):
+            if not self.equal(sums, instances, index):
                 raise AgreementError(
                     "PD311",
                     f"the instances were about to update with different {about}",
@@ -216,7 +220,7 @@ class InstanceSum:
         """Sends the rest, and waits for the sums, which become the parameters' gradients.
 
         Raises:
-            AgreementError: Another instance waits for all in a checkpoint.
+            AgreementError: Another instance has called ``hvd.join``.
             BackendError: Another instance ended or failed meanwhile.
         """
         started = time.perf_counter()
@@ -308,9 +312,8 @@ def require_all(present: int, size: int) -> None:
             "PD323",
             "some instances did not take part in an exchange",
             value=f"{size - present} of {size} instances",
-            hint="they have called hvd.join(), or wait in Checkpoint.save(), load(), "
-            "average_metrics() or a broadcast: all instances must make these calls (no `if rank == "
-            "0`), after as many updates",
+            hint="they have called hvd.join(): exchange as often on all instances, or use "
+            "horovod.torch.DistributedOptimizer, which counts what an instance lacks as zero",
         )
 
 

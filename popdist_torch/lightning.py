@@ -20,8 +20,8 @@ import popdist_torch.horovod as hvd
 from popdist.agreement import disagreements, listed
 from popdist.exchange import gather
 from popdist_torch.errors import AgreementError, PlainLoopError
-from popdist_torch.horovod.optimizer import ROUNDS
 from popdist_torch.horovod.world import connected
+from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +141,6 @@ class PopdistStrategy(ParallelStrategy):
         hvd.broadcast_parameters(module)
         self._gather_metrics(module)
         if trainer.state.fn == TrainerFn.FITTING:
-            ROUNDS.always = True  # on all processes, before the first exchange
             for optimizer in self.optimizers:
                 if not isinstance(optimizer, hvd.Distributed):
                     hvd.DistributedOptimizer(optimizer, module.named_parameters())
@@ -165,6 +164,7 @@ class PopdistStrategy(ParallelStrategy):
         if horovod is None or module is None:
             return
         batches = {"training batches of an epoch": str(module.trainer.num_training_batches)}
+        ROUNDS.meet(Call("the start of training"), horovod)
         found = disagreements(batches, gather(horovod))
         if found:
             raise AgreementError(
@@ -188,7 +188,7 @@ class PopdistStrategy(ParallelStrategy):
         module = self.lightning_module
         # The number of batches may be known to the loader only when it ends.
         if module is not None and module.trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
-            self._meet("the last batch of an epoch began")
+            _meet("the last batch of an epoch")
 
     def on_train_end(self) -> None:
         """Waits for all processes.
@@ -196,7 +196,7 @@ class PopdistStrategy(ParallelStrategy):
         Raises:
             AgreementError: Others train on.
         """
-        self._meet("training ended")
+        _meet("the end of training")
 
     def barrier(self, name: str | None = None) -> None:
         """Waits for all processes.
@@ -207,17 +207,11 @@ class PopdistStrategy(ParallelStrategy):
         Raises:
             AgreementError: Others do something else, such as training.
         """
-        self._meet(f"{name or 'a barrier'} was called")
-
-    def _meet(self, event: str) -> None:
-        """Waits for all processes; if one exchanges gradients instead, that is an error (PD323)."""
-        horovod = connected()
-        if horovod is not None:
-            ROUNDS.meet(event, horovod)
+        _meet("a barrier", name or "")
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """The object of process ``src``, on all processes."""
-        horovod = connected()
+        horovod = _meet("broadcast")
         return obj if horovod is None else horovod.broadcast_object(obj, src)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
@@ -232,6 +226,7 @@ class PopdistStrategy(ParallelStrategy):
             A tensor with what all processes have; means of whole numbers are float32.
 
         Raises:
+            AgreementError: Other processes do something else.
             PlainLoopError: Horovod has no such reduction.
         """
         del group
@@ -246,6 +241,7 @@ class PopdistStrategy(ParallelStrategy):
                 value=reduce_op,
                 accepted=", ".join(_OPERATIONS),
             )
+        _meet("a reduction")
         operation = _OPERATIONS[name]
         exact = torch.is_floating_point(tensor) and tensor.dtype != torch.bfloat16
         if not exact and (operation == "Average" or torch.is_floating_point(tensor)):
@@ -266,9 +262,12 @@ class PopdistStrategy(ParallelStrategy):
 
         Returns:
             A tensor with one dimension more, of the size of the job.
+
+        Raises:
+            AgreementError: Other processes do something else.
         """
         del group
-        horovod = connected()
+        horovod = _meet("all_gather")
         rows = tensor.unsqueeze(0) if sync_grads else tensor.detach().unsqueeze(0)
         return rows if horovod is None else _Gather.apply(rows, horovod)  # type: ignore[no-untyped-call]  # as torch has it
 
@@ -280,6 +279,18 @@ class PopdistStrategy(ParallelStrategy):
                 part.distributed_available_fn = lambda: hvd.size() > 1
                 if part.dist_sync_fn is None:
                     part.dist_sync_fn = _gathered
+
+
+def _meet(call: str, detail: str = "") -> Any | None:
+    """Waits until all processes make a call, and returns Horovod; None in a job of one process.
+
+    Raises:
+        AgreementError: Some do something else, such as training on (PD323).
+    """
+    horovod = connected()
+    if horovod is not None:
+        ROUNDS.meet(Call(call, detail), horovod)
+    return horovod
 
 
 class _Gather(torch.autograd.Function):
@@ -300,7 +311,7 @@ class _Gather(torch.autograd.Function):
 def _gathered(value: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
     """Every process's part of a metric's state; parts may differ in their first dimension."""
     del group
-    horovod = connected()
+    horovod = _meet("the gathering of a metric")
     if horovod is None:
         return [value]
     rows = value.reshape(1) if value.dim() == 0 else value

@@ -130,15 +130,30 @@ REMEDIES = {
     ),
     "PD323": (
         (
-            "Some instances call `Checkpoint.save()` or `load()`, as under `if rank == 0`, or "
-            "`hvd.join()`, while others train. With Lightning: `trainer.save_checkpoint()` or "
-            "another call that waits for all processes was made on some of them, or some have "
-            "more batches in an epoch."
+            "Some instances call `Checkpoint.save()`, `average_metrics()`, a broadcast or "
+            "`popdist.synchronize()`, as under `if rank == 0`, or `hvd.join()`, while others "
+            "train, or make another of these calls; the error says who calls what. With "
+            "Lightning: `trainer.save_checkpoint()`, `all_gather()` or another call that waits for "
+            "all processes was made on some of them, or some have more batches in an epoch."
         ),
         (
-            "Call `save()` and `load()` on all instances: instance 0 alone writes and reads the "
-            "file ([checkpoints](torch.md#checkpoints)). This is also true for "
+            "Make these calls on all instances, after as many updates: instance 0 alone writes "
+            "and reads files ([checkpoints](torch.md#checkpoints)). This is also true for "
             "`trainer.save_checkpoint()`. Give all processes as many batches."
+        ),
+    ),
+    "PD333": (
+        (
+            "A program of several processes changes weights by itself between backward passes "
+            "(`weight -= rate * weight.grad`, `torch.autograd.grad`, `torch.func.grad`, an "
+            "optimizer that does not derive from `torch.optim.Optimizer`), and neither popdist, "
+            "Horovod nor torch.distributed was asked for a sum. Each process trains on its own "
+            "data alone."
+        ),
+        (
+            "Average gradients before the update: `hvd.allreduce_(weight.grad)`. Or use torch's "
+            "optimizers with `hvd.DistributedOptimizer` ([plain loops](torch.md#plain-loops)). "
+            "Ignore the warning where a process trains what it alone uses."
         ),
     ),
     "PD322": (

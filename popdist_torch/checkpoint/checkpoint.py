@@ -70,7 +70,7 @@ class Checkpoint:
             CheckpointError: The state cannot be kept, or the file not be written. It is raised on
                 all instances, and the file is as it was.
         """
-        job = Job.joined(self._processes)
+        job = Job.connected(self._processes)
         job.meet("Checkpoint.save()")
         own = {name: parts.own(part) for name, part in self._parts.items()}
         place = self._place(job)
@@ -101,7 +101,7 @@ class Checkpoint:
                 replicas, or holds what another layout of instances cannot resume. It is raised on
                 all instances, and nothing has been changed.
         """
-        job = Job.joined(self._processes)
+        job = Job.connected(self._processes)
         job.meet("Checkpoint.load()")
         form = job.from_first(job.on_first(self._form) or b"")
         if not form:

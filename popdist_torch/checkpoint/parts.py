@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from popdist import backend
-from popdist_torch.agreement import meet
 from popdist_torch.checkpoint import file
 from popdist_torch.data.loader import DataLoader, PositionedLoader
 from popdist_torch.errors import CheckpointError
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.training import TrainingExecutor
 from popdist_torch.optim.device import FACTOR
+from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -247,7 +247,7 @@ class Job:
     horovod: Any = None
 
     @classmethod
-    def joined(cls, processes: int | None) -> Job:
+    def connected(cls, processes: int | None) -> Job:
         """The job of this process; ``processes`` is None where no options give their number.
 
         Raises:
@@ -267,8 +267,7 @@ class Job:
             CheckpointError: Others did something else.
         """
         if self.horovod is not None:
-            hint = "call it on all instances (no `if rank == 0`); instance 0 alone touches the file"
-            meet(self.horovod, f"{call} was called", hint, CheckpointError)
+            ROUNDS.meet(Call(call, "", CheckpointError), self.horovod)
 
     def gathered(self, content: bytes) -> list[bytes]:
         """The content of every instance, one entry each; all must call it."""

@@ -24,6 +24,7 @@ from popdist.agreement import digest
 from popdist.exchange import gather
 from popdist_torch.data.sampler import PartitionSampler, selection
 from popdist_torch.errors import DataError
+from popdist_torch.rounds import ROUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sized
@@ -79,6 +80,7 @@ class EqualRows:
             self._warn([reader for reader in _readers() if _differ(reader._dataset)])  # noqa: SLF001 - no public name
 
     def _equal(self, mine: str) -> bool:
+        ROUNDS.settle()
         return set(gather(self._horovod)(mine.encode())) == {mine.encode()} and mine != _NOTHING
 
     def _warn(self, readers: list[Any]) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from popdist_torch import job
 from popdist_torch.errors import DataError
+from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Batch = TypeVar("Batch")
 
 _END = object()
+_CALL = Call("the next batch of in_step")
 
 
 def in_step(
@@ -27,7 +29,7 @@ def in_step(
     What `popdist_torch.DataLoader` divides has equal lengths, and what has a length is compared on
     the first step. An ``IterableDataset`` that a program divides itself has none: an instance that
     ends early leaves the others waiting for its gradients. Here all instances ask each other before
-    every batch, which is one small allgather. All of them must iterate.
+    every batch, which is a small sum and a small allgather. All of them must iterate.
 
     Args:
         batches: A loader, or anything else that can be iterated over.
@@ -40,6 +42,7 @@ def in_step(
 
     Raises:
         DataError: Some instances have another batch and some have not; raised on all of them.
+        AgreementError: Some instances do something else, such as training on.
     """
     here = options.placement
     if here.num_processes == 1:
@@ -50,6 +53,7 @@ def in_step(
     count = 0
     while True:
         batch = next(iterator, _END)
+        ROUNDS.meet(_CALL, horovod)
         mine = torch.tensor([batch is not _END], dtype=torch.uint8)
         more = horovod.allgather(mine, name="popdist.in_step").tolist()
         if not all(more):

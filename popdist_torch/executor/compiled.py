@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._dynamo import eval_frame
 from torch._functorch import config as functorch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -51,6 +52,16 @@ def compiled_as_asked(model: nn.Module, settings: Mapping[str, Any] | None) -> A
     The program's own module is not changed.
     """
     return model if settings is None else torch.compile(model, **settings)
+
+
+def keep_from_dynamo(*functions: Any) -> None:
+    """Keeps Dynamo from tracing some functions."""
+    found: Any = eval_frame  # what torch.compiler.disable sets, which loads Dynamo
+    if not hasattr(found, "set_code_exec_strategy"):
+        return  # an older torch
+    never = found._FrameExecStrategy(found._FrameAction.SKIP, found._FrameAction.SKIP)  # noqa: SLF001 - as above
+    for function in functions:
+        found.set_code_exec_strategy(function.__code__, never)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import torch
 
 from popdist_torch.executor.compiled import in_pieces
 from popdist_torch.gradient_exchange import Facts, InstanceSum
+from popdist_torch.rounds import ROUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,6 +153,8 @@ class SharedGradients(Gradients):
         """Waits for the sums over all instances, and stores them as the parameters' gradients."""
         for index, whole in self._whole.items():
             whole.grad, self._reversed[index].grad = self._reversed[index].grad, None
+        self._sum.send()
+        ROUNDS.settle()
         self._sum.finish()
         for index, whole in self._whole.items():
             self._reversed[index].grad = whole.grad
@@ -238,6 +241,7 @@ class OrderedGradients(Gradients):
     def end(self, scale: float, widen: Callable[[], None]) -> None:
         """Sums the gradients of all replicas, and stores them as the parameters' gradients."""
         started = time.perf_counter()
+        ROUNDS.settle()
         used = self._used()
         for dtype in dict.fromkeys(p.dtype for p in self.parameters):
             members = [i for i, p in enumerate(self.parameters) if p.dtype == dtype and used[i]]

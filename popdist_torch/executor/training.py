@@ -30,6 +30,7 @@ from popdist_torch.gradient_exchange import Facts
 from popdist_torch.gradient_hooks import require_possible
 from popdist_torch.optim.device import DeviceOptimizer, digest_of
 from popdist_torch.options import MeanReductionStrategy, Options, OutputMode, ReductionType
+from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -95,6 +96,8 @@ class TrainingExecutor(Executor):
         self._all_follow = True
         self._calls = 0
         self._rows: EqualRows | None = None
+        self._horovod: Any = None
+        self._call = Call(f"a step of trainingModel({type(self._user_model).__name__})")
         self._link = HostLink(self._declare_groups)
         self._follow()
         add_destroy(self._user_model, self.destroy)
@@ -222,6 +225,7 @@ class TrainingExecutor(Executor):
 
     def _run(self, compiled: Replicas, arguments: Arguments, outputs: Outputs) -> None:
         optimizer = self._driver()
+        self._announce()
         with compiled.model.in_use(), optimizer.in_use():
             # Updates before the error have changed the weights.
             self._link.outdated(self._to_host)
@@ -238,12 +242,21 @@ class TrainingExecutor(Executor):
                 self._rows.look(arguments.values)
             training.run(arguments, outputs, self._facts(compiled, optimizer))
             note_step(loss=training.mean_loss, samples=arguments.rows())
+            ROUNDS.settle()  # where nothing is trained
             self._calls += 1
             self._weights_changed = optimizer.loaded = False
         if first:
             self._follow()  # forward may have reached more modules, or made buffers
         if not self._all_follow:
             self._link.refresh()  # tensors of the program's own classes do not notice
+
+    def _announce(self) -> None:
+        """Says that this instance trains, in a round that ends before others are waited for."""
+        if self._placement.num_processes == 1:
+            return
+        if self._horovod is None:
+            self._horovod = job.require(self._placement)
+        ROUNDS.begin(self._call, self._horovod)
 
     def _driver(self) -> DeviceOptimizer:
         assert self._device_optimizer is not None  # noqa: S101 - set by _compile
@@ -294,7 +307,8 @@ class TrainingExecutor(Executor):
             )
         if here.total_replicas > 1:
             job.require_local_norms(self._user_model.modules())
-        horovod = job.require(here) if here.num_processes > 1 else None
+        horovod = self._horovod
+        ROUNDS.settle()
         if horovod is None:
             job.require_meant_alone(self._options)
         if horovod is not None and self._check_agreement and first:
@@ -387,7 +401,7 @@ class TrainingExecutor(Executor):
                 (f"{paths.get(part, type(part).__name__)}.{name}".lstrip("."), value)
                 for part, name, value in model.buffers.to_be_equal()
             )
-        agreement.require(stated, job.require(self._placement), _PARTED)
+        agreement.require(stated, self._horovod, _PARTED)
 
     def _follow(self) -> None:
         """Makes the program's tensors detect reads."""

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from popdist_torch.horovod import world
-from popdist_torch.horovod.optimizer import Distributed, DistributedOptimizer, watch_others
+from popdist_torch.horovod.optimizer import Distributed, DistributedOptimizer
 from popdist_torch.horovod.sharing import (
     average_metrics,
     broadcast_optimizer_state,
@@ -28,6 +28,7 @@ from popdist_torch.horovod.world import (
     rank,
     size,
 )
+from popdist_torch.unexchanged import watch
 
 __all__ = [
     "Distributed",
@@ -52,14 +53,15 @@ def init() -> None:
     The job may have been started by poprun, mpirun, horovodrun or srun. In a process without a
     launcher, Horovod is not started, as its MPI need not be able to; it is rank 0 of 1, and only
     those of Horovod's own functions are available that need no other process. In a job of several
-    processes, the first one warns of each optimizer that exchanges no gradients (PD327).
+    processes, the first one warns of each optimizer that exchanges no gradients (PD327), and of
+    updates by hand (PD333).
 
     Raises:
         BackendError: No usable Horovod is installed, or it sees another job than poprun started.
     """
     world.init()
     if size() > 1:
-        watch_others(rank())
+        watch(rank())
 
 
 def __getattr__(name: str) -> Any:

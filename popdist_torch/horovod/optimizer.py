@@ -9,29 +9,18 @@ from __future__ import annotations
 
 import copy
 import copyreg
-import gc
-import logging
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from popdist_torch.errors import PlainLoopError
-from popdist_torch.executor.weights import a_model_runs
-from popdist_torch.gradient_hooks import of_popdist
 from popdist_torch.horovod.passes import Passes
-from popdist_torch.horovod.rounds import Rounds
 from popdist_torch.horovod.world import connected
+from popdist_torch.unexchanged import watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-logger = logging.getLogger("popdist.torch")
-
-ROUNDS = Rounds()
 
 
 class Distributed:
@@ -227,9 +216,8 @@ def DistributedOptimizer(
             dense=sparse_as_dense,
             check=check_parameters,
             label=f"popdist gradients of {kind.__name__}",
-            rounds=ROUNDS,
         )
-        watch_others(int(horovod.rank()))
+        watch(int(horovod.rank()))
     settings = {
         "compression": compression,
         "backward_passes_per_step": backward_passes_per_step,
@@ -246,65 +234,6 @@ def DistributedOptimizer(
     if passes is not None:
         optimizer.register_step_post_hook(lambda *_: passes.stepped())
     return optimizer
-
-
-_others: WeakSet[torch.optim.Optimizer] = WeakSet()
-"""Optimizers that exchange nothing and were looked at."""
-
-_watching = False
-
-
-def watch_others(rank: int) -> None:
-    """Makes optimizers that are not distributed warn, once each, on the first process."""
-    global _watching  # noqa: PLW0603 - torch has one list of hooks for all optimizers
-    if not _watching and rank == 0:
-        _watching = True
-        register_optimizer_step_pre_hook(_say_if_alone)
-
-
-def _say_if_alone(optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-    # One of Horovod's own exchanges too; a trainingModel updates with its own sums.
-    if isinstance(optimizer, Distributed) or optimizer in _others:
-        return
-    _others.add(optimizer)
-    trained = [
-        p for p in _parameters(optimizer) if isinstance(p, torch.Tensor) and p.grad is not None
-    ]
-    hooks = [p._post_accumulate_grad_hooks or {} for p in trained]  # noqa: SLF001 - no public name
-    shared = any(of_popdist(hook) for found in hooks for hook in found.values())
-    if not trained or shared or hasattr(optimizer, "_allreduce_delay") or a_model_runs():
-        return
-    if _torch_reduces(trained):
-        return
-    logger.warning(
-        "%s",
-        PlainLoopError(
-            "PD327",
-            "an optimizer updates weights without exchanging gradients: the weights differ between "
-            "processes from now on",
-            value=f"{type(optimizer).__name__} with {len(trained)} parameters, the first of shape "
-            f"{list(trained[0].shape)}",
-            hint="wrap it in popdist_torch.horovod.DistributedOptimizer; ignore the warning "
-            "where a process trains what it alone uses, or the program averages gradients itself",
-        ),
-    )
-
-
-def _torch_reduces(parameters: list[torch.Tensor]) -> bool:
-    """Whether torch.distributed exchanges the gradients, for DistributedDataParallel or FSDP."""
-    torch_distributed: Any = sys.modules.get("torch.distributed")
-    if torch_distributed is None or not torch_distributed.is_initialized():
-        return False
-    # Of fully_shard, and of the older FullyShardedDataParallel; neither module is imported here.
-    if any(hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in parameters):
-        return True
-    wrappers = [
-        found
-        for found in gc.get_objects()
-        if issubclass(type(found), torch.nn.parallel.DistributedDataParallel)
-    ]
-    reduced = {id(parameter) for wrapper in wrappers for parameter in wrapper.parameters()}
-    return all(id(parameter) in reduced for parameter in parameters)
 
 
 def named(

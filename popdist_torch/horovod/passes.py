@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch._C._dynamo import eval_frame
 from torch.nn.parameter import is_lazy
 
 from popdist_torch import agreement, job
 from popdist_torch.data.equal_rows import EqualRows, divided_selections
 from popdist_torch.errors import PlainLoopError
+from popdist_torch.executor.compiled import keep_from_dynamo
 from popdist_torch.gradient_exchange import InstanceSum
 from popdist_torch.gradient_hooks import of_popdist, require_possible
-from popdist_torch.horovod.rounds import Rounds
+from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +28,8 @@ _PARTED = (
     "make the same changes on every process: of weights, learning rates, loaded states and frozen "
     "layers; random numbers for weights or gradients need the same seed everywhere"
 )
+
+_CLOSURE = Call("a closure of an optimizer")
 
 
 class Passes:
@@ -53,7 +55,6 @@ class Passes:
         dense: Whether sparse gradients may become dense.
         check: Whether processes are compared.
         label: Prefix for the names of exchanged tensors; equal on all processes.
-        rounds: The exchanges of all optimizers of this process.
 
     Attributes:
         number: The place among all optimizers of this process, in the order of their creation.
@@ -74,9 +75,8 @@ class Passes:
         dense: bool,
         check: bool,
         label: str,
-        rounds: Rounds,
     ) -> None:
-        self.number = rounds.add(self)
+        self.number = ROUNDS.add(self)
         self.per_step = per_step
         self.sum: InstanceSum | None = None
         self._optimizer = optimizer
@@ -88,7 +88,6 @@ class Passes:
         self._dense = dense
         self._check = check
         self._label = f"{label} {self.number}"  # rounds may overlap, so their names must differ
-        self._rounds = rounds
         self._names: list[str] = []
         self._parameters: list[torch.Tensor] = []
         self._known: set[int] = set()  # identities of the parameters, which stay alive here
@@ -200,7 +199,7 @@ class Passes:
         # Processes decide alike here: one whose passes reached no parameter still takes part.
         self.adopt_new()
         if self._fresh or self._unseen or not self._exchanged:
-            self._rounds.exchange([self], self._horovod, outside=True)
+            ROUNDS.exchange([self], self._horovod, outside=True)
 
     def before_step(self) -> None:
         """Synchronizes, if gradients are as backward passes left them.
@@ -241,8 +240,13 @@ class Passes:
             )
 
     def average(self, loss: Any) -> Any:
-        """The loss of all processes as a tensor, reduced (average or sum) as gradients are."""
+        """The loss of all processes as a tensor, reduced (average or sum) as gradients are.
+
+        Raises:
+            AgreementError: Other processes are not in a closure.
+        """
         mine = torch.as_tensor(loss).detach().double().reshape(1).cpu() * self._copies
+        ROUNDS.meet(_CLOSURE, self._horovod)
         total = self._horovod.allreduce(
             mine, op=self._horovod.Average, name=f"{self._label}: loss of a closure"
         )
@@ -293,7 +297,7 @@ class Passes:
         task = torch._C._current_graph_task_id()  # noqa: SLF001 - no public name
         if task != self._task:
             self._task = task
-            self._rounds.arrived(task, self, self._horovod)
+            ROUNDS.arrived(task, self, self._horovod)
         self._fresh = True
         gradient = parameter.grad
         if gradient is not None and gradient.is_sparse and not self._dense:
@@ -319,11 +323,6 @@ class Passes:
         elif self._passes + 1 >= self.per_step and not self._shares:
             self._flying = True
             self.sum.collect(slot)
-
-    @property
-    def is_new(self) -> bool:
-        """Whether nothing was exchanged yet."""
-        return self.sum is None
 
     def passed(self, *, nested: bool) -> bool:
         """Notes that a backward pass with gradients ended; whether they are to be exchanged now."""
@@ -363,7 +362,6 @@ class Passes:
     def _round(self) -> None:
         assert self.sum is not None  # noqa: S101 - the callers see to it
         self.sum.finish()
-        self._rounds.require_equal(self._said(6), self._said(7), self._size)
         after = self._factors[1]
         members = (self._parameters[index].grad for index in self._slots)
         present = [gradient for gradient in members if gradient is not None]
@@ -418,8 +416,7 @@ class Passes:
             for parameter, version in zip(self._parameters, self._versions, strict=False)
         )
         said = (changed, self._stale, self._outside, self._loaded)
-        count = self._rounds.count
-        return [digest, digest**2, *map(int, said), count, count**2]
+        return [digest, digest**2, *map(int, said)]
 
     def _said(self, note: int) -> int:
         return self.sum.noted[note] if self.sum is not None and self.sum.noted else 0
@@ -502,14 +499,6 @@ def _modules_with(parameters: Sequence[torch.Tensor]) -> list[nn.Module]:
     return [layer for layer in found if not own.isdisjoint(map(id, layer.parameters()))]
 
 
-def _keep_from_dynamo() -> None:
-    """Keeps Dynamo from tracing the exchange, whose hooks it sees in a compiled training step."""
-    found: Any = eval_frame  # what torch.compiler.disable sets, which loads Dynamo
-    if not hasattr(found, "set_code_exec_strategy"):
-        return  # an older torch
-    never = found._FrameExecStrategy(found._FrameAction.SKIP, found._FrameAction.SKIP)  # noqa: SLF001 - as above
-    for entry in (Passes._arrived, Rounds._passed, Passes.before_step, Passes.synchronize):  # noqa: SLF001 - of this module
-        found.set_code_exec_strategy(entry.__code__, never)
-
-
-_keep_from_dynamo()
+# A compiled training step shows Dynamo the exchange's hooks.
+keep_from_dynamo(Passes._arrived, Passes.before_step, Passes.synchronize)  # noqa: SLF001 - of this module
+keep_from_dynamo(ROUNDS._passed)  # noqa: SLF001 - what `Passes._arrived` queues

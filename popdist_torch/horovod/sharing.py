@@ -9,18 +9,16 @@ from torch import nn
 
 from popdist.agreement import disagreements, listed
 from popdist.exchange import gather
-from popdist_torch.agreement import meet
 from popdist_torch.checkpoint import file
 from popdist_torch.checkpoint.parts import Job, load_optimizer
 from popdist_torch.errors import AgreementError, PlainLoopError
 from popdist_torch.horovod.world import connected
+from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     Named = Mapping[str, Any] | Iterable[tuple[str, Any]]
-
-_ON_ALL = "call it on all processes (no `if rank == 0`), after as many updates"
 
 _PIECE = 64 << 20
 """Bytes that travel at once."""
@@ -44,7 +42,7 @@ def broadcast_parameters(params: nn.Module | Named, root_rank: int = 0) -> None:
     horovod = connected()
     if horovod is None:
         return
-    meet(horovod, "broadcast_parameters was called", _ON_ALL)
+    ROUNDS.meet(Call("broadcast_parameters"), horovod)
     if isinstance(params, nn.Module):
         params = params.state_dict()
     pairs = list(params.items() if hasattr(params, "items") else params)
@@ -78,7 +76,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     horovod = connected()
     if horovod is None:
         return
-    meet(horovod, "broadcast_optimizer_state was called", _ON_ALL)
+    ROUNDS.meet(Call("broadcast_optimizer_state"), horovod)
     job = Job(int(horovod.rank()), int(horovod.size()), horovod)
     mine = file.packed(optimizer.state_dict(), "the optimizer") if job.index == root_rank else b""
     state = file.unpacked(job.from_one(mine, root_rank))
@@ -105,7 +103,7 @@ def average_metrics(metrics: Mapping[str, float], weight: float = 1.0) -> dict[s
     values = {name: float(value) for name, value in metrics.items()}
     total = torch.tensor([*(v * weight for v in values.values()), weight], dtype=torch.float64)
     if horovod is not None:
-        meet(horovod, "average_metrics was called", _ON_ALL)
+        ROUNDS.meet(Call("average_metrics"), horovod)
         _require_same({f"metric {index}": name for index, name in enumerate(values)}, horovod)
         total = horovod.allreduce(total, op=horovod.Sum, name="popdist metrics")
     if not total[-1]:

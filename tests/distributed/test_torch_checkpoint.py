@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 import popdist
 import popdist.poptorch
 import popdist_torch as poptorch
+import popdist_torch.horovod as hvd
 from tests.distributed.jobs import JobFailedError, run_job
 from tests.popdist_torch import reference
 
@@ -219,36 +220,88 @@ def refuse(path):
     return seen
 
 
-def on_one_instance(path, way):
-    """The idiom of other tools: the first process alone saves or loads, the others train on."""
-    import popdist_torch.horovod as hvd
+ALONE = {
+    "save": ("Checkpoint.save()", lambda job: job.saved.save()),
+    "load": ("Checkpoint.load()", lambda job: job.saved.load()),
+    "average_metrics": ("average_metrics", lambda _: hvd.average_metrics({"loss": 1.0})),
+    "broadcast": ("broadcast_parameters", lambda job: hvd.broadcast_parameters(job.model)),
+    "state": (
+        "broadcast_optimizer_state",
+        lambda job: hvd.broadcast_optimizer_state(job.optimizer),
+    ),
+    "in_step": (
+        "the next batch of in_step",
+        lambda job: next(iter(poptorch.in_step([0], job.options))),
+    ),
+    "synchronize": ("popdist.synchronize", lambda _: popdist.synchronize()),
+}
+"""What one instance calls alone while the other trains on: its name, and the call."""
 
-    hvd.init()
-    torch.manual_seed(1)
-    model = nn.Linear(2, 2)
-    if way == "executor":
-        options = popdist.poptorch.Options()
-        training = poptorch.trainingModel(Marked(model), options)
-        step = lambda: training(torch.ones(1, 2))  # noqa: E731
-    else:
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
 
-        def step():
-            optimizer.zero_grad()
-            model(torch.ones(1, 2)).sum().backward()
-            optimizer.step()
+class Alone:
+    """A training that one instance leaves: a model of its own class, and so names of its own."""
 
-    saved = poptorch.Checkpoint(path, model=model)
-    for _ in range(2):
-        step()
-        saved.save()  # by all, which is right
+    def __init__(self, way, path):
+        torch.manual_seed(1)
+        self.options = popdist.poptorch.Options()
+        self.model = nn.Linear(2, 2)
+        plain = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        if way == "loop":
+            self.optimizer = hvd.DistributedOptimizer(plain)
+        else:
+            kind = type(f"Marked{len(path)}", (Marked,), {})
+            self.optimizer = plain
+            self.training = poptorch.trainingModel(kind(self.model), self.options, plain)
+        self.way = way
+        self.saved = poptorch.Checkpoint(path, model=self.model)
+
+    def step(self):
+        x = torch.full((1, 2), 1.0 + hvd.rank())
+        if self.way == "loop":
+            self.optimizer.zero_grad()
+            self.model(x).sum().backward()
+            self.optimizer.step()
+        else:
+            self.training(x)
+
+
+def error_alone(way, name, path, *, steps):
+    """What each instance says where the last one makes a call alone; the others train on."""
+    job = Alone(way, path)
+    for _ in range(steps):
+        job.step()
+        job.saved.save()  # by all, which is right
     try:
-        if hvd.rank() == 0:
-            saved.load() if way == "load" else saved.save()
-        step()
+        if hvd.rank() == hvd.size() - 1:
+            ALONE[name][1](job)
+        job.step()
     except poptorch.Error as error:
-        return {"error": str(error)}
-    return {"error": "none"}
+        return [type(error).__name__, str(error)]
+    return ["", "none"]
+
+
+def on_one_instance(folder):
+    """The idiom of other tools: one process alone saves or loads, the others train on."""
+    hvd.init()
+    said = {}
+    for way in ("loop", "model"):
+        for index, name in enumerate(ALONE, 1):
+            path = f"{folder}/{'x' * index}"
+            said[f"{way}, {name}"] = error_alone(way, name, path, steps=1)
+    said["model, at first"] = error_alone("model", "save", f"{folder}/{'x' * 20}", steps=0)
+    said["loop, at first"] = error_alone("loop", "save", f"{folder}/y", steps=0)
+    try:
+        calls = ["save", "average_metrics"]
+        ALONE[calls[hvd.rank()]][1](Alone("loop", f"{folder}/z"))
+    except poptorch.Error as error:
+        said["two calls"] = [type(error).__name__, str(error)]
+    if hvd.rank() == 0:
+        return said  # and ends, while the others wait
+    try:
+        hvd.average_metrics({"loss": 1.0})
+    except poptorch.Error as error:
+        said["ended"] = [type(error).__name__, str(error)]
+    return said
 
 
 class Marked(nn.Module):
@@ -260,11 +313,25 @@ class Marked(nn.Module):
         return poptorch.identity_loss(self.model(x), reduction="sum")
 
 
-@pytest.mark.parametrize("way", ["executor", "loop", "load"])
-def test_saving_on_one_instance_is_an_error_at_once(tmp_path, way):
-    for answer in run_job(on_one_instance, path=str(tmp_path / "run.pt"), way=way):
-        assert "PD323" in answer["error"]
-        assert "if rank == 0" in answer["error"]
+def test_a_call_by_one_instance_alone_is_an_error_at_once(tmp_path):
+    first, second = run_job(on_one_instance, folder=str(tmp_path))
+    assert "another one has ended" in second.pop("ended")[1]
+    for name, (kind, error) in first.items():
+        way, call = name.split(", ") if ", " in name else ("", "")
+        other = second[name][1]
+        assert error == other, name
+        assert "[PD323]" in error
+        assert "if rank == 0" in error
+        trains = {"loop": "a backward pass", "model": "a step of trainingModel"}.get(way)
+        if name == "two calls":
+            assert "Checkpoint.save() on instance 0; average_metrics on instance 1" in error
+            assert (kind, second[name][0]) == ("CheckpointError", "AgreementError")
+            continue
+        called = ALONE.get(call, ALONE["save"])[0]
+        assert trains in error.split(" on instance 0; ")[0], name
+        assert f" on instance 0; {called} on instance 1" in error
+        assert kind == "AgreementError"
+        assert second[name][0] == ("CheckpointError" if "()" in called else kind)
 
 
 def test_trouble_with_the_file_is_an_error_on_all_instances(tmp_path):

@@ -264,7 +264,30 @@ def behave(folder):  # noqa: C901, PLR0915 - one job for many small programs
 
     saving = trainer(max_epochs=1)
     seen["saved alone"] = error_of(lambda: saving.fit(Saving(), loader()))
+
+    class Gathering(Module):
+        def on_train_batch_end(self, *_):
+            if self.trainer.is_global_zero:
+                self.all_gather([torch.ones(2), torch.zeros(3)])
+
+    class Logging(Module):
+        def on_train_batch_end(self, *_):
+            if not self.trainer.is_global_zero:
+                self.trainer.strategy.reduce(torch.ones(1))
+
+    gathering, logging = trainer(max_epochs=1), trainer(max_epochs=1)
+    seen["logged alone"] = error_of(lambda: gathering.fit(Gathering(), loader()))
+    seen["reduced alone"] = error_of(lambda: logging.fit(Logging(), loader()))
     return seen
+
+
+ENDED = {
+    "uneven streams": "the last batch of an epoch on instance 0; a backward pass on instance 1",
+    "saved alone": "a barrier (Trainer.save_checkpoint) on instance 0",
+    "logged alone": "all_gather on instance 0",
+    "reduced alone": "a reduction on instance 1",
+}
+"""What ranks say that part, by what one of them does alone."""
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -448,8 +471,8 @@ def test_ranks_with_unequal_numbers_of_batches_say_so(answers):
     for uneven in told(answers, "uneven"):
         assert "[PD331]" in uneven
         assert "5 on instance 0; 12 on instance 1" in uneven
-    for name in ("uneven streams", "saved alone"):
+    for name, calls in ENDED.items():
         for error in told(answers, name):
             assert "[PD323]" in error
-            assert "1 of 2 processes exchange no gradients" in error
+            assert calls in error
             assert "as many batches" in error

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import popdist.poptorch
 import popdist_torch
 import popdist_torch.horovod as hvd
+from popdist_torch.unexchanged import BY_HAND
 from tests.distributed.jobs import run_job
 from tests.distributed.torch_loops import (
     RANKS,
@@ -401,6 +402,22 @@ def no_optimizer_wrapped(world):
     return said
 
 
+def updated_by_hand(world, exchanged):
+    """Steps without any optimizer; metrics are averaged, which exchanges no gradients."""
+    BY_HAND.start()  # it stops where another program of this process has decided
+    model = Net()
+    with warnings_of_popdist() as said:
+        for step in range(STEPS):
+            model.zero_grad()
+            loss = loss_of(model, world.rows(step))
+            loss.backward()
+            hvd.average_metrics({"loss": float(loss)})
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.sub_(0.1 * exchanged(parameter.grad))
+    return said
+
+
 def beside_torch_distributed(world):
     """DistributedDataParallel exchanges the gradients of one model, and nobody those of another."""
     from torch import distributed
@@ -422,6 +439,8 @@ def run_all():
     hvd.init()
     world, answer = World(RANKS), {}
     answer["forgotten"] = no_optimizer_wrapped(world)  # the first: nothing is distributed yet
+    answer["by hand"] = updated_by_hand(world, lambda gradient: gradient)
+    answer["by hand, averaged"] = updated_by_hand(world, hvd.allreduce)
     for name, (function, *_) in ERRORS.items():
         answer[name] = error_of(function, world)
     answer["alone"] = one_of_two_optimizers(world)
@@ -456,6 +475,13 @@ def test_a_loader_that_gives_all_ranks_the_same_rows_is_named_once(answers, name
         else:
             assert "DataLoader(TensorDataset of 16 samples, batch_size=4, sampler=" in warning
             assert "popdist_torch.horovod.DistributedSampler" in warning
+
+
+def test_updates_by_hand_without_an_exchange_are_named_once(answers):
+    assert [len(answer["by hand"]) for answer in answers] == [1, 1]  # both look here
+    assert "[PD333]" in answers[0]["by hand"][0]
+    assert "4 tensors, the first of shape [" in answers[0]["by hand"][0]
+    assert not any(answer["by hand, averaged"] for answer in answers)
 
 
 @pytest.mark.parametrize("way", ["alone", "forgotten", "beside DDP"])
