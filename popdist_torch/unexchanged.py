@@ -1,9 +1,9 @@
 """Warnings for programs of several processes that train without exchanging gradients.
 
 A program that was started with others, and updates weights by itself, ends with other weights on
-each process, without an error. Optimizers of torch are looked at before their first step (PD327).
-Updates by hand, as ``weight -= rate * weight.grad``, go through no optimizer: so the first backward
-passes are looked at, too, and whether their leaves have other values in a later pass (PD333).
+each process, without an error. Before its first step, each optimizer of torch is checked (PD327).
+Updates by hand, as ``weight -= rate * weight.grad``, go through no optimizer. So the leaves of the
+first backward passes are compared: values that change from pass to pass are updates (PD333).
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ _watching = False
 
 
 def watch(rank: int) -> None:
-    """Looks for updates without an exchange, on the first process; a second call does nothing."""
+    """Warns of updates without an exchange, on the first process; a second call does nothing.
+
+    Args:
+        rank: The index of this process.
+    """
     global _watching  # noqa: PLW0603 - torch has one list of hooks for all optimizers
     if not _watching and rank == 0:
         _watching = True
@@ -55,7 +59,7 @@ def watch(rank: int) -> None:
 
 
 def watch_if_launched() -> None:
-    """Does so where a launcher has started several processes, before Horovod is started."""
+    """Does the same where a launcher has started several processes, before Horovod starts."""
     with suppress(PopdistError):  # variables of no job are named where they are needed
         here = launch()
         if (here.size or 1) > 1 and here.rank is not None:
@@ -68,7 +72,11 @@ def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> N
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     # A closure makes the gradients only after this.
     closure = kwargs.get("closure") or len(args) > 1
-    trained = [p for p in parameters if p.requires_grad and (closure or p.grad is not None)]
+    trained = [
+        p
+        for p in parameters
+        if isinstance(p, torch.Tensor) and p.requires_grad and (closure or p.grad is not None)
+    ]
     if not trained:
         return
     _others.add(optimizer)
