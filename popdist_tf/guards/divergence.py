@@ -20,6 +20,7 @@ import sys
 import warnings
 import weakref
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -28,7 +29,13 @@ from tensorflow.python.eager import def_function
 
 from popdist_tf.collectives.agreement import assert_equal_weights, different_weights, digest
 from popdist_tf.errors import AgreementError
-from popdist_tf.guards.equal_data import EqualBatches, FirstElements, FirstSteps, rows_of
+from popdist_tf.guards.equal_data import (
+    EqualBatches,
+    FirstElements,
+    FirstSteps,
+    one_after_another,
+    rows_of,
+)
 from popdist_tf.versions import variable_name
 
 if TYPE_CHECKING:
@@ -67,15 +74,18 @@ class ComparedOnce:
         self._message = message
         self._fails = fails
 
-    def in_step(self, weights: Sequence[tuple[str, Any]], number: Any) -> None:
+    def in_step(self, weights: Sequence[tuple[str, Any]], number: Any) -> Any:
         """Compares, if the step that is being built or run is the right one.
 
         Args:
             weights: Names and values, the same weights in the same order on every instance. The
                 value of a weight may be a list, one value for each local replica.
             number: Of the step, from 1 on; an int64 scalar.
+
+        Returns:
+            A boolean scalar that exists when nothing has failed.
         """
-        tf.cond(tf.equal(number, self._step), lambda: self._compare(weights), lambda: True)
+        return tf.cond(tf.equal(number, self._step), lambda: self._compare(weights), lambda: True)
 
     def in_session(self, weights: Sequence[tuple[str, Any]]) -> Any:
         """An operation that compares when a session runs it for the first time.
@@ -157,7 +167,8 @@ class StepGuard:
         # Data that no argument of a step has: of infeed queues, and of closures by their gradients.
         self._infeeds: weakref.WeakKeyDictionary[Any, FirstElements] = weakref.WeakKeyDictionary()
         self._taken: weakref.WeakSet[Any] = weakref.WeakSet()  # from these queues, in this step
-        self._closures: tuple[FirstSteps, EqualBatches] | None = None
+        self._closures: dict[str, tuple[FirstSteps, EqualBatches]] = {}
+        self._shapes: set[tuple[int, ...]] = set()  # of weights, by which gradients are known
         # TensorFlow builds a function once, and what it updates is seen then alone.
         self._known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -214,24 +225,54 @@ class StepGuard:
             if queue in taken
         ]
 
-    def before_reduction(self, gradient: Any) -> Any:
+    def note_weight(self, variable: Any) -> None:
+        """Takes notice of a new variable that the strategy trains."""
+        if variable.shape.rank:
+            self._shapes.add(tuple(variable.shape.as_list()))
+
+    def before_reduction(self, values: Sequence[Any]) -> list[Any]:
         """Compares the gradients of steps without rows among their arguments, from the second on.
 
-        Such a step has its data from elsewhere. Equal rows make equal gradients.
+        Such a step has its data from elsewhere. Equal rows make equal gradients. Optimizers and
+        programs reduce gradients in several ways, so gradients are known by their shapes.
 
         Args:
-            gradient: Of this instance, before it is reduced; one in each step.
+            values: Of this instance, before they are reduced together.
 
         Returns:
-            The gradient, which exists only when it has been compared.
+            The values; one of them exists only when it has been compared.
         """
+        values = list(values)
         if self._collectives is None or self._updated is None or self._has_rows:
-            return gradient
-        self._has_rows = True  # one gradient is enough
-        if self._closures is None:
-            equal = EqualBatches(self._collectives, "popdist_closures", first=2)
-            self._closures = FirstSteps(), equal
-        count, closures = self._closures
+            return values
+        # One gradient is enough. The backward pass computes the last layer's first.
+        for number in reversed(range(len(values))):
+            if self._is_gradient(values[number]):
+                self._has_rows = True
+                values[number] = self._compared(values[number])
+                break
+        return values
+
+    def _rows_of(self, arguments: Any) -> list[Any]:
+        """The arguments of a step that hold rows; those with weights' shapes are gradients."""
+        rows = rows_of(arguments)
+        return [] if all(map(self._is_gradient, rows)) else rows
+
+    def _is_gradient(self, value: Any) -> bool:
+        held = _of_first_replica(value)
+        if isinstance(held, tf.IndexedSlices):
+            return True
+        is_real = isinstance(held, tf.Tensor) and held.dtype.is_floating and held.shape.rank
+        return bool(is_real) and tuple(held.shape.as_list()) in self._shapes
+
+    def _compared(self, gradient: Any) -> Any:
+        assert self._collectives is not None  # noqa: S101 - asked for before
+        # By the shape, as a strategy may train several models.
+        key = str(getattr(_of_first_replica(gradient), "shape", None))
+        if key not in self._closures:
+            label = f"popdist_closures_{len(self._closures)}"
+            self._closures[key] = FirstSteps(), EqualBatches(self._collectives, label, first=2)
+        count, closures = self._closures[key]
         # A loop of a session may be a function; a variable of a session needs to be initialised.
         if tf.compat.v1.executing_eagerly_outside_functions():
             count.in_step(closures.last_step, lambda number: closures.in_step(gradient, number))
@@ -254,7 +295,7 @@ class StepGuard:
         updated: dict[str, Any] = {}
         outer, self._updated = self._updated, updated
         if outer is None:
-            self._has_rows = bool(rows_of(batch))
+            self._has_rows = bool(self._rows_of(batch))
             self._taken = weakref.WeakSet()
         before = self._exchanged if self._exchanged >= 0 else self._exchanges()
         try:
@@ -303,13 +344,12 @@ class StepGuard:
             self._batches[key] = EqualBatches(self._collectives, label)
             self._steps[key] = self._comparisons(f"popdist_weights_{len(self._steps)}")
             self._counts[key] = FirstSteps()
-        batches = self._batches[key]
+        batches, rows = self._batches[key], self._rows_of(batch)
 
         def compare(number: Any) -> None:
-            batches.in_step(batch, number)
-            for comparison, weights in zip(self._steps[key], _parted(updated), strict=True):
-                if weights:
-                    comparison.in_step(weights, number)
+            parts = zip(self._steps[key], _parted(updated), strict=True)
+            own = [partial(one.in_step, held, number) for one, held in parts if held]
+            one_after_another([partial(batches.in_step, rows, number), *own])
 
         self._counts[key].in_step(max(self._first_update, batches.last_step), compare)
         self._compare_infeeds()
@@ -331,31 +371,35 @@ class StepGuard:
         if not updated or not flat or self._collectives is None:
             return results
         with tf.control_dependencies(flat):
-            compared = [
-                comparison.in_session(weights)
-                for comparison, weights in zip(self._comparisons(), _parted(updated), strict=True)
-                if weights
-            ]
-            same = EqualBatches(self._collectives).in_session(batch)
-            compared += self._compare_infeeds(in_session=True)
-        return _after(compared if same is None else [*compared, same], results)
+            same = EqualBatches(self._collectives).in_session(self._rows_of(batch))
+            compared = self._compare_infeeds(in_session=True) + ([] if same is None else [same])
+        for comparison, weights in zip(self._comparisons(), _parted(updated), strict=True):
+            if weights:
+                with tf.control_dependencies([*flat, *compared]):
+                    compared.append(comparison.in_session(weights))
+        return _after(compared, results)
 
     def _comparisons(self, label: str | None = None) -> list[ComparedOnce]:
-        """The comparison of trained weights, and that of other variables that replicas write."""
+        """The comparison of variables that replicas write, and that of weights, which may fail."""
         assert self._collectives is not None  # noqa: S101 - nothing is noted without
         apart = None if label is None else f"{label}_apart"
         return [
-            ComparedOnce(self._collectives, self._first_update, _SAME_SETTINGS, label),
             ComparedOnce(self._collectives, 1, _WRITTEN_APART, apart, fails=False),
+            ComparedOnce(self._collectives, self._first_update, _SAME_SETTINGS, label),
         ]
 
 
+def _of_first_replica(value: Any) -> Any:
+    return value.values[0] if isinstance(value, DistributedValues) else value
+
+
 def _parted(updated: dict[str, Any]) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    """Variables that are not trained, and weights."""
     parts: tuple[list[tuple[str, Any]], list[tuple[str, Any]]] = ([], [])
     for one in updated.values():
         if "_gradient_accumulator" in one.name:
             continue  # Keras 3 reads what a replica has accumulated on that replica alone
-        parts[0 if one.trainable else 1].append((one.name, list(one.values)))
+        parts[bool(one.trainable)].append((one.name, list(one.values)))
     return parts
 
 
@@ -409,14 +453,17 @@ class UpdateGuard:
     def __init__(self, collectives: HostCollectives) -> None:
         self._compared = ComparedOnce(collectives, 2, _DIFFERENT.format(self._ADVICE))
 
-    def before_update(self, variables: Sequence[Any], number: Any) -> None:
+    def before_update(self, variables: Sequence[Any], number: Any) -> Any:
         """Surveys an update that is about to be made.
 
         Args:
             variables: The weights of the update, the same ones on every instance.
             number: Of the update, from 1 on; an int64 scalar.
+
+        Returns:
+            A boolean scalar that exists when nothing has failed.
         """
-        self._compared.in_step([(variable_name(one), one) for one in variables], number)
+        return self._compared.in_step([(variable_name(one), one) for one in variables], number)
 
 
 class CompareAfterFirstStep(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]

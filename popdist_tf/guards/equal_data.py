@@ -22,7 +22,7 @@ from popdist import agreement
 from popdist_tf.collectives.agreement import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from popdist_tf.collectives.agreement import Rows
     from popdist_tf.collectives.host import HostCollectives
@@ -85,6 +85,8 @@ def rows_of(batch: Any) -> list[Any]:
         for one in tf.nest.flatten(batch)
         for part in (one.values if isinstance(one, DistributedValues) else (one,))
     ]
+    # A program may have given the shape of slices as a list.
+    flat = [[one.values, one.indices] if isinstance(one, tf.IndexedSlices) else one for one in flat]
     flat = [part for one in flat for part in tf.nest.flatten(one, expand_composites=True)]
     return [one for one in flat if isinstance(one, tf.Tensor) and _is_compared(one)]
 
@@ -147,6 +149,21 @@ class FirstSteps:
             return in_one_operation(tf.cond(is_due, take, lambda: tf.constant(value=True)))
 
 
+def one_after_another(comparisons: Iterable[Callable[[], Any]]) -> None:
+    """Builds or runs comparisons, each of which begins when the one before it has ended.
+
+    Where one fails, TensorFlow starts no branch any more. So of comparisons side by side, one that
+    has begun on another instance would wait there for ever.
+
+    Args:
+        comparisons: Each returns a tensor that exists when it has ended.
+    """
+    before: list[Any] = []
+    for one in comparisons:
+        with tf.control_dependencies(before):
+            before = [one()]
+
+
 def in_one_operation(result: Any) -> Any:
     """The result of a branch that TensorFlow does not divide into operations of the step.
 
@@ -183,16 +200,19 @@ class EqualBatches:
         """The number of the second step that is compared."""
         return self._first + _STEPS - 1
 
-    def in_step(self, batch: Any, number: Any) -> None:
+    def in_step(self, batch: Any, number: Any) -> Any:
         """Compares, if the step that is being built or run is one of the two.
 
         Args:
             batch: Of this instance, in the same structure on every instance.
             number: Of the step, from 1 on; an int64 scalar.
+
+        Returns:
+            A boolean scalar that exists when they are compared.
         """
         rows = rows_of(batch)
         if not rows:
-            return
+            return tf.constant(value=True)
         with tf.device("CPU:0"):
             if self._state is None:
                 with tf.init_scope():
@@ -210,9 +230,9 @@ class EqualBatches:
                 )
                 with tf.control_dependencies([said]):
                     state.assign(tf.stack([own, tf.cast(equal, tf.int64)]))
-                return True
+                    return tf.constant(value=True)
 
-            tf.cond((number >= first) & (number <= self.last_step), compare, lambda: True)
+            return tf.cond((number >= first) & (number <= self.last_step), compare, lambda: True)
 
     def in_session(self, batch: Any) -> Any:
         """An operation that compares when a session runs it, or one before it, for the first times.

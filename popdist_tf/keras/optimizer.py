@@ -6,6 +6,7 @@ alone without an error. This wrapper overrides the method that every update call
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -16,7 +17,7 @@ from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.divergence import UpdateGuard
 from popdist_tf.guards.epochs import REDUCTION, compare_epochs
-from popdist_tf.guards.equal_data import EqualBatches, FirstSteps
+from popdist_tf.guards.equal_data import EqualBatches, FirstSteps, one_after_another
 from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.progress import report_fits
 from popdist_tf.versions import describe, update_method
@@ -158,9 +159,13 @@ class _Reduction:
         first = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
         def compare(number: Any) -> None:
-            self._guard.before_update(variables, number)
-            self._batches.in_step(gradient, number)
-            steps.announce()
+            one_after_another(
+                [
+                    steps.announce,
+                    partial(self._batches.in_step, gradient, number),
+                    partial(self._guard.before_update, variables, number),
+                ]
+            )
 
         with tf.control_dependencies([first]):
             return self._count.in_step(self._batches.last_step, compare, also=steps.is_wanted)

@@ -228,6 +228,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         created = variables.create_variable(self, self._variable_device, next_creator, kwargs)
         if trained and is_mirrored(created):
             self._weights.append((created.name, weakref.ref(created)))
+            self.guard.note_weight(created)
         return created
 
     def _weights_now(self) -> list[tuple[str, Any]]:
@@ -305,6 +306,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
 
     def reduce_over_replicas(self, reduce_op: Any, value: Any) -> Any:
         """Reduces a value of device code on request, also where ``reduce_on_device`` is off."""
+        (value,) = self.guard.before_reduction([value])
         return self._reduce_nest(reduce_op, value, value, None)
 
     def gather_over_replicas(self, value: Any) -> Any:
@@ -336,14 +338,13 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
     def _batch_reduce_to(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any
     ) -> list[Any]:
-        pairs = list(value_destination_pairs)
-        exchanges = self._reduce_on_device or not on_device()
-        if pairs and exchanges and getattr(pairs[-1][1], "trainable", False):
-            # The backward pass computes the last layer's gradient first.
-            pairs[-1] = self.guard.before_reduction(pairs[-1][0]), pairs[-1][1]
+        own, destinations = zip(*value_destination_pairs, strict=True)
+        values: Sequence[Any] = own
+        if self._reduce_on_device or not on_device():
+            values = self.guard.before_reduction(values)
         return [
-            self._reduce_to(reduce_op, value, destinations, options)
-            for value, destinations in pairs
+            self._reduce_to(reduce_op, value, where, options)
+            for value, where in zip(values, destinations, strict=True)
         ]
 
     def _gather_to_implementation(

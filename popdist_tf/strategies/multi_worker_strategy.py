@@ -102,7 +102,10 @@ class MultiWorkerExtended(collective.CollectiveAllReduceExtended):  # type: igno
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         host = f"{self._worker_device}/device:CPU:0" if self._variables_on_host else None
-        return variables.create_variable(self, host, next_creator, kwargs)
+        created = variables.create_variable(self, host, next_creator, kwargs)
+        if kwargs.get("trainable") is not False:
+            self.guard.note_weight(created)
+        return created
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
         # Integers of the program's text, such as the 1 that counts steps, are alike everywhere.
@@ -150,6 +153,19 @@ class MultiWorkerExtended(collective.CollectiveAllReduceExtended):  # type: igno
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
         with self.guard.step(fn, (args, kwargs)), device_code():
             return super()._call_for_each_replica(fn, args, kwargs)
+
+    def _batch_reduce_to(
+        self, reduce_op: Any, value_destination_pairs: Any, options: Any
+    ) -> list[Any]:
+        values, destinations = zip(*value_destination_pairs, strict=True)
+        pairs = list(zip(self.guard.before_reduction(values), destinations, strict=True))
+        return list(super()._batch_reduce_to(reduce_op, pairs, options))
+
+    def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        if not tf.executing_eagerly():  # otherwise TensorFlow goes by `_batch_reduce_to`
+            flat = self.guard.before_reduction(tf.nest.flatten(value))
+            value = tf.nest.pack_sequence_as(value, flat)
+        return super()._replica_ctx_all_reduce(reduce_op, value, options)
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
         check_reduction(reduce_op)

@@ -1,6 +1,8 @@
 """Keras programs whose ranks hold models of their own: equal weights, on Keras 2 and on Keras 3."""
 
+import time
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -334,6 +336,8 @@ def under_the_strategy():
         )
 
     answers["loop"] = error_of(strategy.run, update)
+    with late_comparisons(instance):
+        answers["late"] = left_over(strategy, instance)
 
     jitted = tf.function(
         lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.ones([])),
@@ -342,6 +346,44 @@ def under_the_strategy():
     answers["jit"] = error_of(strategy.run, jitted)
     answers["keras"] = 3 if hasattr(tf.keras.optimizers.Optimizer, "apply") else 2
     return answers
+
+
+@contextmanager
+def late_comparisons(instance):
+    """The first instance begins to compare rows when weights have been compared elsewhere."""
+    import tensorflow as tf
+
+    from popdist_tf.guards.equal_data import EqualBatches
+
+    compare = EqualBatches.in_step
+
+    def late(self, rows, number):
+        late = tf.numpy_function(lambda one: (time.sleep(0.5), one)[1], [number], tf.int64)
+        return compare(self, rows, tf.ensure_shape(late, []))
+
+    if instance == 0:
+        EqualBatches.in_step = late
+    yield
+    EqualBatches.in_step = compare
+
+
+def left_over(strategy, instance):
+    """The error of a step that makes weights differ, and has more to compare."""
+    import tensorflow as tf
+
+    with strategy.scope():
+        weight = tf.Variable([1.0])
+
+    def update(rows):
+        context = tf.distribute.get_replica_context()
+        total = context.all_reduce("SUM", tf.reduce_sum(rows) * weight)
+        context.merge_call(
+            lambda where, value: where.extended.update(weight, lambda v, g: v.assign(g), (value,)),
+            (total * (1.0 + instance),),
+        )
+
+    rows = tf.ones([2]) + instance
+    return error_of(tf.function(lambda: strategy.run(update, (rows,))))
 
 
 def apart_later(model, batches, instance):
@@ -425,6 +467,11 @@ def test_dropout_differs_between_replicas_unless_the_program_wants_them_identica
         assert seeded != others[1]
     assert identical == others[2]
     assert 0 < sum(unit > 0 for unit in seeded) < len(seeded)
+
+
+def test_a_failing_comparison_leaves_no_other_one_behind(strategies):
+    for rank in strategies:
+        assert "[PD007] the instances hold different weights" in rank["late"]
 
 
 @pytest.mark.parametrize("where", ["fit", "loop"])

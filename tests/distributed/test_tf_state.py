@@ -405,7 +405,31 @@ def in_cluster():
         strategy.run(step)
     except tf.errors.InvalidArgumentError as error:
         answers["apart"] = str(error)
+    answers["same rows"] = of_closures(strategy)
     return answers
+
+
+def of_closures(strategy):
+    """Warnings of steps that take their rows themselves, the same on all workers."""
+    import tensorflow as tf
+
+    rows = iter(tf.data.Dataset.from_tensor_slices(samples()[0][:, 0]))
+    with strategy.scope():
+        weight = tf.Variable(tf.ones([3, 5]))
+        optimizer = tf.keras.optimizers.SGD(0.1)
+        optimizer.build([weight])
+
+    def update():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((next(rows) @ weight) ** 2)
+        optimizer.apply_gradients(zip(tape.gradient(loss, [weight]), [weight], strict=True))
+
+    step = tf.function(lambda: strategy.run(update))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            step()
+    return [text for one in caught if "PD418" in (text := str(one.message))]
 
 
 def alone(count):
@@ -501,6 +525,9 @@ def test_a_cluster_keeps_what_one_process_has(workers, half):
     for worker in workers:
         assert "[PD007]" in worker["apart"]
         assert "apart" in worker["apart"].split("weights that differ")[1]
+    ((said,), nothing) = (worker["same rows"] for worker in workers)
+    assert "[PD418] all 2 instances train on the same rows" in said
+    assert nothing == []
 
 
 def test_callbacks_of_all_instances_write_to_one_place(tmp_path):

@@ -133,9 +133,9 @@ def test_the_arguments_of_a_step_that_updates_weights(replicas, built):
     with strategy.scope():
         weight = tf.Variable([1.0, 2.0])
 
-    def update(gradient):
+    def update(rows):
         replica = tf.distribute.get_replica_context()
-        total = replica.all_reduce("SUM", gradient)
+        total = replica.all_reduce("SUM", tf.reduce_sum(rows, axis=0))
         replica.merge_call(
             lambda where, value: where.extended.update(
                 weight, lambda v, g: v.assign_add(g), (value,)
@@ -143,14 +143,33 @@ def test_the_arguments_of_a_step_that_updates_weights(replicas, built):
             (total,),
         )
 
-    def look(gradient):
-        return tf.reduce_sum(gradient)
+    def look(rows):
+        return tf.reduce_sum(rows)
 
     for function, expected in ((look, []), (update, ["[PD418]"])):
         step = tf.function(lambda batch: strategy.run(function, (batch,)))  # noqa: B023 - used at once
         run = step if built else (lambda batch: strategy.run(function, (batch,)))  # noqa: B023
-        found = [said(run, tf.constant([number, 1.0])) for number in (1.0, 2.0, 3.0)]
+        found = [said(run, tf.constant([[number, 1.0]] * 3)) for number in (1.0, 2.0, 3.0)]
         assert found == [[], expected, []]
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_gradients_that_a_step_is_given_are_no_rows(built):
+    strategy = Job(1, factor=1)
+    with strategy.scope():
+        weight = tf.Variable([1.0, 2.0])
+
+    def update(gradient):  # reduced before, and so the same everywhere
+        tf.distribute.get_replica_context().merge_call(
+            lambda where, value: where.extended.update(
+                weight, lambda v, g: v.assign_sub(g), (value,)
+            ),
+            (gradient,),
+        )
+
+    step = tf.function(lambda gradient: strategy.run(update, (gradient,)))
+    run = step if built else (lambda gradient: strategy.run(update, (gradient,)))
+    assert [said(run, tf.constant([number, 1.0])) for number in (1.0, 2.0, 3.0)] == [[]] * 3
 
 
 def descend(where, weight, gradient):
@@ -163,10 +182,30 @@ def descend(where, weight, gradient):
     return where.merge_call(update, (gradient,))
 
 
+def descend_by_oneself(where, weight, gradient):
+    """An update by a gradient that the program, or Keras 3, reduces before the optimizer."""
+
+    def update(strategy, total):
+        return tf.group(strategy.extended.update(weight, lambda v, g: v.assign_sub(g), (total,)))
+
+    return where.merge_call(update, (where.all_reduce("SUM", gradient),))
+
+
+def descend_on_request(where, weight, gradient):
+    """An update by an optimizer that reduces, under a strategy that does not."""
+
+    def update(strategy, own):
+        total = strategy.extended.reduce_over_replicas(tf.distribute.ReduceOp.SUM, own)
+        return tf.group(strategy.extended.update(weight, lambda v, g: v.assign_sub(g), (total,)))
+
+    return where.merge_call(update, (gradient,))
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("built", [False, True])
-def test_the_gradients_of_a_step_that_has_its_rows_from_elsewhere(replicas, built):
-    strategy = Job(replicas, factor=1)
+@pytest.mark.parametrize("descend", [descend, descend_by_oneself, descend_on_request])
+def test_the_gradients_of_a_step_that_has_its_rows_from_elsewhere(descend, replicas, built):
+    strategy = Job(replicas, factor=1, reduce_on_device=descend is not descend_on_request)
     with strategy.scope():
         weight = tf.Variable([1.0, 2.0])
     rows = iter(tf.data.Dataset.from_tensor_slices(np.arange(12, dtype=np.float32).reshape(-1, 2)))
