@@ -236,6 +236,10 @@ REMEDIES = {
         "`forward` changes a buffer, such as `u` of spectral norm or a mean without a momentum.",
         "Give the normalisation a momentum, or compute the value from inputs and parameters.",
     ),
+    "PD595": (
+        "`max_norm`, `scale_grad_by_freq`, or bags of several lengths; files carry none of these.",
+        "Train without the setting; fill bags up to one length with the row of `padding_idx`.",
+    ),
     "PD596": (
         "torch's dynamo exporter needs `onnxscript`, or a newer onnx-ir.",
         "Install `onnxscript` without TensorFlow 2.15, or use the torchscript exporter.",

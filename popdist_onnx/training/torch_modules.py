@@ -6,6 +6,7 @@ import inspect
 import io
 import json
 import warnings
+from contextlib import contextmanager
 from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from popdist_onnx.training.model import LABELS, LOSS_KIND, LOSSES
 from popdist_onnx.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import torch
 
@@ -79,7 +80,8 @@ def from_torch(
     Raises:
         ArgumentError: There are no examples, or labels are missing.
         ValueRangeError: There is no such loss or exporter.
-        popart_exception: torch cannot export the module, or the file computes something else.
+        popart_exception: torch cannot export the module, the file computes something else, or an
+            embedding has settings or bags that no file carries.
     """
     import torch
 
@@ -114,7 +116,7 @@ def from_torch(
         raise ValueRangeError(
             "PD584", "not a loss", value=loss, accepted=f"{', '.join(LOSSES)}, or a function"
         )
-    proto = _exported(target, arguments, names, outputs, exporter, opset)
+    proto, looked_up = _exported(target, arguments, names, outputs, exporter, opset)
     proto.metadata_props.add(key=UNBIASED, value="1")
     if check:
         check_export(proto, target, arguments, exporter)
@@ -123,7 +125,7 @@ def from_torch(
     own = {name: name.removeprefix(prefix) for name in _stored(proto)}
     # The exporters choose among the names of a tied weight in different ways.
     _rename(proto, {name: ties.get(plain, plain) for name, plain in own.items()})
-    _mark_padding(proto.graph, _padding_rows(module, ties))
+    _mark_padding(proto.graph, _padding_rows(module, looked_up))
     properties = {one.key: one.value for one in proto.metadata_props}
     properties[FROZEN] = json.dumps(_untrained(target, prefix, proto, ties))
     stored = set(_stored(proto))
@@ -192,7 +194,8 @@ def _exported(
     outputs: list[str],
     exporter: str,
     opset: int | None,
-) -> onnx.ModelProto:
+) -> tuple[onnx.ModelProto, dict[int, set[int | None]]]:
+    """The file, and the padding rows of weights that the module looks up."""
     import torch
 
     if exporter not in EXPORTERS:
@@ -206,11 +209,14 @@ def _exported(
     # A trace in training mode changes running statistics and draws random numbers.
     buffers = {name: one.detach().clone() for name, one in module.named_buffers()}
     try:
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), _bags_of_equal_length():
             # Warnings that this exporter is the older of two, that a trace follows one branch, and
             # that the module is in training mode.
             warnings.simplefilter("ignore")
-            proto = write(module.train(), arguments, names, outputs, opset or EXPORTERS[exporter])
+            looked_up = _looked_up(module.train(), arguments)
+            proto = write(module, arguments, names, outputs, opset or EXPORTERS[exporter])
+    except popart_exception:
+        raise
     except Exception as error:  # torch raises errors of many kinds
         (other,) = set(EXPORTERS) - {exporter}
         raise popart_exception(
@@ -228,7 +234,104 @@ def _exported(
         if tensor.name in buffers:
             array = buffers[tensor.name].cpu().numpy()
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    return proto
+    return proto, looked_up
+
+
+@contextmanager
+def _bags_of_equal_length() -> Iterator[None]:
+    """Writes an `EmbeddingBag` as a look-up and a reduction: exporters write a loop over bags."""
+    import torch
+
+    own = torch.nn.EmbeddingBag.forward
+    torch.nn.EmbeddingBag.forward = _bags  # type: ignore[method-assign]  # while it is exported
+    try:
+        yield
+    finally:
+        torch.nn.EmbeddingBag.forward = own  # type: ignore[method-assign]  # as above
+
+
+def _bags(
+    self: torch.nn.EmbeddingBag,
+    input: torch.Tensor,  # noqa: A002 - torch's name
+    offsets: torch.Tensor | None = None,
+    per_sample_weights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The forward of an `EmbeddingBag` whose bags, rows of the input, have one length."""
+    if offsets is not None or input.dim() != 2:  # noqa: PLR2004 - samples, and places in a bag
+        _refuse_bags(list(input.shape), "an EmbeddingBag")
+    _require_plain("of a bag", vars(self))
+    taken: torch.Tensor = self.weight[input]
+    if per_sample_weights is not None:
+        taken = taken * per_sample_weights.unsqueeze(-1)
+    if self.padding_idx is None:
+        return taken.amax(1) if self.mode == "max" else getattr(taken, self.mode)(1)
+    kept = (input != self.padding_idx).unsqueeze(-1)
+    if self.mode == "max":
+        largest = taken.masked_fill(~kept, float("-inf")).amax(1)
+        return largest.masked_fill(~kept.any(1), 0.0)
+    total = (taken * kept).sum(1)
+    return total / kept.sum(1).clamp(min=1) if self.mode == "mean" else total
+
+
+def _looked_up(module: torch.nn.Module, arguments: tuple[Any, ...]) -> dict[int, set[int | None]]:
+    """The padding rows of each weight that the module looks up, by the weight's identity."""
+    import torch
+    from torch.nn import functional
+    from torch.overrides import TorchFunctionMode
+
+    names = {id(one): name for name, one in module.named_parameters()}
+    rows: dict[int, set[int | None]] = {}
+
+    class Noting(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            del types
+            kwargs = kwargs or {}
+            if func is functional.embedding_bag:
+                _refuse_bags(list(args[0].shape), "torch.nn.functional.embedding_bag")
+            if func is functional.embedding:
+                said = inspect.signature(func).bind(*args, **kwargs).arguments
+                weight, row = said["weight"], said.get("padding_idx")
+                _require_plain(names.get(id(weight), "of a computed weight"), said)
+                if row is not None and id(weight) not in names:
+                    raise popart_exception(
+                        "PD595",
+                        "only the rows of a parameter can have a padding_idx",
+                        value=f"padding_idx={row} of a computed weight {list(weight.shape)}",
+                        hint="look up the parameter, and compute with what was found",
+                    )
+                rows.setdefault(id(weight), set()).add(
+                    row if row is None or row >= 0 else row + len(weight)
+                )
+            return func(*args, **kwargs)
+
+    with Noting(), torch.no_grad():
+        module(*arguments)
+    return rows
+
+
+def _require_plain(name: str, settings: Mapping[str, Any]) -> None:
+    """Refuses look-ups that torch trains in a way of which a file says nothing."""
+    found = {key: settings.get(key) for key in ("max_norm", "scale_grad_by_freq")}
+    if any(found.values()):
+        raise popart_exception(
+            "PD595",
+            f"embedding {name} has a setting that an exported file does not carry",
+            value=", ".join(f"{key}={value}" for key, value in found.items()),
+            accepted="max_norm=None, scale_grad_by_freq=False",
+            hint="train it without the setting; weight decay also limits weights",
+        )
+
+
+def _refuse_bags(shape: list[int], what: str) -> None:
+    raise popart_exception(
+        "PD595",
+        "bags with offsets, and the function embedding_bag, cannot be trained here",
+        value=f"{what}, input {[int(one) for one in shape]}",
+        accepted="torch.nn.EmbeddingBag with an input [samples, length] and no offsets",
+        hint="fill bags up to one length with the row of padding_idx",
+    )
 
 
 def _by_torchscript(
@@ -387,15 +490,11 @@ def _untrained(
     ]
 
 
-def _padding_rows(module: torch.nn.Module, ties: Mapping[str, str]) -> dict[str, int]:
-    """The row of each embedding that looking up does not train (``padding_idx``)."""
-    import torch
-
-    rows: dict[str, set[int | None]] = {}
-    for name, one in module.named_modules():
-        if isinstance(one, torch.nn.Embedding):
-            weight = f"{name}.weight".removeprefix(".")
-            rows.setdefault(ties.get(weight, weight), set()).add(one.padding_idx)
+def _padding_rows(
+    module: torch.nn.Module, looked_up: Mapping[int, set[int | None]]
+) -> dict[str, int]:
+    """The row of each weight that looking up does not train (``padding_idx``)."""
+    rows = {name: looked_up.get(id(one), {None}) for name, one in module.named_parameters()}
     if several := [name for name, found in rows.items() if len(found) > 1]:
         raise popart_exception(
             "PD584",

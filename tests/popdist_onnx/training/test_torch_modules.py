@@ -379,11 +379,69 @@ def test_looking_up_padding_does_not_train_it_as_in_torch(loss):
     # The row of `other` is never trained; that of `embed` is, by the scores.
     start = module.other.weight[-1].detach()
     np.testing.assert_array_equal(trainer.weights["other.weight"][-1], start)
-    other = nn.Embedding(CLASSES, 6)
-    other.weight = module.embed.weight
-    module.tokens = other
+    module.register_forward_hook(
+        lambda one, given, made: made + nn.functional.embedding(given[0], one.embed.weight).sum()
+    )
     with pytest.raises(popdist_onnx.popart_exception, match="but not their padding_idx"):
         popdist_onnx.from_torch(module, torch.from_numpy(tokens[:BATCH]), check=False)
+
+
+class Bags(nn.Module):
+    """Reduces rows of one embedding by a module, and of another one by functions."""
+
+    def __init__(self, mode, padding=None, **settings):
+        super().__init__()
+        self.bag = nn.EmbeddingBag(CLASSES, 6, mode=mode, padding_idx=padding, **settings)
+        self.weight = nn.Parameter(torch.randn(CLASSES, 6))
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, tokens):
+        weighed = {"per_sample_weights": tokens / 4 - 1} if self.bag.mode == "sum" else {}
+        found = nn.functional.embedding(tokens, self.weight, padding_idx=-1).mean(1)
+        return self.head(self.bag(tokens, **weighed) + found)
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_one_length_train_as_in_torch(mode, padding):
+    torch.manual_seed(0)
+    module = Bags(mode, padding)
+    tokens, labels = data()
+    tokens[0] = 2  # a bag of nothing but padding
+    model = popdist_onnx.from_torch(module, torch.from_numpy(tokens[:BATCH]), "cross_entropy")
+    trainer = popdist_onnx.Trainer(model, optimizer="sgd", learning_rate=RATE, batch_size=BATCH)
+    trainer.fit(tokens, labels, epochs=1, shuffle=False)
+    wanted = copy.deepcopy(module).double()
+    optimizer = torch.optim.SGD(wanted.parameters(), RATE)
+    for start in range(0, SAMPLES, BATCH):
+        optimizer.zero_grad()
+        given, asked = (torch.from_numpy(one[start : start + BATCH]) for one in (tokens, labels))
+        weighed = {"per_sample_weights": (given / 4 - 1).double()} if mode == "sum" else {}
+        found = nn.functional.embedding(given, wanted.weight, padding_idx=-1).mean(1)
+        scores = wanted.head(wanted.bag(given, **weighed) + found)
+        nn.functional.cross_entropy(scores, asked).backward()
+        optimizer.step()
+    for name, found in trainer.weights.items():
+        np.testing.assert_allclose(found, wanted.state_dict()[name], atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("look_up", "named"),
+    [
+        (lambda one, x: one.bag(x.reshape(-1), x[:, 0]), "offsets"),
+        (lambda one, x: nn.functional.embedding_bag(x, one.weight), "embedding_bag"),
+        (lambda one, x: nn.functional.embedding(x, one.weight, max_norm=1.0).sum(1), "max_norm"),
+        (lambda one, x: one.bag(x), "scale_grad_by_freq=True"),
+        (lambda one, x: nn.functional.embedding(x, 2 * one.weight, 1).sum(1), "computed weight"),
+    ],
+    ids=["offsets", "function", "max_norm", "frequency", "computed"],
+)
+def test_what_a_file_does_not_say_of_an_embedding_is_refused(look_up, named, monkeypatch):
+    monkeypatch.setattr(Bags, "forward", look_up)
+    module = Bags("mean", scale_grad_by_freq="freq" in named)
+    with pytest.raises(popdist_onnx.popart_exception, match=named) as refused:
+        popdist_onnx.from_torch(module, torch.from_numpy(data()[0][:BATCH]))
+    assert refused.value.code == "PD595"
 
 
 def test_operators_that_only_other_kernels_take_train_as_in_torch():
