@@ -71,6 +71,7 @@ CODES = declare(
         "PD593": "an exported file lacks parameters of the torch module",
         "PD594": "a torch module writes buffers that an exported file does not update",
         "PD595": "a torch embedding has settings or bags that an exported file does not carry",
+        "PD597": "a file that torch exported has other gradients than the module",
         "PD596": "a package for an exporter of torch is missing",
         "PD590": "a tensor of a step is unknown or missing",
         "PD591": "a graph cannot sum a tensor over these replicas",

@@ -240,6 +240,10 @@ REMEDIES = {
         "`max_norm`, `scale_grad_by_freq`, or bags of several lengths; files carry none of these.",
         "Train without the setting; fill bags up to one length with the row of `padding_idx`.",
     ),
+    "PD597": (
+        "`forward` has `detach`, `no_grad`, `.item()`, hooks or an own backward; files have none.",
+        "Write `forward` without them, or freeze what they keep from training.",
+    ),
     "PD596": (
         "torch's dynamo exporter needs `onnxscript`, or a newer onnx-ir.",
         "Install `onnxscript` without TensorFlow 2.15, or use the torchscript exporter.",

@@ -42,7 +42,7 @@ _STATE = 1e-4
 _ROUNDING = 30
 """How many times as far from the result in double precision as torch's own an output may be."""
 
-_RANDOM = {
+RANDOM = {
     *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"),
     *("RandomUniform", "RandomUniformLike"),
 }
@@ -76,7 +76,7 @@ def check_export(
     written, lasting = _written_buffers(module, arguments)
     if lost := sorted(lasting - _carried(proto, module)):
         raise _lost(lost, module)
-    drawn = sorted({node.op_type for node in proto.graph.node} & _RANDOM)
+    drawn = sorted({node.op_type for node in proto.graph.node} & RANDOM)
     if drawn:
         logger.info("an exported module draws random numbers (%s): it is not compared", drawn)
         return
@@ -92,7 +92,7 @@ def check_export(
         if gap is None:
             continue
         if not exact and array.dtype == np.float32 and np.isfinite(array).all():
-            exact = _of_torch(_doubled(module), [_wide(one) for one in arguments])[0]
+            exact = _of_torch(doubled(module), [_wide(one) for one in arguments])[0]
         if exact and _is_rounding(found[output.name], array, exact[number]):
             continue
         first = next(
@@ -142,10 +142,10 @@ def _written_buffers(
         and (one.momentum is not None or not one.track_running_stats)
     }
     outputs, states = [], [_buffers(module)]
-    with _as_trained(module):
+    with as_trained(module):
         for _ in range(2):
             made = module(*[one.clone() for one in arguments])
-            outputs.append([_array(one) for one in _flat(made)])
+            outputs.append([_array(one) for one in flat(made)])
             states.append(_buffers(module))
     before, once, twice = states
     written = {n for n, old in before.items() if _differ(old, once[n])} - counters
@@ -247,7 +247,8 @@ def _wide(one: Any) -> Any:
     return one.double() if one.is_floating_point() else one
 
 
-def _doubled(module: torch.nn.Module) -> torch.nn.Module:
+def doubled(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a module in double precision."""
     return copy.deepcopy(module).double()
 
 
@@ -271,23 +272,23 @@ def _of_torch(
 
     hooks = [one.register_forward_hook(keep(name)) for name, one in module.named_modules() if name]
     try:
-        with _as_trained(module):
+        with as_trained(module):
             made = module(*[one.clone() for one in arguments])
     finally:
         for hook in hooks:
             hook.remove()
-    return [_array(one) for one in _flat(made)], inside
+    return [_array(one) for one in flat(made)], inside
 
 
 @contextmanager
-def _as_trained(module: torch.nn.Module) -> Iterator[None]:
+def as_trained(module: torch.nn.Module) -> Iterator[None]:
     """A context in which a module is in training mode without dropout; then it is as before."""
     import torch
 
     mode = {one: one.training for one in module.modules()}
     buffers = {name: one.detach().clone() for name, one in module.named_buffers()}
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), _without_dropout():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), _no_dropout():
             module.train()
             yield
     finally:
@@ -298,7 +299,7 @@ def _as_trained(module: torch.nn.Module) -> Iterator[None]:
                 buffer.data.copy_(buffers[name])
 
 
-def _without_dropout() -> Any:
+def _no_dropout() -> Any:
     """A context in which no function of torch drops anything."""
     from torch.overrides import TorchFunctionMode
 
@@ -323,7 +324,7 @@ def _without_dropout() -> Any:
     return WithoutDropout()
 
 
-def _flat(made: Any) -> Iterator[torch.Tensor]:
+def flat(made: Any) -> Iterator[torch.Tensor]:
     """The tensors of an output, in the order in which exporters write them."""
     import torch
 
@@ -331,10 +332,10 @@ def _flat(made: Any) -> Iterator[torch.Tensor]:
         yield made
     elif isinstance(made, dict):
         for one in made.values():
-            yield from _flat(one)
+            yield from flat(one)
     elif isinstance(made, (list, tuple)):
         for one in made:
-            yield from _flat(one)
+            yield from flat(one)
 
 
 def _array(tensor: torch.Tensor) -> Array:
@@ -356,15 +357,21 @@ def _of_submodules(
     return {name: last[name] for name in names if name in last}
 
 
-def _of_file(
-    proto: onnx.ModelProto, arguments: Sequence[Any], extra: Sequence[str]
-) -> dict[str, Array]:
-    """The outputs of the file without dropout, and further values."""
+def without_dropout(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a file that drops nothing."""
     still = onnx.ModelProto()
     still.CopyFrom(proto)
     for node in still.graph.node:
         if node.op_type == "Dropout":
             del node.input[1:]
+    return still
+
+
+def _of_file(
+    proto: onnx.ModelProto, arguments: Sequence[Any], extra: Sequence[str]
+) -> dict[str, Array]:
+    """The outputs of the file without dropout, and further values."""
+    still = without_dropout(proto)
     known = {one.name for one in still.graph.output}
     still.graph.output.extend(
         onnx.helper.make_empty_tensor_value_info(name) for name in extra if name not in known

@@ -19,6 +19,7 @@ from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.names import FROZEN, PADDING, UNBIASED
 from popdist_onnx.training.export_check import check_export
+from popdist_onnx.training.gradient_check import check_gradients
 from popdist_onnx.training.model import LABELS, LOSS_KIND, LOSSES
 from popdist_onnx.training.trainer import Trainer
 
@@ -134,6 +135,10 @@ def from_torch(
     if loss is not None:
         properties[LOSS_KIND] = loss if isinstance(loss, str) else "loss"
     onnx.helper.set_model_props(proto, properties)
+    if check:
+        plain = {name: name.removeprefix(prefix) for name, _ in target.named_parameters()}
+        known = {name: ties.get(one, one) for name, one in plain.items()}
+        check_gradients(proto, target, arguments, known)
     return proto
 
 

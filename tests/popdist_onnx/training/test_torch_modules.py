@@ -555,3 +555,82 @@ def test_a_file_that_differs_in_its_dropout_only_is_taken():
     assert not any(one.training for one in module.modules())
     assert not any(one._forward_hooks for one in module.modules())
     assert torch.equal(state, torch.random.get_rng_state())
+
+
+class Straight(torch.autograd.Function):
+    """Rounds, and lets gradients through."""
+
+    @staticmethod
+    def forward(_, x):
+        return torch.round(4 * x) / 4
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient
+
+
+class Halves(torch.autograd.Function):
+    """A tanh whose gradient is half of the given one."""
+
+    @staticmethod
+    def forward(_, x):
+        return torch.tanh(x)
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient / 2
+
+
+def without_gradients(x):
+    with torch.no_grad():
+        return torch.tanh(x)
+
+
+def hooked(x):
+    if x.requires_grad:
+        x.register_hook(lambda gradient: gradient / 10)
+    return x
+
+
+class Between(nn.Module):
+    """Two layers, and a function between them."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(6, 6), nn.Linear(6, CLASSES), function
+
+    def forward(self, x):
+        return self.last(self.function(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    ("function", "trains"),
+    [
+        (lambda x: x + torch.tanh(x).detach(), False),
+        (lambda x: x + (torch.round(x) - x).detach(), False),
+        (lambda x: x + without_gradients(x), False),
+        (Straight.apply, False),
+        (Halves.apply, False),
+        (hooked, False),
+        (lambda x: x / x.abs().max().item(), False),
+        (lambda x: x * x.data, False),
+        (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127), False),
+        (lambda x: torch.utils.checkpoint.checkpoint(torch.tanh, x, use_reentrant=False), True),
+        (torch.round, True),
+        (lambda x: torch.relu(x - x), True),
+    ],
+    ids=[
+        *("detach", "straight", "no_grad", "own straight", "own backward", "hook", "item", "data"),
+        *("fake quantization", "checkpoint", "no gradient", "an edge"),
+    ],
+)
+def test_what_a_file_does_not_say_of_gradients_is_refused(function, trains):
+    torch.manual_seed(0)
+    module, x = Between(function), torch.randn(BATCH, 6)
+    if trains:
+        popdist_onnx.from_torch(module, x)
+        return
+    with pytest.raises(popdist_onnx.popart_exception, match=r"first\.weight") as refused:
+        popdist_onnx.from_torch(module, x)
+    assert refused.value.code == "PD597"
+    popdist_onnx.from_torch(module, x, check=False)
