@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from tensorflow.python.eager import context
 from popdist_tf.collectives.agreement import agree
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from popdist_tf.collectives.host import HostCollectives
 
 
@@ -170,6 +173,39 @@ class SaveTogether(tf.compat.v1.train.CheckpointSaverHook):  # type: ignore[misc
         if self._saves:
             self._get_saver().save(session, self._save_path, global_step=step)
         return False
+
+
+def evaluates_after_saving(listener: Any) -> bool:
+    """Whether a listener is that by which `train_and_evaluate` evaluates, and exports."""
+    return "ForEvaluate" in type(listener).__name__
+
+
+@contextmanager
+def evaluations_of_chief(
+    collectives: HostCollectives | None, listeners: Iterable[Any] | None
+) -> Iterator[list[Any]]:
+    """Leaves evaluations in a training to the chief, and gives all ranks its results.
+
+    Another rank would evaluate when it ends, and write to the same folder of evaluations and
+    exports.
+
+    Args:
+        collectives: The job's collectives; None without Horovod.
+        listeners: All listeners of a rank.
+
+    Yields:
+        The listeners that this rank is to train with.
+    """
+    held = list(listeners or ())
+    evaluating = [one for one in held if evaluates_after_saving(one)]
+    if collectives is None or collectives.horovod is None or not evaluating:
+        yield held
+        return
+    yield [one for one in held if collectives.rank == 0 or one not in evaluating]
+    for one in evaluating:
+        with tf.init_scope(), context.eager_mode():
+            found = _broadcast(collectives, (one.eval_result, one.export_results))
+        one.eval_result, one.export_results = found
 
 
 def reduces_when_read(variable: Any) -> bool:

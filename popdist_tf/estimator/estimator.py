@@ -17,6 +17,8 @@ from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, Est
 from popdist_tf.estimator.checkpoints import (
     SaveTogether,
     StartFromFirstRank,
+    evaluates_after_saving,
+    evaluations_of_chief,
     reduces_when_read,
     share_checkpoint,
     shared_model_dir,
@@ -54,8 +56,7 @@ def check_listeners(listeners: Any, eval_distribution: Any) -> None:
     Raises:
         EstimatorUnsupportedError: The evaluation would wait for workers that train.
     """
-    # `train_and_evaluate` evaluates in a listener of the chief's, with its own class for it.
-    evaluates = any("ForEvaluate" in type(one).__name__ for one in listeners or ())
+    evaluates = any(map(evaluates_after_saving, listeners or ()))
     if evaluates and getattr(eval_distribution, "num_replicas_in_sync", 1) > 1:
         raise EstimatorUnsupportedError(
             "PD423",
@@ -379,13 +380,14 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
             together = StopTogether(self._train_distribution, [*hooks, *own, *of_chief])
             estimator_spec = estimator_spec._replace(training_hooks=(*own, together))
         worker_hooks.extend(reporting_hooks(self._iterations))
-        return super()._train_with_estimator_spec(
-            estimator_spec._replace(train_op=train_op),
-            worker_hooks,
-            hooks,
-            global_step_tensor,
-            saving_listeners,
-        )
+        with evaluations_of_chief(_collectives(self._train_distribution), saving_listeners) as own:
+            return super()._train_with_estimator_spec(
+                estimator_spec._replace(train_op=train_op),
+                worker_hooks,
+                hooks,
+                global_step_tensor,
+                own,
+            )
 
     def _hooks_of_workers(self, scaffold: Any) -> Iterator[Any]:
         strategy, config = self._train_distribution, self.config

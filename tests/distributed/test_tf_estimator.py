@@ -6,6 +6,7 @@ import socket
 import subprocess
 import tempfile
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -77,7 +78,10 @@ def heads(features, labels, mode, params):
     number = tf.keras.layers.Dense(1, name="number")(flat)[:, 0]
     spec = ipu.ipu_estimator.IPUEstimatorSpec
     if mode == tf.estimator.ModeKeys.PREDICT:
-        return spec(mode, predictions={"kind": tf.argmax(logits, 1), "number": number})
+        predictions = {"kind": tf.argmax(logits, 1), "number": number}
+        output = tf.estimator.export.PredictOutput(predictions)
+        base = tf.estimator.EstimatorSpec
+        return base(mode, predictions=predictions, export_outputs={"serving_default": output})
     target = tf.cast(labels, tf.float32) - 1
     kind_loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
     number_loss = tf.losses.mean_squared_error(target, number, weights=0.5)
@@ -128,6 +132,46 @@ def of_heads(strategy, batch, arrays, **params):
     metrics["number"] = np.mean([one["number"] for one in predicted])
     found |= {f"metric {name}": np.asarray(value) for name, value in metrics.items()}
     return {f"heads/{name}": value for name, value in found.items()}
+
+
+def trained_and_evaluated(strategy, batch, arrays):
+    """Variables, what all ranks are told of evaluations, and what one folder holds of exports."""
+    import tensorflow.compat.v1 as tf
+
+    from popdist_tf import ipu
+
+    config = ipu.ipu_run_config.RunConfig(
+        train_distribute=strategy, tf_random_seed=3, save_checkpoints_steps=2
+    )
+    estimator = ipu.ipu_estimator.IPUEstimator(heads, config=config, params={})
+
+    def receiver():
+        images = tf.placeholder(tf.float32, [None, 6, 6, 1])
+        return tf.estimator.export.TensorServingInputReceiver(images, images)
+
+    def input_fn(arrays=arrays, batch=batch):
+        return tf.data.Dataset.from_tensor_slices(arrays).batch(batch, drop_remainder=True)
+
+    exporters = [
+        tf.estimator.BestExporter(serving_input_receiver_fn=receiver),
+        tf.estimator.FinalExporter("final", receiver),
+        tf.estimator.LatestExporter("latest", receiver, exports_to_keep=None),
+    ]
+    metrics, exported = tf.estimator.train_and_evaluate(
+        estimator,
+        tf.estimator.TrainSpec(input_fn, max_steps=STEPS - 1),
+        tf.estimator.EvalSpec(
+            lambda: input_fn(samples(), 2 * BATCH), exporters=exporters, throttle_secs=0
+        ),
+    )
+    folder = Path(estimator.model_dir)
+    found = {"metrics": {name: float(one) for name, one in metrics.items()}}
+    found["results"] = [one is not None for one in exported]
+    found["exports"] = {one.name: len(list(one.iterdir())) for one in folder.glob("export/*")}
+    found["evaluations"] = len(list(folder.glob("eval/*")))
+    names = sorted(estimator.get_variable_names())
+    values = {f"both/{name}": np.asarray(estimator.get_variable_value(name)) for name in names}
+    return values | {"evaluated": found}
 
 
 def variables_after(estimator, input_fn, stops):
@@ -232,6 +276,7 @@ def estimators_in_job():
     halves = (one.reshape(STEPS, 2, BATCH, *one.shape[1:])[:, hvd.rank()] for one in samples())
     own = tuple(one.reshape(-1, *one.shape[2:]) for one in halves)
     answers |= of_heads(strategy, BATCH, own)
+    answers |= trained_and_evaluated(strategy, BATCH, own)
     reduces_not = PopDistStrategy(add_ipu_cross_replica_reductions=False)
     averaged = of_heads(reduces_not, BATCH, own, averages=True)
     answers |= {f"averaged / {name}": value for name, value in averaged.items()}
@@ -280,6 +325,7 @@ def estimators_alone():
     for optimizer in ("adam", "momentum"):
         found = variables_after(estimator_for(optimizer, batch_norm=False), input_fn, [STEPS])
         answers |= {f"{optimizer}/{name}": value for name, value in found.items()}
+    answers |= trained_and_evaluated(None, 2 * BATCH, samples())
     return answers | of_heads(None, 2 * BATCH, samples())
 
 
@@ -296,7 +342,7 @@ def ranks():
 def test_ranks_have_equal_variables_slots_included(ranks):
     assert any("Adam" in name for name in ranks[0])
     assert any("Momentum" in name for name in ranks[0])
-    said = {"diverging", "evaluating", "same rows", "steps", "together", "uneven"}
+    said = {"diverging", "evaluated", "evaluating", "same rows", "steps", "together", "uneven"}
     for name in ranks[0].keys() & ranks[1].keys() - said:
         if "/metric " in name:
             continue  # each rank evaluates its own data
@@ -306,9 +352,24 @@ def test_ranks_have_equal_variables_slots_included(ranks):
 def test_variables_are_those_of_one_process_on_the_global_batch(ranks, alone):
     assert sum(name.startswith("heads/") for name in alone) > 6
     for name, value in alone.items():
-        if "/metric " in name:
+        if "/metric " in name or name == "evaluated":
             continue
         np.testing.assert_allclose(ranks[0][name], value, rtol=2e-5, atol=2e-6)
+
+
+def test_train_and_evaluate_evaluates_and_exports_once_and_tells_all_ranks(ranks, alone):
+    expected = None
+    for answers in (alone, *ranks):
+        found = answers["evaluated"]
+        metrics = found["metrics"]
+        assert metrics["global_step"] == STEPS - 1
+        expected = expected or metrics  # of one process
+        assert metrics == pytest.approx(expected, rel=2e-5)
+        assert found["exports"]["final"] == 1
+        assert found["exports"]["latest"] == 3
+        assert found["exports"] == alone["evaluated"]["exports"]
+        assert found["results"] == [True] * 3
+        assert found["evaluations"] == alone["evaluated"]["evaluations"]
 
 
 def test_an_optimizer_that_averages_by_itself_makes_the_same_updates(ranks, alone):
