@@ -13,12 +13,16 @@ The newer exporter leaves nothing, unless it is called with ``optimize=False``. 
 constants as initializers, and weights that it has transposed. The metadata of its nodes name the
 parameters and buffers that the program reads there, so that merged and lost ones are found. An
 `Identity` of this exporter is a running statistic that a module writes and reads again.
+
+tf2onnx writes constants as initializers too, and weights under the names of the operators that read
+variables. It leaves out biases of zeros and scales of ones, which nothing in the file tells.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 
 import numpy as np
@@ -34,6 +38,10 @@ logger = logging.getLogger("popdist.onnx")
 _FX_NODE = "pkg.torch.onnx.fx_node"
 _PLACEHOLDER = re.compile(r"%([pb]_\w+)")
 _PRODUCER = "pytorch"
+
+_FROM_TENSORFLOW = "tf2onnx"
+_VARIABLE = re.compile("ReadVariableOp|ResourceGather|_fused_bn")
+_CONSTANT = re.compile(r"/Const(_\d+)?:0$")
 
 _SHOWN = 6
 
@@ -66,16 +74,36 @@ def untie(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def freeze_constants(proto: onnx.ModelProto) -> None:
-    """Marks constants and buffers in files of the newer exporter as not trained, in place."""
+    """Marks constants and buffers in files of the newer exporter and tf2onnx, in place."""
     known = _placeholders(proto)
-    if not known:
-        return
     floats = [one.name for one in proto.graph.initializer if one.data_type in FLOATING]
-    fixed = [name for name in floats if f"p_{_mangled(name)}" not in known]
+    if known:
+        fixed = [name for name in floats if f"p_{_mangled(name)}" not in known]
+    elif proto.producer_name == _FROM_TENSORFLOW:
+        # Weights that the converter has rewritten have names like those of constants.
+        single = {one.name for one in proto.graph.initializer if math.prod(one.dims) == 1}
+        fixed = [
+            name
+            for name in floats
+            if not _VARIABLE.search(name) and (name in single or _CONSTANT.search(name))
+        ]
+    else:
+        return
     properties = {one.key: one.value for one in proto.metadata_props}
     frozen = dict.fromkeys([*json.loads(properties.get(FROZEN, "[]")), *fixed])
     if fixed and len(fixed) < len(floats):
         onnx.helper.set_model_props(proto, properties | {FROZEN: json.dumps(list(frozen))})
+
+
+def warn_of_lost_weights(proto: onnx.ModelProto) -> None:
+    """Reports what tf2onnx may have left out of a file that is about to be trained."""
+    if proto.producer_name == _FROM_TENSORFLOW:
+        logger.warning(
+            "tf2onnx leaves out biases of zeros, scales of ones and dropout, folds batch "
+            "normalisation away, and writes the bias of an LSTM twice: what the file lacks is not "
+            "trained, and that bias twice as fast. Give weights other initial values before the "
+            "conversion, or train the network with popdist_tf"
+        )
 
 
 def require_parameters(proto: onnx.ModelProto) -> None:

@@ -12,7 +12,11 @@ from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.names import GRADIENT, reserved_prefix
-from popdist_onnx.graph.torch_files import freeze_constants, require_parameters
+from popdist_onnx.graph.torch_files import (
+    freeze_constants,
+    require_parameters,
+    warn_of_lost_weights,
+)
 from popdist_onnx.lowering.apply import lower
 from popdist_onnx.lowering.layers import require_one_local_replica, stride_groups
 from popdist_onnx.lowering.registry import DOMAIN
@@ -99,6 +103,7 @@ def training_graph(
     if scaling.enabled:
         require_variable_loss_scale(optimizer)
     require_parameters(proto)
+    warn_of_lost_weights(proto)
     model = _loaded(proto, options)
     load_rules()
     warn_of_inference(model)

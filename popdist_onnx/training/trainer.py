@@ -234,8 +234,7 @@ class Trainer:
                 "the model has no weights to train",
                 value=[tensor.name for tensor in self._original.graph.initializer][:12],
                 accepted="floating-point initializers that reach the loss and are not frozen",
-                hint="a model exported with its parameters as inputs needs them as initializers: "
-                "torch.onnx.export(..., export_params=True)",
+                hint=_hint_of_weights(self._original),
             )
         source = source_of(inputs, labels, self._data, self._layout, epochs)
         self._job.require_same(
@@ -605,6 +604,20 @@ def train(
 def _pair(validation: Any) -> tuple[Any, Any]:
     is_pair = isinstance(validation, tuple | list) and len(validation) == _PAIR
     return (validation[0], validation[1]) if is_pair else (validation, None)
+
+
+def _hint_of_weights(proto: onnx.ModelProto) -> str:
+    """Where the weights of a file that has none to train may be."""
+    classical = sorted({one.op_type for one in proto.graph.node if one.domain == "ai.onnx.ml"})
+    if classical:
+        return (
+            f"{', '.join(classical)} of ai.onnx.ml hold their coefficients as attributes, which "
+            "are not trained: convert a network (for example an MLPClassifier)"
+        )
+    return (
+        "a model exported with its parameters as inputs needs them as initializers: "
+        "torch.onnx.export(..., export_params=True)"
+    )
 
 
 def _keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:

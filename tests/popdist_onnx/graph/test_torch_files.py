@@ -80,3 +80,42 @@ def test_constants_and_buffers_of_the_newer_exporter_are_not_trained():
     trainer = popdist_onnx.Trainer(by_dynamo(merged=False), loss="mse", batch_size=2)
     layers = {f"{layer}.{kind}" for layer in ("l1", "l2") for kind in ("weight", "bias")}
     assert set(trainer.session.trained_weights) == layers
+
+
+def test_constants_in_files_of_tf2onnx_are_not_trained(caplog):
+    """Names and shapes as tf2onnx writes a GELU, the start of a recurrence, and a folded kernel."""
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[4, 2] x) => (float[4, 2] y) {'
+        " a = MatMul(x, kernel) b = Mul(a, half) c = Add(b, start) d = Add(c, bias)"
+        " y = MatMul(d, folded) }"
+    )
+    names = {
+        "kernel": "net/dense/MatMul/ReadVariableOp:0",
+        "bias": "net/dense/BiasAdd/ReadVariableOp:0",
+        "half": "net/dense/Gelu/mul/x:0",
+        "start": "net/gru/zeros/Const:0",
+        "folded": "const_fold_opt__281",
+    }
+    shapes = {"kernel": (2, 2), "bias": (1,), "half": (), "start": (1, 2), "folded": (2, 2)}
+    for node in proto.graph.node:
+        node.input[:] = [names.get(one, one) for one in node.input]
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(np.full(shape, 0.5, np.float32), names[name])
+        for name, shape in shapes.items()
+    )
+    assert len(popdist_onnx.Trainer(proto, loss="mse", optimizer="sgd", batch_size=4).trained) == 5
+    proto.producer_name = "tf2onnx"
+    trainer = popdist_onnx.Trainer(proto, loss="mse", optimizer="sgd", batch_size=4)
+    assert {*trainer.trained} == {names[one] for one in ("kernel", "bias", "folded")}
+    assert "tf2onnx leaves out biases of zeros" in caplog.text
+
+
+def test_coefficients_of_classical_operators_are_named():
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 3]>'
+        " g (float[4, 2] x) => (float[4, 1] y) {"
+        " y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0]> (x) }"
+    )
+    trainer = popdist_onnx.Trainer(proto, loss="mse", optimizer="sgd", batch_size=4)
+    with pytest.raises(popdist_onnx.popart_exception, match=r"Regressor of ai\.onnx\.ml"):
+        trainer.fit(np.zeros((4, 2), np.float32), np.zeros((4, 1), np.float32))
