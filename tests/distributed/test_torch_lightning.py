@@ -50,7 +50,8 @@ def network():
     return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
 
 
-def train(folder):
+def tools(folder):
+    """A module's class, and a function that makes trainers."""
     import lightning as L  # noqa: N812 - as its documentation does
     import torchmetrics
 
@@ -86,8 +87,13 @@ def train(folder):
             **arguments,
         )
 
-    answer = {}
     warnings.simplefilter("ignore")
+    return Module, trainer
+
+
+def train(folder):
+    Module, trainer = tools(folder)  # noqa: N806 - a class
+    answer = {}
     for name, case in CASES.items():
         training = trainer(name, max_epochs=EPOCHS, **case)
         torch.manual_seed(1 + training.global_rank)  # rank 0's weights are taken
@@ -101,10 +107,9 @@ def train(folder):
     first = trainer("first", max_epochs=1)
     torch.manual_seed(1)
     first.fit(Module(), DataLoader(data(), ROWS))
+    answer["checkpoint"] = first.checkpoint_callback.best_model_path
     resumed, module = trainer("rest", max_epochs=EPOCHS), Module()
-    resumed.fit(
-        module, DataLoader(data(), ROWS), ckpt_path=first.checkpoint_callback.best_model_path
-    )
+    resumed.fit(module, DataLoader(data(), ROWS), ckpt_path=answer["checkpoint"])
     answer["resumed"] = flat(module.network)
     decisions = resumed.strategy.reduce_boolean_decision
     answer["all"], answer["any"] = (decisions(resumed.is_global_zero, all=a) for a in (True, False))
@@ -112,6 +117,15 @@ def train(folder):
     ranks = resumed.strategy.all_gather(torch.tensor([float(resumed.global_rank)]))
     answer["ranks"] = ranks.tolist()
     return answer
+
+
+def resume_alone(folder, checkpoint):
+    """The rest of a run of several ranks, in one with as many rows an update."""
+    Module, trainer = tools(folder)  # noqa: N806 - a class
+    module = Module()
+    rest = trainer("alone", max_epochs=EPOCHS)
+    rest.fit(module, DataLoader(data(), RANKS * ROWS), ckpt_path=checkpoint)
+    return {"resumed": flat(module.network)}
 
 
 # What Lightning's documentation and its own tests ask of a strategy, beside equal weights.
@@ -382,6 +396,12 @@ def test_weights_are_those_of_one_process(answers, name):
 def test_a_resumed_run_ends_as_an_uninterrupted_one(answers):
     for answer in answers:
         np.testing.assert_array_equal(answer["resumed"], answers[0]["plain"])
+
+
+def test_one_rank_resumes_what_two_have_saved(answers, tmp_path):
+    checkpoint = answers[0]["checkpoint"]
+    [alone] = run_job(resume_alone, instances=1, folder=str(tmp_path), checkpoint=checkpoint)
+    np.testing.assert_allclose(alone["resumed"], answers[0]["plain"], rtol=0, atol=1e-6)
 
 
 def test_files_are_written_once_and_processes_decide_together(answers, folder):
