@@ -84,7 +84,7 @@ SUITE = (
     Benchmark(
         name="onnx-updates",
         what="updating the weights of a perceptron by ONNX Runtime, against torch.optim",
-        aims=(onnx_updates.UPDATE_AIM,),
+        aims=onnx_updates.AIMS,
         measure=onnx_updates.measure,
         seconds=30,
     ),
