@@ -126,6 +126,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         self._data_sets = 0
         self.guard = StepGuard(None if collectives.horovod is None else collectives)
         self._weights: list[tuple[str, weakref.ref[Any]]] = []
+        self._received: list[tuple[Any, Any]] = []  # initial values, and what they were here
         self._host_ops = HostCrossDeviceOps(collectives)
         super().__init__(strategy, devices=list(devices), cross_device_ops=self._host_ops)
         # A local replica without an element ends the data for all of them, as in the original;
@@ -219,6 +220,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
             agree(self._collectives, f"variable {name} {value.dtype.name}{value.shape}")
             received = self._collectives.broadcast(value)
             received.set_shape(value.shape)
+            self._received.append((received, value))
             return received
 
         return from_root
@@ -226,6 +228,9 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
         trained = kwargs.get("trainable") is not False
         created = variables.create_variable(self, self._variable_device, next_creator, kwargs)
+        received, self._received = self._received, []
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            variables.forget_exchange(created, received)
         if trained and is_mirrored(created):
             self._weights.append((created.name, weakref.ref(created)))
             self.guard.note_weight(created)

@@ -9,7 +9,7 @@ from tensorflow.python.distribute import distribute_lib, distribute_utils, value
 from tensorflow.python.trackable import base as trackable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class IPUDistributedVariable(values.DistributedVariable):  # type: ignore[misc]
@@ -147,3 +147,20 @@ def create_variable(
     return distribute_utils.create_mirrored_variable(
         strategy, create_components, CLASSES, POLICIES, **kwargs
     )
+
+
+def forget_exchange(variable: Any, received: Sequence[tuple[Any, Any]]) -> None:
+    """Makes reads of a new variable's initial value in a graph no exchange.
+
+    TensorFlow's hooks read the global step, or its initial value where there is none yet. A session
+    computes both in each read, also of an instance alone. A variable that is made of an initial
+    value gets the first instance's all the same.
+
+    Args:
+        variable: Of all local replicas.
+        received: Initial values that were received, each with this instance's own one.
+    """
+    for component in getattr(variable, "values", (variable,)):
+        for value, own in received:
+            if getattr(component, "_initial_value", None) is value:
+                component._initial_value = own

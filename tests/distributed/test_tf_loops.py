@@ -89,6 +89,7 @@ def loop():
         **values,
         "apart": apart if instances > 1 else [],
         "warned": warned(popdist_strategy),
+        "read alone": read_by_one_instance(popdist_strategy, instance),
     }
 
 
@@ -149,6 +150,23 @@ def warned(popdist_strategy):
     return sum("PD427" in str(one.message) for one in caught)
 
 
+def read_by_one_instance(popdist_strategy, instance):
+    """Variables as TensorFlow's hooks read them, on the first instance alone; all begin with 1."""
+    import tensorflow.compat.v1 as tf
+
+    with tf.Graph().as_default(), popdist_strategy.PopDistStrategy().scope(), tf.Session() as run:
+        first = tf.get_variable("first", [2], initializer=tf.constant_initializer(1 + instance))
+        second = tf.get_variable("second", initializer=first.initial_value)
+        run.run(tf.global_variables_initializer())
+        reads = [
+            tf.cond(
+                tf.is_variable_initialized(one), one.read_value, lambda one=one: one.initial_value
+            )
+            for one in (first, second)
+        ]
+        return np.asarray(run.run(reads if instance == 0 else [first, second])).tolist()
+
+
 @pytest.fixture(scope="module")
 def global_batch():
     (alone,) = run_job(loop, instances=1)
@@ -165,12 +183,13 @@ def test_a_compiled_loop_trains_like_one_process_on_the_global_batch(
     np.testing.assert_array_equal(ranks[0]["last"], ranks[0]["losses"][:, -1])
     for one in ranks:
         assert one["warned"] == replicas // instances
+        assert one["read alone"] == [[1, 1], [1, 1]]
         assert [said.split(":")[0] for said in one["apart"]] == ["in run 0", "in run 2"][
             : 2 * (instances > 1)
         ]
         assert all("[PD007] the instances hold" in said for said in one["apart"])
     for name, expected in global_batch.items():
-        if name in ("apart", "warned"):
+        if name in ("apart", "warned", "read alone"):
             continue
         for rank in ranks:
             np.testing.assert_array_equal(rank[name], ranks[0][name])
