@@ -125,7 +125,11 @@ class PopdistStrategy(ParallelStrategy):
     def setup(self, trainer: Any) -> None:
         """Gives all processes one state, and optimizers that exchange gradients.
 
+        Args:
+            trainer: Lightning's trainer.
+
         Raises:
+            AgreementError: The processes have other parameters.
             PlainLoopError: ``sync_batchnorm`` was asked for.
         """
         if self._layer_sync is not None:
@@ -210,20 +214,32 @@ class PopdistStrategy(ParallelStrategy):
         _meet("a barrier", name or "")
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """The object of process ``src``, on all processes."""
-        horovod = _meet("broadcast")
+        """Sends an object of one process to all.
+
+        Args:
+            obj: The object, which is pickled; that of other processes is ignored.
+            src: The process that sends.
+
+        Returns:
+            The object of process ``src``.
+
+        Raises:
+            AgreementError: Other processes do something else.
+        """
+        horovod = _meet("a broadcast")
         return obj if horovod is None else horovod.broadcast_object(obj, src)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Reduces a tensor over all processes.
 
         Args:
-            tensor: A tensor; anything else is handed back.
+            tensor: A tensor of any shape, equal on all processes; anything else is handed back.
             group: Ignored.
             reduce_op: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"``, or one of ``ReduceOp``.
 
         Returns:
-            A tensor with what all processes have; means of whole numbers are float32.
+            A tensor of this shape and type; means of whole numbers, and sums of bfloat16, are
+            float32.
 
         Raises:
             AgreementError: Other processes do something else.
@@ -255,13 +271,13 @@ class PopdistStrategy(ParallelStrategy):
         """Stacks every process's tensor.
 
         Args:
-            tensor: A tensor, of one shape on all processes.
+            tensor: A tensor, of one shape and type on all processes.
             group: Ignored.
             sync_grads: Whether gradients flow back to the processes that the parts are of: to each
                 the sum of what all processes have for it, as in Lightning's own strategies.
 
         Returns:
-            A tensor with one dimension more, of the size of the job.
+            A tensor ``[processes, *tensor.shape]``, on the tensor's device.
 
         Raises:
             AgreementError: Other processes do something else.

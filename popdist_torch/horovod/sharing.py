@@ -66,21 +66,25 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     """Gives all processes the state and the hyper-parameters of one process's optimizer.
 
     Args:
-        optimizer: The optimizer.
+        optimizer: The optimizer, of the same type and over the same parameters on every process.
         root_rank: The process whose state is taken.
 
     Raises:
         AgreementError: The processes do not all call this.
-        CheckpointError: The state holds something that is neither a tensor nor a plain value.
+        CheckpointError: The state holds something that is neither a tensor nor a plain value;
+            raised on all processes.
     """
     horovod = connected()
     if horovod is None:
         return
     ROUNDS.meet(Call("broadcast_optimizer_state"), horovod)
     job = Job(int(horovod.rank()), int(horovod.size()), horovod)
-    mine = file.packed(optimizer.state_dict(), "the optimizer") if job.index == root_rank else b""
+    here = job.index == root_rank
+    mine = job.on_each(
+        lambda: file.packed(optimizer.state_dict(), "the optimizer") if here else b""
+    )
     state = file.unpacked(job.from_one(mine, root_rank))
-    if job.index != root_rank:
+    if not here:
         load_optimizer(optimizer, state)
 
 

@@ -170,10 +170,13 @@ class MultiConv(_Scope):
         """Stores how much memory each convolution may use.
 
         Args:
-            value: Fractions.
+            value: Fractions of the memory, one or one per convolution.
 
         Returns:
             This context.
+
+        Raises:
+            OptionError: A value is not a number.
         """
         fractions = value if isinstance(value, list | tuple) else [value]
         if not all(isinstance(x, int | float) for x in fractions):
@@ -188,6 +191,9 @@ class MultiConv(_Scope):
 
         Returns:
             This context.
+
+        Raises:
+            OptionError: A value is another type.
         """
         types = value if isinstance(value, list | tuple) else [value]
         if not all(kind in (torch.float, torch.half) for kind in types):
