@@ -51,7 +51,8 @@ REMEDIES = {
         (
             "Create it with an `aggregation`, such as `tf.VariableAggregation.MEAN`, to combine "
             "the values of replicas. If each replica shall keep its own value, use "
-            "`synchronization=tf.VariableSynchronization.ON_READ`."
+            "`synchronization=tf.VariableSynchronization.ON_READ`. For the moving averages of "
+            "batch normalisation in Keras 3: `BatchNormalization(synchronized=True)`."
         ),
     ),
     "PD417": (

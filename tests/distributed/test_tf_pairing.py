@@ -125,7 +125,9 @@ def updates_outside(strategy, model, x, y):
         optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
 
     answers = {}
-    kinds = {"": tf.keras.optimizers.SGD, "legacy ": tf.keras.optimizers.legacy.SGD}
+    kinds = {"": tf.keras.optimizers.SGD}
+    if not hasattr(tf.keras.optimizers.Optimizer, "apply"):  # Keras 3 has no older kind
+        kinds["legacy "] = tf.keras.optimizers.legacy.SGD
     for name, kind in kinds.items():
         with strategy.scope():
             optimizer = kind(0.1)
