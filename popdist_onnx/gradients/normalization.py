@@ -140,11 +140,22 @@ def _layer(at: At) -> list[Tensor | None]:
     edges: list[Tensor | None] = [None, None, None]
     if at.wants(0):
         edges[0] = normalized_gradient(g * scale, n, inverse, axes)
+        for index, slope in ((1, None), (2, -1 * inverse * inverse * n)):
+            if index < len(at.gradients) and at.gradients[index] is not None:
+                # The mean and 1 / deviation are outputs too; all elements share their gradients.
+                share = at.tape.Cast(at.g_of(index), to=x.dtype.value) / _count(x, axes)
+                edges[0] = edges[0] + (share if slope is None else share * slope)
     if at.wants(1):
         edges[1] = unbroadcast(g * n, scale)
     if at.wants(2):
         edges[2] = unbroadcast(g, at.input(2))
     return edges
+
+
+def _count(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """How many elements statistics over these axes are taken of."""
+    lengths = x.tape.Gather(x.tape.Shape(x), x.tape.ints(*axes))
+    return x.tape.Cast(x.tape.ReduceProd(lengths, keepdims=0), to=x.dtype.value)
 
 
 def _standardized(at: At, axes: Sequence[int]) -> tuple[Tensor, Tensor]:

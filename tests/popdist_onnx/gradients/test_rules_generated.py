@@ -289,3 +289,19 @@ def test_layer_normalization(x, data):
         tolerance=2e-3,
     )
     check(case)
+
+
+def test_the_statistics_of_layer_normalization_have_gradients():
+    rng = np.random.default_rng(0)
+    case = Case(
+        "LayerNormalization",
+        [rng.normal(size=shape).astype(np.float32) for shape in ((4, 3, 5), (3, 5))],
+        lambda x, s: (
+            functional.layer_norm(x, (3, 5), s),
+            x.mean((1, 2), keepdim=True),
+            1 / torch.sqrt(x.var((1, 2), unbiased=False, keepdim=True) + 1e-5),
+        ),
+        {"axis": 1},
+        outputs=3,
+    )
+    check(case)
