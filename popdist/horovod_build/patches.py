@@ -487,6 +487,160 @@ void TensorQueue::WaitForTensor(
         ),
     ),
     Patch(
+        name="free-without-lock",
+        why="Where a rank ends, each other rank's thread frees the tensors that were not "
+        "reduced, and holds the locks of its tables. PyTorch frees a tensor with the GIL, which "
+        "the program's thread may hold while it waits for such a lock with its next tensor. The "
+        "tensors are freed without a lock, and later ones are refused: nobody would reduce them.",
+        edits=(
+            Edit(
+                "horovod/common/tensor_queue.h",
+                "  void FinalizeTensorQueue(const Status& status);\n",
+                """  // Refuses tensors from now on, and moves those that wait.
+  void FinalizeTensorQueue(std::vector<TensorTableEntry>& abandoned);
+  // Takes tensors again.
+  void Open();
+""",
+            ),
+            Edit(
+                "horovod/common/tensor_queue.h",
+                "  mutable std::mutex mutex_;\n",
+                "  mutable std::mutex mutex_;\n\n  bool closed_ = false;\n",
+            ),
+            Edit(
+                "horovod/common/tensor_queue.cc",
+                "  if (tensor_table_.find(e.tensor_name) != tensor_table_.end()) {\n",
+                """  if (closed_) {
+    return SHUT_DOWN_ERROR;
+  }
+  if (tensor_table_.find(e.tensor_name) != tensor_table_.end()) {
+""",
+            ),
+            Edit(
+                "horovod/common/tensor_queue.cc",
+                "  for (std::size_t i = 0; i < entries.size(); ++i) {\n",
+                """  if (closed_) {
+    return SHUT_DOWN_ERROR;
+  }
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+""",
+            ),
+            Edit(
+                "horovod/common/tensor_queue.cc",
+                """void TensorQueue::FinalizeTensorQueue(const Status& status) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& e : tensor_table_) {
+    e.second.FinishWithCallback(status);
+  }
+""",
+                """void TensorQueue::Open() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  closed_ = false;
+}
+
+void TensorQueue::FinalizeTensorQueue(
+    std::vector<TensorTableEntry>& abandoned) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  closed_ = true;
+  for (auto& e : tensor_table_) {
+    abandoned.push_back(std::move(e.second));
+  }
+""",
+            ),
+            Edit(
+                "horovod/common/process_set.h",
+                """  // Finalize tensor queue and communicators.
+  void Finalize(const Status& status);
+""",
+                """  // Finalize tensor queue and communicators; moves the tensors that wait.
+  void Finalize(std::vector<TensorTableEntry>& abandoned);
+""",
+            ),
+            Edit(
+                "horovod/common/process_set.h",
+                "  int32_t id_to_be_removed_ = NO_PENDING_REMOVAL;\n",
+                """  int32_t id_to_be_removed_ = NO_PENDING_REMOVAL;
+
+  // Tensors of finalized process sets; of the background thread alone.
+  std::vector<TensorTableEntry> abandoned_;
+
+  // Ends and frees them; to be called without a lock.
+  void Release(const Status& status);
+""",
+            ),
+            Edit(
+                "horovod/common/process_set.cc",
+                '  LOG(TRACE) << "Initializing new process set with MPI: "\n',
+                "  tensor_queue.Open();\n"
+                '  LOG(TRACE) << "Initializing new process set with MPI: "\n',
+            ),
+            Edit(
+                "horovod/common/process_set.cc",
+                '  LOG(TRACE) << "Initializing new process set with Gloo: "\n',
+                "  tensor_queue.Open();\n"
+                '  LOG(TRACE) << "Initializing new process set with Gloo: "\n',
+            ),
+            Edit(
+                "horovod/common/process_set.cc",
+                """void ProcessSet::Finalize(const Status& status) {
+  tensor_queue.FinalizeTensorQueue(status);
+""",
+                """void ProcessSetTable::Release(const Status& status) {
+  for (auto& entry : abandoned_) {
+    entry.FinishWithCallback(status);
+  }
+  abandoned_.clear();
+}
+
+void ProcessSet::Finalize(std::vector<TensorTableEntry>& abandoned) {
+  tensor_queue.FinalizeTensorQueue(abandoned);
+""",
+            ),
+            Edit(
+                "horovod/common/process_set.cc",
+                "      id_to_process_set_[id_to_be_removed_].Finalize(removal_status);\n",
+                "      id_to_process_set_[id_to_be_removed_].Finalize(abandoned_);\n",
+            ),
+            Edit(
+                "horovod/common/process_set.cc",
+                "  id_to_process_set_[0].Finalize(status);\n",
+                "  id_to_process_set_[0].Finalize(abandoned_);\n",
+            ),
+            Edit(
+                "horovod/common/process_set.cc",
+                """  return InitializeRegisteredAndRemoveMarkedIfReady_(global_mpi_context,
+                                                     removal_status);
+""",
+                """  auto count = InitializeRegisteredAndRemoveMarkedIfReady_(global_mpi_context,
+                                                           removal_status);
+  Release(removal_status);
+  return count;
+""",
+            ),
+            Edit(
+                "horovod/common/process_set.cc",
+                "  Finalize_(global_mpi_context, status);\n",
+                "  Finalize_(global_mpi_context, status);\n  Release(status);\n",
+            ),
+            Edit(
+                "horovod/common/process_set.cc",
+                """  return InitializeRegisteredAndRemoveMarkedIfReady_(global_gloo_context,
+                                                     status);
+""",
+                """  auto count = InitializeRegisteredAndRemoveMarkedIfReady_(
+      global_gloo_context, status);
+  Release(status);
+  return count;
+""",
+            ),
+            Edit(
+                "horovod/common/process_set.cc",
+                "  Finalize_(global_gloo_context, status);\n",
+                "  Finalize_(global_gloo_context, status);\n  Release(status);\n",
+            ),
+        ),
+    ),
+    Patch(
         name="cuda-cxx17",
         why="The headers of current CUDA toolkits need C++17 in device code; Horovod asks for "
         "C++11.",

@@ -1,5 +1,6 @@
 """Every kind of call of the real Horovod gives its result under poprun, with poprun's settings."""
 
+import contextlib
 import time
 
 import pytest
@@ -188,3 +189,24 @@ def test_horovod_rests_while_there_is_nothing_to_reduce(tmp_path):
         assert [answer["total"] for answer in run_job(rest, env=env)] == [12.0, 12.0]
         cycles[name] = timeline.read_text().count("CYCLE_START")
     assert 0 < cycles["rests"] < cycles["polls"] / 4
+
+
+def submits_until_the_other_rank_has_ended():
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    hvd.allreduce(torch.ones(1))
+    if hvd.rank() == 0:
+        return {}
+    with contextlib.suppress(hvd.HorovodInternalError):
+        # Horovod alone has a tensor by the next one, and frees all of them at the end.
+        for number in range(10**7):
+            hvd.allreduce_async(torch.ones(1), name=str(number))
+        return {"refused": False}
+    return {"refused": True}
+
+
+def test_tensors_that_wait_are_freed_while_others_are_submitted():
+    answers = run_job(submits_until_the_other_rank_has_ended, timeout=60)
+    assert answers == [{}, {"refused": True}]
