@@ -154,7 +154,7 @@ def forget_exchange(variable: Any, received: Sequence[tuple[Any, Any]]) -> None:
 
     TensorFlow's hooks read the global step, or its initial value where there is none yet. A session
     computes both in each read, also of an instance alone. A variable that is made of an initial
-    value gets the first instance's all the same.
+    value still gets the first instance's.
 
     Args:
         variable: Of all local replicas.

@@ -36,9 +36,10 @@ def record():
     events = []
     send = horovod.torch.grouped_allreduce_async_
 
-    def sending(tensor, **kwargs):
-        events.append("sent")
-        return send(tensor, **kwargs)
+    def sending(tensor, *, name, **kwargs):
+        if "popdist calls" not in name:  # those say what an instance does, and have no gradients
+            events.append("sent")
+        return send(tensor, name=name, **kwargs)
 
     horovod.torch.grouped_allreduce_async_ = sending
     data = torch.ones(4, WIDTH)
