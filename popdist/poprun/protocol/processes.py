@@ -15,7 +15,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SIGKILL = 9  # the `signal` module costs a guard milliseconds
 _LOOK_SECONDS = 0.01
 _KEEPERS = b"multiprocessing.resource_tracker", b"torch_shm_manager"
-_KEEPERS_SECONDS = 0.5
+_KEEPERS_SECONDS = 1.5
 
 
 def lead_group(pid: int) -> None:
@@ -50,7 +50,7 @@ def kill_group(group: int) -> None:
     """Kills a process group; last those that remove the shared memory of the others.
 
     Such a process, as `multiprocessing` and PyTorch start it, ends by itself with the last process
-    that it serves. It gets half a second.
+    that it serves. It gets 1.5 seconds, which a busy machine may need.
     """
     try:
         os.killpg(group, 0)
