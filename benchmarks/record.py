@@ -173,7 +173,18 @@ def _ordered(document: Document, order: list[str]) -> Document:
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(one.get(fact) == other.get(fact) for fact in _SAME)
+    return all(_fact(one, fact) == _fact(other, fact) for fact in _SAME)
+
+
+def _fact(machine: dict[str, Any], name: str) -> Any:
+    """A fact; versions without the part that a build of Horovod has for its patches.
+
+    The patches are those of the commit, which each benchmark states.
+    """
+    fact = machine.get(name)
+    if isinstance(fact, dict):
+        return {package: str(version).partition("+popdist")[0] for package, version in fact.items()}
+    return fact
 
 
 def _unused(place: Path, today: str, known: list[Path]) -> Path:
