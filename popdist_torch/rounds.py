@@ -221,7 +221,7 @@ class Rounds:
         reached = said[_FIXED - 3 :]
         if not _CALL.equal(said, size):
             self._raise_difference(call)
-        self.require_equal(counts, squares, size)
+        self._require_equal(counts, squares, size)
         return [self._member(number) for number, processes in enumerate(reached) if processes]
 
     def _raise_difference(self, call: Call) -> None:
@@ -235,7 +235,7 @@ class Rounds:
             hint=_ON_ALL,
         )
 
-    def require_equal(self, counts: int, squares: int, size: int) -> None:
+    def _require_equal(self, counts: int, squares: int, size: int) -> None:
         """Checks that all processes have as many optimizers, from sums of counts and squares.
 
         Raises:

@@ -92,7 +92,7 @@ def check_export(
         if gap is None:
             continue
         if not exact and array.dtype == np.float32 and np.isfinite(array).all():
-            exact = _of_torch(doubled(module), [_wide(one) for one in arguments])[0]
+            exact = _of_torch(doubled(module), [wide(one) for one in arguments])[0]
         if exact and _is_rounding(found[output.name], array, exact[number]):
             continue
         first = next(
@@ -243,7 +243,8 @@ def _is_rounding(found: Array, wanted: Array, exact: Array) -> bool:
     return bool(np.abs(found - exact).max(initial=0) <= _ROUNDING * own)
 
 
-def _wide(one: Any) -> Any:
+def wide(one: Any) -> Any:
+    """An input in double precision, where it is floating-point."""
     return one.double() if one.is_floating_point() else one
 
 

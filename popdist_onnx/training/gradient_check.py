@@ -21,7 +21,14 @@ from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.pipeline import read_with_shapes, training_graph
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.training import TrainingSession
-from popdist_onnx.training.export_check import RANDOM, as_trained, doubled, flat, without_dropout
+from popdist_onnx.training.export_check import (
+    RANDOM,
+    as_trained,
+    doubled,
+    flat,
+    wide,
+    without_dropout,
+)
 from popdist_onnx.transforms.autodiff import gradients_of
 from popdist_onnx.types import (
     AnchorReturnType,
@@ -87,7 +94,7 @@ def check_gradients(
         return
     stored = {one.name for one in proto.graph.initializer}
     names = {name: names[name] for name in trained if names[name] in stored}
-    _, factors = _of_torch(module, arguments)
+    factors = _factors(module, arguments)
     try:
         by_file = _of_file(proto, arguments, factors, {*names.values()})
     except popart_exception as error:
@@ -126,7 +133,7 @@ def _different(
     names: Mapping[str, str],
 ) -> list[str]:
     """The parameters whose gradients differ from those that torch computes."""
-    wanted = {n: one for n, one in _of_torch(module, given, factors)[0].items() if n in names}
+    wanted = {n: one for n, one in _of_torch(module, given, factors).items() if n in names}
     far = {
         name: float(np.abs(made.get(names[name], 0.0) - array).max(initial=0))
         for name, array in wanted.items()
@@ -139,7 +146,7 @@ def _different(
     ]
     if not suspects:
         return []
-    exact, _ = _of_torch(doubled(module), [_wide(one) for one in given], factors)
+    exact = _of_torch(doubled(module), [wide(one) for one in given], factors)
     return [
         name
         for name in suspects
@@ -148,20 +155,27 @@ def _different(
     ]
 
 
+def _factors(
+    module: torch.nn.Module, arguments: Sequence[torch.Tensor]
+) -> list[np.ndarray[Any, Any]]:
+    """Random factors for the elements of all outputs."""
+    rng = np.random.default_rng(0)
+    with as_trained(module):
+        outputs = flat(module(*[one.clone() for one in arguments]))
+        return [rng.normal(size=tuple(one.shape)).astype(np.float32) for one in outputs]
+
+
 def _of_torch(
     module: torch.nn.Module,
     given: Sequence[torch.Tensor],
-    factors: Sequence[np.ndarray[Any, Any]] | None = None,
-) -> tuple[Gradients, list[np.ndarray[Any, Any]]]:
-    """The gradients of the outputs' sum with factors, and the factors."""
+    factors: Sequence[np.ndarray[Any, Any]],
+) -> Gradients:
+    """The gradients of the outputs' sum with factors."""
     import torch
 
     trained = {name: one for name, one in module.named_parameters() if one.requires_grad}
     with as_trained(module), torch.enable_grad():
-        outputs = list(flat(module(*[one.clone() for one in given])))
-        if factors is None:
-            rng = np.random.default_rng(0)
-            factors = [rng.normal(size=tuple(one.shape)).astype(np.float32) for one in outputs]
+        outputs = flat(module(*[one.clone() for one in given]))
         parts = [
             (one * torch.from_numpy(factor).to(one.dtype)).sum()
             for one, factor in zip(outputs, factors, strict=True)
@@ -174,7 +188,7 @@ def _of_torch(
     return {
         name: np.zeros(tuple(one.shape)) if grad is None else grad.detach().double().numpy()
         for (name, one), grad in zip(trained.items(), found, strict=True)
-    }, list(factors)
+    }
 
 
 def _of_file(
@@ -259,7 +273,3 @@ def _moved(one: torch.Tensor, number: int) -> torch.Tensor:
         return one
     drawn = torch.randn(one.shape, generator=torch.Generator().manual_seed(number))
     return one + drawn.to(one) * max(float(one.abs().max()), 1.0) / 4
-
-
-def _wide(one: torch.Tensor) -> torch.Tensor:
-    return one.double() if one.is_floating_point() else one

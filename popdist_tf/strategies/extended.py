@@ -343,13 +343,12 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
     def _batch_reduce_to(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any
     ) -> list[Any]:
-        own, destinations = zip(*value_destination_pairs, strict=True)
-        values: Sequence[Any] = own
+        values: Sequence[Any] = [value for value, _ in value_destination_pairs]
         if self._reduce_on_device or not on_device():
             values = self.guard.before_reduction(values)
         return [
             self._reduce_to(reduce_op, value, where, options)
-            for value, where in zip(values, destinations, strict=True)
+            for value, (_, where) in zip(values, value_destination_pairs, strict=True)
         ]
 
     def _gather_to_implementation(

@@ -157,8 +157,9 @@ class MultiWorkerExtended(collective.CollectiveAllReduceExtended):  # type: igno
     def _batch_reduce_to(
         self, reduce_op: Any, value_destination_pairs: Any, options: Any
     ) -> list[Any]:
-        values, destinations = zip(*value_destination_pairs, strict=True)
-        pairs = list(zip(self.guard.before_reduction(values), destinations, strict=True))
+        values = self.guard.before_reduction([value for value, _ in value_destination_pairs])
+        destinations = [where for _, where in value_destination_pairs]
+        pairs = list(zip(values, destinations, strict=True))
         return list(super()._batch_reduce_to(reduce_op, pairs, options))
 
     def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:

@@ -177,6 +177,7 @@ def descend(where, weight, gradient):
 
     def update(strategy, own):
         (total,) = strategy.extended.batch_reduce_to("SUM", [(own, weight)])
+        assert strategy.extended.batch_reduce_to("SUM", []) == []
         return tf.group(strategy.extended.update(weight, lambda v, g: v.assign_sub(g), (total,)))
 
     return where.merge_call(update, (gradient,))
