@@ -641,6 +641,34 @@ void ProcessSet::Finalize(std::vector<TensorTableEntry>& abandoned) {
         ),
     ),
     Patch(
+        name="all-stalled-tensors",
+        why="Ranks that wait for different tensors begin to wait at slightly different moments. "
+        "Horovod's message of a stall leaves out tensors that do not wait for as long yet, and so "
+        "names only some of the ranks. It lists tensors that wait for half as long, too.",
+        edits=(
+            Edit(
+                "horovod/common/stall_inspector.cc",
+                """  for (auto& m : uncached_tensor_table) {
+""",
+                """  bool is_any_stalled = false;
+  for (auto& m : uncached_tensor_table) {
+    if (now - std::get<1>(m.second) > stall_warning_time) {
+      is_any_stalled = true;
+    }
+  }
+  auto listed_time = std::chrono::milliseconds(stall_warning_time) / 2;
+
+  for (auto& m : uncached_tensor_table) {
+""",
+            ),
+            Edit(
+                "horovod/common/stall_inspector.cc",
+                "    if (lag > stall_warning_time) {\n      std::unordered_set",
+                "    if (is_any_stalled && lag > listed_time) {\n      std::unordered_set",
+            ),
+        ),
+    ),
+    Patch(
         name="cuda-cxx17",
         why="The headers of current CUDA toolkits need C++17 in device code; Horovod asks for "
         "C++11.",

@@ -146,7 +146,11 @@ def test_an_instance_hangs_while_another_waits(program, waits, stack):
 
 
 def test_instances_that_wait_for_different_tensors_are_named_with_their_own():
-    code = HOROVOD + "hvd.init()\nhvd.allreduce(torch.ones(1), name=f'tensor{index}')"
+    # They meet first, so that none begins to wait before the other has started.
+    code = HOROVOD + (
+        "hvd.init()\nhvd.allreduce(torch.ones(1), name='both')\n"
+        "hvd.allreduce(torch.ones(1), name=f'tensor{index}')"
+    )
     status, output = poprun("-np", "2", "--stall-timeout=1", *python("torch"), "-c", code)
     assert status == 124, output
     lines = {line.split()[2]: line for line in summary(output) if "missing: instance" in line}
