@@ -227,17 +227,19 @@ class Nursery:
     def serve(self) -> Program | None:
         """Returns the program in each new process; None at the end of the tests."""
         while True:
-            for fd, _ in self._poll.poll():
-                if fd == 0:
-                    for member in {*self._members.values()}:
-                        member.kill()
-                    return None
-                if fd == self._listener.fileno():
-                    program = self._accept()
-                    if program is not None:
-                        return program
-                elif fd in self._members:
+            ready = {fd for fd, _ in self._poll.poll()}
+            if 0 in ready:
+                for member in {*self._members.values()}:
+                    member.kill()
+                return None
+            for fd in ready & self._members.keys():
+                if fd in self._members:  # else its other descriptor was seen first
                     self._end(self._members[fd], lost=fd != self._members[fd].ended)
+            # Last, as a new process may get the descriptors of one that has just ended.
+            if self._listener.fileno() in ready:
+                program = self._accept()
+                if program is not None:
+                    return program
 
     def _accept(self) -> Program | None:
         connection, _ = self._listener.accept()
