@@ -15,7 +15,7 @@ PAGES := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/
 # All others, also new ones: they start real jobs.
 JOBS = $(filter-out $(UNITS) $(PAGES) tests/zoo/ tests/__pycache__/,$(wildcard tests/*/))
 SUMMARY := build/tests.txt
-PYTEST = POPDIST_SUMMARY=$(abspath $(SUMMARY)) $(BIN)/python -m pytest
+PYTEST = POPDIST_SUMMARY=$(abspath $(SUMMARY)) $(BIN)/python -m tests.again
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c $(SET) \
 	--config-settings editable_mode=compat -e '.[all]'
 ONE_OF_EACH := $(addprefix tests/distributed/,test_run.py test_torch_as_written.py \

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from popdist.popdist_core import Topology
+from tests.again import AGAIN
 
 # The same examples on every run, few of them with `make test-fast`; `make test-all` looks for more,
 # and prints the seed that it had. A busy machine is no failure.
@@ -63,7 +64,8 @@ def pytest_terminal_summary(terminalreporter, config):
         return
     parts, _ = terminalreporter.build_summary_stats_line()
     seconds = time.monotonic() - _BEGAN
-    lines = [f"{' '.join(config.args)}: {', '.join(text for text, _ in parts)} in {seconds:.0f} s"]
+    where = "  once more, alone" if AGAIN in os.environ else " ".join(config.args)
+    lines = [f"{where}: {', '.join(text for text, _ in parts)} in {seconds:.0f} s"]
     for kind in ("failed", "error"):
         reports = terminalreporter.stats.get(kind, [])
         lines += [f"  {kind}: {report.nodeid}" for report in reports]

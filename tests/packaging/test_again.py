@@ -1,0 +1,43 @@
+"""Tests that fail beside others get one more try, and both tries are reported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import os
+import pytest
+
+@pytest.mark.parametrize("index", range({number}))
+def test_row(index):
+    assert {passes}
+
+def test_other():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "passes", "code", "last"),
+    [
+        (1, "'POPDIST_TESTS_AGAIN' in os.environ", 0, "1 passed"),
+        (1, "False", 1, "1 failed"),
+        (6, "'POPDIST_TESTS_AGAIN' in os.environ", 1, "6 failed, 1 passed"),
+        (1, "True", 0, "2 passed"),
+    ],
+    ids=["passes-alone", "fails-again", "many", "passes"],
+)
+def test_a_second_try_decides_only_for_few_failures(tmp_path, number, passes, code, last):
+    (tmp_path / "test_rows.py").write_text(PROGRAM.format(number=number, passes=passes))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.again", "-p", "xdist", "test_rows.py"],
+        cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    assert last in done.stdout.splitlines()[-1]
+    assert ("== once more, alone: test_rows.py::test_row[0]" in done.stdout) == (
+        number == 1 and passes != "True"
+    )
