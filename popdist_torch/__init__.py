@@ -6,6 +6,7 @@ from typing import Any
 
 from popdist.sdk.surface import missing
 from popdist_torch import enums, optim, options, profiling
+from popdist_torch.activation_hooks import global_batch_hook
 from popdist_torch.arguments import ICustomArgParser, registerCustomArgParser
 from popdist_torch.checkpoint import Checkpoint
 from popdist_torch.data import AsynchronousDataAccessor, DataLoader, in_step
@@ -117,6 +118,7 @@ __all__ = [
     "dynamic_update",
     "enums",
     "for_loop",
+    "global_batch_hook",
     "identity_loss",
     "in_step",
     "inferenceModel",

@@ -88,26 +88,31 @@ class _Watched:
     def _same_factors(self, *values: torch.Tensor) -> bool:
         """Whether each element was multiplied with the same number in both passes."""
         now, result, before, result_before = values
-        return _close(result * before, result_before * now)
+        return close(result * before, result_before * now)
 
     def _require_sum(
         self, gradient: torch.Tensor, result: torch.Tensor, other: torch.Tensor
     ) -> None:
-        if not _close(self._hook(gradient + other), result + self._hook(other.clone())):
-            code = getattr(self._hook, "__code__", None)
-            where = f", {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+        if not close(self._hook(gradient + other), result + self._hook(other.clone())):
             raise GradientError(
                 "PD314",
                 "a hook of Tensor.register_hook sees one replica's gradient before it is summed, "
                 "and what it does to parts of the gradient does not add up to what it would do to "
                 "the sum",
-                value=f"{self._name}{where}",
+                value=f"{self._name}{place_of(self._hook)}",
                 accepted="hooks that multiply or project gradients, such as masks",
                 hint=_OF_STEPS.format("between backward() and step(), or " if self._loop else ""),
             )
         self._adds_up = True
 
 
-def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+def place_of(hook: Any) -> str:
+    """Where a hook was written, for messages; nothing where it has no code."""
+    code = getattr(hook, "__code__", None)
+    return f", {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two gradients are equal but for rounding."""
     size = one.norm() + other.norm()
     return bool((one - other).norm() <= _TOLERANCES.get(one.dtype, _ROUGH) * size)

@@ -156,6 +156,21 @@ REMEDIES = {
             "Ignore the warning where a process trains what it alone uses."
         ),
     ),
+    "PD334": (
+        (
+            "A hook of an activation (`Tensor.register_hook`) or of a module "
+            "(`register_full_backward_hook`) clips, normalizes, takes signs, or is another "
+            "function whose result is not in proportion to the gradient. The gradient of an "
+            "activation is that of one replica's mean loss: with n replicas it is n times as large "
+            "as in one process with all rows, so the hook acts at another size."
+        ),
+        (
+            "Register `popdist_torch.global_batch_hook(hook)`, which divides the gradient by n, "
+            "calls the hook, and multiplies its result by n. Or clip the gradients of parameters "
+            "between `backward()` and `step()`. A hook that draws from a generator of its own "
+            "may be refused although it is in proportion: draw from torch's default generator."
+        ),
+    ),
     "PD322": (
         (
             "Lightning's `sync_batchnorm` needs torch.distributed, or a reduction was asked for "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from popdist_torch.activation_hooks import ACTIVATION_HOOKS
 from popdist_torch.errors import OptimizerError
 from popdist_torch.executor.compiled import LossPlace, eagerly, plain_backward
 from popdist_torch.executor.losses import LossWatch, final_loss, warn_of_unmarked
@@ -92,6 +93,7 @@ class Training:
         anchors: The tensors that the program reads afterwards.
         tensors: The model's tensors, by name.
         averages: Whether gradients are means over replicas, not sums.
+        share: How many times larger than in one process gradients are in a backward pass.
         early_divisor: Divides losses before the backward pass, where the mean is a running one.
         guard: Checks the losses, where the program asked for it.
         strangers: Parameters that the optimizer updates although they are not in the module;
@@ -108,6 +110,7 @@ class Training:
     anchors: Anchors
     tensors: Callable[[], dict[str, torch.Tensor]]
     averages: bool = True
+    share: float = 1
     early_divisor: float = 1
     guard: LossGuard | None = None
     strangers: list[torch.nn.Parameter] = field(default_factory=list)
@@ -146,7 +149,7 @@ class Training:
                 output, loss = self._forward(arguments, part)
             if loss is not None:
                 seed = scale / self.early_divisor
-                with self.replicas.without_autocast():
+                with self.replicas.without_autocast(), ACTIVATION_HOOKS.in_pass(self.share):
                     self.gradients.backward(loss, seed, replica=replica, last=last)
                 if last:
                     self.last_loss = loss.detach()

@@ -9,6 +9,7 @@ import torch
 
 from popdist.metrics import note_compiling, note_step
 from popdist_torch import agreement, job
+from popdist_torch.activation_hooks import ACTIVATION_HOOKS
 from popdist_torch.data.equal_rows import EqualRows
 from popdist_torch.errors import OptimizerError, OptionValueError
 from popdist_torch.executor.executor import Executor
@@ -325,6 +326,8 @@ class TrainingExecutor(Executor):
         early = divisor if strategy == MeanReductionStrategy.Running else 1
         gradients = self._gradients(trained, divisor / early, horovod, label)
         gradients.waited = waited
+        if divisor != early:
+            ACTIVATION_HOOKS.start()
         parts = {id(parameter) for parameter in self._user_model.parameters()}
         self._training = Training(
             self._batching,
@@ -338,6 +341,7 @@ class TrainingExecutor(Executor):
             self._anchors,
             self._tensors,
             averages=divisor != 1,
+            share=divisor / early,
             early_divisor=early,
             guard=LossGuard(here, horovod, label) if self._stop_at_bad_loss else None,
             strangers=[p for p in trained if id(p) not in parts],

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from popdist_torch import agreement, job
+from popdist_torch.activation_hooks import ACTIVATION_HOOKS
 from popdist_torch.data.equal_rows import EqualRows, divided_selections
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
@@ -113,6 +114,8 @@ class Passes:
         optimizer.register_load_state_dict_post_hook(self._state_loaded)
         self.adopt(dict([*named.items()][::-1]))
         require_possible(self._named(), loop=True)
+        if copies == 1:
+            ACTIVATION_HOOKS.start(self._size)
 
     def adopt(self, named: Mapping[str, torch.Tensor]) -> None:
         """Watches parameters, in the order of their gradients; frozen ones may be trained later."""
@@ -299,6 +302,8 @@ class Passes:
             self._task = task
             ROUNDS.arrived(task, self, self._horovod)
         self._fresh = True
+        if self._copies == 1:
+            ACTIVATION_HOOKS.require_right(task)
         gradient = parameter.grad
         if gradient is not None and gradient.is_sparse and not self._dense:
             raise PlainLoopError(

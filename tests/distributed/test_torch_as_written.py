@@ -264,6 +264,39 @@ class Hooked(Program):
         self.model.last.bias.register_hook(torch.zeros_like)
 
 
+class HookOfActivation(Program):
+    """A hook of an activation that multiplies, and one that acts as in one process."""
+
+    bounded = staticmethod(lambda gradient: gradient.clamp(-0.002, 0.002))
+
+    def build(self):
+        bounded = self.bounded
+
+        class Bounded(Net):
+            def scores(self, x):
+                # In plain torch no factor is known, and the hook gets what it gets.
+                hidden = self.first(x)
+                hidden.register_hook(poptorch.global_batch_hook(bounded))
+                hidden = torch.tanh(hidden)
+                hidden.register_hook(lambda gradient: gradient * 0.5)
+                return self.last(hidden)
+
+        return Bounded()
+
+
+class HookOfActivationThatClips(Program):
+    """It gets gradients as large as those of a micro-batch's mean."""
+
+    def build(self):
+        class Clipped(Net):
+            def scores(self, x):
+                hidden = torch.tanh(self.first(x))
+                hidden.register_hook(lambda gradient: gradient.clamp(-0.002, 0.002))
+                return self.last(hidden)
+
+        return Clipped()
+
+
 class SteppedHook(Program):
     """A step hook of the optimizer sees the sums: clipping there is global clipping."""
 
@@ -606,6 +639,7 @@ RIGHT = [
     Sparse,
     Complex,
     Hooked,
+    HookOfActivation,
     SteppedHook,
     Frozen,
     Grown,
@@ -638,6 +672,7 @@ REFUSED = {
     # These would train something else in silence.
     SynchronisedNorm: "PD315",
     HookThatClips: "PD314",
+    HookOfActivationThatClips: "PD334",
 }
 
 

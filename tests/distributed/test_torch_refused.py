@@ -158,6 +158,30 @@ def hook_that_clips(world):
         step_once(model, optimizer, world.rows(step))
 
 
+def hook_of_an_activation_that_clips(world):
+    """Each rank's gradient is that of its own mean, twice as large as of the mean of all rows."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        x, y = world.rows(step)
+        hidden = torch.tanh(model.first(x))
+        hidden.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+        nn.functional.cross_entropy(model.last(hidden), y).backward()
+        optimizer.step()
+
+
+def hook_of_a_layer_that_normalizes(world):
+    """Its optimizer is distributed after the hook was registered."""
+    model = Net()
+    model.last.register_full_backward_hook(
+        lambda _module, given, _out: (given[0] / given[0].norm(),)
+    )
+    optimizer = world.optimizer(sgd(model), model)
+    for step in range(STEPS):
+        step_once(model, optimizer, world.rows(step))
+
+
 def noise_on_gradients(world):
     """Each rank draws noise of its own."""
     model = Net()
@@ -291,6 +315,14 @@ ERRORS = {
     "a step left out on one rank": (a_step_left_out_on_one_rank, "PD007", "updates so far: 2 on"),
     "wholly checkpointed, clipped": (wholly_checkpointed_and_clipped, "PD320", "use_reentrant"),
     "hook that clips": (hook_that_clips, "PD314", "first.weight, ", "test_torch_refused.py:"),
+    "activation clipped": (
+        hook_of_an_activation_that_clips,
+        "PD334",
+        "test_torch_refused.py:",
+        "2 times as large",
+        "global_batch_hook(hook)",
+    ),
+    "layer normalizes": (hook_of_a_layer_that_normalizes, "PD334", "test_torch_refused.py:"),
     "noise on gradients": (noise_on_gradients, "PD007", "values of last.bias", "the same seed"),
     "local batch statistics": (local_batch_statistics, "PD315", "SyncBatchNorm(3, "),
     "sum and average": (sum_and_average, "PD308", "last.bias"),

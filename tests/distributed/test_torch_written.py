@@ -13,6 +13,7 @@ import torch.nn.utils.prune
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import popdist_torch
 import popdist_torch.horovod as hvd
 from tests.distributed.jobs import run_job
 from tests.distributed.torch_loops import RANKS, STEPS, Net, Programs, loss_of, sgd, step_once
@@ -360,6 +361,54 @@ def in_type(world, dtype):
 
 PROGRAMS["float16"] = functools.partial(in_type, dtype=torch.float16)
 PROGRAMS["bfloat16"] = functools.partial(in_type, dtype=torch.bfloat16)
+
+
+def hooked(world, *, tensor=None, module=None, **kwargs):
+    """A hook of what a layer returns, or of the layer."""
+    model = Net()
+    scale = RANKS if world.ranks == 1 and kwargs else 1  # sums of means
+    optimizer = world.optimizer(torch.optim.SGD(model.parameters(), lr=0.2), model, **kwargs)
+    if module is not None:
+        model.last.register_full_backward_hook(module)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        x, y = world.rows(step)
+        hidden = torch.tanh(model.first(x))
+        if tensor is not None:
+            hidden.register_hook(tensor)
+        (nn.functional.cross_entropy(model.last(hidden), y) * scale).backward()
+        optimizer.step()
+    return model
+
+
+def bounded(gradient):
+    return gradient.clamp(-0.01, 0.01)
+
+
+def bounded_input(_module, given, _out):
+    return (bounded(given[0]),)
+
+
+def of_global_batch(world, hook):
+    """What the program registers; one process of plain torch knows the hook alone."""
+    return hook if world.ranks == 1 else popdist_torch.global_batch_hook(hook)
+
+
+PROGRAMS["hook of an activation that scales"] = functools.partial(
+    hooked, tensor=lambda gradient: gradient * 0.3
+)
+PROGRAMS["hook of a layer that masks"] = functools.partial(
+    hooked, module=lambda _module, given, _out: (torch.where(given[0] > 0, given[0], 0),)
+)
+PROGRAMS["hook of an activation that clips sums"] = functools.partial(
+    hooked, tensor=bounded, op=hvd.Sum
+)
+PROGRAMS["hook of an activation that clips as one process"] = lambda world: hooked(
+    world, tensor=of_global_batch(world, bounded)
+)
+PROGRAMS["hook of a layer that clips as one process"] = lambda world: hooked(
+    world, module=of_global_batch(world, bounded_input)
+)
 
 
 @program
