@@ -244,6 +244,10 @@ REMEDIES = {
         "`forward` has `detach`, `no_grad`, `.item()`, hooks or an own backward; files have none.",
         "Write `forward` without them, or freeze what they keep from training.",
     ),
+    "PD598": (
+        "A quantized model computes on whole numbers, which have no gradient.",
+        "Train before quantization, or with pairs of `QuantizeLinear` and `DequantizeLinear`.",
+    ),
     "PD596": (
         "torch's dynamo exporter needs `onnxscript`, or a newer onnx-ir.",
         "Install `onnxscript` without TensorFlow 2.15, or use the torchscript exporter.",

@@ -66,6 +66,12 @@ def _replicated_all_reduce(at: At) -> Tensor:
     return at.tape.custom(DOMAIN, "ReplicatedAllReduce", 1, at.g, **settings)[0]
 
 
+@gradient("FakeQuantize", domain=DOMAIN, inputs=(0,))
+def _fake_quantize(at: At) -> Tensor:
+    """Straight through where the number is in range, zero outside; scales are settings."""
+    return at.tape.Where(at.output(1), at.g, at.tape.scalar(0, at.g.dtype))
+
+
 @gradient("Nll", domain=DOMAIN, inputs=(0,))
 def _nll(at: At) -> Edges:
     """Through a softmax, softmax - onehot; else -onehot / max(p, 1e-10); per row, times its share.

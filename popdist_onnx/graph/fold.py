@@ -27,6 +27,8 @@ _MOST_ELEMENTS = 4096
 _NEVER = {
     "Bernoulli",
     "Constant",
+    # A quantized weight keeps its name, so that it can be listed.
+    "DequantizeLinear",
     "Dropout",
     "Multinomial",
     "RandomNormal",

@@ -103,6 +103,21 @@ def _loop_outputs(node: ir.Node) -> Sequence[Info]:
     return found
 
 
+@inference("com.microsoft", "QuantizeLinear")
+def _quantized(node: ir.Node) -> Sequence[Info]:
+    """The type of the zero point; ONNX Runtime's own form of the operator has 16 bits as well."""
+    x, zero = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004
+    kind = ir.DataType.UINT8 if zero is None else zero.dtype
+    return [(kind, None if x is None else dims(x))]
+
+
+@inference("com.microsoft", "DequantizeLinear")
+def _dequantized(node: ir.Node) -> Sequence[Info]:
+    """The type of the scale."""
+    x, scale = node.inputs[:2]
+    return [(None if scale is None else scale.dtype, None if x is None else dims(x))]
+
+
 @inference("", "If")
 def _branch_outputs(node: ir.Node) -> Sequence[Info]:
     """The part of the shape that both branches share."""

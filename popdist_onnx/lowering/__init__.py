@@ -1,6 +1,6 @@
 """Rewrites operators of ``ai.graphcore`` into operators that ONNX Runtime has."""
 
-from popdist_onnx.lowering import apply, ctc, elementwise, layers, shapes
+from popdist_onnx.lowering import apply, ctc, elementwise, layers, quantize, shapes
 from popdist_onnx.lowering.apply import lower, register_inference
 from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS
 
@@ -15,5 +15,6 @@ __all__ = [
     "elementwise",
     "layers",
     "lower",
+    "quantize",
     "shapes",
 ]

@@ -36,6 +36,11 @@ from popdist_onnx.transforms.loss_scaling import (
     require_variable_loss_scale,
 )
 from popdist_onnx.transforms.optimizer import grow_updates, scale_loss
+from popdist_onnx.transforms.quantization import (
+    pair_quantization,
+    require_trainable_quantization,
+    warn_of_stored_integers,
+)
 from popdist_onnx.transforms.randomness import random_inputs
 from popdist_onnx.transforms.recognition import recognise_gelu
 from popdist_onnx.transforms.statistics import (
@@ -104,14 +109,15 @@ def training_graph(
         require_variable_loss_scale(optimizer)
     require_parameters(proto)
     warn_of_lost_weights(proto)
-    model = _loaded(proto, options)
+    warn_of_stored_integers(proto)
+    model = pair_quantization(_loaded(proto, options))
     load_rules()
     warn_of_inference(model)
     lower(model, keep=differentiable(DOMAIN))
     recognise_gelu(model, {loss, *(name.removeprefix(GRADIENT) for name in anchors)})
     random_inputs(model)
     running_statistics(model)
-    set_loss(model, loss)
+    require_trainable_quantization(set_loss(model, loss))
     asked = _gradients_asked_for(model, anchors)
     autodiff(model, wanted=asked)
     if scaling.enabled:

@@ -15,6 +15,7 @@ from popdist_onnx.graph import names
 from popdist_onnx.lowering.registry import LOWERINGS
 from popdist_onnx.transforms.accumulate import updaters
 from popdist_onnx.transforms.autodiff import variables
+from popdist_onnx.transforms.quantization import pair_quantization, stored_integers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -50,7 +51,10 @@ def training_summary(model: ir.Model) -> str:
 
 
 def weight_summary(proto: onnx.ModelProto, trained: Collection[str]) -> str:
-    """A table of floating-point initializers, with counts of trained and other elements."""
+    """A table of weights, with counts of trained and other elements.
+
+    Weights are floating-point initializers, and those that quantized models store as whole numbers.
+    """
     properties = {prop.key: prop.value for prop in proto.metadata_props}
     frozen = json.loads(properties.get(names.FROZEN, "[]"))
     statistics = {
@@ -60,8 +64,13 @@ def weight_summary(proto: onnx.ModelProto, trained: Collection[str]) -> str:
         for name in node.input[3:5]
     }
     rows, counts = [], {True: 0, False: 0}
+    whole = set(stored_integers(proto))
     for tensor in proto.graph.initializer:
         kind = ir.DataType(tensor.data_type)
+        if tensor.name in whole:
+            counts[False] += prod(tensor.dims)
+            says = "not trained: stored as whole numbers"
+            rows.append((tensor.name, f"{kind.name} {list(tensor.dims)}", says))
         if not kind.is_floating_point():
             continue
         counts[tensor.name in trained] += prod(tensor.dims)
@@ -81,6 +90,7 @@ def weight_summary(proto: onnx.ModelProto, trained: Collection[str]) -> str:
 def operator_report(model: ir.Model) -> tuple[str, bool]:
     """A table of operators with their gradient rules, and whether no rule is missing."""
     load_rules()
+    pair_quantization(model)
     found: dict[tuple[str, str], list[ir.Node]] = {}
     for node in model.graph:
         found.setdefault((node.domain or "ai.onnx", node.op_type), []).append(node)

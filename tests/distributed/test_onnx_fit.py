@@ -14,6 +14,12 @@ from popdist_onnx.gradients.recurrent import LEAST_PRODUCTS
 from tests.distributed.jobs import JobFailedError, run_job
 from tests.popdist_onnx import nested_weights, networks
 from tests.popdist_onnx.training.test_trainer import data, exported, network
+from tests.popdist_onnx.transforms.test_quantization import (
+    Aware,
+    export,
+    samples,
+    trained_by_torch,
+)
 
 GLOBAL_BATCH = 8
 
@@ -77,6 +83,7 @@ def trained(folder):
         **{f"from the middle/{name}": weight for name, weight in third.weights.items()},
     }
     found |= {f"{kind}/{n}": w for kind in RECURRENT for n, w in recurrent(kind).items()}
+    found |= {f"quantized/{n}": w for n, w in quantized().items()}
     if popdist.getNumInstances() > 1:
         found |= ended(second, here)
     return found
@@ -116,6 +123,22 @@ def recurrent(kind):
     return {"losses": list(losses), **trainer.weights}
 
 
+QUANTIZED = {"learning_rate": 0.2, "epochs": 2}
+
+
+def quantized():
+    """A network that torch exports with fake quantization of weights and activations."""
+    torch.manual_seed(0)
+    trainer = popdist_onnx.Trainer(
+        export(Aware()),
+        optimizer="sgd",
+        learning_rate=QUANTIZED["learning_rate"],
+        batch_size=GLOBAL_BATCH // popdist.getNumInstances(),
+    )
+    trainer.fit(*samples(), epochs=QUANTIZED["epochs"], shuffle=False)
+    return trainer.weights
+
+
 def ended(trainer, here):
     """One instance asks for the end; one has less data; each has data of its own."""
 
@@ -143,6 +166,8 @@ def refusal(trainer, samples, validation):
 
 def test_two_instances_train_as_one_process(tmp_path):
     one, *_ = run_job(trained, instances=1, folder=str(tmp_path))
+    for name, wanted in trained_by_torch(GLOBAL_BATCH, **QUANTIZED).items():
+        np.testing.assert_allclose(one[f"quantized/{name}"], wanted, rtol=1e-5, atol=1e-6)
     (tmp_path / "0.onnx").unlink()
     both = run_job(trained, instances=2, folder=str(tmp_path))
     assert not (tmp_path / "1.onnx").exists()

@@ -614,7 +614,7 @@ class Between(nn.Module):
         (hooked, False),
         (lambda x: x / x.abs().max().item(), False),
         (lambda x: x * x.data, False),
-        (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127), False),
+        (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127), True),
         (lambda x: torch.utils.checkpoint.checkpoint(torch.tanh, x, use_reentrant=False), True),
         (torch.round, True),
         (lambda x: torch.relu(x - x), True),
