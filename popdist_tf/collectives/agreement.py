@@ -97,6 +97,19 @@ def agree_on_weights(
         )
 
 
+def compared(collectives: HostCollectives, statement: str) -> list[Disagreement]:
+    """Compares a statement with those of all ranks, each of which must call this or `agree`.
+
+    Args:
+        collectives: The job's collectives.
+        statement: What this rank is about to do, in words.
+
+    Returns:
+        The disagreements; nothing where all say the same.
+    """
+    return _disagreements(collectives, {_STATEMENT: statement})
+
+
 def _compared(
     collectives: HostCollectives,
     statement: str,
@@ -104,16 +117,7 @@ def _compared(
     accepted: str = _ACCEPTED,
     hint: str = _HINT,
 ) -> list[Disagreement]:
-    if collectives.horovod is None:
-        return []
-
-    def gather(content: bytes) -> list[bytes]:
-        # Eagerly also while a graph is being built: a graph's values exist only in a session.
-        with tf.init_scope(), context.eager_mode():
-            row = tf.constant(np.frombuffer(content, np.uint8)[np.newaxis])
-            return [bytes(one) for one in collectives.allgather(row).numpy()]
-
-    found = disagreements({_STATEMENT: statement, **facts}, gather)
+    found = _disagreements(collectives, {_STATEMENT: statement, **facts})
     for row in found:
         if row.name == _STATEMENT:
             raise AgreementError(
@@ -124,6 +128,19 @@ def _compared(
                 hint=hint,
             )
     return found
+
+
+def _disagreements(collectives: HostCollectives, facts: Mapping[str, str]) -> list[Disagreement]:
+    if collectives.horovod is None:
+        return []
+
+    def gather(content: bytes) -> list[bytes]:
+        # Eagerly also while a graph is being built: a graph's values exist only in a session.
+        with tf.init_scope(), context.eager_mode():
+            row = tf.constant(np.frombuffer(content, np.uint8)[np.newaxis])
+            return [bytes(one) for one in collectives.allgather(row).numpy()]
+
+    return disagreements(facts, gather)
 
 
 # Comparing weights inside of a graph, by one digest for each weight.

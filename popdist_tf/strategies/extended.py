@@ -24,6 +24,7 @@ from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.divergence import StepGuard
+from popdist_tf.guards.sessions import compare_sessions
 from popdist_tf.guards.uneven_data import with_agreed_end
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies import variables
@@ -119,6 +120,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         variable_device: str | None = None,
         reduce_on_device: bool = True,
     ) -> None:
+        compare_sessions(collectives)
         self._collectives = collectives
         self._variable_device = variable_device
         self._reduce_on_device = reduce_on_device

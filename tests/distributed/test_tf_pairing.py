@@ -227,7 +227,7 @@ def samples(instance):
     return rng.normal(2 * instance, 1 + instance, (STEPS, BATCH, 3)).astype(np.float32)
 
 
-def normalised_in_graphs():
+def normalised_in_graphs(folder):
     import tensorflow.compat.v1 as tf
 
     import popdist
@@ -242,6 +242,80 @@ def normalised_in_graphs():
         with strategy.scope():
             found = normalised(strategy, data, way)
         answers |= {f"{way} {name}": value for name, value in found.items()}
+    return answers | in_sessions(strategy, data, folder)
+
+
+def in_sessions(strategy, data, folder):
+    """Sessions that one instance alone runs, saves, initialises or restores."""
+    import tensorflow.compat.v1 as tf
+
+    import popdist
+
+    first = popdist.getInstanceIndex() == 0
+    tf.reset_default_graph()
+    rows = tf.placeholder(tf.float32, [BATCH, 3])
+    with strategy.scope():
+        step = tf.train.get_or_create_global_step()
+
+    def body(inputs):
+        layer = tf.keras.layers.BatchNormalization(momentum=MOMENTUM, name="norm")
+        start = tf.ones([3, 1]) * (1 + popdist.getInstanceIndex())  # another one on each instance
+        weight = tf.get_variable("weight", initializer=start)
+        loss = tf.reduce_mean(tf.square(layer(inputs, training=True) @ weight - 1))
+        return loss, tf.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
+
+    with strategy.scope():
+        loss, train = strategy.experimental_run_v2(body, (rows,))
+        total = strategy.reduce(tf.distribute.ReduceOp.MEAN, loss, axis=None)
+    values = {one.name.rpartition("/")[2]: one.read_value() for one in tf.global_variables()}
+    moving = next(one for name, one in values.items() if "moving_mean" in name)
+    saver = tf.train.Saver()
+    answers = {}
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+
+        def alone(call):
+            if first:
+                call()
+            session.run(train, {rows: data[0]})
+
+        lone = {
+            "save": lambda: saver.save(session, f"{folder}/alone"),
+            "moving": lambda: session.run(moving),
+            "total": lambda: session.run(total, {rows: data[0]}),
+            "plain": lambda: session.run([values["weight:0"], step]),
+        }
+        answers |= {f"lone {name}": error_of(alone, call) for name, call in lone.items()}
+        own = f"{folder}/of {popdist.getInstanceIndex()}"
+        answers["all save"] = error_of(saver.save, session, own)
+
+    def supervised():
+        supervisor = tf.train.Supervisor(
+            is_chief=first, logdir=f"{folder}/supervised", save_model_secs=0, saver=saver,
+            save_summaries_secs=0, global_step=step,
+        )  # fmt: skip
+        with supervisor.managed_session() as session:
+            yield session
+            place = supervisor.save_path if first else f"{folder}/not kept"
+            saver.save(session, place, global_step=step)
+
+    def monitored():
+        with tf.train.MonitoredTrainingSession(
+            is_chief=first, checkpoint_dir=f"{folder}/monitored" if first else None,
+            save_checkpoint_steps=2, save_summaries_steps=None, log_step_count_steps=None,
+        ) as session:  # fmt: skip
+            yield session
+
+    # The graph is final from here on.
+    for way, training in {"monitored": monitored, "supervised": supervised}.items():
+        for time in ("first", "resumed"):
+            for session in training():
+                for batch in data:
+                    session.run(train, {rows: batch})
+                raw = getattr(session, "_tf_sess", lambda one=session: one)()
+                found = raw.run(values)
+            found = {f"{time} {way} {name}": np.asarray(one) for name, one in found.items()}
+            answers |= found
     return answers
 
 
@@ -282,8 +356,8 @@ def normalised(strategy, data, way):
 
 
 @pytest.fixture(scope="module")
-def graph_answers():
-    return run_job(normalised_in_graphs)
+def graph_answers(tmp_path_factory):
+    return run_job(normalised_in_graphs, folder=str(tmp_path_factory.mktemp("sessions")))
 
 
 @pytest.mark.parametrize("way", ["repeat", "compile", "run"])
@@ -299,6 +373,52 @@ def test_moving_averages_move_in_graphs(graph_answers, way):
         np.testing.assert_allclose(rank[f"{way} moving_variance"], variance, rtol=1e-4)
         np.testing.assert_array_equal(rank[f"{way} gamma"], graph_answers[0][f"{way} gamma"])
         assert (rank[f"{way} beta"] != 0).any()
+
+
+ALONE = "[PD007] a session exchanges values that the sessions of other instances do not"
+
+
+def test_what_one_session_alone_exchanges_is_an_error_on_all_instances(graph_answers):
+    for rank in graph_answers:
+        for call in ("save", "moving", "total"):
+            assert ALONE in rank[f"lone {call}"], call
+            assert "on instance 0; session.run with" in rank[f"lone {call}"]
+        assert rank["lone plain"] == rank["all save"] == "no error"
+    assert "this instance runs save/" in graph_answers[0]["lone save"]
+
+
+def global_batches(times):
+    """Weights of one process in numpy, which normalises each instance's half by itself."""
+    data = np.concatenate([np.stack([samples(0), samples(1)], 1)] * times).astype(np.float64)
+    gamma, beta, weight = np.ones(3), np.zeros(3), np.ones((3, 1))
+    mean, variance = np.zeros((2, 3)), np.ones((2, 3))
+    for batch in data:
+        gradients = [np.zeros(3), np.zeros(3), np.zeros((3, 1))]
+        for number, part in enumerate(batch):
+            mean[number] += (1 - MOMENTUM) * (part.mean(0) - mean[number])
+            variance[number] += (1 - MOMENTUM) * (part.var(0) - variance[number])
+            normal = (part - part.mean(0)) / np.sqrt(part.var(0) + 1e-3)
+            error = 2 * ((gamma * normal + beta) @ weight - 1) / BATCH
+            back = error @ weight.T
+            own = (back * normal).sum(0), back.sum(0), (gamma * normal + beta).T @ error
+            gradients = [total + one for total, one in zip(gradients, own, strict=True)]
+        gamma, beta = gamma - 0.1 * gradients[0], beta - 0.1 * gradients[1]
+        weight = weight - 0.1 * gradients[2]
+    return {
+        "gamma": gamma, "beta": beta, "weight": weight,
+        "moving_mean": mean.mean(0), "moving_variance": variance.mean(0),
+        "global_step": len(data),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["monitored", "supervised"])
+def test_sessions_of_a_chief_and_a_worker_train_and_resume_together(graph_answers, way):
+    for times, time in ((1, "first"), (2, "resumed")):
+        for name, value in global_batches(times).items():
+            for rank in graph_answers:
+                found = rank[f"{time} {way} {name}:0"]
+                np.testing.assert_array_equal(found, graph_answers[0][f"{time} {way} {name}:0"])
+                np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 UNDER_MPIRUN = """
