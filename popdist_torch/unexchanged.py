@@ -272,7 +272,8 @@ def _others_exchange() -> bool:
 def _called_by_popdist() -> bool:
     """Whether an operation of Horovod was asked for by popdist, not by the program."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the cheapest way to look
-    while frame is not None and _module(frame).startswith(("horovod.torch.mpi_ops", "torch.")):
+    between = ("horovod.torch.mpi_ops", "torch.", "popdist_torch.horovod.collectives")
+    while frame is not None and _module(frame).startswith(between):
         frame = frame.f_back
     return frame is not None and _module(frame).startswith("popdist")
 

@@ -4,7 +4,8 @@
 
 `world` starts Horovod, gives the place of this process, and divides batches and data sets;
 `optimizer` sums gradients while backward passes run; `sharing` gives all ranks the same first
-state, and averages metrics. Every other name is that of the real ``horovod.torch``.
+state, and averages metrics; `collectives` gives Horovod's functions the gradients that they need
+inside a loss. Every other name is that of the real ``horovod.torch``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from popdist_torch.horovod import world
+from popdist_torch.horovod import collectives, world
 from popdist_torch.horovod.optimizer import Distributed, DistributedOptimizer
 from popdist_torch.horovod.sharing import (
     average_metrics,
@@ -68,4 +69,6 @@ def __getattr__(name: str) -> Any:
     """Everything else, such as ``allreduce``, is Horovod's own."""
     if name.startswith("__"):
         raise AttributeError(name)
+    if name in collectives.NAMES:
+        return collectives.differentiable(name)
     return getattr(import_module("horovod.torch"), name)

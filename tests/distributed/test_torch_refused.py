@@ -182,6 +182,15 @@ def hook_of_a_layer_that_normalizes(world):
         step_once(model, optimizer, world.rows(step))
 
 
+def largest_of_all_ranks(world):
+    """The gradient of a maximum belongs to the rank that has it, which Horovod does not say."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    scores = model(world.rows(0)[0])
+    (scores - hvd.allreduce(scores, op=hvd.Max)).square().mean().backward()
+    optimizer.step()
+
+
 def noise_on_gradients(world):
     """Each rank draws noise of its own."""
     model = Net()
@@ -323,6 +332,7 @@ ERRORS = {
         "global_batch_hook(hook)",
     ),
     "layer normalizes": (hook_of_a_layer_that_normalizes, "PD334", "test_torch_refused.py:"),
+    "largest of all ranks": (largest_of_all_ranks, "PD308", "allreduce(op=Max)", "detach()"),
     "noise on gradients": (noise_on_gradients, "PD007", "values of last.bias", "the same seed"),
     "local batch statistics": (local_batch_statistics, "PD315", "SyncBatchNorm(3, "),
     "sum and average": (sum_and_average, "PD308", "last.bias"),

@@ -16,9 +16,11 @@ from torch.utils.checkpoint import checkpoint
 import popdist_torch
 import popdist_torch.horovod as hvd
 from tests.distributed.jobs import run_job
+from tests.distributed.torch_collectives import COLLECTIVES
 from tests.distributed.torch_loops import RANKS, STEPS, Net, Programs, loss_of, sgd, step_once
 
 PROGRAMS = program = Programs()
+PROGRAMS.update(COLLECTIVES)
 
 
 @program

@@ -26,9 +26,29 @@ def test_a_process_alone_is_rank_0_of_1():
 def test_other_names_are_horovods_own():
     import horovod.torch
 
-    assert hvd.allreduce is horovod.torch.allreduce
+    assert hvd.allreduce_async is horovod.torch.allreduce_async
+    assert hvd.allgather.__doc__ == horovod.torch.allgather.__doc__
     with pytest.raises(AttributeError):
         _ = hvd.no_such_name
+
+
+def test_collectives_return_what_this_process_has():
+    mine = torch.arange(6.0).view(3, 2).requires_grad_()
+    splits = torch.tensor([3], dtype=torch.int32)
+    sent, received = hvd.alltoall(mine, splits=splits)
+    assert received.tolist() == [3]
+    for result in (
+        *(hvd.allgather(mine), hvd.broadcast(mine, 0), hvd.reducescatter(mine), sent),
+        *(hvd.alltoall(mine), hvd.allreduce(mine), *hvd.grouped_allgather([mine, mine])),
+    ):
+        assert torch.equal(result, mine)
+        assert result is not mine
+        assert result.requires_grad
+    scaled = hvd.grouped_allreduce([mine], op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0)
+    assert torch.equal(scaled[0], mine * 1.5)
+    value = torch.ones(2)
+    assert hvd.allreduce_(value, prescale_factor=2.0) is value
+    assert value.tolist() == [2.0, 2.0]
 
 
 def test_steps_are_those_of_the_optimizer_itself():
