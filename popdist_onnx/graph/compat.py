@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import onnx
@@ -26,22 +25,6 @@ Their numbers are those of ``onnx.TensorProto`` too."""
 def newest_opset() -> int:
     """The newest ``ai.onnx`` opset that the installed onnx knows."""
     return int(onnx.defs.onnx_opset_version())
-
-
-def has_wrong_function(node: ir.Node, function: onnx.FunctionProto) -> bool:
-    """Whether the installed onnx defines a node by a function that differs from the kernels.
-
-    Until onnx 1.18 the function of Attention with three dimensions confuses heads and positions.
-    With fewer key heads than query heads, the function gives key heads to query heads alternately;
-    kernels and the operator's text give neighbouring query heads the same key.
-    """
-    if node.op_type != "Attention":
-        return False
-    query, key = (None if one is None else one.shape for one in node.inputs[:2])
-    if query is None or key is None or len(query) < 4:  # noqa: PLR2004 - [batch, heads, position, width]
-        return tuple(int(part) for part in version("onnx").split(".")[:2]) < (1, 19)
-    in_turns = any(inner.op_type == "Tile" for inner in function.node)
-    return in_turns and query[1] != key[1]
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:

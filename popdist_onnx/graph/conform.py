@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from popdist_onnx.graph import resampling, shape_ops
+from popdist_onnx.graph.attention import attention
 from popdist_onnx.graph.compat import captured, replace_inside, replace_uses, subgraphs
 from popdist_onnx.graph.inference import (
     RECURRENT,
@@ -135,6 +136,12 @@ def _scan(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
         shape[axis] = -1
         made[count + number] = tape.Reshape(stacked, tape.ints(*shape))
     return made
+
+
+@_form("Attention")
+def _attention(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """The newest formula, which older texts, functions and kernels differ from."""
+    return attention(tape, node)
 
 
 @_form("Resize")

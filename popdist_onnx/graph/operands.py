@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from popdist_onnx.errors import ValueRangeError
+from popdist_onnx.graph.attention import misfit as attention_misfit
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.names import FAILED_INFERENCE
 from popdist_onnx.graph.values import constant, dims, static
@@ -269,6 +270,9 @@ def _recurrent(node: ir.Node) -> str | None:
         wanted = f"[{w[0]}, {gates} * hidden, {x[2]}] and [{w[0]}, {gates} * hidden, hidden]"
         return f"for {x[2]} features, weights are {wanted}"
     return None
+
+
+_rule("Attention")(attention_misfit)
 
 
 @_rule("Scan")

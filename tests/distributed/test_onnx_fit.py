@@ -13,6 +13,7 @@ import popdist_onnx
 from popdist_onnx.gradients.recurrent import LEAST_PRODUCTS
 from tests.distributed.jobs import JobFailedError, run_job
 from tests.popdist_onnx import nested_weights, networks
+from tests.popdist_onnx.graph import test_attention
 from tests.popdist_onnx.training.test_trainer import data, exported, network
 from tests.popdist_onnx.transforms.test_quantization import (
     Aware,
@@ -83,6 +84,7 @@ def trained(folder):
         **{f"from the middle/{name}": weight for name, weight in third.weights.items()},
     }
     found |= {f"{kind}/{n}": w for kind in RECURRENT for n, w in recurrent(kind).items()}
+    found |= {f"attention/{n}": w for n, w in attention().items()}
     found |= {f"quantized/{n}": w for n, w in quantized().items()}
     if popdist.getNumInstances() > 1:
         found |= ended(second, here)
@@ -121,6 +123,21 @@ def recurrent(kind):
     )
     losses = trainer.fit(x, x[:, 1, :2] ** 2, epochs=3)
     return {"losses": list(losses), **trainer.weights}
+
+
+ATTENTION = {"learning_rate": 0.3, "epochs": 3}
+
+
+def attention():
+    """Attention of opset 23 with groups, a mask that trains, causal positions and a cap."""
+    trainer = popdist_onnx.Trainer(
+        test_attention.network_file(),
+        optimizer="sgd",
+        learning_rate=ATTENTION["learning_rate"],
+        batch_size=GLOBAL_BATCH // popdist.getNumInstances(),
+    )
+    trainer.fit(*test_attention.network_samples(), epochs=ATTENTION["epochs"], shuffle=False)
+    return trainer.weights
 
 
 QUANTIZED = {"learning_rate": 0.2, "epochs": 2}
@@ -168,6 +185,8 @@ def test_two_instances_train_as_one_process(tmp_path):
     one, *_ = run_job(trained, instances=1, folder=str(tmp_path))
     for name, wanted in trained_by_torch(GLOBAL_BATCH, **QUANTIZED).items():
         np.testing.assert_allclose(one[f"quantized/{name}"], wanted, rtol=1e-5, atol=1e-6)
+    for name, wanted in test_attention.network_by_torch(GLOBAL_BATCH, **ATTENTION).items():
+        np.testing.assert_allclose(one[f"attention/{name}"], wanted, rtol=1e-5, atol=2e-6)
     (tmp_path / "0.onnx").unlink()
     both = run_job(trained, instances=2, folder=str(tmp_path))
     assert not (tmp_path / "1.onnx").exists()

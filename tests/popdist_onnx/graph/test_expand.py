@@ -15,8 +15,6 @@ from tests.popdist_onnx.gradients.harness import session
 
 CPU = popart.DeviceManager().createCpuDevice()
 NEWEST = onnx.defs.onnx_opset_version()
-# Its definition of grouped attention differs from the operator; it is refused, never trained.
-WRONG = onnx.__version__.startswith("1.18.")
 STEP = 1e-2
 
 RNG = np.random.default_rng(0)
@@ -105,10 +103,6 @@ def test_the_gradient_is_the_slope_of_what_runs(name):
             onnx.defs.get_schema(op_type, NEWEST, "")
         return
     model = model_of(op_type, opset, inputs, attributes)
-    if name == "Attention grouped" and WRONG:
-        with pytest.raises(popart.popart_exception, match="have no gradient rule"):
-            gradients(model)
-        return
     found = gradients(model)
     evaluate = loss_of(model)
     operands = {f"in{index}": array for index, array in enumerate(inputs)}
