@@ -119,7 +119,7 @@ def misfit(node: ir.Node) -> str | None:  # noqa: PLR0911 - one for each sentenc
     q, k, v = shapes
     if len(q) == _BY_POSITION:
         heads, groups = number("q_num_heads", 0), number("kv_num_heads", 0)
-        if heads < 1 or groups < 1:
+        if not heads or not groups:
             return "three-dimensional operands need q_num_heads and kv_num_heads"
         for name, one, count in (("query", q, heads), ("key", k, groups), ("value", v, groups)):
             if isinstance(one[2], int) and one[2] % count:

@@ -61,7 +61,7 @@ def _misfit(node: ir.Node, complaint: str) -> ValueRangeError:
 
 
 def require_steps(node: ir.Node) -> None:
-    """Refuses strides and dilations below 1, by which onnx's own shape inference divides.
+    """Refuses strides, dilations and heads below 1, by which onnx's own shape inference divides.
 
     Raises:
         ValueRangeError: There are some.
@@ -70,6 +70,9 @@ def require_steps(node: ir.Node) -> None:
         numbers = node.attributes.get_ints(name, ())
         if any(number < 1 for number in numbers):
             raise _misfit(node, f"{name} is {list(numbers)}, must be numbers of 1 or more")
+    for name in () if node.domain else ("q_num_heads", "kv_num_heads"):
+        if node.attributes.get_int(name, 1) < 1:
+            raise _misfit(node, f"{name} must be 1 or more")
 
 
 def require_inferred(graph: ir.Graph) -> None:
