@@ -75,3 +75,22 @@ def test_ordered_sums_are_those_of_plain_torch():
         training(x, y)
         weights.append(model.scale.item())
     assert weights[0] == pytest.approx(weights[1], abs=1e-7)
+
+
+class Writes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        x.mul_(2)
+        return x, poptorch.identity_loss(self.scale * x.mean(), reduction="none")
+
+
+@pytest.mark.parametrize("wrap", [poptorch.trainingModel, poptorch.inferenceModel])
+def test_a_forward_that_writes_to_its_inputs_leaves_those_of_the_program(wrap):
+    options, rows = poptorch.Options(), torch.ones(4, 3)
+    options.replicationFactor(2)
+    output, _ = wrap(Writes(), options)(rows)
+    assert (output == 2).all()
+    assert (rows == 1).all()
