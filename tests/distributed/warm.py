@@ -4,20 +4,21 @@ Most of a short job's time is the import of PyTorch or TensorFlow, in each of it
 gives words that stand for ``sys.executable`` in any command line. What they start takes
 milliseconds (`warm_start`): it hands its environment, descriptors, directory, cores and limits to a
 nursery, a process that has imported a framework and nothing else. The nursery forks a process that
-takes all of these over and runs the program; signals, the exit status and a sudden end are passed
+takes all of these over, enters the network and the mounts of a test's host, and runs the program;
+signals, the exit status and a sudden end are passed
 on. Every launch is a launch of poprun or mpirun as ever, and every program has a process of its
 own, so no state can pass from one test to the next.
 
 A nursery has one thread and has started no library of a job, so that a fork is safe. A program with
 an environment that Python, the loader or a framework would have read before is started as ever. A
 framework has two nurseries, as ranks must not share what is random per process: the seed of hashes
-and the addresses of objects, by which an order may differ between ranks.
+and the addresses of objects, by which an order may differ between ranks. All workers of a run of
+the tests share them.
 """
 
 from __future__ import annotations
 
 import ast
-import atexit
 import builtins
 import ctypes
 import fcntl
@@ -33,11 +34,12 @@ import shutil
 import signal
 import site
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import types
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -45,10 +47,12 @@ from tests.distributed.warm_start import NUMBER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 NURSERIES = 2  # a framework
+OWNER = "POPDIST_TESTS_OWNER"
+"""Names another process than the run of the tests for nurseries of its own."""
 
 IMPORTS = {
     # torch imports its compiler, for a second, with the first optimizer.
@@ -86,27 +90,31 @@ _MEMBER = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warm_start.
 _PATIENCE_SECONDS = 200  # for an import, on a machine that is busy
 _PR_SET_PDEATHSIG = 1
 _HIGH = 512  # descriptors from here on are free
+_NAMESPACES = ("net", "uts", "mnt")  # those in which hosts of tests differ
+_PEER = struct.Struct("3i")  # process, user, group
 
-_running: dict[str, tuple[Path, list[subprocess.Popen[bytes]]]] = {}
+# Kept, as they would else be waited for when they are collected.
+_started: list[subprocess.Popen[bytes]] = []
 
 
 def python(framework: str | None) -> list[str]:
     """The words that start Python with a framework (a key of `IMPORTS`) or, for None, with none."""
     if framework is None:
         return [sys.executable]
-    return [*_MEMBER, str(_start_nurseries(framework) / "nurseries"), sys.executable]
+    return [*_MEMBER, str(_start_nurseries(framework)), sys.executable]
 
 
 def folder_of_python(framework: str) -> str:
     """A folder for ``PATH`` whose ``python`` and ``python3`` are that of `python`."""
     words = python(framework)
-    folder = _running[framework][0] / "bin"
-    if not folder.exists():
-        folder.mkdir()
-        for name in ("python", "python3"):
-            (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-            (folder / name).chmod(0o755)
-    return str(folder)
+    folder = _folder(framework)
+    with _alone(folder):
+        if not (folder / "bin").exists():
+            (folder / "bin").mkdir()
+            for name in ("python", "python3"):
+                (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+                (folder / "bin" / name).chmod(0o755)
+    return str(folder / "bin")
 
 
 @functools.cache
@@ -142,33 +150,62 @@ def environment() -> dict[str, str]:
 
 
 def _start_nurseries(framework: str) -> Path:
-    """Starts a framework's nurseries, if need be; their folder."""
-    if framework in _running:
-        folder, nurseries = _running[framework]
-        if all(nursery.poll() is None for nursery in nurseries):
-            return folder
-        for nursery in nurseries:
-            nursery.kill()
-    folder = Path(tempfile.mkdtemp(prefix="popdist-warm-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """Starts a framework's nurseries, if need be; the folder of their sockets."""
+    folder = _folder(framework)
     sockets = folder / "nurseries"
-    sockets.mkdir()
-    nurseries = [
-        subprocess.Popen(
-            [*_START, framework, str(sockets / str(number))],
-            env=environment(),
-            cwd=ROOT,
-            stdin=subprocess.PIPE,  # whose end is that of this process
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for number in range(NURSERIES)
-    ]
-    for nursery in nurseries:
-        _await(nursery)
-    _running[framework] = folder, nurseries
+    with _alone(folder):
+        if not all(_listens(sockets / str(number)) for number in range(NURSERIES)):
+            shutil.rmtree(sockets, ignore_errors=True)  # with what a killed run has left
+            sockets.mkdir()
+            nurseries = [
+                subprocess.Popen(
+                    [*_START, framework, str(sockets / str(number)), str(owner())],
+                    env=environment(),
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+                for number in range(NURSERIES)
+            ]
+            _started.extend(nurseries)
+            for nursery in nurseries:
+                _await(nursery)
+    return sockets
+
+
+def owner() -> int:
+    """The process with which nurseries end: the run of the tests, also for one of its workers."""
+    chosen = os.environ.get(OWNER)
+    if chosen:
+        return int(chosen)
+    return os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+
+
+def _folder(framework: str) -> Path:
+    """The folder of a framework, for all workers of this run."""
+    folder = Path(tempfile.gettempdir(), f"popdist-warm-{owner()}-{framework}")
+    folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keeps the other workers of this run away."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _listens(path: Path) -> bool:
+    """Whether a nursery lives; it sees a connection without a program."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def _await(nursery: subprocess.Popen[bytes]) -> None:
@@ -187,7 +224,8 @@ def _await(nursery: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     """Imports a framework, forks a process for every program, and becomes it in that process."""
-    framework, path = sys.argv[1:]
+    framework, path, run = sys.argv[1:]
+    owner_ends = os.pidfd_open(int(run))
     for name in IMPORTS[framework]:
         import_module(name)
     if framework == "tensorflow":
@@ -205,9 +243,11 @@ def main() -> None:
         for fd in (1, 2):
             os.dup2(nothing, fd)
         os.close(nothing)
-        program = Nursery(listener).serve()
+        program = Nursery(listener, owner_ends).serve()
     if program is not None:
         program.run()
+    else:
+        shutil.rmtree(Path(path).parents[1], ignore_errors=True)
 
 
 class Nursery:
@@ -215,20 +255,22 @@ class Nursery:
 
     Args:
         listener: Where `warm_start` connects.
+        owner_ends: Descriptor of the process with which this one ends.
     """
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, owner_ends: int) -> None:
         self._listener = listener
+        self._owner_ends = owner_ends
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
-        self._poll.register(0, select.POLLIN)
+        self._poll.register(owner_ends, select.POLLIN)
         self._members: dict[int, Member] = {}
 
     def serve(self) -> Program | None:
         """Returns the program in each new process; None at the end of the tests."""
         while True:
             ready = {fd for fd, _ in self._poll.poll()}
-            if 0 in ready:
+            if self._owner_ends in ready:
                 for member in {*self._members.values()}:
                     member.kill()
                 return None
@@ -244,7 +286,8 @@ class Nursery:
     def _accept(self) -> Program | None:
         connection, _ = self._listener.accept()
         try:
-            program = Program(*_receive(connection))
+            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            program = Program(*_receive(connection), _PEER.unpack(peer)[0])
         except (OSError, EOFError):  # ended while it was starting
             connection.close()
             return None
@@ -257,6 +300,7 @@ class Nursery:
         pid = os.fork()
         if not pid:
             connection.close()
+            os.close(self._owner_ends)
             for member in {*self._members.values()}:
                 member.close()
             return program
@@ -316,11 +360,13 @@ class Program:
     Args:
         state: As `warm_start` sends it.
         fds: The descriptors, as they were received.
+        pid: The process that stands for it.
     """
 
-    def __init__(self, state: dict[str, object], fds: list[int]) -> None:
+    def __init__(self, state: dict[str, object], fds: list[int], pid: int) -> None:
         self._state = state
         self._fds = fds
+        self._pid = pid
 
     def close(self) -> None:
         """Closes the descriptors in the nursery."""
@@ -359,6 +405,7 @@ class Program:
         for fd, target in zip(held, self._state["fds"], strict=True):
             os.dup2(fd, target)
             os.close(fd)
+        _enter_host(self._pid)
         os.chdir(self._state["directory"])
         os.umask(self._state["umask"])
         os.sched_setaffinity(0, self._state["cores"])
@@ -375,6 +422,17 @@ class Program:
         if "torch" in sys.modules:
             sys.modules["torch"].default_generator.seed()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def _enter_host(pid: int) -> None:
+    """Enters the namespaces of a process, where they are others than those of this one."""
+    for name in _NAMESPACES:
+        theirs = Path(f"/proc/{pid}/ns/{name}")
+        if theirs.readlink() != Path(f"/proc/self/ns/{name}").readlink():
+            fd = os.open(theirs, os.O_RDONLY)
+            if ctypes.CDLL(None, use_errno=True).setns(fd, 0):
+                raise OSError(ctypes.get_errno(), f"setns {name}")
+            os.close(fd)
 
 
 def _folders(environ: Mapping[bytes, bytes]) -> list[str]:

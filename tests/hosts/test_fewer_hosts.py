@@ -11,6 +11,7 @@ import pytest
 
 from popdist.poprun.machines.find_mpirun import locate_mpirun
 from tests.distributed.jobs import LAUNCHER, ROOT
+from tests.distributed.warm import python
 from tests.hosts.network import Hosts, missing
 
 pytestmark = pytest.mark.skipif(
@@ -113,7 +114,8 @@ class Trainings:
     def start(self, name, adapter, *words):
         (self._folder / name).mkdir()
         settings = ("OMP_NUM_THREADS=1", "TF_CPP_MIN_LOG_LEVEL=3", f"PYTHONPATH={ROOT}")
-        program = [sys.executable, "-m", "tests.hosts.lose_hosts", adapter, self._folder / name]
+        start = python("tensorflow" if adapter == "tf" else "torch")
+        program = [*start, "-m", "tests.hosts.lose_hosts", adapter, self._folder / name]
         with (self._folder / f"{name}.log").open("w") as log:
             self._jobs[name] = subprocess.Popen(
                 [*LAUNCHER, *(f"--env={one}" for one in settings), *words, "--num-replicas=4",
