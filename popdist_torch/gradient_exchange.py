@@ -124,6 +124,7 @@ class InstanceSum:
         self._kinds: list[tuple[torch.dtype, int]] = []
         self._lay_out()
 
+    @torch.inference_mode(mode=False)
     def _lay_out(self) -> None:
         """Plans the exchange of the parameters as they are now, and allocates its memory."""
         self._kinds = self._kinds_now()

@@ -189,9 +189,10 @@ class Rounds:
         room = _FIXED + -(-self.count // _STEP) * _STEP
         if self._sum is None or len(self._memory) != room:
             layout = plan([Item("what processes do", room, "float32", 4)])
-            [self._memory] = arenas = allocate(layout)
             name = f"popdist calls of all processes, {room} numbers"
-            self._sum = Exchange(layout, arenas, horovod, name=name, beside_computing=True)
+            with torch.inference_mode(mode=False):  # this call may be in that mode, and others not
+                [self._memory] = arenas = allocate(layout)
+                self._sum = Exchange(layout, arenas, horovod, name=name, beside_computing=True)
         said = [1, self.count, self.count**2, *_numbers(call.name), *[0] * (room - _FIXED)]
         for member in due or ():
             said[_FIXED + member.number] = 1

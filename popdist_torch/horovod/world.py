@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import data
+from torch.utils._pytree import tree_map_only
 
 from popdist import backend
 from popdist.popdist_core import getDeviceId, isPopdistEnvSet
@@ -25,7 +26,45 @@ def init() -> None:
     here = backend.launch()
     if here.by and not (here.alone and find_spec("horovod") is None):
         _refuse_gpus(backend.start("torch"))
+        _allow_inference()
     backend.init()
+
+
+_ALLOCATE = (
+    "_allgather_async",
+    "_alltoall_async",
+    "_grouped_allgather_async",
+    "_grouped_reducescatter_async",
+    "_reducescatter_async",
+)
+"""What Horovod's functions call with an empty tensor for the result."""
+
+
+def _allow_inference() -> None:
+    """Makes Horovod's functions work in ``torch.inference_mode``.
+
+    Horovod's thread resizes empty tensors for results. It may not do that to tensors that are made
+    in the mode.
+    """
+    operations: Any = import_module("horovod.torch.mpi_ops")
+    for name in _ALLOCATE:
+        start = getattr(operations, name)
+        if getattr(start, "__module__", None) != __name__:
+            setattr(operations, name, _with_normal_results(start))
+
+
+def _with_normal_results(start: Any) -> Any:
+    def started(*args: Any) -> Any:
+        return start(*(tree_map_only(torch.Tensor, _normal, args)))
+
+    return started
+
+
+def _normal(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_inference() or tensor.numel():
+        return tensor
+    with torch.inference_mode(mode=False):
+        return torch.empty_like(tensor)
 
 
 def _refuse_gpus(horovod: Any) -> None:

@@ -317,6 +317,49 @@ class AfterAccumulation(Program):
         )
 
 
+class ValidatedInInferenceMode(Program):
+    """The program's own module, and a copy that follows it, run in inference mode between calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.average, self.losses = copy.deepcopy(self.model), []
+        self.average.requires_grad_(requires_grad=False)
+
+    def between(self):
+        x, y = self.batch(50)
+        with torch.inference_mode():
+            self.losses.append(float(self.model(x.flatten(0, 1), y.flatten(0, 1))))
+            for old, new in zip(self.average.parameters(), self.model.parameters(), strict=True):
+                old.lerp_(new, 0.3)
+
+    def weights(self):
+        return np.concatenate([super().weights(), reference.flat(self.average), self.losses])
+
+
+class HooksOfTheOptimizer(Program):
+    """They run once each, and see the mean over all rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def make_optimizer(self, parameters):
+        parameters = list(parameters)
+        optimizer = super().make_optimizer(parameters)
+        optimizer.register_step_post_hook(
+            lambda *_: self.seen.append(float(sum(p.grad.abs().sum() for p in parameters)))
+        )
+        optimizer.register_load_state_dict_post_hook(lambda *_: self.seen.append(100.0))
+        return optimizer
+
+    def between(self):
+        if self.call == 1:
+            self.optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
+
+    def weights(self):
+        return np.concatenate([super().weights(), self.seen])
+
+
 class Frozen(Program):
     """requires_grad is switched while training runs."""
 
@@ -641,6 +684,8 @@ RIGHT = [
     Hooked,
     HookOfActivation,
     SteppedHook,
+    ValidatedInInferenceMode,
+    HooksOfTheOptimizer,
     Frozen,
     Grown,
     Scheduled,

@@ -12,8 +12,10 @@ from torch import nn
 
 from tests.distributed.jobs import run_job
 from tests.distributed.torch_loops import RANKS, STEPS, Net, Programs, loss_of, sgd, step_once
+from tests.distributed.torch_modes import MODES
 
 PROGRAMS = program = Programs()
+PROGRAMS.update(MODES)
 
 
 @program
