@@ -213,6 +213,16 @@ def before_training(name: str, check: Callable[[Any], None]) -> None:
     _before("make_train_function", name, check)
 
 
+def before_batches(name: str, check: Callable[[Any], None]) -> None:
+    """Makes Keras call a function with each model whose ``train_on_batch`` is called; as above.
+
+    Args:
+        name: A later function of the same name replaces an earlier one.
+        check: Called before each batch.
+    """
+    _before("train_on_batch", name, check)
+
+
 def before_evaluations(name: str, check: Callable[[Any, str], None]) -> None:
     """Makes Keras call a function with each model that is evaluated or predicts; as above.
 

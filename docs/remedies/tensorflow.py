@@ -162,6 +162,20 @@ REMEDIES = {
             "instances as replicas."
         ),
     ),
+    "PD430": (
+        (
+            "A warning. `adapt` of a preprocessing layer (`Normalization`, `TextVectorization`, "
+            "`StringLookup`, ...) uses the data that this instance gives it. The instances gave "
+            "other data, so equal samples become other inputs on each of them. Where such a layer "
+            "is part of a model that is fitted, PD007 ends the training."
+        ),
+        (
+            "Adapt the layer to the same samples on all instances. Or compute its state once and "
+            "share it: `Normalization(mean=..., variance=...)`, `set_vocabulary(...)`, or the "
+            "layer's file. Where a program shares the results: "
+            '`warnings.filterwarnings("ignore", message=r"\\[PD430\\]")`.'
+        ),
+    ),
     "PD433": (
         (
             "An operation over replicas (`all_gather`, `all_to_all`, `reduce_scatter`) was called "

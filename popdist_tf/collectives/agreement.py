@@ -39,7 +39,7 @@ class Rows(Protocol):
 
 
 _NAMED = 5
-_STATEMENT = "statement"
+STATEMENT = "statement"
 DIVERGENCE_HINT = (
     "broadcast values that one instance alone has loaded or set "
     "(popdist_tf.keras.broadcast_variables), or load them on all instances"
@@ -61,7 +61,7 @@ def agree(
     Raises:
         AgreementError: Statements differ; raised on all ranks, with ``accepted`` and ``hint``.
     """
-    _compared(collectives, statement, {}, accepted, hint)
+    compared(collectives, statement, {}, accepted, hint)
 
 
 def agree_on_weights(
@@ -86,7 +86,7 @@ def agree_on_weights(
         for index, (_, value) in enumerate(weights)
         if value is not None and collectives.horovod is not None
     }
-    found = _compared(collectives, f"{len(weights)} weights {when}", held)
+    found = compared(collectives, f"{len(weights)} weights {when}", held)
     names = [weights[int(row.name)][0] for row in found if ABSENT not in row.values]
     if names:
         raise AgreementError(
@@ -97,29 +97,31 @@ def agree_on_weights(
         )
 
 
-def compared(collectives: HostCollectives, statement: str) -> list[Disagreement]:
-    """Compares a statement with those of all ranks, each of which must call this or `agree`.
-
-    Args:
-        collectives: The job's collectives.
-        statement: What this rank is about to do, in words.
-
-    Returns:
-        The disagreements; nothing where all say the same.
-    """
-    return _disagreements(collectives, {_STATEMENT: statement})
-
-
-def _compared(
+def compared(
     collectives: HostCollectives,
     statement: str,
     facts: Mapping[str, str],
     accepted: str = _ACCEPTED,
     hint: str = _HINT,
 ) -> list[Disagreement]:
-    found = _disagreements(collectives, {_STATEMENT: statement, **facts})
+    """Compares facts with those of all ranks; every rank must call it.
+
+    Args:
+        collectives: The job's collectives.
+        statement: What this rank is about to do, in words.
+        facts: Names and values.
+        accepted: Which statements are accepted, for the error.
+        hint: What to do about different statements.
+
+    Returns:
+        The facts on which ranks differ; the same list on all of them.
+
+    Raises:
+        AgreementError: Statements differ; raised on all ranks.
+    """
+    found = differing(collectives, {STATEMENT: statement, **facts})
     for row in found:
-        if row.name == _STATEMENT:
+        if row.name == STATEMENT:
             raise AgreementError(
                 "PD007",
                 "the instances disagree about what they build or run",
@@ -130,7 +132,13 @@ def _compared(
     return found
 
 
-def _disagreements(collectives: HostCollectives, facts: Mapping[str, str]) -> list[Disagreement]:
+def differing(collectives: HostCollectives, facts: Mapping[str, str]) -> list[Disagreement]:
+    """The facts on which ranks differ, for callers that name the difference by themselves.
+
+    Args:
+        collectives: The job's collectives.
+        facts: Names and values.
+    """
     if collectives.horovod is None:
         return []
 

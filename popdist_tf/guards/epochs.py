@@ -17,9 +17,11 @@ import tensorflow as tf
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.errors import AgreementError
+from popdist_tf.guards.adapted import compare_layers, note_adapted
 from popdist_tf.guards.equal_data import compare_arrays
 from popdist_tf.versions import (
     add_callbacks,
+    before_batches,
     keras_is_3,
     strategy_of,
     support_backups,
@@ -49,6 +51,22 @@ def compare_epochs() -> None:
     Models that reduce over no other instance are not compared.
     """
     add_callbacks("epochs", _callbacks)
+    before_batches("epochs", _compare_call)
+    note_adapted()
+
+
+def _compare_call(model: Any) -> None:
+    held = getattr(model.optimizer, REDUCTION, None) or getattr(
+        strategy_of(model), "extended", None
+    )
+    collectives = getattr(held, "collectives", None)
+    if collectives is not None:
+        agree(
+            collectives,
+            "train_on_batch of a model",
+            "the same calls of fit and train_on_batch on every instance",
+            "call train_on_batch as often on all instances, each with its own batch",
+        )
 
 
 def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -108,6 +126,7 @@ class _SameSteps(tf.keras.callbacks.Callback):  # type: ignore[misc]
         del logs
         number = self.params.get("steps")
         agree(self._collectives, f"an epoch of {number} steps")
+        compare_layers(self._collectives, self.model)
         compare_arrays(self._collectives, self._data)
         if self._steps is not None:
             self._steps.want(number is None)

@@ -27,7 +27,7 @@ from tensorflow.python.training.session_manager import SessionManager
 from tensorflow.python.training.supervisor import Supervisor
 
 from popdist import agreement
-from popdist_tf.collectives.agreement import compared
+from popdist_tf.collectives.agreement import STATEMENT, differing
 from popdist_tf.errors import AgreementError
 from popdist_tf.estimator.checkpoints import SaveTogether, reduces_when_read, share_checkpoint
 
@@ -93,7 +93,7 @@ class _Runs:
         fed = [one.deref() for one in feeds]
         wanted = [*targets, *fetches]
         statement = self._statement(session.graph, wanted, fed)
-        found = compared(self._collectives, statement) if statement else []
+        found = differing(self._collectives, {STATEMENT: statement}) if statement else []
         if found:
             names = [one.name for one in wanted[:_NAMED]]
             raise AgreementError(

@@ -15,6 +15,7 @@ from popdist_tf.collectives import instances
 from popdist_tf.collectives.agreement import agree
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.errors import StrategyError
+from popdist_tf.guards.adapted import compare_layers
 from popdist_tf.guards.divergence import UpdateGuard
 from popdist_tf.guards.epochs import REDUCTION, compare_epochs
 from popdist_tf.guards.equal_data import EqualBatches, FirstSteps, one_after_another
@@ -141,6 +142,7 @@ class _Reduction:
                 for gradient, variable in zip(gradients, variables, strict=True)
             ]
             agree(self.collectives, f"an update of {len(shapes)} weights: {', '.join(shapes)}")
+            compare_layers(self.collectives)
         present = [gradient for gradient in gradients if gradient is not None]
         # The backward pass computes the last layer's gradient first.
         with tf.control_dependencies(

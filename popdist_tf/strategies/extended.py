@@ -23,6 +23,7 @@ from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.errors import StrategyError
+from popdist_tf.guards.adapted import compare_layers
 from popdist_tf.guards.divergence import StepGuard
 from popdist_tf.guards.sessions import compare_sessions
 from popdist_tf.guards.uneven_data import with_agreed_end
@@ -249,6 +250,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
             # Once: a later call may be a retrace on one instance alone.
             self._has_run = True
             agree(self._collectives, "the first step")
+            compare_layers(self._collectives)
         with self.guard.step(fn, (args, kwargs), compares=self._reduce_on_device), device_code():
             if not tf.executing_eagerly():
                 fn = _with_state_updates(program_code(fn, by_default=True))

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -126,11 +126,7 @@ def in_job():
         error_of, fitted, unwrapped, data(rank), BATCH, callbacks
     )
 
-    # Horovod's own wrapper overrides what Keras 3 does not call, or fails. It reduces with Keras 2.
-    import horovod.tensorflow.keras
-
-    plain = compiled(network(seed=0), horovod.tensorflow.keras.DistributedOptimizer(adam()))
-    answers["Horovod's own"] = error_of(fitted, plain, data(rank), BATCH, callbacks)
+    answers["Horovod's own"] = with_horovods_own(adam(), data(rank), callbacks)
     answers["keras"] = 3 if hasattr(adam, "apply") else 2
 
     loop = tf.Variable([1.0 + rank])
@@ -138,10 +134,21 @@ def in_job():
     hvd.broadcast_variables([loop])
     answers["checked"] = error_of(hvd.check_weights, [loop, ("array", np.ones(3))])
 
+    answers |= adapted(hvd.DistributedOptimizer, rank, nullcontext)
+    answers |= lone_calls(hvd.DistributedOptimizer, rank, nullcontext)
+
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         nested = compiled(network(seed=0), hvd.DistributedOptimizer(adam()))
     answers["nested"] = error_of(fitted, nested, data(rank), BATCH)
     return answers
+
+
+def with_horovods_own(optimizer, samples, callbacks):
+    """The error of Horovod's wrapper: it reduces with Keras 2, and Keras 3 calls other methods."""
+    import horovod.tensorflow.keras
+
+    model = compiled(network(seed=0), horovod.tensorflow.keras.DistributedOptimizer(optimizer))
+    return error_of(fitted, model, samples, BATCH, callbacks)
 
 
 def left_early(model, batches, instance):
@@ -174,6 +181,61 @@ def on_the_same_rows(fresh, model):
         "same batches": of_equal_rows(with_warnings(fresh.fit, batches, verbose=0)[1]),
         "same arrays": of_equal_rows(with_warnings(model.fit, *data(0), verbose=0)[1]),
     }
+
+
+def adapted(distributed, instance, scope):
+    """Errors and warnings of models and data whose layers adapt to some data."""
+    import tensorflow as tf
+
+    own = np.random.default_rng(instance).normal(instance, 1, size=(8, 2)).astype(np.float32)
+    words = ["a b b"] if instance else ["c c a"]
+
+    def fit(samples, text):
+        lookup = tf.keras.layers.TextVectorization()
+        if text is not None:
+            lookup.adapt(text)
+        with scope():
+            normal = tf.keras.layers.Normalization(input_shape=(2,))
+            if samples is not None:
+                normal.adapt(samples)
+            model = tf.keras.Sequential([normal, tf.keras.layers.Dense(1)])
+            model.compile(distributed(tf.keras.optimizers.SGD(0.1)), "mse")
+        model.fit(own, own[:, :1], batch_size=4, verbose=0)
+
+    cases = {
+        "same": (own * 0 + np.arange(2), ["a b"]),
+        "own samples": (own, ["a b"]),
+        "own words": (None, words),
+        "words of one": (None, None if instance else words),
+    }
+    if scope is nullcontext:  # a strategy's scope compares variables, which `adapt` makes
+        cases["samples of one"] = (None if instance else own * 0 + 1, None)
+    answers = {}
+    for case, given in cases.items():
+        answers[f"{case} adapted"], said = with_warnings(error_of, fit, *given)
+        answers[f"{case} adapted warned"] = [text for text in said if "PD430" in text]
+    return answers
+
+
+def lone_calls(distributed, instance, scope):
+    """Errors of trainings before which one instance alone makes a call."""
+    import tensorflow as tf
+
+    samples = data(instance)
+    calls = {
+        "predict": lambda model: model.predict(samples[0], verbose=0),
+        "evaluate": lambda model: model.evaluate(*samples, verbose=0),
+        "train_on_batch": lambda model: model.train_on_batch(*(one[:BATCH] for one in samples)),
+    }
+
+    def then_fit(call):
+        with scope():
+            model = compiled(network(seed=0), distributed(tf.keras.optimizers.SGD(0.1)))
+        if instance == 0:
+            call(model)
+        model.fit(*samples, batch_size=BATCH, verbose=0)
+
+    return {f"lone {name}": error_of(then_fit, call) for name, call in calls.items()}
 
 
 def with_warnings(function, *args, **kwargs):
@@ -230,6 +292,34 @@ def test_what_cannot_work_says_so(ranks):
         assert "reduces its gradients already" in rank["twice"]
         assert "cannot be used under a strategy" in rank["nested"]
         assert "XLA cannot compile" in rank["jit"]
+
+
+def test_layers_that_instances_adapt_to_other_data_are_named(ranks, strategies):
+    for first, second in (ranks, strategies):
+        for rank in (first, second):
+            for case in ("same", "own words", "words of one"):
+                assert rank[f"{case} adapted"] == "no error"
+                assert len(rank[f"{case} adapted warned"]) == (
+                    case == "own words" and rank is first
+                )
+            for case in {"own samples adapted", "samples of one adapted"} & {*rank}:
+                assert "[PD007] the instances hold different preprocessing layers" in rank[case]
+                assert "layer of the model 0: Normalization" in rank[case]
+        assert ("samples of one adapted" in first) == (first is ranks[0])
+        assert "to data of its own" in first["own words adapted warned"][0]
+        assert "TextVectorization" in first["own words adapted warned"][0]
+
+
+def test_a_call_of_one_instance_alone_ends_or_is_an_error_on_all(ranks, strategies):
+    for wrapped, strategy in zip(ranks, strategies, strict=True):
+        # A wrapped model predicts in its own process.
+        assert wrapped["lone predict"] == wrapped["lone evaluate"] == "no error"
+        for rank, call in (
+            (wrapped, "train_on_batch"),
+            *((strategy, call) for call in ("predict", "evaluate", "train_on_batch")),
+        ):
+            assert "[PD007]" in rank[f"lone {call}"]
+            assert f"{call} of a model on instance 0; a" in rank[f"lone {call}"]
 
 
 def test_loss_scaling_works_around_the_wrapper_and_is_refused_inside(ranks):
@@ -316,6 +406,8 @@ def under_the_strategy():
         fresh = compiled(network(seed=0), tf.keras.optimizers.SGD(0.1))
     answers |= on_the_same_rows(fresh, model)
     answers["dropped"] = dropped(strategy)
+    answers |= lone_calls(lambda optimizer: optimizer, instance, strategy.scope)
+    answers |= adapted(lambda optimizer: optimizer, instance, strategy.scope)
 
     with strategy.scope():
         # A setting that is no variable, and so keeps what each instance has chosen.
