@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from popdist_onnx.gradients.arithmetic import unbroadcast
 from popdist_onnx.gradients.registry import At, gradient
 from popdist_onnx.graph import shape_ops
@@ -141,18 +143,62 @@ def _einsum_edge(
     at: At, operands: Sequence[Tensor], terms: Sequence[str], result: str, index: int
 ) -> Tensor:
     tape, term = at.tape, terms[index]
-    if len(set(term)) < len(term):
-        raise at.refused(f"its term {term!r} takes a diagonal")
+    once = "".join(dict.fromkeys(term))
     others = [one for place, one in enumerate(operands) if place != index]
     lettered = [one for place, one in enumerate(terms) if place != index]
     reach = set(result).union(*lettered)
-    kept = "".join(letter for letter in term if letter in reach)
+    kept = "".join(letter for letter in once if letter in reach)
     equation = f"{','.join([result, *lettered])}->{kept}"
     edge = tape.Einsum(at.g, *others, equation=equation)
-    missing = [axis for axis, letter in enumerate(term) if letter not in reach]
+    missing = [axis for axis, letter in enumerate(once) if letter not in reach]
     if missing:
-        edge = tape.Expand(tape.Unsqueeze(edge, missing), shape_ops.lengths(operands[index]))
+        edge = tape.Unsqueeze(edge, missing)
+    if once != term:
+        edge = _on_diagonals(edge, operands[index], term)
+    elif missing:
+        edge = tape.Expand(edge, shape_ops.lengths(operands[index]))
     return unbroadcast(edge, operands[index])
+
+
+def _on_diagonals(edge: Tensor, operand: Tensor, term: str) -> Tensor:
+    """A gradient by the letters of a term, where all axes of a letter are equal; zero elsewhere."""
+    tape, shape = edge.tape, operand.shape
+    later = [axis for axis, letter in enumerate(term) if letter in term[:axis]]
+    places = np.indices(
+        [n if term.count(one) > 1 else 1 for one, n in zip(term, shape, strict=True)]
+    )
+    equal = np.ones(places.shape[1:], bool)
+    for axis in later:
+        equal &= places[axis] == places[term.index(term[axis])]
+    spread = tape.Expand(tape.Unsqueeze(edge, later), shape)
+    return tape.Where(equal, spread, tape.scalar(0, edge.dtype))
+
+
+_WIDEST = 16
+"""A matrix of n rows has n^4 numbers in its minors."""
+
+
+@gradient("Det")
+def _det(at: At) -> Tensor:
+    """The cofactors, ``det(X) X^-T`` where there is an inverse; they exist without one as well."""
+    tape, x = at.tape, at.x
+    rows = x.shape[-1]
+    if rows > _WIDEST:
+        raise at.refused(
+            f"the cofactors of a matrix with {rows} rows would take {rows**4} numbers",
+            f"determinants of up to {_WIDEST} rows have a gradient; freeze the weights before it",
+        )
+    g = tape.Unsqueeze(at.g, [-1, -2])
+    if rows == 1:
+        return g
+    rest = np.array([[one for one in range(rows) if one != left] for left in range(rows)])
+    lower = tape.Gather(tape.Gather(x, rest, axis=-2), rest, axis=-1)
+    first = x.rank - 2
+    # Axes are now: left-out row, rows, left-out column, columns.
+    order = [*range(first), first, first + 2, first + 1, first + 3]
+    minors = tape.Det(tape.Transpose(lower, perm=order))
+    signs = (-1.0) ** np.add.outer(np.arange(rows), np.arange(rows))
+    return g * (minors * tape.constant(signs.astype(x.dtype.numpy())))
 
 
 _OPSET_OF_AXIS_INPUT = 20

@@ -321,7 +321,7 @@ WITHOUT_FLOAT64 = frozenset(
     {
         *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan", "Erf", "Celu"),
         *("AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool"),
-        *("Conv", "ConvTranspose"),
+        *("Conv", "ConvTranspose", "Det"),
         *("InstanceNormalization", "LRN", "MeanVarianceNormalization"),
         *("GRU", "LSTM", "RNN"),
         *("Mean", "NonZero", "Hardmax", "Atan2", "MultiConv"),

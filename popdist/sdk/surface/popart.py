@@ -91,14 +91,14 @@ _OPERATORS = (
     works(
         *_of(
             "Builder.aiOnnxOpset11",
-            "bitshift cumsum dynamicquantizelinear gatherelements gathernd range round"
+            "bitshift cumsum det dynamicquantizelinear gatherelements gathernd range round"
             " scatterelements scatternd unique",
         )
     ),
     works(
         *_of(
             "Builder.aiOnnxOpset11",
-            "concatfromsequence det sequenceat sequenceconstruct sequenceempty sequenceerase"
+            "concatfromsequence sequenceat sequenceconstruct sequenceempty sequenceerase"
             " sequenceinsert sequencelength splittosequence",
         ),
         note="It runs, but no gradient passes through it: a weight before it is an error.",

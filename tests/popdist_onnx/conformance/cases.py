@@ -464,6 +464,7 @@ def reductions() -> Iterator[Case]:
 
 
 def layout() -> Iterator[Case]:
+    yield Case("Det", [f(2, 3, 3)], since=11, torch=torch.linalg.det)
     # A slice backwards to the end is empty; one element of all axes has no axis.
     for end in (2**31 - 1, 2**63 - 1):
         operands = [f(2, 4), ints(3), ints(end), ints(1), ints(-1)]
@@ -1139,7 +1140,7 @@ EXCLUDED = {
         ("StringNormalizer", "TfIdfVectorizer"), "it works on text: PopART has no such operator"
     ),
     **dict.fromkeys(
-        ("Det", "MaxRoiPool", "RoiAlign", "NonMaxSuppression", "MaxUnpool"),
+        ("MaxRoiPool", "RoiAlign", "NonMaxSuppression", "MaxUnpool"),
         "PopART has no such operator; ONNX Runtime's kernel runs, without a gradient",
     ),
 }

@@ -17,6 +17,10 @@ def fourier(x, points=None, axis=1, inverse=0, onesided=0):
     return torch.view_as_real(made[:, : points // 2 + 1] if onesided else made)
 
 
+def einsum(equation):
+    return lambda *operands: torch.einsum(equation, *operands)
+
+
 CASES = [
     *[
         Case("DFT", [normal(2, 6, 3, n)], lambda x, s=s: fourier(x, **s), s)
@@ -80,6 +84,30 @@ CASES = [
         lambda a, b: torch.einsum("ij,k->i", a, b),
         {"equation": "ij,k->i"},
     ),
+    *[
+        Case("Einsum", [normal(*s) for s in shapes], einsum(equation), {"equation": equation})
+        for equation, *shapes in [
+            ("ii->i", (3, 3)),
+            ("ii->", (3, 3)),
+            ("ii", (3, 3)),
+            ("bii->bi", (2, 3, 3)),
+            ("bii->b", (2, 3, 3)),
+            ("...ii->...i", (2, 4, 3, 3)),
+            ("iii->i", (3, 3, 3)),
+            ("iijj->ij", (3, 3, 2, 2)),
+            ("ijij->ji", (3, 2, 3, 2)),
+            ("iij->i", (3, 3, 2)),
+            ("ii,i->i", (3, 3), (3,)),
+            ("bii,bij->bj", (2, 3, 3), (2, 3, 4)),
+            ("ii,jj->ij", (3, 3), (2, 2)),
+            ("ii,jj->", (3, 3), (2, 2)),
+            ("aib,iia->ab", (2, 3, 4), (3, 3, 2)),
+        ]
+    ],
+    *[
+        Case("Det", [matrix], torch.linalg.det)
+        for matrix in [normal(3, 3), normal(2, 4, 4), normal(2, 3, 1, 1), normal(5, 2, 2)]
+    ],
     *[
         Case(n, [positive(2, 3, 4), integers(0, 2)], fn, {"keepdims": k})
         for k in (0, 1)

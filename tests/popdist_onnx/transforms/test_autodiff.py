@@ -125,19 +125,24 @@ def test_frozen_and_setting_initializers_are_not_trained():
 
 def test_all_operators_without_rule_are_named_before_anything_runs():
     proto = model(
-        "g (float[2,2] x) => (float loss) { y = Mul(x, w) a = Det(y)"
-        " b = Det(y) c = Add(a, b) loss = ReduceSum<keepdims=0>(c) }",
+        "g (float[1,1,2,2] x) => (float loss) { y = Mul(x, w)"
+        " a = MaxRoiPool<pooled_shape=[1,1]>(y, rois)"
+        " b = MaxRoiPool<pooled_shape=[1,1]>(y, rois)"
+        " c = Add(a, b) loss = ReduceSum<keepdims=0>(c) }",
         opset=13,
-        w=np.ones((2, 2), np.float32),
+        rois=np.zeros((1, 5), np.float32),
+        w=np.ones((1, 1, 2, 2), np.float32),
     )
-    for node, name in zip([n for n in proto.graph.node if n.op_type == "Det"], "pq", strict=True):
+    for node, name in zip(
+        [n for n in proto.graph.node if n.op_type == "MaxRoiPool"], "pq", strict=True
+    ):
         node.name = name
     with pytest.raises(popart_exception) as raised:
         autodiff(set_loss(load(proto), "loss"))
     assert raised.value.code == "PD522"
     text = str(raised.value)
-    assert "node 'p' (ai.onnx Det-13)" in text
-    assert "node 'q' (ai.onnx Det-13)" in text
+    assert "node 'p' (ai.onnx MaxRoiPool-13)" in text
+    assert "node 'q' (ai.onnx MaxRoiPool-13)" in text
 
 
 def test_a_loop_on_the_way_has_a_gradient():
