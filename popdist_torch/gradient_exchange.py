@@ -24,7 +24,7 @@ from popdist.exchange import (
 from popdist_torch.errors import AgreementError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _USED = "used by any replica"
 _DIGITS = 6
@@ -316,6 +316,17 @@ def require_all(present: int, size: int) -> None:
             hint="they have called hvd.join(): exchange as often on all instances, or use "
             "horovod.torch.DistributedOptimizer, which counts what an instance lacks as zero",
         )
+
+
+def give_rows(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor]) -> None:
+    """Makes gradients, which are summed as dense ones, sparse for an optimizer that needs that.
+
+    ``SparseAdam`` updates the rows that a gradient has, and refuses dense gradients.
+    """
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        for parameter in parameters:
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_sparse(1)
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

@@ -170,7 +170,8 @@ def DistributedOptimizer(
             multiplies the sum with it.
         num_groups: Accepted; flat buffers need no groups.
         groups: As above.
-        sparse_as_dense: Whether sparse gradients may become dense; they are an error otherwise.
+        sparse_as_dense: Whether sparse gradients may be sent as dense ones; they are an error
+            otherwise. ``SparseAdam`` still gets sparse ones, of all rows that any process had.
         process_set: None or the set of all processes.
         check_parameters: Whether processes are compared: before the first exchange the optimizer
             and the parameters' names, shapes, types and values; later the optimizer's settings,

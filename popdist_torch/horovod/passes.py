@@ -16,7 +16,7 @@ from popdist_torch.activation_hooks import ACTIVATION_HOOKS
 from popdist_torch.data.equal_rows import EqualRows, divided_selections
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
-from popdist_torch.gradient_exchange import InstanceSum
+from popdist_torch.gradient_exchange import InstanceSum, give_rows
 from popdist_torch.gradient_hooks import of_popdist, require_possible
 from popdist_torch.rounds import ROUNDS, Call
 
@@ -310,7 +310,7 @@ class Passes:
                 "PD308",
                 f"{self._names[index]} has a sparse gradient",
                 accepted="dense gradients",
-                hint="sparse_as_dense=True sums them as dense ones",
+                hint="sparse_as_dense=True sends them as dense ones; SparseAdam still gets rows",
             )
         if gradient is not None and gradient.requires_grad:
             raise PlainLoopError(
@@ -357,6 +357,7 @@ class Passes:
             self._round()
         if self._check:
             self._compare()
+        give_rows(self._optimizer, self._parameters)
         late = self._said(4)
         self._mixed = self._gradients() if 0 < late < self._size and not self._outside else {}
         self._passes = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch.errors import OptimizerError
+from popdist_torch.gradient_exchange import give_rows
 from popdist_torch.optim.scaled import HALF, Scaled
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ class DeviceOptimizer:
 
     def update(self) -> None:
         """Updates the weights from their gradients."""
+        give_rows(self.optimizer, self.parameters())
         self.optimizer.step()
 
     def release(self) -> None:

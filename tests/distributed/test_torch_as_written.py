@@ -238,6 +238,18 @@ class Sparse(Program):
         return Words()
 
 
+class SparseRows(Sparse):
+    """An optimizer that refuses dense gradients, and leaves alone the rows that no replica has."""
+
+    def trained(self):
+        self.model.first.requires_grad_(requires_grad=False)
+        self.model.last.requires_grad_(requires_grad=False)
+        return self.model.words.parameters()
+
+    def make_optimizer(self, parameters):
+        return torch.optim.SparseAdam(parameters, lr=self.rate)
+
+
 class Complex(Program):
     def build(self):
         class Rotated(Net):
@@ -680,6 +692,7 @@ RIGHT = [
     InnerLoss,
     Checkpointed,
     Sparse,
+    SparseRows,
     Complex,
     Hooked,
     HookOfActivation,

@@ -266,6 +266,26 @@ def sparse_embedding(world):
 
 
 @program
+def rows_for_sparse_adam(world):
+    """It leaves rows alone that no process has, and refuses dense gradients."""
+    model = nn.Sequential(nn.Embedding(12, 5, sparse=True, dtype=torch.float64), Net())
+    torch.nn.init.uniform_(model[0].weight, generator=torch.Generator().manual_seed(2))
+    sparse = torch.optim.SparseAdam(model[0].parameters(), lr=0.1)
+    sparse = world.optimizer(sparse, model[0], sparse_as_dense=True)
+    dense = world.optimizer(sgd(model[1]), model[1])
+    for step in range(STEPS):
+        model.zero_grad()
+        x, y = world.rows(step)
+        words = (x[:, 0].abs() * 5).long().clamp(max=11)
+        for part in (slice(0, None, 2), slice(1, None, 2)):
+            (loss_of(model, (words[part], y[part])) / 2).backward()
+        dense.step()
+        sparse.step()
+        sparse.zero_grad()
+    return model
+
+
+@program
 def complex_weights(world):
     model = Net()
     model.phase = nn.Parameter(torch.linspace(0, 1, 35, dtype=torch.complex128).view(5, 7))
