@@ -21,6 +21,7 @@ from popdist_onnx.graph.names import FROZEN, PADDING, UNBIASED
 from popdist_onnx.training.export_check import check_export
 from popdist_onnx.training.gradient_check import check_gradients
 from popdist_onnx.training.model import LABELS, LOSS_KIND, LOSSES
+from popdist_onnx.training.torch_losses import written_out_losses
 from popdist_onnx.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -349,18 +350,19 @@ def _by_torchscript(
     import torch
 
     file = io.BytesIO()
-    torch.onnx.export(
-        module,
-        arguments,
-        file,  # type: ignore[arg-type]  # the older exporter writes to files in memory
-        input_names=names,
-        output_names=outputs,
-        dynamic_axes={name: {0: "batch"} for name in (*names, outputs[0])},
-        training=torch.onnx.TrainingMode.TRAINING,
-        do_constant_folding=False,
-        opset_version=opset,
-        dynamo=False,
-    )
+    with written_out_losses():
+        torch.onnx.export(
+            module,
+            arguments,
+            file,  # type: ignore[arg-type]  # the older exporter writes to files in memory
+            input_names=names,
+            output_names=outputs,
+            dynamic_axes={name: {0: "batch"} for name in (*names, outputs[0])},
+            training=torch.onnx.TrainingMode.TRAINING,
+            do_constant_folding=False,
+            opset_version=opset,
+            dynamo=False,
+        )
     return onnx.load_from_string(file.getvalue())
 
 

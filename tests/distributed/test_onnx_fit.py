@@ -14,6 +14,7 @@ from popdist_onnx.gradients.recurrent import LEAST_PRODUCTS
 from tests.distributed.jobs import JobFailedError, run_job
 from tests.popdist_onnx import nested_weights, networks
 from tests.popdist_onnx.graph import test_attention
+from tests.popdist_onnx.training import test_torch_losses
 from tests.popdist_onnx.training.test_trainer import data, exported, network
 from tests.popdist_onnx.transforms.test_quantization import (
     Aware,
@@ -85,6 +86,7 @@ def trained(folder):
     }
     found |= {f"{kind}/{n}": w for kind in RECURRENT for n, w in recurrent(kind).items()}
     found |= {f"attention/{n}": w for n, w in attention().items()}
+    found |= {f"smoothed/{n}": w for n, w in smoothed().items()}
     found |= {f"quantized/{n}": w for n, w in quantized().items()}
     if popdist.getNumInstances() > 1:
         found |= ended(second, here)
@@ -140,6 +142,29 @@ def attention():
     return trainer.weights
 
 
+def smoothed():
+    """Probabilities as labels, which are smoothed in addition."""
+    x, y = test_torch_losses.samples(), test_torch_losses.labels("shares").astype(np.float32)
+    batch = GLOBAL_BATCH // popdist.getNumInstances()
+    proto = popdist_onnx.from_torch(
+        test_torch_losses.network(),
+        torch.from_numpy(x[:batch]),
+        loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1),
+        example_labels=torch.from_numpy(y[:batch]),
+    )
+    trainer = popdist_onnx.Trainer(
+        proto, optimizer="sgd", learning_rate=test_torch_losses.RATE, batch_size=batch
+    )
+    trainer.fit({"x": x, "labels": y}, epochs=2, shuffle=False)
+    return trainer.weights
+
+
+def smoothed_by_torch():
+    loss = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
+    x, y = test_torch_losses.samples(), test_torch_losses.labels("shares")
+    return test_torch_losses.by_torch(loss, x, y, GLOBAL_BATCH)[0]
+
+
 QUANTIZED = {"learning_rate": 0.2, "epochs": 2}
 
 
@@ -185,6 +210,8 @@ def test_two_instances_train_as_one_process(tmp_path):
     one, *_ = run_job(trained, instances=1, folder=str(tmp_path))
     for name, wanted in trained_by_torch(GLOBAL_BATCH, **QUANTIZED).items():
         np.testing.assert_allclose(one[f"quantized/{name}"], wanted, rtol=1e-5, atol=1e-6)
+    for name, wanted in smoothed_by_torch().items():
+        np.testing.assert_allclose(one[f"smoothed/{name}"], wanted, rtol=1e-5, atol=2e-6)
     for name, wanted in test_attention.network_by_torch(GLOBAL_BATCH, **ATTENTION).items():
         np.testing.assert_allclose(one[f"attention/{name}"], wanted, rtol=1e-5, atol=2e-6)
     (tmp_path / "0.onnx").unlink()
