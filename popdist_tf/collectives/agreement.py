@@ -190,15 +190,64 @@ def different_weights(
     for name, value in weights:
         parts = value if isinstance(value, (list, tuple)) else [value]
         first += [len(own)] * len(parts)
-        own += [digest(part) for part in parts]
+        own += parts
         names += [name] * len(parts)
-    rows = collectives.allgather(tf.stack(own)[tf.newaxis], label)
+    rows = collectives.allgather(digests(own)[tf.newaxis], label)
     differ = tf.reduce_any(tf.not_equal(rows, tf.gather(rows[0], first)), axis=0)
     return tf.unique(tf.boolean_mask(tf.constant(names), differ))[0]
 
 
 def digest(weight: Any) -> Any:
     """An int64 scalar that changes with any bit of a tensor or variable."""
-    bits = tf.reshape(tf.bitcast(tf.convert_to_tensor(weight), tf.uint8), [-1])
+    bits = _bytes_of(weight)
     positions = tf.range(1, tf.size(bits, tf.int64) + 1, dtype=tf.int64)
     return tf.reduce_sum((tf.cast(bits, tf.int64) + 1) * (positions * _ODD + 1))
+
+
+def digests(weights: Sequence[Any]) -> Any:
+    """The digests of several weights, as an int64 vector.
+
+    Many small weights share the operations of one digest: TensorFlow takes longer to build an
+    operation than to sum the bytes of a small weight.
+
+    Args:
+        weights: Tensors or variables, at least one.
+    """
+    groups: list[list[Any]] = [[]]
+    free = _TOGETHER
+    for weight in map(tf.convert_to_tensor, weights):
+        size = _size_of(weight)
+        if size > free:
+            groups.append([])
+            free = _TOGETHER
+        free -= min(size, free)
+        groups[-1].append(weight)
+    parts = [_digests_of_group(group) for group in groups if group]
+    return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
+
+
+_TOGETHER = 1 << 20  # bytes; the bytes of larger weights would take too much memory at once
+
+
+def _size_of(weight: Any) -> int:
+    """The bytes of a weight; many for one whose shape is not known while a graph is built."""
+    count: int | None = weight.shape.num_elements()
+    return _TOGETHER + 1 if count is None else count * int(weight.dtype.size)
+
+
+def _digests_of_group(weights: Sequence[Any]) -> Any:
+    if len(weights) == 1:
+        return digest(weights[0])[tf.newaxis]
+    sizes = [_size_of(weight) for weight in weights]
+    starts = np.cumsum([0, *sizes[:-1]])
+    with tf.device("CPU:0"):  # of weights on several devices
+        bits = tf.concat([_bytes_of(weight) for weight in weights], 0)
+        place = tf.range(1, sum(sizes) + 1, dtype=tf.int64)
+        number = tf.searchsorted(tf.constant(starts[1:] + 1), place, side="right")
+        positions = place - tf.gather(tf.constant(starts), number)
+        rated = (tf.cast(bits, tf.int64) + 1) * (positions * _ODD + 1)
+        return tf.math.unsorted_segment_sum(rated, number, len(sizes))
+
+
+def _bytes_of(weight: Any) -> Any:
+    return tf.reshape(tf.bitcast(tf.convert_to_tensor(weight), tf.uint8), [-1])

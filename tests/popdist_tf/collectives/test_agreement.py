@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from popdist_tf.collectives.agreement import agree, agree_on_weights, assert_equal_weights, digest
+from popdist_tf.collectives.agreement import (
+    agree,
+    agree_on_weights,
+    assert_equal_weights,
+    digest,
+    digests,
+)
 from popdist_tf.collectives.host import HostCollectives
 from popdist_tf.errors import AgreementError
 from tests.popdist_tf.peers import Peers
@@ -101,6 +107,27 @@ def test_the_number_of_a_weight_changes_with_every_bit_and_place():
     assert len(numbers) == 1 + 8 * value.nbytes
     assert int(digest(tf.constant([1.0, 2.0]))) != int(digest(tf.constant([2.0, 1.0])))
     assert int(digest(tf.zeros(2))) != int(digest(tf.zeros(3)))
+
+
+@pytest.mark.parametrize("inside", ["eager", "function"])
+def test_weights_that_share_operations_have_the_digests_of_their_own(inside):
+    rng = np.random.default_rng(4)
+    kinds = [
+        ((3, 4), "float32"), ((0,), "float32"), ((5,), "float64"), ((), "float32"),
+        ((2, 3), "float16"), ((300_000,), "float32"), ((0, 2), "int64"), ((70, 90), "float32"),
+    ]  # fmt: skip
+    weights = [tf.Variable(rng.normal(size=shape).astype(kind)) for shape, kind in kinds]
+    found = (tf.function(digests, autograph=False) if inside == "function" else digests)(weights)
+    assert found.numpy().tolist() == [int(digest(one)) for one in weights]
+
+
+def test_many_small_weights_take_few_operations():
+    def built(count):
+        weights = [tf.Variable(tf.zeros([2, 2])) for _ in range(count)]
+        graph = tf.function(lambda: digests(weights), autograph=False).get_concrete_function().graph
+        return len(graph.get_operations())
+
+    assert built(40) - built(20) <= 20 * 6
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "float16", "bfloat16", "int64", "complex64"])
