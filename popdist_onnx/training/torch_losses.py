@@ -1,7 +1,7 @@
-"""Losses of torch that its torchscript exporter has no operators for, written out in others.
+"""Losses of torch that its exporters have no operators for, written out in others.
 
-That exporter refuses label smoothing and some losses, and takes probabilities for class numbers.
-While a module is exported, calls of these functions compute the same from simpler ones. What comes
+One exporter refuses label smoothing and some losses, the other one leaves the smoothing out; both
+take probabilities for class numbers. While a module is exported, calls of these functions compute the same from simpler ones. What comes
 out is compared with the module itself afterwards, as every export is.
 """
 

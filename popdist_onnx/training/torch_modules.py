@@ -375,18 +375,19 @@ def _by_dynamo(
 ) -> onnx.ModelProto:
     import torch
 
-    program = torch.onnx.export(
-        module,
-        arguments,
-        input_names=names,
-        output_names=outputs,
-        dynamic_shapes=_open_batch(module, len(names)),
-        opset_version=opset,
-        dynamo=True,
-        # Optimisation would fold batch normalisation and join weights of equal content.
-        optimize=False,
-        verbose=False,
-    )
+    with written_out_losses():
+        program = torch.onnx.export(
+            module,
+            arguments,
+            input_names=names,
+            output_names=outputs,
+            dynamic_shapes=_open_batch(module, len(names)),
+            opset_version=opset,
+            dynamo=True,
+            # Optimisation would fold batch normalisation and join weights of equal content.
+            optimize=False,
+            verbose=False,
+        )
     if program is None:
         raise RuntimeError("the exporter returned no model")
     proto: onnx.ModelProto = program.model_proto

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 import popdist_onnx
+from tests.popdist_onnx.training.test_torch_modules import EXPORTERS
 
 FEATURES, CLASSES, ROWS, BATCH, RATE = 6, 5, 32, 8, 0.1
 FACTORS = torch.linspace(0.5, 1.5, CLASSES)
@@ -88,8 +89,9 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", CASES)
-def test_a_loss_trains_as_in_torch(name):
+def test_a_loss_trains_as_in_torch(name, exporter):
     make, kind = CASES[name]
     x, y = samples(), labels(kind)
     y = y.astype(np.float32) if y.dtype == np.float64 else y
@@ -98,6 +100,7 @@ def test_a_loss_trains_as_in_torch(name):
         torch.from_numpy(x[:BATCH]),
         loss=make(),
         example_labels=torch.from_numpy(y[:BATCH]),
+        exporter=exporter,
     )
     compared(proto, {"x": x, "labels": y}, make, name)
 
