@@ -13,7 +13,6 @@ from popdist_onnx.builder.graphcore_methods import METHODS
 from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import RULES, WITHOUT_FLOAT16, WITHOUT_FLOAT64, Rule
 from popdist_onnx.lowering import DOMAIN
-from popdist_onnx.lowering.registry import REFUSED
 from popdist_onnx.types import SessionOptions
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the tests are a part of the checkout
@@ -39,6 +38,7 @@ _CASES = [*all_cases(), *graphcore_cases()]
 _WHOLE_NUMBERS = ("BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXnor", "BitwiseXor")
 _ZERO = {
     "Round": "zero",
+    "Abort": "none: it has no outputs",
     "Init": "none: it has no inputs",
     "CtcBeamSearchDecoder": "none: it decides between labels",
 }
@@ -50,9 +50,6 @@ def graphcore_table() -> str:
     rows = ["| `aiGraphcore.` | Operator | What it does | Gradient |", "|---|---|---|---|"]
     for method in METHODS:
         summary, gradient = method.summary, _graphcore_gradient(method.op_type)
-        if method.op_type in REFUSED:
-            why, instead = REFUSED[method.op_type]
-            summary, gradient = f"**refused**: {why}; {instead}", "-"
         rows.append(f"| `{method.name}` | `{method.op_type}` | {summary} | {gradient} |")
     return "\n".join(rows)
 
@@ -109,8 +106,6 @@ def conformance_table() -> str:
         cases = [case for case in compared if case.domain and case.op_type == name]
         if cases:
             rows.append(f"| {shown} | - | {_compared(cases)}{_types_of(name, typed, DOMAIN)} |")
-        elif name in REFUSED:
-            rows.append(f"| {shown} | - | refused: {REFUSED[name][0]} | - | - | - |")
         else:
             rows.append(f"| {shown} | - | compared in `{GRAPHCORE[name]}` | - | - | - |")
     return "\n".join(rows)

@@ -73,6 +73,7 @@ CODES = declare(
         "PD595": "a torch embedding has settings or bags that an exported file does not carry",
         "PD597": "a file that torch exported has other gradients than the module",
         "PD598": "operators on whole numbers would keep weights from training",
+        "PD599": "the model ended a run by an abort",
         "PD596": "a package for an exporter of torch is missing",
         "PD590": "a tensor of a step is unknown or missing",
         "PD591": "a graph cannot sum a tensor over these replicas",

@@ -248,6 +248,10 @@ REMEDIES = {
         "A quantized model computes on whole numbers, which have no gradient.",
         "Train before quantization, or with pairs of `QuantizeLinear` and `DequantizeLinear`.",
     ),
+    "PD599": (
+        "The condition of an `aiGraphcore.abort` in the model was not zero.",
+        "Check the data of this step: the message names the tensor of the condition.",
+    ),
     "PD596": (
         "torch's dynamo exporter needs `onnxscript`, or a newer onnx-ir.",
         "Install `onnxscript` without TensorFlow 2.15, or use the torchscript exporter.",

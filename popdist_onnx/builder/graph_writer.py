@@ -16,7 +16,6 @@ from popdist_onnx.graph.inference import annotate
 from popdist_onnx.graph.operands import require_operands_of, require_steps
 from popdist_onnx.graph.values import dims, static
 from popdist_onnx.lowering import DOMAIN
-from popdist_onnx.lowering.apply import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -149,10 +148,7 @@ class GraphWriter:
 
         Raises:
             ValueRangeError: An input does not exist, or the operands do not fit each other.
-            NotOnHostError: No host can run the operator.
         """
-        if domain == DOMAIN:
-            refuse(op_type)
         values = [self.value(one) if one != "" else None for one in inputs]
         stem = debug_name(debug_context) or op_type
         ids = [self.ids.fresh(f"{stem}:{number}") for number in range(outputs)]

@@ -157,7 +157,7 @@ def _method(
 
 
 METHODS = (
-    _method("abort", "Abort", (0, 1), "Stops the program.", outputs=0),
+    _method("abort", "Abort", (0, 1), "Ends the run; with a condition, if not zero.", outputs=0),
     _method("atan2", "Atan2", 2, "The angle of the point (x, y); inputs are [y, x]."),
     _method("bitwiseand", "BitwiseAnd", 2, "And of each bit."),
     _method("bitwisenot", "BitwiseNot", 1, "Not of each bit."),

@@ -66,6 +66,9 @@ HOST_REDUCE_VAR_COPY = "hostReduceVarCopy___"
 LOSS_SCALE_COUNT = "LossScaleCount___"
 """Large elements of gradients, counted for automatic loss scaling."""
 
+ABORT = "Abort___"
+"""Flags by which a graph ends a run."""
+
 RANDOM_MASK = "RandomMask___"
 """Graph inputs that carry random numbers."""
 
@@ -92,6 +95,7 @@ RESERVED = (
     HOST_REDUCE_GRAD_COPY,
     HOST_REDUCE_VAR_COPY,
     LOSS_SCALE_COUNT,
+    ABORT,
     RANDOM_MASK,
 )
 """Prefixes that a model's own inputs and outputs may not have."""
@@ -128,6 +132,9 @@ ROLE = "popdist.role"
 
 LOSS_SEED = "loss-seed"
 """Role of the node that makes the gradient of the loss."""
+
+ABORT_OF = "popdist.abort"
+"""Metadata key of nodes that make a flag: the abort node in words."""
 
 PADDING = "popdist.padding-row"
 """Metadata key of ``Gather`` nodes: the row that looking up does not train, as in torch."""

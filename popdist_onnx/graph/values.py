@@ -108,7 +108,7 @@ def operator_node(
 ) -> ir.Node:
     """A node of any operator; attributes that are None are left out.
 
-    The first name in ``outputs`` is also the node's name.
+    The first name in ``outputs`` is also the node's name; without outputs, the operator is.
     """
     given = {name: value for name, value in attributes.items() if value is not None}
     return ir.Node(
@@ -117,7 +117,7 @@ def operator_node(
         inputs,
         ir.convenience.convert_attributes(given),
         outputs=[ir.Value(name=name) for name in outputs],
-        name=outputs[0],
+        name=outputs[0] if outputs else op_type,
         metadata_props=dict(metadata),
     )
 

@@ -14,13 +14,14 @@ import onnx_ir as ir
 
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import NotOnHostError, popart_exception, popart_internal_exception
+from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.copies import copy_nodes
 from popdist_onnx.graph.inference import inference
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape, Tensor
 from popdist_onnx.graph.values import constant
-from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS, REFUSED, Operation, lowering
+from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS, Operation, lowering
 from popdist_onnx.lowering.shapes import moved_rows
 
 if TYPE_CHECKING:
@@ -86,6 +87,13 @@ class Lower(Pass):
             changed = True
             for node in nodes:
                 _require_lowering(node)
+                if scope and node.op_type == "Abort":
+                    raise NotOnHostError(
+                        "PD503",
+                        "abort inside of a loop or a branch cannot be expressed for a host",
+                        value=scope.rstrip("/"),
+                        hint="return the condition, and abort([condition]) in the main graph",
+                    )
                 _lower_node(tape, node, scope)
         for node in graph:
             for inner in subgraphs(node) if node.domain != DOMAIN else ():
@@ -104,7 +112,7 @@ def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
         The same model.
 
     Raises:
-        NotOnHostError: The model has an operator that no host can run.
+        NotOnHostError: The model has an abort inside of a loop or a branch.
         ValueRangeError: An operator's operands do not fit each other.
         popart_exception: There is no such operator, or it needs a shape that is not known.
     """
@@ -113,7 +121,6 @@ def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
 
 
 def _require_lowering(node: ir.Node) -> None:
-    refuse(node.op_type)
     if node.op_type in LOWERINGS:
         return
     raise popart_exception(
@@ -126,7 +133,9 @@ def _require_lowering(node: ir.Node) -> None:
 
 def _lower_node(tape: Tape, node: ir.Node, scope: str) -> None:
     tape.metadata = dict(node.metadata_props)
-    with tape.at(node, f"{scope}{node.outputs[0].name}/"):
+    # An abort has no outputs.
+    stem = node.outputs[0].name if node.outputs else node.name
+    with tape.at(node, f"{scope}{stem}/"):
         tape.substitute(node, _written(tape, node))
 
 
@@ -143,19 +152,6 @@ def _written(tape: Tape, node: ir.Node) -> list[Tensor]:
             hint="give the model's inputs fixed shapes, for example with InputShapeInfo",
         ) from None
     return [results] if isinstance(results, Tensor) else list(results)
-
-
-def refuse(op_type: str) -> None:
-    """Refuses an operator that cannot be expressed for a host.
-
-    Raises:
-        NotOnHostError: The operator is one of them.
-    """
-    if op_type in REFUSED:
-        why, instead = REFUSED[op_type]
-        raise NotOnHostError(
-            "PD503", f"{op_type} of ai.graphcore cannot run on a host: {why}", hint=instead
-        )
 
 
 def outputs_of(node: ir.Node) -> Sequence[Info]:
@@ -190,7 +186,7 @@ def register_inference() -> None:
     inference(DOMAIN, *LOWERINGS)(outputs_of)
 
 
-# Called sub-graphs, inlined at the call, and printed tensors.
+# Called sub-graphs, inlined at the call, printed tensors, and flags that end a run.
 
 
 logger = logging.getLogger("popdist.onnx.builder")
@@ -321,3 +317,21 @@ def print_tensor(op: Operation) -> Tensor:
 def _say_once(name: str) -> None:
     # Building and loading a model lower the operator several times.
     logger.warning("printtensor of %s prints nothing here: anchor the tensor to see it", name)
+
+
+@lowering("Abort")
+def abort(op: Operation) -> list[Tensor]:
+    """A flag that the session reads after each run; always true without a condition."""
+    tape, text = op.tape, f"abort '{op.node.name}'"
+    if op.inputs:
+        (condition,) = op.inputs
+        text += f" of tensor '{condition.name}'"
+        hit = tape.Cast(tape.Cast(condition, to=ir.DataType.BOOL), to=ir.DataType.INT32)
+        flag = tape.Cast(tape.ReduceMax(hit, keepdims=0), to=ir.DataType.BOOL)
+    else:
+        flag = tape.Identity(tape.constant(np.asarray(True)))  # noqa: FBT003 - a tensor's content
+    scope, tape.scope = tape.scope, ""
+    flag = tape.rename(flag, tape.fresh(f"{names.ABORT}{op.node.name}"))
+    tape.scope = scope
+    flag.value.producer().metadata_props[names.ABORT_OF] = text  # type: ignore[union-attr]
+    return []

@@ -1,7 +1,4 @@
-"""The registry of lowerings, and the `Operation` that each lowering gets.
-
-Operators that no host can run are listed with the reason and an alternative.
-"""
+"""The registry of lowerings, and the `Operation` that each lowering gets."""
 
 from __future__ import annotations
 
@@ -101,15 +98,3 @@ def lowering(*op_types: str) -> Callable[[Lowering], Lowering]:
         return function
 
     return register
-
-
-# Operators of ``ai.graphcore`` that no host can run, each with the reason and an alternative.
-
-
-REFUSED: dict[str, tuple[str, str]] = {
-    "Abort": (
-        "an ONNX graph cannot stop the program that runs it",
-        "anchor the condition and raise in the program after run()",
-    ),
-}
-"""The reason and the replacement by operator."""

@@ -23,6 +23,7 @@ from popdist_onnx.graph.load import save
 from popdist_onnx.graph.names import ACCUMULATOR, LOSS_SCALE_COUNT
 from popdist_onnx.runtime.compiled import Execution, default_threads
 from popdist_onnx.runtime.engine import Engine, Layout
+from popdist_onnx.session.aborting import AbortPort, abort_flags, require_no_abort
 from popdist_onnx.session.anchors import StepPort, array_shape, elements, failed_shape, why_missing
 from popdist_onnx.session.arguments import require_step_io
 from popdist_onnx.session.devices import DeviceInfo, require
@@ -91,6 +92,7 @@ class Session:
         self._reading = reading
         self._layout = layout
         self._anchors = {anchor: self._anchor(anchor) for anchor in dataFlow.anchors()}
+        self._aborts = abort_flags(reading)
         self._require_work()
         self._host = HostTensors(reading)
         self._engine: Engine | None = None
@@ -120,7 +122,7 @@ class Session:
                     threads=default_threads(),
                     gpu=self.deviceInfo.gpu,
                 ),
-                anchors=list(self._anchors),
+                anchors=[*self._anchors, *self._aborts],
                 layout=self._layout,
                 check_finite=checks,
                 progress=advance,
@@ -263,7 +265,8 @@ class Session:
 
         Raises:
             popart_exception: The session is not ready, or the data do not fit.
-            popart_runtime_error: The step failed.
+            popart_runtime_error: The step failed, or the model ended it by an abort; instances that
+                train together all raise it then.
         """
         del debugName
         engine = self._ready()
@@ -290,9 +293,13 @@ class Session:
             self._watched,
         )
         started = time.perf_counter_ns()
+        watch = AbortPort(port, list(self._aborts)) if self._aborts else None
         for _ in range(self.dataFlow.batchesPerStep()):
-            engine.update(port)
+            engine.update(watch or port)
             self._updated(engine)
+            if watch is not None:
+                counts, watch.counts = watch.counts, watch.cleared()
+                require_no_abort(self._aborts, self._flags_of_all(engine, counts))
             port.next_batch()
         port.finish()
         self._cycles = time.perf_counter_ns() - started
@@ -512,6 +519,10 @@ class Session:
 
     def _updated(self, engine: Engine) -> None:
         """Called after each update of a step."""
+
+    def _flags_of_all(self, _engine: Engine, counts: Array) -> Array:
+        """The counts of raised flags of all instances that take part, one row for each."""
+        return counts[None]
 
     def _needs_weights(self) -> bool:
         return bool(self._host.data)

@@ -284,6 +284,15 @@ class TrainingSession(Session):
         scale = self._optimizer.getLossScalingVal() * factor(settings, *numbers)
         self.updateOptimizerFromHost(self._optimizer.with_loss_scaling(scale))
 
+    def _flags_of_all(self, _engine: Engine, counts: Array) -> Array:
+        horovod = backend.connect("torch") if _engine.gradients else None
+        if horovod is None:
+            return super()._flags_of_all(_engine, counts)
+        rows = np.zeros((horovod.size(), len(counts)))
+        rows[horovod.rank()] = counts
+        label = f"popdist_onnx.abort.{self.name}"
+        return combined(rows, lambda one: horovod.allreduce(one, op=horovod.Sum, name=label))
+
     def _continue_loss_scale(self) -> None:
         """Takes over the last loss scale of a saved model."""
         for prop in self._proto.metadata_props:

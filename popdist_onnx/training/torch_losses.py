@@ -1,8 +1,9 @@
 """Losses of torch that its exporters have no operators for, written out in others.
 
 One exporter refuses label smoothing and some losses, the other one leaves the smoothing out; both
-take probabilities for class numbers. While a module is exported, calls of these functions compute the same from simpler ones. What comes
-out is compared with the module itself afterwards, as every export is.
+take probabilities for class numbers. While a module is exported, calls of these functions compute
+the same from simpler ones. What comes out is compared with the module itself afterwards, as every
+export is.
 """
 
 from __future__ import annotations

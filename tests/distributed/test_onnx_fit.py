@@ -14,6 +14,7 @@ from popdist_onnx.gradients.recurrent import LEAST_PRODUCTS
 from tests.distributed.jobs import JobFailedError, run_job
 from tests.popdist_onnx import nested_weights, networks
 from tests.popdist_onnx.graph import test_attention
+from tests.popdist_onnx.session import test_abort
 from tests.popdist_onnx.training import test_torch_losses
 from tests.popdist_onnx.training.test_trainer import data, exported, network
 from tests.popdist_onnx.transforms.test_quantization import (
@@ -195,7 +196,29 @@ def ended(trainer, here):
         ([(x[own], y[own])], None),
         ([(x, y)], (x[own], y[own])),
     ]
-    return {"epochs": len(few), "errors": [refusal(trainer, *one) for one in given]}
+    return {
+        "epochs": len(few),
+        "errors": [refusal(trainer, *one) for one in given],
+        "aborted": aborted(here),
+    }
+
+
+def aborted(here):
+    """A condition that is true on the second instance alone, in the second of three updates."""
+    options = popdist_onnx.SessionOptions()
+    popdist.popart.configureSessionOptions(options)
+    session = test_abort.training(*test_abort.network(), 3, options=options)
+    x = np.full((3, 2), test_abort.FINE, np.float32)
+    x[1, 0] = test_abort.BAD if here else test_abort.FINE
+    said = ""
+    try:
+        test_abort.run(session, x)
+    except popdist_onnx.popart_runtime_error as error:
+        said = str(error)
+    session.weightsToHost()
+    after = session.fetched["w"].tolist()
+    x[1, 0] = test_abort.FINE
+    return said, after, test_abort.run(session, x).tolist()
 
 
 def refusal(trainer, samples, validation):
@@ -219,6 +242,18 @@ def test_two_instances_train_as_one_process(tmp_path):
     assert not (tmp_path / "1.onnx").exists()
     for found in both:
         assert found.pop("epochs") == 1
+        said, after, later = found.pop("aborted")
+        assert "[PD599]" in said
+        assert "1 micro-batch, on instance 1 of 2" in said
+        # Two of three updates, with the sum of both gradients of |x w|; then three more.
+        fine, bad = test_abort.FINE, test_abort.BAD
+        w = np.ones(2)
+        for total in ([2 * fine, 2 * fine], [fine + bad, 2 * fine]):
+            w = w - 0.25 * np.asarray(total) * np.sign(w)
+        np.testing.assert_allclose(after, w, rtol=1e-6)
+        for _ in range(3):
+            w = w - 0.25 * 2 * fine * np.sign(w)
+        np.testing.assert_allclose(later, w, rtol=1e-6)
         fewer, streamed, held_out = found.pop("errors")
         assert "data end after another number of updates" in fewer
         assert "values of x" in streamed

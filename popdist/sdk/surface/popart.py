@@ -122,10 +122,9 @@ _OPERATORS = (
         "It passes its input on and prints nothing; anchor the tensor to see it.",
         "Builder.aiGraphcore.printtensor",
     ),
-    refused(
-        "An ONNX graph cannot stop the program that runs it.",
+    works(
         "Builder.aiGraphcore.abort",
-        instead="anchor the condition and raise in the program after run()",
+        note="The update in which it happens is computed to its end; in the main graph only.",
     ),
     works(
         "Builder.aiGraphcore.packedDataBlock",

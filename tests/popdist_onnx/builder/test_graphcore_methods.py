@@ -9,9 +9,8 @@ import pytest
 from popdist_onnx.builder import Builder
 from popdist_onnx.builder.graphcore_methods import METHODS, ai_graphcore
 from popdist_onnx.builder.methods import operators
-from popdist_onnx.errors import NotOnHostError, popart_exception
+from popdist_onnx.errors import popart_exception
 from popdist_onnx.lowering import LOWERINGS
-from popdist_onnx.lowering.registry import REFUSED
 from popdist_onnx.types import ReductionType
 
 PUBLISHED = [
@@ -65,24 +64,9 @@ def test_the_methods_are_the_published_ones():
     assert Builder().aiGraphcoreOpset1.version == 1
 
 
-def test_each_operator_is_lowered_or_refused_with_a_reason():
+def test_each_operator_is_lowered():
     for method in METHODS:
-        assert (method.op_type in LOWERINGS) != (method.op_type in REFUSED), method.name
-
-
-@pytest.mark.parametrize("op_type", REFUSED)
-def test_what_no_host_can_run_says_so_when_it_is_called(op_type):
-    (method,) = [one for one in METHODS if one.op_type == op_type]
-    builder = Builder()
-    ids = [builder.addInputTensor("FLOAT", [2]) for _ in range(method.inputs[0])]
-    arguments = {
-        one.name: [1] for one in method.parameters if one.default is inspect.Parameter.empty
-    }
-    call = getattr(builder.aiGraphcore, method.name)
-    with pytest.raises(NotImplementedError, match="cannot run on a host") as error:
-        call(ids, **arguments) if method.inputs[1] else call(**arguments)
-    assert isinstance(error.value, NotOnHostError)
-    assert error.value.hint
+        assert method.op_type in LOWERINGS, method.name
 
 
 def test_nodes_carry_domain_operator_and_attributes():

@@ -451,12 +451,13 @@ def _lstm(
 
 
 ELSEWHERE = {
+    "Abort": "tests/popdist_onnx/session/test_abort.py",
     "Call": "tests/popdist_onnx/gradients/test_control_flow.py",
     "CtcBeamSearchDecoder": "tests/popdist_onnx/lowering/test_ctc.py",
     "PackedDataBlock": "tests/popdist_onnx/lowering/test_apply.py",
     "ShapedDropout": "tests/popdist_onnx/lowering/test_layers.py",
 }
-"""Operators that other tests compare: sub-graphs, a search, and a random one."""
+"""Operators that other tests compare: sub-graphs, a search, random numbers, and no result."""
 
 WITHOUT_CASE = {
     **dict.fromkeys(

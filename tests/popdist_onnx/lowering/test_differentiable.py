@@ -88,6 +88,7 @@ SAMPLES = {
 WITHOUT = {
     *("bitwiseand", "bitwiseor", "bitwisexor", "bitwisexnor", "bitwisenot"),  # whole numbers
     *("detach", "round", "init"),  # no gradient by definition
+    "abort",  # no result
     *("call", "packedDataBlock", "multiconv"),  # operands of another form; below
     "ctcbeamsearchdecoder",  # no gradient: it decides
     "shapeddropout",  # random; its mask is an input of the training graph
