@@ -161,13 +161,29 @@ def _forget_density(inputs: list[Any], bound: dict[str, Any]) -> None:
     bound["is_value"] = None
 
 
+_REGIONS_FROM = 11
+"""The opset from which `Resize` takes regions before scales, and says how it counts positions."""
+
+
+def _replacement(op_type: str, version: int) -> str:
+    """The call that does what a deprecated operator did."""
+    if op_type == "Scatter":
+        return "use scatterelements([data, indices, updates], axis)"
+    if version < _REGIONS_FROM:
+        return "use resize([x, scales], mode)"
+    return (
+        "use resize([x, '', scales], coordinate_transformation_mode='asymmetric', "
+        "nearest_mode='floor', mode=mode)"
+    )
+
+
 def _refuse_deprecated(op_type: str, version: int) -> Any:
     def refuse(inputs: list[Any], bound: dict[str, Any]) -> None:
         del inputs, bound
         raise NotOnHostError(
             "PD503",
             f"ONNX Runtime refuses {op_type}, which ai.onnx opset {version} deprecates",
-            hint="use Resize or ScatterElements, or a Builder with an older opset",
+            hint=f"{_replacement(op_type, version)}, or a Builder with an older opset",
         )
 
     return refuse

@@ -143,6 +143,67 @@ def test_deprecated_operators_say_so():
         builder.aiOnnx.upsample([x, x])
 
 
+def made_of(version, operands, call):
+    builder = Builder(opsets={"ai.onnx": version})
+    ids = [builder.aiOnnx.constant(one) for one in operands]
+    builder.addOutputTensor(call(builder.aiOnnx, *ids))
+    (result,) = run(builder.getModelProto(), {})
+    return result
+
+
+SCALES = np.array([1, 1, 2, 3], np.float32)
+PLACES = np.array([[1, 0], [2, 1]])
+DEPRECATED = {
+    "upsample, nearest": (
+        [np.random.default_rng(0).random((1, 2, 3, 2), np.float32), SCALES],
+        lambda ops, x, s: ops.upsample([x, s], mode="nearest"),
+        9,
+        {
+            10: lambda ops, x, s: ops.resize([x, s], mode="nearest"),
+            11: lambda ops, x, s: ops.resize(
+                [x, "", s],
+                coordinate_transformation_mode="asymmetric",
+                nearest_mode="floor",
+                mode="nearest",
+            ),
+        },
+    ),
+    "upsample, linear": (
+        [np.random.default_rng(0).random((1, 2, 3, 2), np.float32), SCALES],
+        lambda ops, x, s: ops.upsample([x, s], mode="linear"),
+        9,
+        {
+            10: lambda ops, x, s: ops.resize([x, s], mode="linear"),
+            11: lambda ops, x, s: ops.resize(
+                [x, "", s],
+                coordinate_transformation_mode="asymmetric",
+                nearest_mode="floor",
+                mode="linear",
+            ),
+        },
+    ),
+    "scatter": (
+        [np.zeros((3, 2), np.float32), PLACES, np.array([[1, 2], [3, 4]], np.float32)],
+        lambda ops, *given: ops.scatter([*given], 0),
+        9,
+        {11: lambda ops, *given: ops.scatterelements([*given], 0)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEPRECATED)
+def test_the_replacement_of_a_deprecated_operator_does_the_same(name):
+    operands, call, last, replacements = DEPRECATED[name]
+    wanted = made_of(last, operands, call)
+    for version, replacement in replacements.items():
+        with pytest.raises(NotOnHostError, match=r"use (resize|scatterelements)") as caught:
+            made_of(version, operands, call)
+        said = caught.value.hint
+        assert said.startswith("use scatterelements" if name == "scatter" else "use resize")
+        assert ("asymmetric" in said) == (name != "scatter" and version > 10)
+        np.testing.assert_allclose(made_of(version, operands, replacement), wanted, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "dtype", ["INT32", "int32", np.int32, np.dtype("int32"), DataType.INT32, 6]
 )
