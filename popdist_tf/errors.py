@@ -29,6 +29,7 @@ CODES = declare(
         "PD428": "XLA should compile a loop with a queue",
         "PD429": "a strategy runs one of the several replicas of a process (a warning)",
         "PD430": "instances have adapted preprocessing layers to different data (a warning)",
+        "PD431": "gradients are not those of the mean over all instances (a warning)",
         "PD433": "an operation over replicas does not fit the number of replicas",
         "PD434": "an argument of a published layer or operation is not valid",
         "PD435": "an argument of a published optimizer is not valid",

@@ -176,6 +176,20 @@ REMEDIES = {
             '`warnings.filterwarnings("ignore", message=r"\\[PD430\\]")`.'
         ),
     ),
+    "PD431": (
+        (
+            "A warning. An update is not that of one process with the rows of all instances. A "
+            "`train_step` of the program divides its loss by the rows of its own replica, and a "
+            "strategy sums gradients. Or batches of the instances have different sizes. Or "
+            "`popdist_tf.keras.DistributedOptimizer` averages gradients of a loss that is a sum, "
+            "or a mean over what a mask leaves."
+        ),
+        (
+            "Use Keras' losses, or divide by `strategy.num_replicas_in_sync`. Give all instances "
+            "as many rows. Losses with masks are exact under `PopDistStrategy`. Where this is "
+            'meant: `warnings.filterwarnings("ignore", message=r"\\[PD431\\]")`.'
+        ),
+    ),
     "PD433": (
         (
             "An operation over replicas (`all_gather`, `all_to_all`, `reduce_scatter`) was called "

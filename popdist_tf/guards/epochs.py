@@ -19,6 +19,7 @@ from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.errors import AgreementError
 from popdist_tf.guards.adapted import compare_layers, note_adapted
 from popdist_tf.guards.equal_data import compare_arrays
+from popdist_tf.guards.means import MeanOverAll
 from popdist_tf.versions import (
     add_callbacks,
     before_batches,
@@ -94,7 +95,15 @@ def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]
     )
     steps = None if reduction is None else reduction.steps
     data = [fit.get("x"), fit.get("y")]
-    before = [_SameSteps(collectives, steps, data)]
+    before = [
+        _SameSteps(collectives, steps, data),
+        MeanOverAll(
+            collectives,
+            fit,
+            averages=getattr(reduction, "averages", False),
+            is_first=getattr(model, "train_function", None) is None,
+        ),
+    ]
     if keras_is_3() and collectives.rank:
         _keep_backups_apart(fit["callbacks"], collectives.rank)
     if keras_is_3() and reduction is None and collectives.rank:

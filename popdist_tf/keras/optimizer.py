@@ -21,6 +21,7 @@ from popdist_tf.guards.epochs import REDUCTION, compare_epochs
 from popdist_tf.guards.equal_data import EqualBatches, FirstSteps, one_after_another
 from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.progress import report_fits
+from popdist_tf.strategies.masked_losses import share_masks
 from popdist_tf.versions import describe, update_method
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     _check(optimizer, method, op, backward_passes_per_step)
     reduction = _Reduction(op == instances.Average, sparse_as_dense)
     compare_epochs()
+    share_masks()
     report_fits()
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
@@ -118,7 +120,7 @@ class _Reduction:
 
     def __init__(self, averages: bool, sparse_as_dense: bool) -> None:
         self.collectives = job_collectives()
-        self._averages = averages
+        self.averages = averages
         self._sparse_as_dense = sparse_as_dense
         self._guard = UpdateGuard(self.collectives)
         # Gradients of equal rows are equal, where weights are: from the second update on.
@@ -180,7 +182,7 @@ class _Reduction:
         return self._scaled(self.collectives.allreduce(tf.convert_to_tensor(gradient)))
 
     def _scaled(self, total: Any) -> Any:
-        return total / self.collectives.size if self._averages else total
+        return total / self.collectives.size if self.averages else total
 
 
 def _refuse_strategies() -> None:

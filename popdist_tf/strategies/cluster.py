@@ -11,6 +11,8 @@ from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.distribute.values import DistributedValues
 
 from popdist_tf.errors import StrategyError
+from popdist_tf.guards.means import asked_by_program
+from popdist_tf.strategies.masked_losses import share_masks
 from popdist_tf.strategies.random_numbers import separate_random_numbers
 from popdist_tf.versions import clip_sums_where, support_loss_scaling
 
@@ -55,7 +57,17 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
         support_loss_scaling()
         clip_sums_where(lambda: isinstance(tf.distribute.get_strategy(), HostStrategy))
         separate_random_numbers()
+        share_masks()
+        self.has_been_asked = False
         super().__init__(extended)
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """Replicas of all instances, over which gradients are summed."""
+        # A program that asks divides its losses by itself (see `guards.means`).
+        if asked_by_program():
+            self.has_been_asked = True
+        return int(super().num_replicas_in_sync)
 
     @property
     def supports_loss_scaling(self) -> bool:

@@ -134,8 +134,7 @@ def in_job():
     hvd.broadcast_variables([loop])
     answers["checked"] = error_of(hvd.check_weights, [loop, ("array", np.ones(3))])
 
-    answers |= adapted(hvd.DistributedOptimizer, rank, nullcontext)
-    answers |= lone_calls(hvd.DistributedOptimizer, rank, nullcontext)
+    answers |= of_both_ways(hvd.DistributedOptimizer, nullcontext, rank)
 
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         nested = compiled(network(seed=0), hvd.DistributedOptimizer(adam()))
@@ -183,7 +182,17 @@ def on_the_same_rows(fresh, model):
     }
 
 
-def adapted(distributed, instance, scope):
+def of_both_ways(distributed, scope, instance):
+    """What is asked of the wrapper and of a strategy."""
+    return {
+        **masked(distributed, scope, [instance]),
+        **means(distributed, scope, instance),
+        **lone_calls(distributed, scope, instance),
+        **adapted(distributed, scope, instance),
+    }
+
+
+def adapted(distributed, scope, instance):
     """Errors and warnings of models and data whose layers adapt to some data."""
     import tensorflow as tf
 
@@ -217,7 +226,7 @@ def adapted(distributed, instance, scope):
     return answers
 
 
-def lone_calls(distributed, instance, scope):
+def lone_calls(distributed, scope, instance):
     """Errors of trainings before which one instance alone makes a call."""
     import tensorflow as tf
 
@@ -250,6 +259,76 @@ def of_equal_rows(texts):
     return [text for text in texts if "PD418" in text]
 
 
+def masked(distributed, scope, instances):
+    """Weights and warnings of models whose losses leave out padding, and labels.
+
+    The first instance's sequences are shorter, and more of its labels are left out.
+    """
+    import tensorflow as tf
+
+    def rows(instance):
+        rng = np.random.default_rng([5, instance])
+        steps = rng.normal(size=(STEPS, BATCH, 6, 2)).astype(np.float32)
+        length = 1 + np.arange(BATCH) % 3 + 3 * instance
+        steps[:, np.arange(6)[None] >= length[:, None]] = 0
+        labels = rng.integers(0, 3, size=(STEPS, BATCH))
+        labels[:, 2 + 5 * instance :] = -1
+        return steps, steps.sum(-1, keepdims=True) + 1, labels
+
+    parts = zip(*map(rows, instances), strict=True)
+    steps, sums, labels = (
+        one.reshape(-1, *one.shape[2:]) for one in (np.concatenate(part, axis=1) for part in parts)
+    )
+    layers, losses = tf.keras.layers, tf.keras.losses
+    ignoring = losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    recurrent = [layers.Masking(), layers.SimpleRNN(3, return_sequences=True)]
+    cases = {
+        "padding": (recurrent, layers.Dense(1), "mse", sums),
+        "labels": ([layers.Flatten()], layers.Dense(3), ignoring, labels),
+    }
+    answers = {}
+    for case, (first, last, loss, targets) in cases.items():
+        tf.keras.utils.set_random_seed(2)
+        with scope():
+            model = tf.keras.Sequential([layers.Input((6, 2)), *first, last])
+            model.compile(distributed(tf.keras.optimizers.SGD(0.1)), loss)
+        _, answers[f"{case} masked warned"] = with_warnings(
+            model.fit, steps, targets, batch_size=BATCH * len(instances), shuffle=False, verbose=0
+        )
+        weights = np.concatenate([one.ravel() for one in model.get_weights()])
+        answers[f"{case} masked"] = weights
+    return answers
+
+
+def means(distributed, scope, instance):
+    """Warnings of trainings whose gradients are not those of the mean over the global batch."""
+    import tensorflow as tf
+
+    class OwnStep(tf.keras.Sequential):
+        def train_step(self, batch):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(batch[0], training=True) - batch[1]) ** 2)
+            trained = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
+            return {"loss": loss}
+
+    def fit(kind=tf.keras.Sequential, loss="mse", rows=2 * BATCH):
+        with scope():
+            model = kind([tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1)])
+            model.compile(distributed(tf.keras.optimizers.SGD(0.1)), loss)
+        own = np.random.default_rng(instance).normal(size=(rows, 2)).astype(np.float32)
+        model.fit(own, own[:, :1], batch_size=BATCH, verbose=0)
+
+    cases = {
+        "plain": {},
+        "sum": {"loss": tf.keras.losses.MeanSquaredError(reduction="sum")},
+        "own step": {"kind": OwnStep},
+        "unequal": {"rows": 2 * BATCH - instance},
+    }
+    found = {case: with_warnings(fit, **given)[1] for case, given in cases.items()}
+    return {f"{case} mean": [one for one in said if "PD431" in one] for case, said in found.items()}
+
+
 def alone():
     import tensorflow as tf
 
@@ -259,17 +338,24 @@ def alone():
         np.concatenate([part.reshape(STEPS, BATCH, *part.shape[1:]) for part in parts], axis=1)
         for parts in zip(data(0), data(1), strict=True)
     ]
-    return fitted(model, [part.reshape(-1, *part.shape[2:]) for part in both], 2 * BATCH)
+    found = fitted(model, [part.reshape(-1, *part.shape[2:]) for part in both], 2 * BATCH)
+    return found | masked(lambda optimizer: optimizer, nullcontext, [0, 1])
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return run_job(in_job, timeout=200)
+    return run_job(in_job, timeout=250)
 
 
-def test_weights_slots_and_metrics_equal_one_process_on_the_global_batch(ranks):
-    (expected,) = run_job(alone, instances=1)
-    for name, value in expected.items():
+@pytest.fixture(scope="module")
+def one_process():
+    return run_job(alone, instances=1)[0]
+
+
+def test_weights_slots_and_metrics_equal_one_process_on_the_global_batch(ranks, one_process):
+    for name, value in one_process.items():
+        if "masked" in name:
+            continue
         np.testing.assert_array_equal(ranks[1][name], ranks[0][name])
         np.testing.assert_allclose(ranks[0][name], value, rtol=2e-5, atol=2e-6)
 
@@ -308,6 +394,32 @@ def test_layers_that_instances_adapt_to_other_data_are_named(ranks, strategies):
         assert ("samples of one adapted" in first) == (first is ranks[0])
         assert "to data of its own" in first["own words adapted warned"][0]
         assert "TextVectorization" in first["own words adapted warned"][0]
+
+
+@pytest.mark.parametrize("case", ["padding", "labels"])
+def test_masked_losses_are_means_over_all_instances(ranks, strategies, one_process, case):
+    for wrapped, strategy in zip(ranks, strategies, strict=True):
+        np.testing.assert_allclose(
+            strategy[f"{case} masked"], one_process[f"{case} masked"], rtol=2e-5, atol=2e-6
+        )
+        assert not any("PD431" in one for one in strategy[f"{case} masked warned"])
+        # The wrapper knows no loss, and says so.
+        np.testing.assert_array_equal(wrapped[f"{case} masked"], ranks[0][f"{case} masked"])
+        assert np.abs(wrapped[f"{case} masked"] - one_process[f"{case} masked"]).max() > 1e-3
+    assert any("what a mask leaves" in one for one in ranks[0][f"{case} masked warned"])
+
+
+def test_gradients_of_another_mean_than_that_of_one_process_are_named(ranks, strategies):
+    for first, second in (ranks, strategies):
+        (said,) = first["unequal mean"]
+        assert "[PD431] the instances have batches of different sizes" in said
+        assert "batches of 8 rows, and at last 7 on instance 1" in said
+        assert first["plain mean"] == []
+        assert not any(second[f"{case} mean"] for case in ("plain", "sum", "own step", "unequal"))
+    assert "a loss is the sum over the rows of an instance" in ranks[0]["sum mean"][0]
+    assert ranks[0]["own step mean"] == strategies[0]["sum mean"] == []
+    assert "OwnStep.train_step divides no loss" in strategies[0]["own step mean"][0]
+    assert "2 times that of one process" in strategies[0]["own step mean"][0]
 
 
 def test_a_call_of_one_instance_alone_ends_or_is_an_error_on_all(ranks, strategies):
@@ -406,8 +518,7 @@ def under_the_strategy():
         fresh = compiled(network(seed=0), tf.keras.optimizers.SGD(0.1))
     answers |= on_the_same_rows(fresh, model)
     answers["dropped"] = dropped(strategy)
-    answers |= lone_calls(lambda optimizer: optimizer, instance, strategy.scope)
-    answers |= adapted(lambda optimizer: optimizer, instance, strategy.scope)
+    answers |= of_both_ways(lambda optimizer: optimizer, strategy.scope, instance)
 
     with strategy.scope():
         # A setting that is no variable, and so keeps what each instance has chosen.
@@ -527,7 +638,7 @@ def dropped(strategy):
 
 @pytest.fixture(scope="module")
 def strategies():
-    return run_job(under_the_strategy)
+    return run_job(under_the_strategy, timeout=250)
 
 
 def test_data_of_unknown_length_ends_together(strategies):
