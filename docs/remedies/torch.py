@@ -171,6 +171,20 @@ REMEDIES = {
             "may be refused although it is in proportion: draw from torch's default generator."
         ),
     ),
+    "PD335": (
+        (
+            "A loss is a mean over as many elements as a process's batch has: tokens without "
+            "padding (`ignore_index`), classes by weight, a mask, or rows, and the processes have "
+            "other numbers. Gradients are averaged over the processes, so an element counts less "
+            "on a process with more. One process with all rows weighs all elements alike."
+        ),
+        (
+            "Divide the sum by the mean number of all processes: `count = hvd.allreduce((y != "
+            "-100).sum().float())`, then `cross_entropy(scores, y, reduction='sum') / count`. "
+            "Ignore the warning where processes are meant to count alike, as under torch's "
+            "`DistributedDataParallel`."
+        ),
+    ),
     "PD322": (
         (
             "Lightning's `sync_batchnorm` needs torch.distributed, or a reduction was asked for "

@@ -18,6 +18,7 @@ from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
 from popdist_torch.gradient_exchange import InstanceSum, give_rows
 from popdist_torch.gradient_hooks import of_popdist, require_possible
+from popdist_torch.horovod.loss_means import LossMeans
 from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
@@ -114,8 +115,10 @@ class Passes:
         optimizer.register_load_state_dict_post_hook(self._state_loaded)
         self.adopt(dict([*named.items()][::-1]))
         require_possible(self._named(), loop=True)
+        self._means: LossMeans | None = None
         if copies == 1:
             ACTIVATION_HOOKS.start(self._size)
+            self._means = LossMeans(horovod, self._label) if check else None
 
     def adopt(self, named: Mapping[str, torch.Tensor]) -> None:
         """Watches parameters, in the order of their gradients; frozen ones may be trained later."""
@@ -357,6 +360,8 @@ class Passes:
             self._round()
         if self._check:
             self._compare()
+        if self._means is not None:
+            self._means.compare()
         give_rows(self._optimizer, self._parameters)
         late = self._said(4)
         self._mixed = self._gradients() if 0 < late < self._size and not self._outside else {}

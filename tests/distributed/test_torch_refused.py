@@ -419,6 +419,45 @@ def warned(loader):
     return said
 
 
+def masked_mean(scores, y, _):
+    losses, kept = nn.functional.cross_entropy(scores, y, reduction="none"), scores[:, 0] > 0
+    return (losses * kept).sum() / kept.sum()
+
+
+def uneven_rows(scores, y, rank):
+    return nn.functional.cross_entropy(scores[rank:], y[rank:])
+
+
+def weighted_mean(scores, y, rank):
+    weights = torch.tensor([1.0, 2.0, 3.0 + rank], dtype=torch.float64)
+    return nn.functional.cross_entropy(scores, y, weight=weights)
+
+
+# What losses are means over, and what the warning says of their numbers.
+MEANS = {
+    "padding": (lambda s, y, _: nn.functional.cross_entropy(s, y, ignore_index=1), "3 on"),
+    "class weights": (weighted_mean, " on average"),
+    "mask": (masked_mean, " on average"),
+    "uneven rows": (uneven_rows, "4 on this process, 3.5 on average"),
+    "rows": (lambda s, y, _: nn.functional.cross_entropy(s, y), None),
+    "sum": (lambda s, y, _: nn.functional.cross_entropy(s, y, reduction="sum") / len(y), None),
+    "two terms": (lambda s, y, _: loss_of(nn.Identity(), (s, y)) + s.square().mean(), None),
+}
+
+
+def warned_of_mean(world, loss):
+    """The warnings of a loop with a loss."""
+    model = Net()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    with warnings_of_popdist() as said:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            x, y = world.rows(step)
+            loss(model(x), y, world.rank).backward()
+            optimizer.step()
+    return said
+
+
 def one_of_two_optimizers(world):
     """The judge's optimizer was forgotten; another one works on the model's shared gradients."""
     model, judge = Net(), Net()
@@ -489,13 +528,15 @@ def run_all():
     answer["beside DDP"] = beside_torch_distributed(world)
     for name, (loader, _) in LOADERS.items():
         answer[f"warned, {name}"] = warned(loader())
+    for name, (loss, _) in MEANS.items():
+        answer[f"mean over {name}"] = warned_of_mean(world, loss)
     answer["late"] = error_of(a_rank_without_a_backward_pass, world)  # the last: ranks part
     return answer
 
 
 @pytest.fixture(scope="module")
 def answers():
-    return run_job(run_all, instances=RANKS)
+    return run_job(run_all, instances=RANKS, timeout=240)
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -517,6 +558,18 @@ def test_a_loader_that_gives_all_ranks_the_same_rows_is_named_once(answers, name
         else:
             assert "DataLoader(TensorDataset of 16 samples, batch_size=4, sampler=" in warning
             assert "popdist_torch.horovod.DistributedSampler" in warning
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_a_mean_over_other_numbers_on_each_rank_is_named_once(answers, name):
+    first, second = (answer[f"mean over {name}"] for answer in answers)
+    seen = MEANS[name][1]
+    assert second == []
+    assert len(first) == (seen is not None)
+    for warning in first:
+        assert "[PD335]" in warning
+        assert seen in warning
+        assert "hvd.allreduce(count)" in warning
 
 
 def test_updates_by_hand_without_an_exchange_are_named_once(answers):

@@ -192,3 +192,14 @@ def loss_that_all_ranks_average(world):
         return averaged(world, F.cross_entropy(model(x), y)).square()
 
     return trained(world, loss)
+
+
+@program
+def mean_over_what_is_no_padding(world):
+    """Each rank divides by the mean number of all ranks."""
+
+    def loss(world, model, x, y):
+        count = averaged(world, (y != 1).sum().double())
+        return F.cross_entropy(model(x), y, ignore_index=1, reduction="sum") / count
+
+    return trained(world, loss)
