@@ -38,14 +38,14 @@ def attention(tape: Tape, node: ir.Node) -> list[Tensor] | None:
 
     Args:
         tape: Where they are written.
-        node: The node; number and width of its heads are known.
+        node: The node.
 
     Returns:
         A tensor for each of the node's outputs; None for forms of later opsets (windows, counts of
-        keys), which are not replaced.
+        keys), and where number or width of the heads is not known: these are not replaced.
     """
     windows = any(name.endswith("_window_size") for name in node.attributes)
-    if windows or len(node.inputs) > _LARGEST_INPUTS:
+    if windows or len(node.inputs) > _LARGEST_INPUTS or not _has_known_heads(node):
         return None
     q, k, v, mask, past_key, past_value = (
         None if value is None else tape.wrap(value)
@@ -95,6 +95,16 @@ def attention(tape: Tape, node: ir.Node) -> list[Tensor] | None:
     outputs = [y, *present, shown[number("qk_matmul_output_mode", 0)]]
     # One tensor must not take two names.
     return [tape.Identity(one) for one in outputs[: len(node.outputs)]]
+
+
+def _has_known_heads(node: ir.Node) -> bool:
+    for value in node.inputs[:3]:
+        known = None if value is None else dims(value)
+        if known is None or not isinstance(known[-1], int):
+            return False
+        if len(known) != _BY_POSITION and not isinstance(known[_HEADS], int):
+            return False
+    return True
 
 
 def misfit(node: ir.Node) -> str | None:  # noqa: PLR0911 - one for each sentence

@@ -236,9 +236,24 @@ def load(source: Source) -> ir.Model:
     while split_sequences(model.graph, model.graph.opset_imports[""]):
         fold(model)
     split_slices(model.graph, model.graph.opset_imports[""])
-    conform(model)
+    _conform(model)
     require_inferred(model.graph)
     return model
+
+
+def _conform(model: ir.Model) -> None:
+    """Rewrites nodes, and infers what only the formula of an `Attention` tells of shapes behind."""
+    before = _count(model, "Attention")
+    conform(model)
+    while (left := _count(model, "Attention")) < before:
+        before = left
+        fold(model)
+        if left:
+            conform(model)
+
+
+def _count(model: ir.Model, op_type: str) -> int:
+    return sum(node.op_type == op_type for node in model.graph.all_nodes())
 
 
 def read(source: Source) -> onnx.ModelProto:

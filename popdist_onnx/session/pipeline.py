@@ -38,6 +38,7 @@ from popdist_onnx.transforms.loss_scaling import (
 from popdist_onnx.transforms.optimizer import grow_updates, scale_loss
 from popdist_onnx.transforms.quantization import (
     pair_quantization,
+    require_known_kernels,
     require_trainable_quantization,
     warn_of_stored_integers,
 )
@@ -109,6 +110,7 @@ def training_graph(
         require_variable_loss_scale(optimizer)
     require_parameters(proto)
     warn_of_lost_weights(proto)
+    require_known_kernels(proto)
     warn_of_stored_integers(proto)
     model = pair_quantization(_loaded(proto, options))
     load_rules()

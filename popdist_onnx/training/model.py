@@ -21,6 +21,7 @@ from popdist_onnx.graph.values import dims
 from popdist_onnx.runtime.wiring import names_read
 from popdist_onnx.session.pipeline import read_with_shapes
 from popdist_onnx.transforms.loss import add_cross_entropy, add_squared_error
+from popdist_onnx.transforms.quantization import require_known_kernels
 from popdist_onnx.transforms.statistics import train_statistics
 from popdist_onnx.types import DataType, InputShapeInfo, TensorInfo
 
@@ -103,8 +104,10 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
     With ``evaluation`` the loss is computed per label, in inference mode.
 
     Raises:
-        popart_exception: There is no such loss.
+        popart_exception: There is no such loss, or the model cannot be trained.
     """
+    if not evaluation:
+        require_known_kernels(proto)
     model = load(proto)
     if not evaluation:
         train_statistics(model)

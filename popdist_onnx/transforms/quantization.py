@@ -26,13 +26,14 @@ from popdist_onnx.transforms.autodiff import frozen_of, variables
 from popdist_onnx.transforms.loss import loss_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     import onnx
 
 logger = logging.getLogger("popdist.onnx")
 
-_DOMAINS = ("", "com.microsoft")
+_OF_RUNTIME = "com.microsoft"
+_DOMAINS = ("", _OF_RUNTIME)
 """ONNX Runtime's quantizer writes 16 bits into its own domain before opset 21."""
 
 _RANGES = {
@@ -62,6 +63,9 @@ _QUANTIZERS = ("DynamicQuantizeLinear", "QuantizeLinear")
 
 _AXIS = 1
 """The axis of a node without the attribute."""
+
+_RUNTIME_KERNELS = ("DynamicQuantize", "MatMulInteger", "QAttention", "QEmbed", "QGemm", "QLinear")
+"""How the names of ONNX Runtime's own operators on whole numbers begin."""
 
 _SHOWN = 6
 
@@ -210,18 +214,42 @@ def require_trainable_quantization(model: ir.Model) -> ir.Model:
             to_loss.update(_read(node))
     lost = [node for node in cut if not to_loss.isdisjoint(_outside(node, graph).outputs)]
     if lost:
-        more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-        raise popart_exception(
-            "PD598",
-            "weights before operators on whole numbers would not train",
-            value=", ".join(described(node) for node in lost[:_SHOWN]) + more,
-            accepted="QuantizeLinear that DequantizeLinear follows at once, with the same scale, "
-            "zero point and axis, of 4, 8 or 16 bits",
-            hint="train the model before it is quantized, or quantize to pairs: quant_format="
-            "QuantFormat.QDQ of onnxruntime's quantize_static, fake quantization in torch; or "
-            "freeze the weights before these nodes",
-        )
+        raise _refused([described(node) for node in lost])
     return model
+
+
+def require_known_kernels(proto: onnx.ModelProto) -> None:
+    """Checks that a model to be trained has no operator on whole numbers of ONNX Runtime's own.
+
+    Nothing says of what types and shapes their results are.
+
+    Args:
+        proto: The model.
+
+    Raises:
+        popart_exception: There are some; all of them are named.
+    """
+    found = [
+        f"node {node.name or node.output[0]!r} ({node.domain} {node.op_type})"
+        for node in proto.graph.node
+        if node.domain == _OF_RUNTIME and node.op_type.startswith(_RUNTIME_KERNELS)
+    ]
+    if found:
+        raise _refused(found)
+
+
+def _refused(nodes: Sequence[str]) -> popart_exception:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return popart_exception(
+        "PD598",
+        "weights before operators on whole numbers would not train",
+        value=", ".join(nodes[:_SHOWN]) + more,
+        accepted="QuantizeLinear that DequantizeLinear follows at once, with the same scale, "
+        "zero point and axis, of 4, 8 or 16 bits",
+        hint="train the model before it is quantized, or quantize to pairs: quant_format="
+        "QuantFormat.QDQ of onnxruntime's quantize_static, fake quantization in torch; or "
+        "freeze the weights before these nodes",
+    )
 
 
 def _works_on_whole_numbers(node: ir.Node) -> bool:

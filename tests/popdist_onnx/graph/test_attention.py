@@ -15,6 +15,7 @@ from popdist_onnx.graph.load import load
 from popdist_onnx.transforms.autodiff import autodiff
 from popdist_onnx.transforms.loss import set_loss
 from tests.popdist_onnx.gradients.harness import session
+from tests.popdist_onnx.training.test_torch_modules import DYNAMO
 
 BATCH, QUERIES, KEYS, WIDTH, OUT, PAST = 2, 3, 5, 4, 6, 2
 CAP = 1.5
@@ -342,3 +343,35 @@ def test_a_network_trains_as_in_torch():
         np.testing.assert_allclose(
             trainer.weights[name], wanted, rtol=1e-5, atol=2e-6, err_msg=name
         )
+
+
+@pytest.mark.skipif(not DYNAMO, reason="onnx-ir is too old for onnxscript")
+def test_attention_of_torchs_newer_exporter_trains_as_in_torch():
+    class Attends(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.q, self.k = torch.nn.Linear(FEATURES, 8), torch.nn.Linear(FEATURES, 4)
+
+        def forward(self, x):
+            q, k = self.q(x), self.k(x)
+            q, k = (one.unflatten(-1, (-1, 2)).transpose(1, 2) for one in (q, k))
+            return functional.scaled_dot_product_attention(
+                q, k, k, is_causal=True, enable_gqa=True
+            ).sum((1, 2))
+
+    x = torch.from_numpy(network_samples()[0])
+    # The export compares outputs and gradients with those of the module.
+    proto = popdist_onnx.from_torch(Attends(), x[:4], exporter="dynamo", opset=23)
+    assert "Attention" in {node.op_type for node in proto.graph.node}
+    trainer = popdist_onnx.Trainer(
+        proto, loss="mse", optimizer="sgd", learning_rate=0.1, batch_size=16
+    )
+    wanted, module = x[:, 0, :2], Attends()
+    trainer.fit(x.numpy(), wanted.numpy(), shuffle=False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    functional.mse_loss(module(x), wanted).backward()
+    optimizer.step()
+    for name, parameter in module.named_parameters():
+        found = trainer.weights[name]
+        np.testing.assert_allclose(found, parameter.detach().numpy(), rtol=1e-5, atol=1e-6)

@@ -382,7 +382,10 @@ def test_a_file_without_weights_of_floating_point_numbers_is_refused(tmp_path):
 def test_a_file_of_integer_operators_is_refused(tmp_path):
     from onnxruntime import quantization
 
-    quantized(tmp_path)
+    proto = quantized(tmp_path, quant_format=quantization.QuantFormat.QOperator)
+    with pytest.raises(popdist_onnx.popart_exception, match=r"com.microsoft QGemm") as caught:
+        popdist_onnx.Trainer(proto)
+    assert caught.value.code == "PD598"
     quantization.quantize_dynamic(tmp_path / "float.onnx", tmp_path / "dynamic.onnx")
     with pytest.raises(popdist_onnx.popart_exception, match="MatMulInteger") as caught:
         popdist_onnx.Trainer(tmp_path / "dynamic.onnx")
