@@ -9,6 +9,7 @@ from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -93,6 +94,19 @@ def _environment_as_before():
     if os.environ != before:
         os.environ.clear()
         os.environ.update(before)
+
+
+_generators = {}
+
+
+@pytest.fixture(autouse=True)
+def _random_numbers_as_at_import(request):
+    """Gives each test the same numbers of its file's generators, whichever tests ran before."""
+    for name, value in vars(request.module).items():
+        if isinstance(value, np.random.Generator):
+            state = value.bit_generator.state
+            first = _generators.setdefault((request.module.__name__, name), state)
+            value.bit_generator.state = first
 
 
 @pytest.fixture
