@@ -153,35 +153,29 @@ def made_of(version, operands, call):
 
 SCALES = np.array([1, 1, 2, 3], np.float32)
 PLACES = np.array([[1, 0], [2, 1]])
+
+
+def upsampled(mode):
+    """The row of ``upsample`` in a mode."""
+    return (
+        [np.random.default_rng(0).random((1, 2, 3, 2), np.float32), SCALES],
+        lambda ops, x, s: ops.upsample([x, s], mode=mode),
+        9,
+        {
+            10: lambda ops, x, s: ops.resize([x, s], mode=mode),
+            11: lambda ops, x, s: ops.resize(
+                [x, "", s],
+                coordinate_transformation_mode="asymmetric",
+                nearest_mode="floor",
+                mode=mode,
+            ),
+        },
+    )
+
+
 DEPRECATED = {
-    "upsample, nearest": (
-        [np.random.default_rng(0).random((1, 2, 3, 2), np.float32), SCALES],
-        lambda ops, x, s: ops.upsample([x, s], mode="nearest"),
-        9,
-        {
-            10: lambda ops, x, s: ops.resize([x, s], mode="nearest"),
-            11: lambda ops, x, s: ops.resize(
-                [x, "", s],
-                coordinate_transformation_mode="asymmetric",
-                nearest_mode="floor",
-                mode="nearest",
-            ),
-        },
-    ),
-    "upsample, linear": (
-        [np.random.default_rng(0).random((1, 2, 3, 2), np.float32), SCALES],
-        lambda ops, x, s: ops.upsample([x, s], mode="linear"),
-        9,
-        {
-            10: lambda ops, x, s: ops.resize([x, s], mode="linear"),
-            11: lambda ops, x, s: ops.resize(
-                [x, "", s],
-                coordinate_transformation_mode="asymmetric",
-                nearest_mode="floor",
-                mode="linear",
-            ),
-        },
-    ),
+    "upsample, nearest": upsampled("nearest"),
+    "upsample, linear": upsampled("linear"),
     "scatter": (
         [np.zeros((3, 2), np.float32), PLACES, np.array([[1, 2], [3, 4]], np.float32)],
         lambda ops, *given: ops.scatter([*given], 0),
