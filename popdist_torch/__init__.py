@@ -8,6 +8,7 @@ from popdist.sdk.surface import missing
 from popdist_torch import enums, optim, options, profiling
 from popdist_torch.activation_hooks import global_batch_hook
 from popdist_torch.arguments import ICustomArgParser, registerCustomArgParser
+from popdist_torch.batch_norm import SyncBatchNorm
 from popdist_torch.checkpoint import Checkpoint
 from popdist_torch.data import AsynchronousDataAccessor, DataLoader, in_step
 from popdist_torch.errors import Error, RecoverableError, UnrecoverableError
@@ -107,6 +108,7 @@ __all__ = [
     "ShardedExecution",
     "SharingStrategy",
     "Stage",
+    "SyncBatchNorm",
     "SyncPattern",
     "TensorLocationSettings",
     "UnrecoverableError",

@@ -40,6 +40,7 @@ CODES = declare(
         "PD333": "a plain loop updates weights by hand and exchanges no gradients (a warning)",
         "PD334": "a hook of an activation depends on the size of gradients",
         "PD335": "a loss is a mean over other numbers of elements on each process (a warning)",
+        "PD336": "batch normalization cannot be over all processes as asked",
         "PD390": "a model cannot be wrapped",
         "PD391": "the arguments or shapes of a call do not fit a wrapped model",
         "PD392": "a wrapped model has no tensor of this name",

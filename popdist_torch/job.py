@@ -70,6 +70,6 @@ def require_local_norms(modules: Iterable[nn.Module]) -> None:
                 "not initialised: each replica would normalise with its own statistics",
                 value=module,
                 accepted="torch.nn.BatchNorm*, whose statistics are each replica's own",
-                hint="leave out convert_sync_batchnorm(), or use GroupNorm or LayerNorm; on GPUs "
-                "a plain loop can use horovod.torch.SyncBatchNorm",
+                hint="popdist_torch.SyncBatchNorm.convert_sync_batchnorm(model) in place of "
+                "torch's normalizes over all processes",
             )

@@ -130,15 +130,10 @@ class PopdistStrategy(ParallelStrategy):
 
         Raises:
             AgreementError: The processes have other parameters.
-            PlainLoopError: ``sync_batchnorm`` was asked for.
+            Error: ``sync_batchnorm`` was asked for, and a layer has a ``forward`` of its own.
         """
-        if self._layer_sync is not None:
-            raise PlainLoopError(
-                "PD322",
-                "Lightning's sync_batchnorm needs torch.distributed, which is not started here",
-                value="Trainer(sync_batchnorm=True)",
-                hint="put horovod.torch.SyncBatchNorm layers into the module",
-            )
+        if self._layer_sync is not None and self.lightning_module is not None:
+            hvd.SyncBatchNorm.convert_sync_batchnorm(self.lightning_module)
         super().setup(trainer)
         module = self.lightning_module
         assert module is not None  # noqa: S101 - `super` has seen to it

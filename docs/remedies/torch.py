@@ -82,11 +82,13 @@ REMEDIES = {
     "PD315": (
         (
             "A model has `torch.nn.SyncBatchNorm`. It synchronises its statistics with "
-            "torch.distributed, which is not initialised, and torch raises no error."
+            "torch.distributed, which is not initialised, and torch raises no error. Or a wrapped "
+            "model has `horovod.torch.SyncBatchNorm`, which works on GPUs only."
         ),
         (
-            "Remove `convert_sync_batchnorm()`, or use GroupNorm or LayerNorm, which do not depend "
-            "on other replicas."
+            "Use `popdist_torch.SyncBatchNorm.convert_sync_batchnorm(model)`, whose layers work on "
+            "CPUs and GPUs ([normalization](torch.md#batch-normalization)). GroupNorm and "
+            "LayerNorm do not depend on other replicas."
         ),
     ),
     "PD316": (
@@ -185,15 +187,21 @@ REMEDIES = {
             "`DistributedDataParallel`."
         ),
     ),
+    "PD336": (
+        (
+            "A wrapped model has layers of `popdist_torch.SyncBatchNorm`, and several replicas "
+            "run one after the other in a process, or the options make it train alone in a job. "
+            "Or `convert_sync_batchnorm` was given a group of processes, or a layer with a "
+            "`forward` of its own."
+        ),
+        (
+            "Start as many instances as replicas (`poprun --num-instances=N --num-replicas=N`). "
+            "Derive layers with a `forward` of their own from `popdist_torch.SyncBatchNorm`."
+        ),
+    ),
     "PD322": (
-        (
-            "Lightning's `sync_batchnorm` needs torch.distributed, or a reduction was asked for "
-            "that Horovod does not have."
-        ),
-        (
-            "Put `horovod.torch.SyncBatchNorm` into the module; reduce with mean, sum, min or max "
-            "([Lightning](lightning-huggingface.md))."
-        ),
+        ("A reduction was asked for that Horovod does not have."),
+        ("Reduce with mean, sum, min or max ([Lightning](lightning-huggingface.md))."),
     ),
     "PD321": (
         (

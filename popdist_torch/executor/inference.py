@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from popdist_torch.batch_norm import require_one_replica
 from popdist_torch.errors import Error
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.host_access import leave_groups, let_group, times_brought
@@ -58,6 +59,7 @@ class InferenceExecutor(Executor):
             self._seen_version = version
 
     def _run(self, compiled: Replicas, arguments: Arguments, outputs: Outputs) -> None:
+        require_one_replica(self._user_model.modules(), self._placement)
         with compiled.model.in_use():
             infer(arguments, self._batching, compiled, outputs)
 

@@ -10,6 +10,7 @@ import torch
 from popdist.metrics import note_compiling, note_step
 from popdist_torch import agreement, job
 from popdist_torch.activation_hooks import ACTIVATION_HOOKS
+from popdist_torch.batch_norm import require_one_replica
 from popdist_torch.data.equal_rows import EqualRows
 from popdist_torch.errors import OptimizerError, OptionValueError
 from popdist_torch.executor.executor import Executor
@@ -308,6 +309,7 @@ class TrainingExecutor(Executor):
             )
         if here.total_replicas > 1:
             job.require_local_norms(self._user_model.modules())
+        require_one_replica(self._user_model.modules(), here)
         horovod = self._horovod
         ROUNDS.settle()
         if horovod is None:

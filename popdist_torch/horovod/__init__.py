@@ -5,7 +5,8 @@
 `world` starts Horovod, gives the place of this process, and divides batches and data sets;
 `optimizer` sums gradients while backward passes run; `sharing` gives all ranks the same first
 state, and averages metrics; `collectives` gives Horovod's functions the gradients that they need
-inside a loss. Every other name is that of the real ``horovod.torch``.
+inside a loss; `SyncBatchNorm` normalizes over the rows of all processes. Every other name is that
+of the real ``horovod.torch``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from popdist_torch.batch_norm import SyncBatchNorm
 from popdist_torch.horovod import collectives, world
 from popdist_torch.horovod.optimizer import Distributed, DistributedOptimizer
 from popdist_torch.horovod.sharing import (
@@ -35,6 +37,7 @@ __all__ = [
     "Distributed",
     "DistributedOptimizer",
     "DistributedSampler",
+    "SyncBatchNorm",
     "average_metrics",
     "broadcast_optimizer_state",
     "broadcast_parameters",

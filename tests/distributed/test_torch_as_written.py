@@ -35,6 +35,7 @@ class Program:
     """
 
     rate = 0.1
+    accumulation = 2
     dtype = torch.float64
     options = staticmethod(popdist.poptorch.Options)
 
@@ -607,6 +608,19 @@ class SynchronisedNorm(Program):
         return nn.SyncBatchNorm.convert_sync_batchnorm(WithNorm())
 
 
+class NormalizedTogether(Program):
+    """A micro-batch is one update's rows of both instances, as in one process."""
+
+    accumulation = 1
+
+    def build(self):
+        return poptorch.SyncBatchNorm.convert_sync_batchnorm(WithNorm())
+
+    def weights(self):
+        norm = self.model.norm
+        return np.concatenate([super().weights(), norm.running_mean, norm.running_var])
+
+
 class WithNorm(Net):
     def __init__(self):
         super().__init__()
@@ -711,6 +725,7 @@ RIGHT = [
     GroupAddedLater,
     NoiseOfOneSeed,
     FullyFrozen,
+    NormalizedTogether,
 ]
 REFUSED = {
     ReentrantShared: "PD022",
@@ -737,7 +752,7 @@ REFUSED = {
 def train(kind):
     """Trains a program with popdist, on this instance's rows."""
     program = kind()
-    made = options(program.options)
+    made = options(program.options, program.accumulation)
     training = poptorch.trainingModel(program.model, made, program.optimizer)
     for call in range(CALLS):
         x, y = program.batch(call)
@@ -747,9 +762,9 @@ def train(kind):
     return program.weights()
 
 
-def options(kind=popdist.poptorch.Options):
+def options(kind=popdist.poptorch.Options, accumulation=2):
     made = kind()
-    made.Training.gradientAccumulation(2)
+    made.Training.gradientAccumulation(accumulation)
     return made
 
 

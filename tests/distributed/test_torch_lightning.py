@@ -33,6 +33,7 @@ CASES = {
         "accumulate_grad_batches": 2,
         "gradient_clip_val": 0.05,
     },
+    "double, normalized": {"precision": "64-true", "sync_batchnorm": True},
 }
 TOLERANCES = {"bf16-mixed": 2e-3, **{name: 1e-12 for name in CASES if "double" in name}}
 
@@ -46,8 +47,14 @@ def data(name=""):
     return TensorDataset(x, torch.randint(0, 3, (count,), generator=generator))
 
 
-def network():
-    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+def network(name=""):
+    norms = [nn.BatchNorm1d(7)] if "normalized" in name else []
+    return nn.Sequential(nn.Linear(5, 7), *norms, nn.Tanh(), nn.Linear(7, 3))
+
+
+def weights_of(model):
+    statistics = [b.double().numpy().ravel() for b in model.buffers()]
+    return np.concatenate([flat(model), *statistics])
 
 
 def tools(folder):
@@ -58,9 +65,9 @@ def tools(folder):
     import popdist_torch.lightning  # noqa: F401 - makes the strategy known
 
     class Module(L.LightningModule):
-        def __init__(self):
+        def __init__(self, name=""):
             super().__init__()
-            self.network, self.seen = network(), torchmetrics.SumMetric()
+            self.network, self.seen = network(name), torchmetrics.SumMetric()
 
         def training_step(self, batch, _):
             loss = nn.functional.cross_entropy(self.network(batch[0]), batch[1])
@@ -97,10 +104,10 @@ def train(folder):
     for name, case in CASES.items():
         training = trainer(name, max_epochs=EPOCHS, **case)
         torch.manual_seed(1 + training.global_rank)  # rank 0's weights are taken
-        module = Module()
+        module = Module(name)
         rows = data(name)
         training.fit(module, DataLoader(rows, ROWS), DataLoader(rows, ROWS))
-        answer[name] = flat(module.network)
+        answer[name] = weights_of(module.network)
         answer[f"{name}: metrics"] = {k: float(v) for k, v in training.callback_metrics.items()}
         answer["world"] = [training.global_rank, training.world_size]
 
@@ -345,7 +352,7 @@ def expected(case, name):
     """Plain torch in one process."""
     torch.manual_seed(1)
     rows = data(name)
-    model = network().to(rows.tensors[0].dtype)
+    model = network(name).to(rows.tensors[0].dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     accumulation, losses, sizes = case.get("accumulate_grad_batches", 1), [], []
     for epoch in range(EPOCHS):
@@ -365,7 +372,7 @@ def expected(case, name):
                     nn.utils.clip_grad_norm_(model.parameters(), case["gradient_clip_val"])
                 optimizer.step()
                 optimizer.zero_grad()
-    return flat(model), np.average(losses, weights=sizes)
+    return weights_of(model), np.average(losses, weights=sizes)
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,11 @@ import popdist_torch.horovod as hvd
 from tests.distributed.jobs import run_job
 from tests.distributed.torch_collectives import COLLECTIVES
 from tests.distributed.torch_loops import RANKS, STEPS, Net, Programs, loss_of, sgd, step_once
+from tests.distributed.torch_norms import NORMS
 
 PROGRAMS = program = Programs()
 PROGRAMS.update(COLLECTIVES)
+PROGRAMS.update(NORMS)
 
 
 @program
@@ -719,4 +721,5 @@ def run_all():
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program_trains_as_one_process_on_the_global_batch(answers, name):
     tolerances = {"scaled_and_unscaled": 3e-6, "autocast": 2e-3, "float16": 1e-3, "bfloat16": 1e-2}
+    tolerances |= {"normalized_under_autocast": 2e-3, "normalized_far_from_zero": 1e-4}
     PROGRAMS.compare(answers, name, tolerances.get(name, 1e-12))
