@@ -108,6 +108,9 @@ _OPERATIONS = {
             "loops.replicas", "assume_equal_across_replicas cross_replica_mean cross_replica_sum"
         ),
     ),
+    "custom_ops": _module(
+        "Operations made of expressions.", _names("loops.operations", "codelet_expression_op")
+    ),
     "embedding_ops": _module("Rows of tables.", _names("loops.operations", "embedding_lookup")),
     "functional_ops": _module(
         "Functions of device code.", _names("loops.operations", "outlined_function")
@@ -115,7 +118,7 @@ _OPERATIONS = {
     "image_ops": _module("Images.", _names("loops.operations", "normalise_image")),
     "internal_ops": _module(
         "Printing and placing tensors.",
-        _names("loops.operations", "print_tensor remap", remap_deduce="remap"),
+        _names("loops.operations", "fifo print_tensor remap", remap_deduce="remap"),
         _names("loops.pipelining", "get_current_iteration_counter"),
     ),
     "math_ops": _module("Sums of segments.", _names("loops.operations", "segment_sum")),
@@ -147,11 +150,19 @@ _OPERATIONS = {
     "replication_ops": _module(
         "Which replica runs.", _names("loops.replicas", "replication_index")
     ),
+    "slicing_ops": _module(
+        "Copies of runs of rows.",
+        _names("loops.slices", "sequence_slice sequence_slice_pack sequence_slice_unpack"),
+    ),
     "rnn_ops": _module("Recurrent layers, with time as the first dimension.", _RECURRENT_LAYERS),
 }
 
 # Optimizers stand below `ipu.optimizers`, and in SDK 2.2 and before directly below `ipu`.
 _OPTIMIZERS = {
+    "automatic_loss_scaling_optimizer": _module(
+        "Losses scaled by the size of their gradients.",
+        _names("loops.optimizers", "AutomaticLossScalingOptimizer"),
+    ),
     "cross_replica_optimizer": _module(
         "Averages of gradients over replicas.", _names("loops.optimizers", "CrossReplicaOptimizer")
     ),
@@ -203,6 +214,7 @@ MODULES: dict[str, Published] = {
             "get_num_of_ipus_in_device move_variable_initialization_to_cpu running_on_ipu_model",
         ),
         _names("strategies.random_numbers", "reset_ipu_seed"),
+        _names("loops.data", "SyntheticDataCategory use_synthetic_data_for"),
     ),
     # Strategies and collectives, where each generation of the SDK has them.
     "horovod": _module(
@@ -290,6 +302,17 @@ MODULES: dict[str, Published] = {
         "A data set as a loop's source.",
         _names("loops.queues", "IPUInfeedQueue IPUIterator", IPUOwnedIterator="IPUIterator"),
     ),
+    "dataset_benchmark": _module(
+        "How fast data sets are read.", _names("loops.data", "dataset_benchmark infeed_benchmark")
+    ),
+    "data": _module("Data sets."),
+    "data.ops": _module("Data sets."),
+    "data.ops.dataset_ops": _module(
+        "Data sets of whole groups of elements.", _names("loops.data", "BufferDataset")
+    ),
+    "ipu_session_run_hooks": _module(
+        "Hooks of sessions.", _names("loops.hooks", "IPULoggingTensorHook")
+    ),
     "ipu_outfeed_queue": _module(
         "What a loop says of its iterations.",
         _names(
@@ -362,8 +385,9 @@ MODULES: dict[str, Published] = {
         "Optimizers of Keras: wrappers, and optimizers whose states have dtypes of their own.",
         _names(
             "keras.wrapped_optimizers",
-            "CrossReplicaGradientAccumulationOptimizer CrossReplicaOptimizer "
+            "ALSOptimizer CrossReplicaGradientAccumulationOptimizer CrossReplicaOptimizer "
             "GradientAccumulationOptimizer MapGradientOptimizer",
+            AutomaticLossScalingOptimizer="ALSOptimizer",
             CrossReplicaGradientAccumulationOptimizerV2="CrossReplicaGradientAccumulationOptimizer",
             GradientAccumulationOptimizerV2="GradientAccumulationOptimizer",
             MapGradientOptimizerInvertedChaining="MapGradientOptimizer",

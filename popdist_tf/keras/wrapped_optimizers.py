@@ -13,12 +13,14 @@ import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import OptimizerError
+from popdist_tf.guards.epochs import REDUCTION
 from popdist_tf.guards.outside_scope import AVERAGES
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
     GradientAccumulator,
     accumulate,
 )
+from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
 from popdist_tf.versions import keras_is_3, program_code
 
@@ -166,6 +168,63 @@ def CrossReplicaGradientAccumulationOptimizer(  # noqa: N802 - published name
     """
     settings.pop("verify_usage", None)  # every optimizer may be wrapped here
     return GradientAccumulationOptimizer(CrossReplicaOptimizer(opt), num_mini_batches, **settings)
+
+
+def ALSOptimizer(  # noqa: N802 - published name
+    opt: Any, *settings: Any, name: str = "ALSOptimizer", **others: Any
+) -> Any:
+    """Makes an optimizer scale the loss by a factor that follows the size of the gradients.
+
+    ``fit`` and ``minimize`` scale the loss by themselves. A loop of your own calls
+    ``get_scaled_loss`` inside of the tape and ``get_unscaled_gradients`` before
+    ``apply_gradients``; ``loss_scaling_factor`` is the factor now. A step with a gradient that is
+    infinite or not a number updates by gradients of zero, on all replicas.
+
+    Args:
+        opt: An optimizer of Keras 2.
+        *settings: As for `popdist_tf.loops.loss_scaling.LossScale`, in its order.
+        name: Accepted as published.
+        **others: As for `LossScale`, by name.
+
+    Returns:
+        The same optimizer.
+
+    Raises:
+        OptimizerError: ``opt`` is not an optimizer of Keras 2, or a setting is out of its range.
+    """
+    del name
+    scale = LossScale(*settings, **others)
+    if keras_is_3():
+        raise OptimizerError(
+            "PD435",
+            "optimizers of Keras 3 scale the loss in another way",
+            accepted="an optimizer of Keras 2",
+            hint="tf.keras.mixed_precision.LossScaleOptimizer",
+        )
+
+    def unscaled(self: Any, grads: Any) -> Any:
+        reduction = getattr(self, REDUCTION, None)
+        if reduction is None:
+            return scale.unscaled(grads)
+        total = reduction.collectives.sum_by_name
+        return scale.unscaled(grads, lambda counts: total(counts, "popdist_loss_scaling"))
+
+    def compute_gradients(self: Any, loss: Any, var_list: Any, tape: Any = None) -> Any:
+        tape = tf.GradientTape() if tape is None else tape
+        with tape:
+            scaled = scale.scaled(loss)
+        pairs = kind.compute_gradients(self, scaled, var_list, tape)
+        gradients = unscaled(self, [gradient for gradient, _ in pairs])
+        return list(zip(gradients, (variable for _, variable in pairs), strict=True))
+
+    kind = type(opt)
+    marks = {
+        "compute_gradients": compute_gradients,
+        "get_scaled_loss": lambda _, loss: scale.scaled(loss),
+        "get_unscaled_gradients": unscaled,
+        "loss_scaling_factor": property(lambda _: scale.factor),
+    }
+    return _wrapped(opt, "ALSOptimizer", lambda pairs, update: update(pairs), marks=marks)
 
 
 def _wrapped(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from popdist_tf.errors import LayerError
+from popdist_tf.versions import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -171,6 +176,81 @@ def remap(x: Any, name: str | None = None) -> Any:
         The tensor.
     """
     return tf.identity(x, name=name)
+
+
+def fifo(x: Any, depth: int, offload: bool = False, name: str | None = None) -> Any:
+    """Hands out the value of some iterations before, in a loop or function that runs repeatedly.
+
+    Each call in the program's text is a queue of its own, of its replica. The queue has no
+    gradient, as in the original.
+
+    Args:
+        x: What enters the queue, of a fixed shape.
+        depth: After how many iterations it comes out.
+        offload: Accepted as published, without effect on a host.
+        name: Of the operation.
+
+    Returns:
+        As ``x``. Zeros in the first ``depth`` iterations, where the original has any values.
+
+    Raises:
+        LayerError: The depth is not positive, the shape is unknown, or the code is eager, where
+            each call would make a queue of its own.
+    """
+    del offload
+    x = tf.convert_to_tensor(x)
+    if tf.executing_eagerly() or depth < 1 or not x.shape.is_fully_defined():
+        raise LayerError(
+            "PD434",
+            "fifo cannot make a queue of this",
+            value=f"depth {depth}, shape {x.shape}"
+            + (", in eager code" if tf.executing_eagerly() else ""),
+            accepted="a depth of at least 1, a fixed shape, and code of a loop or tf.function",
+        )
+    with tf.init_scope():
+        # They belong to one replica, so the strategy must not create them.
+        held = ResourceVariable(
+            tf.zeros([depth, *x.shape], x.dtype), trainable=False, name="fifo/values"
+        )
+        count = ResourceVariable(0, dtype=tf.int64, trainable=False, name="fifo/count")
+    # A function does not keep what it uses.
+    _FIFOS.setdefault(tf.compat.v1.get_default_graph(), []).extend([held, count])
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def passed(value: Any) -> tuple[Any, Any]:
+        place = (count.assign_add(1) - 1) % depth
+        with tf.control_dependencies([place]):
+            first = tf.identity(tf.gather(held.read_value(), place))
+        with tf.control_dependencies([first]):
+            kept = held.scatter_update(tf.IndexedSlices(value, place))
+        with tf.control_dependencies([] if kept is None else [kept]):
+            return tf.identity(first, name=name), _no_gradient
+
+    return passed(x)
+
+
+_FIFOS: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
+def _no_gradient(*_: Any, **__: Any) -> Any:
+    raise LayerError(
+        "PD434",
+        "fifo has no gradient: its result is a value of an earlier iteration",
+        hint="tf.stop_gradient(fifo(x, depth)), or differentiate before the queue",
+    )
+
+
+def codelet_expression_op(vertex_expression: Callable[..., Any], *args: Any) -> Any:
+    """Computes an elementwise expression, which the original compiles to one operation.
+
+    Args:
+        vertex_expression: A function of as many values as there are tensors.
+        *args: Tensors of one shape.
+
+    Returns:
+        What the function returns for each element. It has gradients, unlike the original.
+    """
+    return program_code(vertex_expression)(*(tf.convert_to_tensor(one) for one in args))
 
 
 def multi_conv(

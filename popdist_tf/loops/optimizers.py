@@ -18,6 +18,7 @@ from popdist_tf.loops.accumulation import (
     GradientAccumulator,
     accumulate,
 )
+from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
 from popdist_tf.versions import program_code
 
@@ -278,3 +279,41 @@ class MapGradientOptimizerInvertedChaining(MapGradientOptimizer):
     ) -> Any:
         """The operation that changes the gradients and updates the variables."""
         return super().apply_gradients(self._mapped(grads_and_vars), global_step, name)
+
+
+class AutomaticLossScalingOptimizer(IpuOptimizer):
+    """Scales the loss by a factor that follows the size of the gradients; see `LossScale`.
+
+    Gradients are divided by the factor when they are computed. A step with a gradient that is
+    infinite or not a number updates by gradients of zero, on all replicas.
+
+    Args:
+        opt: The optimizer that updates.
+        *settings: As for `LossScale`, in its order.
+        name: Of the operations.
+        **others: As for `LossScale`, by name.
+
+    Raises:
+        OptimizerError: A setting is out of its range.
+    """
+
+    def __init__(
+        self,
+        opt: Any,
+        *settings: Any,
+        name: str = "AutomaticLossScalingOptimizer",
+        **others: Any,
+    ) -> None:
+        super().__init__(opt, name)
+        self._scale = LossScale(*settings, **others)
+
+    @property
+    def loss_scaling_factor(self) -> Any:
+        """The factor now, a float32 scalar."""
+        return self._scale.factor
+
+    def compute_gradients(self, loss: Any, var_list: Any = None, **kwargs: Any) -> Any:
+        """The gradients of a loss, and their variables."""
+        pairs = super().compute_gradients(self._scale.scaled(loss), var_list, **kwargs)
+        gradients = self._scale.unscaled([gradient for gradient, _ in pairs])
+        return list(zip(gradients, (variable for _, variable in pairs), strict=True))

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from popdist_tf.collectives.host import is_for_xla
 from popdist_tf.errors import LayerError, StrategyError
+from popdist_tf.loops.data import synthetic_or_real
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,9 @@ class IPUInfeedQueue:
         device_ordinal: Accepted as published, without effect.
         prefetch_depth: How many elements are prepared ahead; with None, TensorFlow decides.
         **_published: More published arguments, without effect on a host.
+
+    Attributes:
+        dataset: The elements; synthetic ones where the program asks for them.
 
     Raises:
         LayerError: The argument is not a data set.
@@ -50,7 +54,8 @@ class IPUInfeedQueue:
                     f"the elements of an IPUInfeedQueue need a fixed shape, not {spec.shape}: "
                     "batch with drop_remainder=True"
                 )
-        self._dataset = dataset.prefetch(prefetch_depth or tf.data.AUTOTUNE)
+        self.dataset = synthetic_or_real(dataset)
+        self._dataset = self.dataset.prefetch(prefetch_depth or tf.data.AUTOTUNE)
         self._iterator: Any = None
         # A graph's iterator belongs to the graph, not to the loop that first uses it.
         if not tf.executing_eagerly():
@@ -232,6 +237,11 @@ class IPUOutfeedQueue:
             return
         for number in range(len(tf.nest.flatten(found)[0])):
             yield tf.nest.map_structure(lambda value: value[number], found)  # noqa: B023 - used at once
+
+    @property
+    def count(self) -> Any:
+        """How many iterations' values are kept now, an int32 scalar."""
+        return tf.constant(0) if self._queue is None else self._queue.size()
 
     @property
     def mode(self) -> IPUOutfeedMode:

@@ -127,7 +127,9 @@ def optimized(strategy, instance, case):
 
         def body(_, x):
             _, loss = second_stage(*first_stage(None, x))
-            inner = tf.train.MomentumOptimizer(RATE, MOMENTUM)
+            inner = optimizers.AutomaticLossScalingOptimizer(
+                tf.train.MomentumOptimizer(RATE, MOMENTUM), 2.0**10, 2, histogram_bin_edge=64.0
+            )
             if case == "cross":
                 optimizer = optimizers.CrossReplicaGradientAccumulationOptimizerV2(inner, COUNT)
             else:

@@ -6,7 +6,7 @@ import pytest
 from tests.distributed.jobs import run_job
 
 STEPS, REPLICAS, BATCH, TIME = 4, 4, 3, 5
-TRAINED = ("lamb", "sgd", "clipped", "accumulated", "crossed", "loop")
+TRAINED = ("lamb", "sgd", "clipped", "scaled", "accumulated", "crossed", "loop")
 
 
 def samples():
@@ -57,6 +57,9 @@ def optimizer_of(case):
         return published.SGDIpuOptimizer(0.2, momentum=0.9, nesterov=True)
     if case == "clipped":
         return tf.keras.optimizers.SGD(0.2, momentum=0.9, global_clipnorm=0.1)
+    if case == "scaled":
+        wrap = published.ALSOptimizer
+        return wrap(tf.keras.optimizers.SGD(0.2, momentum=0.9), 2.0**12, 2, histogram_bin_edge=64.0)
     if case == "crossed":
         return published.CrossReplicaOptimizer(tf.keras.optimizers.SGD(0.2, momentum=0.9))
     mapped = published.MapGradientOptimizer(
@@ -79,6 +82,8 @@ def fitted(strategy, instance, case):
     found = {f"{case} {i}": weight for i, weight in enumerate(model.get_weights())}
     updates = int(np.asarray(optimizer.iterations))
     assert updates == 2 * STEPS // (2 if case == "accumulated" else 1)
+    if case == "scaled":
+        found["factor"] = np.asarray(optimizer.loss_scaling_factor)
     return {**found, f"{case} losses": np.asarray(losses)}
 
 
@@ -208,12 +213,15 @@ def warned(strategy):
 
 
 def everything():
+    import tensorflow as tf
+
     import popdist
     from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
 
     strategy, instance = PopDistStrategy(), popdist.getInstanceIndex()
     answers = {"local": strategy.extended.replicas_per_step}
-    for case in ("lamb", "sgd", "clipped", "accumulated"):
+    is_old = hasattr(tf.keras.optimizers.SGD, "compute_gradients")  # of Keras 2
+    for case in ("lamb", "sgd", "clipped", "accumulated", *(["scaled"] if is_old else [])):
         answers |= fitted(strategy, instance, case)
     answers |= exchanged(strategy)
     answers["unreduced"] = unreduced()
@@ -237,6 +245,8 @@ def test_they_train_like_one_process_on_the_global_batch(replicas, alone):
     for name in trained:
         np.testing.assert_array_equal(ranks[0][name], ranks[1][name], err_msg=name)
         np.testing.assert_allclose(ranks[0][name], alone[name], rtol=2e-4, atol=2e-5, err_msg=name)
+    if "factor" in alone:  # it shrinks, as gradients of all replicas are counted
+        assert ranks[0]["factor"] == ranks[1]["factor"] < 2**12
     _check_exchanges(ranks, replicas)
     for rank in ranks:
         assert "[PD436] nothing reduces the gradients of this model" in rank["unreduced"]

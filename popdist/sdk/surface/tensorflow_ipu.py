@@ -162,14 +162,6 @@ SURFACE = surface(
         "utils.export_inputs_to_file",
         instead="tf.data.Dataset.save",
     ),
-    refused(
-        "Data is read from the host's memory, without a stream to a device that could be fed "
-        "otherwise.",
-        "dataset_benchmark",
-        "utils.SyntheticDataCategory",
-        "utils.use_synthetic_data_for",
-        instead="a data set of zeros: tf.data.Dataset.from_tensors(...).cache().repeat()",
-    ),
     # Strategies and collectives.
     works(
         "distributed.IPUHorovodStrategy",
@@ -279,11 +271,6 @@ SURFACE = surface(
         "ipu_run_config.RunConfig.master",
         note="With TensorFlow 2.15, which has estimators.",
     ),
-    refused(
-        "Tensors of a host's graph can be read where they are.",
-        "ipu_session_run_hooks",
-        instead="tf.estimator.LoggingTensorHook",
-    ),
     # Loops, queues and scopes.
     works(
         "cross_replica_ops.cross_replica_mean",
@@ -392,18 +379,61 @@ SURFACE = surface(
         "sharded_optimizer",
     ),
     # Optimizers.
-    refused(
-        "It wraps optimizers for the original hardware.",
+    works(
         "keras.optimizers.ALSOptimizer",
         "keras.optimizers.AutomaticLossScalingOptimizer",
-        "keras.optimizers.IpuOptimizer",
+        note="With Keras 2.",
+    ),
+    works(
         "optimizers.AutomaticLossScalingOptimizer",
+        "automatic_loss_scaling_optimizer",
+        "automatic_loss_scaling_optimizer.AutomaticLossScalingOptimizer",
         "optimizers.automatic_loss_scaling_optimizer",
-        instead="optimizers of tf.keras.optimizers or tf.compat.v1.train, and "
-        "tf.keras.mixed_precision.LossScaleOptimizer",
+        "optimizers.automatic_loss_scaling_optimizer.AutomaticLossScalingOptimizer",
+    ),
+    refused(
+        "It wraps optimizers for the original hardware.",
+        "keras.optimizers.IpuOptimizer",
+        instead="optimizers of tf.keras.optimizers or tf.compat.v1.train",
+    ),
+    # Data, and how it is watched.
+    works(
+        "data",
+        "data.ops",
+        "data.ops.dataset_ops",
+        "data.ops.dataset_ops.BufferDataset",
+        "dataset_benchmark",
+        "dataset_benchmark.dataset_benchmark",
+        "dataset_benchmark.infeed_benchmark",
+        "ipu_session_run_hooks",
+        "ipu_session_run_hooks.IPULoggingTensorHook",
+        "utils.SyntheticDataCategory",
+        "utils.SyntheticDataCategory.HostEmbedding",
+        "utils.SyntheticDataCategory.Infeed",
+        "utils.SyntheticDataCategory.Outfeed",
+        "utils.SyntheticDataCategory.Parameters",
+        "utils.SyntheticDataCategory.Seed",
+    ),
+    works(
+        "utils.use_synthetic_data_for",
+        note="Infeeds can be synthetic; all other data of a host are real.",
     ),
     # Operations.
     works(
+        "custom_ops",
+        "custom_ops.codelet_expression_op",
+        "internal_ops.fifo",
+        "ops.custom_ops",
+        "ops.custom_ops.codelet_expression_op",
+        "ops.internal_ops.fifo",
+        "ops.slicing_ops",
+        "ops.slicing_ops.sequence_slice",
+        "ops.slicing_ops.sequence_slice_pack",
+        "ops.slicing_ops.sequence_slice_unpack",
+        "slicing_ops",
+        "slicing_ops.sequence_slice",
+        "slicing_ops.sequence_slice_pack",
+        "slicing_ops.sequence_slice_unpack",
         "all_to_all_op",
         "all_to_all_op.all_gather",
         "all_to_all_op.all_to_all",
@@ -529,26 +559,19 @@ SURFACE = surface(
     ),
     refused(
         _POPLAR,
-        "custom_ops",
-        "custom_ops.codelet_expression_op",
         "custom_ops.cpu_user_op",
         "custom_ops.precompiled_user_op",
         "ops.application_compile_op",
-        "ops.custom_ops",
+        "ops.custom_ops.cpu_user_op",
+        "ops.custom_ops.precompiled_user_op",
         "application_compile_op",
         "application_compile_op.experimental_application_compile_op",
         instead="tf.load_op_library, tf.py_function, or operations of TensorFlow",
     ),
     refused(
         _HARDWARE,
-        "data",
-        "data.ops.dataset_ops.BufferDataset",
-        "ops.internal_ops.fifo",
-        "internal_ops.fifo",
-        "slicing_ops",
         "statistics_ops",
         "test_utils",
-        "ops.slicing_ops",
         "ops.statistics_ops",
         instead="TensorFlow's own operations",
     ),

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from popdist.sdk.surface import load, published
 from popdist_tf import ipu
-from popdist_tf.errors import EstimatorGoneError
+from popdist_tf.errors import EstimatorGoneError, LayerError
 
 ESTIMATORS = ("ipu_estimator", "ipu_pipeline_estimator", "ipu_run_config")
 
@@ -51,6 +51,43 @@ def test_dropout_keeps_the_mean_and_repeats_itself_with_a_seed():
     np.testing.assert_array_equal(first, again)
     assert np.any(first != other)
     assert np.mean(ipu.ops.rand_ops.dropout(ones)) == pytest.approx(1, abs=0.05)
+
+
+def test_a_fifo_hands_out_earlier_values():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        first = tf.compat.v1.placeholder(tf.float32, [])
+
+        def body(x, _):
+            return x + 1, ipu.internal_ops.fifo(tf.stack([x, -x]), 3, name="late")
+
+        _, late = ipu.loops.repeat(4, body, [first, tf.zeros([2])])
+        session.run(tf.compat.v1.global_variables_initializer())
+        found = [session.run(late, {first: start}).tolist() for start in (10, 20, 30)]
+    assert found == [[10, -10], [20, -20], [30, -30]]
+    step = tf.function(lambda x: ipu.ops.internal_ops.fifo(x, 2))
+    assert [int(step(tf.constant(i))) for i in range(1, 6)] == [0, 0, 1, 2, 3]
+
+
+def test_a_fifo_that_cannot_be_one_is_refused():
+    with pytest.raises(LayerError, match="in eager code"):
+        ipu.internal_ops.fifo(tf.ones(2), 1)
+    with pytest.raises(LayerError, match="depth 0"):
+        tf.function(lambda: ipu.internal_ops.fifo(tf.ones(2), 0), autograph=False)()
+
+    def differentiated(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            late = ipu.internal_ops.fifo(x, 1)
+        return tape.gradient(late, x)
+
+    with pytest.raises(LayerError, match="fifo has no gradient"):
+        tf.function(differentiated, autograph=False)(tf.ones(2))
+
+
+def test_an_expression_is_computed_for_each_element():
+    x, y = np.arange(6.0).reshape(2, 3), np.ones((2, 3)) * 2
+    found = ipu.custom_ops.codelet_expression_op(lambda a, b: a * a + b, x, y)
+    np.testing.assert_array_equal(found, x * x + y)
 
 
 def test_shards_are_remembered_by_graphs():

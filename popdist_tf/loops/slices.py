@@ -1,0 +1,112 @@
+"""Copies of consecutive rows between tensors: packing and unpacking of sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def sequence_slice(
+    dst: Any,
+    src: Any,
+    num_elems: Any,
+    src_offsets: Any,
+    dst_offsets: Any,
+    zero_unused: bool,
+    name: str | None = None,
+) -> Any:
+    """Copies several runs of rows from one tensor into another.
+
+    Where two runs overlap in the destination, the later run counts.
+
+    Args:
+        dst: The destination, of rank 2 or more.
+        src: The source, with rows of the same shape.
+        num_elems: How many rows each run has: one dimension of integers.
+        src_offsets: The first row of each run in the source.
+        dst_offsets: The first row of each run in the destination.
+        zero_unused: Whether rows of the result that no run writes are zero; otherwise they are
+            those of ``dst``.
+        name: Of the operation.
+
+    Returns:
+        Shape and dtype of ``dst``, with the runs copied.
+
+    Raises:
+        InvalidArgumentError: A run is not inside of the source or the destination.
+    """
+    dst, src = tf.convert_to_tensor(dst), tf.convert_to_tensor(src)
+    counts, starts, ends = (
+        tf.cast(tf.convert_to_tensor(one), tf.int32)
+        for one in (num_elems, src_offsets, dst_offsets)
+    )
+    run = tf.repeat(tf.range(tf.size(counts)), counts)
+    within = tf.range(tf.size(run)) - tf.gather(tf.cumsum(counts, exclusive=True), run)
+    of_src = tf.gather(starts, run) + within
+    of_dst = tf.gather(ends, run) + within
+    checked = [
+        tf.debugging.assert_non_negative(of_dst, "a run begins before the destination"),
+        tf.debugging.assert_less(of_dst, tf.shape(dst)[0], "a run ends behind the destination"),
+        tf.debugging.assert_non_negative(of_src, "a run begins before the source"),
+        tf.debugging.assert_less(of_src, tf.shape(src)[0], "a run ends behind the source"),
+    ]
+    with tf.control_dependencies([one for one in checked if one is not None]):
+        # The last run that writes a row, so that the result does not depend on an order.
+        order = tf.math.unsorted_segment_max(tf.range(tf.size(run)), of_dst, tf.shape(dst)[0])
+    is_written = tf.greater_equal(order, 0)
+    of_row = tf.gather(tf.concat([of_src, [0]], 0), tf.where(is_written, order, tf.size(run)))
+    copied = tf.gather(tf.concat([src, tf.zeros_like(dst[:1])], 0), of_row)
+    mask = tf.reshape(
+        is_written, tf.concat([tf.shape(dst)[:1], tf.ones_like(tf.shape(dst)[1:])], 0)
+    )
+    others = tf.zeros_like(dst) if zero_unused else dst
+    result = tf.where(mask, copied, others)
+    return tf.identity(tf.ensure_shape(result, dst.shape), name=name)
+
+
+def sequence_slice_unpack(
+    src: Any, num_elems: Any, src_offsets: Any, total_elements: int, name: str | None = None
+) -> Any:
+    """Copies several runs of rows out of a tensor, one behind the other.
+
+    Args:
+        src: The source, of rank 2 or more.
+        num_elems: How many rows each run has: one dimension of integers.
+        src_offsets: The first row of each run in the source.
+        total_elements: How many rows all runs have together.
+        name: Of the operation.
+
+    Returns:
+        Shape ``(total_elements, *src.shape[1:])``.
+
+    Raises:
+        InvalidArgumentError: A run is not inside of the source, or the total is too small.
+    """
+    src = tf.convert_to_tensor(src)
+    empty = tf.zeros(tf.concat([[total_elements], tf.shape(src)[1:]], 0), src.dtype)
+    empty = tf.ensure_shape(empty, [total_elements, *src.shape[1:]])
+    places = tf.cumsum(tf.cast(tf.convert_to_tensor(num_elems), tf.int32), exclusive=True)
+    return sequence_slice(empty, src, num_elems, src_offsets, places, zero_unused=True, name=name)
+
+
+def sequence_slice_pack(
+    dst: Any, src: Any, num_elems: Any, dst_offsets: Any, name: str | None = None
+) -> Any:
+    """Copies consecutive runs of rows into a tensor: the opposite of `sequence_slice_unpack`.
+
+    Args:
+        dst: The destination, of rank 2 or more.
+        src: The source, in which the runs stand one behind the other.
+        num_elems: How many rows each run has: one dimension of integers.
+        dst_offsets: The first row of each run in the destination.
+        name: Of the operation.
+
+    Returns:
+        Shape and dtype of ``dst``. Rows that no run writes are those of ``dst``.
+
+    Raises:
+        InvalidArgumentError: A run is not inside of the source or the destination.
+    """
+    places = tf.cumsum(tf.cast(tf.convert_to_tensor(num_elems), tf.int32), exclusive=True)
+    return sequence_slice(dst, src, num_elems, places, dst_offsets, zero_unused=False, name=name)
