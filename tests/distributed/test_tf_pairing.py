@@ -3,12 +3,11 @@
 Each job answers several questions, as TensorFlow takes seconds to start.
 """
 
-import sys
-
 import numpy as np
 import pytest
 
 from tests.distributed.jobs import run_command, run_job
+from tests.distributed.warm import python
 
 
 def error_of(function, *args, **kwargs):
@@ -446,8 +445,8 @@ except Exception as error:
 def test_configurations_know_the_job_under_mpirun(mpirun, tmp_path):
     (tmp_path / "program.py").write_text(UNDER_MPIRUN)
     code, output = run_command(
-        [mpirun, "--oversubscribe", "--allow-run-as-root", "-np", 2, sys.executable,
-         tmp_path / "program.py"],
+        [mpirun, "--oversubscribe", "--allow-run-as-root", "-np", 2,
+         *python("tensorflow"), tmp_path / "program.py"],
     )  # fmt: skip
     assert code == 0, output
     for name in ("early", "late", "strategy"):

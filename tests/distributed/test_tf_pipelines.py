@@ -4,7 +4,6 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-import torch
 
 from tests.distributed.jobs import run_job
 
@@ -22,6 +21,8 @@ def samples(replicas):
 
 def expected(replicas, scale):
     """Weights and losses of one process that adds up the gradients of all micro-batches."""
+    import torch  # here, as a rank has no use for it
+
     weights = [torch.tensor(w, dtype=torch.float64, requires_grad=True) for w in START]
     optimizer = torch.optim.SGD(weights, lr=RATE, momentum=MOMENTUM)
     losses = []
@@ -179,7 +180,9 @@ def pipelines_in_job():
 @pytest.fixture(scope="module", params=[(2, 2), (2, 4), (2, 8)], ids=["2x1", "2x2", "2x4"])
 def job(request):
     instances, replicas = request.param
-    return replicas, run_job(pipelines_in_job, instances=instances, replicas=replicas)
+    return replicas, run_job(
+        pipelines_in_job, framework="tensorflow", instances=instances, replicas=replicas
+    )
 
 
 @pytest.mark.parametrize(
@@ -290,4 +293,4 @@ def test_an_estimator_of_stages_trains_like_one_process(job):
 
 def test_an_estimator_of_stages_trains_alone():
     pytest.importorskip("tensorflow_estimator")
-    check_estimated(run_job(estimated, instances=1), 1)
+    check_estimated(run_job(estimated, framework="tensorflow", instances=1), 1)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 
+from tests.distributed.warm import read_at_import
+
 PROGRAMS = ("ip", "sshd", "ssh-keygen", "unshare", "nsenter")
 
 
@@ -181,7 +183,7 @@ class Hosts:
             f"AuthorizedKeysFile {self.folder}/{'authorized' if setup.admits else 'nobody'}\n"
             "StrictModes no\nUsePAM no\nPermitRootLogin yes\n"
             # What killed daemons leave goes with the folder.
-            f"SetEnv TMPDIR={self.folder} {setup.environment}\n"
+            f"SetEnv TMPDIR={self.folder} {_as_here()} {setup.environment}\n"
         )
         if setup.runs:
             # A host's name is its own only inside a namespace for it.
@@ -207,6 +209,12 @@ class Hosts:
 def hardware_address(address):
     """The card of a host, which it still has when it comes back: others remember it."""
     return "02:00:" + ":".join(f"{int(number):02x}" for number in address.split("."))
+
+
+def _as_here():
+    """Variables for sshd's configuration, so that programs start warm on hosts too."""
+    here = read_at_import(os.environb).items()
+    return " ".join(f'"{name}={value}"' for name, value in here if name != "LD_LIBRARY_PATH")
 
 
 def run(*words):
