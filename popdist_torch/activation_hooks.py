@@ -7,32 +7,36 @@ normalizes or takes signs does not: of a gradient that is ``n`` times as large i
 other than ``n`` times its result. So hooks are asked, at their first calls, what they make of the
 gradient times a power of two.
 
-Hooks are found where they are registered (`torch.Tensor.register_hook`) or gathered by a call of
-their module. Compiled code is not checked.
+Hooks are found where they are registered (`torch.Tensor.register_hook`, and those of graph nodes)
+or gathered by a call of their module. Compiled code is not checked.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.modules import module as of_all_modules
-from torch.utils import _pytree as pytree
 
 from popdist_torch.errors import GradientError
-from popdist_torch.gradient_hooks import close, of_popdist, place_of
+from popdist_torch.gradient_hooks import of_popdist, place_of
+from popdist_torch.gradient_multiples import (
+    QUESTIONS,
+    Streams,
+    differ,
+    in_proportion,
+    plain,
+    scaled,
+    versions,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-_QUESTIONS = 8
-"""Calls of a hook that are checked."""
-
-_POWERS = (16.0, 0.0625)
+_TORCH = ("torch.autograd.", "torch.utils.", "torch.distributed.", "torch.nn.", "torch._")
 
 
 @dataclass
@@ -73,6 +77,7 @@ class ActivationHooks:
             return
         self._started = True
         _wrap_registration()
+        _wrap_nodes()
         _wrap_modules()
 
     def in_pass(self, factor: float) -> _Pass:
@@ -104,20 +109,21 @@ class ActivationHooks:
         """What is known of all hooks of the same code."""
         return self._known.setdefault(_code_of(hook), _Known())
 
-    def refuse(self, hook: Any) -> None:
-        """Notes that a hook depends on the size of gradients."""
+    def refuse(self, what: str, name: str) -> None:
+        """Notes that some code of the program, called so, depends on the size of gradients."""
         task = torch._C._current_graph_task_id()  # noqa: SLF001 - no public name
         self._found = (
             task,
             GradientError(
                 "PD334",
-                "a hook of an activation or of a module does to a gradient something else than to "
-                "its multiple, and gradients are larger here than in one process with all rows",
-                value=f"{_name_of(hook)}{place_of(hook)}",
-                accepted="hooks that multiply, mask or project gradients",
-                hint=f"gradients are {self.factor:g} times as large: register "
-                "popdist_torch.global_batch_hook(hook), which gives the hook what it would get in "
-                "one process, or clip the gradients of parameters before the update",
+                f"{what} does to a gradient something else than to its multiple, and gradients "
+                "are larger here than in one process with all rows",
+                value=name,
+                accepted="code that multiplies, masks or projects gradients",
+                hint=f"gradients are {self.factor:g} times as large: "
+                "popdist_torch.global_batch_hook(hook), registered in place of the hook, gives it "
+                "what it would get in one process, and it decorates the backward of a function "
+                "too; or clip the gradients of parameters before the update",
             ),
         )
 
@@ -162,43 +168,39 @@ class _Asked:
     def __call__(self, *args: Any) -> Any:
         """Returns what the hook returns."""
         known = ACTIVATION_HOOKS.known(self.hook)
-        if ACTIVATION_HOOKS.factor == 1 or known.answers >= _QUESTIONS or not _plain(args):
+        if ACTIVATION_HOOKS.factor == 1 or known.answers >= QUESTIONS or not plain(args):
             return self.hook(*args)
-        stream = torch.get_rng_state()  # a hook may draw random numbers
-        before = args if known.in_place is False else _scaled(args, 1.0)
-        versions = _versions(args)
+        streams = Streams.of(args)
+        before = args if known.in_place is False else scaled(args, 1.0)
+        written = versions(args)
         result = self.hook(*args)
-        wrote = _versions(args) != versions
+        wrote = versions(args) != written
         known.in_place = known.in_place or wrote
         made = _given(args) if result is None and wrote else result
         unchanged = made is None or (made is _given(args) and not wrote)
-        if not unchanged and not (wrote and before is args) and _differ(made, _given(before)):
-            self._ask(before, made, stream)
+        if not unchanged and not (wrote and before is args) and differ(made, _given(before)):
+            self._ask(before, made, streams)
         return result
 
-    def _ask(self, args: tuple[Any, ...], made: Any, stream: torch.Tensor) -> None:
-        """Compares what the hook makes of the gradients times a power of two."""
-        after = torch.get_rng_state()
-        right = True
-        with torch.no_grad():
-            for power in _POWERS:
-                torch.set_rng_state(stream)
-                asked = _scaled(args, power)
-                answer = self.hook(*asked)
-                answer = _given(asked) if answer is None else answer
-                right = right and _equal(answer, _scaled(made, power))
-        torch.set_rng_state(after)
-        if right:
+    def _ask(self, args: tuple[Any, ...], made: Any, streams: Streams) -> None:
+        """Compares what the hook makes of multiples of the gradients."""
+
+        def answer(*asked: Any) -> Any:
+            answered = self.hook(*asked)
+            return _given(asked) if answered is None else answered
+
+        if in_proportion(answer, args, made, streams):
             ACTIVATION_HOOKS.known(self.hook).answers += 1
         else:
-            ACTIVATION_HOOKS.refuse(self.hook)
+            name = f"{_name_of(self.hook)}{place_of(self.hook)}"
+            ACTIVATION_HOOKS.refuse("a hook of an activation or of a module", name)
 
     def __reduce__(self) -> Any:
         """Makes copies and files hold the program's own hook."""
         return functools.partial, (self.hook,)
 
 
-class _OfGlobalBatch:
+class OfGlobalBatch:
     """A hook that gets gradients as large as in one process with all rows."""
 
     def __init__(self, hook: Callable[..., Any]) -> None:
@@ -209,12 +211,12 @@ class _OfGlobalBatch:
         factor = ACTIVATION_HOOKS.factor
         if factor == 1:
             return self._hook(*args)
-        smaller = _scaled(args, 1 / factor)
-        versions = _versions(smaller)
+        smaller = scaled(args, 1 / factor)
+        written = versions(smaller)
         result = self._hook(*smaller)
-        if result is None and _versions(smaller) != versions:
+        if result is None and versions(smaller) != written:
             result = _given(smaller)
-        return None if result is None else _scaled(result, factor)
+        return None if result is None else scaled(result, factor)
 
 
 def global_batch_hook(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -227,12 +229,13 @@ def global_batch_hook(hook: Callable[..., Any]) -> Callable[..., Any]:
 
     Args:
         hook: For ``Tensor.register_hook``, ``Module.register_full_backward_hook`` or
-            ``Module.register_full_backward_pre_hook``; it returns its result.
+            ``Module.register_full_backward_pre_hook``, or for a graph node; it returns its result.
+            Or the ``backward`` of a ``torch.autograd.Function``, below ``@staticmethod``.
 
     Returns:
         The hook to register. In a job of one replica it does the same as the given one.
     """
-    return _OfGlobalBatch(hook)
+    return OfGlobalBatch(hook)
 
 
 def _wrap_registration() -> None:
@@ -246,6 +249,17 @@ def _wrap_registration() -> None:
         return register(self, hook)  # type: ignore[no-untyped-call]
 
     torch.Tensor.register_hook = register_hook  # type: ignore[method-assign]
+
+
+def _wrap_nodes() -> None:
+    """Makes hooks of graph nodes (``tensor.grad_fn.register_hook``) ask."""
+    function: Any = torch.autograd.Function
+    register = function._register_hook  # noqa: SLF001 - what all nodes call
+
+    def register_hook(hooks: Any, hook: Any) -> Any:
+        return register(hooks, _asked(hook))
+
+    function._register_hook = staticmethod(register_hook)  # noqa: SLF001 - as above
 
 
 def _wrap_modules() -> None:
@@ -275,9 +289,9 @@ def _replace(*registered: dict[int, Any]) -> None:
 
 def _asked(hook: Any) -> Any:
     """A hook that asks; those of popdist and of torch stay as they are."""
-    known = isinstance(hook, _Asked | _OfGlobalBatch) or of_popdist(hook)
+    known = isinstance(hook, _Asked | OfGlobalBatch) or of_popdist(hook)
     module = getattr(_code_owner(hook), "__module__", None)
-    of_torch = str(module).startswith(("torch.autograd.", "torch.utils.", "torch.distributed."))
+    of_torch = str(module).startswith(_TORCH)
     return hook if known or of_torch or not callable(hook) else _Asked(hook)
 
 
@@ -300,51 +314,6 @@ def _name_of(hook: Any) -> str:
     return str(getattr(owner, "__qualname__", type(owner).__qualname__))
 
 
-def _tensors(values: Any) -> Iterable[torch.Tensor]:
-    leaves: list[Any] = pytree.tree_leaves(values)
-    return (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-
-
-def _plain(args: tuple[Any, ...]) -> bool:
-    """Whether a hook's gradients are dense and have no graph, outside of transforms."""
-    return not torch.compiler.is_compiling() and all(
-        type(value) is torch.Tensor
-        and not value.requires_grad
-        and not value.is_sparse
-        and not torch._C._functorch.is_functorch_wrapped_tensor(value)  # noqa: SLF001 - torch's own test
-        for value in _tensors(args)
-    )
-
-
-def _versions(args: Any) -> list[int]:
-    return [value._version for value in _tensors(args)]  # noqa: SLF001 - no public name
-
-
 def _given(args: tuple[Any, ...]) -> Any:
     """The gradients that a hook's result replaces: after the module, if it is a module's hook."""
     return args[1] if isinstance(args[0], nn.Module) else args[0]
-
-
-def _scaled(values: Any, factor: float) -> Any:
-    """Copies of all tensors of some values, times a factor."""
-    return pytree.tree_map_only(torch.Tensor, functools.partial(operator.mul, factor), values)
-
-
-def _pairs(one: Any, other: Any) -> list[tuple[Any, Any]]:
-    """The results of a module's hook beside each other; a tensor is a tuple of one."""
-    ones, others = ([v] if isinstance(v, torch.Tensor) else [*v] for v in (one, other))
-    return [*zip(ones, others, strict=False)]
-
-
-def _differ(made: Any, given: Any) -> bool:
-    """Whether a hook has changed any gradient, and all of them are finite."""
-    pairs = [pair for pair in _pairs(made, given) if all(v is not None for v in pair)]
-    finite = all(torch.isfinite(value).all() for pair in pairs for value in pair)
-    return finite and any(one.shape != v.shape or not torch.equal(one, v) for one, v in pairs)
-
-
-def _equal(answer: Any, expected: Any) -> bool:
-    """Whether an answer is what it should be, or is too large or too small to say."""
-    pairs = [pair for pair in _pairs(answer, expected) if all(v is not None for v in pair)]
-    finite = all(torch.isfinite(value).all() for pair in pairs for value in pair)
-    return not finite or all(close(one, other) for one, other in pairs)

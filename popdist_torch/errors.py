@@ -41,6 +41,8 @@ CODES = declare(
         "PD334": "a hook of an activation depends on the size of gradients",
         "PD335": "a loss is a mean over other numbers of elements on each process (a warning)",
         "PD336": "batch normalization cannot be over all processes as asked",
+        "PD337": "an autograd function of a program cannot be checked (a warning)",
+        "PD338": "an embedding divides gradients by counts of one replica",
         "PD390": "a model cannot be wrapped",
         "PD391": "the arguments or shapes of a call do not fit a wrapped model",
         "PD392": "a wrapped model has no tensor of this name",

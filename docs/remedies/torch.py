@@ -164,11 +164,14 @@ REMEDIES = {
             "(`register_full_backward_hook`) clips, normalizes, takes signs, or is another "
             "function whose result is not in proportion to the gradient. The gradient of an "
             "activation is that of one replica's mean loss: with n replicas it is n times as large "
-            "as in one process with all rows, so the hook acts at another size."
+            "as in one process with all rows, so the hook acts at another size. The same holds for "
+            "hooks of graph nodes, and for the `backward` of a `torch.autograd.Function`, whose "
+            "gradients of parameters must add up over replicas as well."
         ),
         (
             "Register `popdist_torch.global_batch_hook(hook)`, which divides the gradient by n, "
-            "calls the hook, and multiplies its result by n. Or clip the gradients of parameters "
+            "calls the hook, and multiplies its result by n. It decorates the `backward` of a "
+            "function too, below `@staticmethod`. Or clip the gradients of parameters "
             "between `backward()` and `step()`. A hook that draws from a generator of its own "
             "may be refused although it is in proportion: draw from torch's default generator."
         ),
@@ -197,6 +200,28 @@ REMEDIES = {
         (
             "Start as many instances as replicas (`poprun --num-instances=N --num-replicas=N`). "
             "Derive layers with a `forward` of their own from `popdist_torch.SyncBatchNorm`."
+        ),
+    ),
+    "PD337": (
+        (
+            "A warning. The `backward` of a program's own `torch.autograd.Function` gives other "
+            "results each time (a state, random numbers of its own), or cannot run twice. So it "
+            "is not known whether it depends on the size of gradients, as PD334 forbids."
+        ),
+        (
+            "Ignore the warning if the result is in proportion to the gradient. If not, decorate "
+            "`backward` with `popdist_torch.global_batch_hook`, below `@staticmethod`."
+        ),
+    ),
+    "PD338": (
+        (
+            "An embedding has `scale_grad_by_freq=True`: the gradient of a word is divided by how "
+            "often the word is in the rows of one replica. One process with all rows divides by "
+            "the number in all rows."
+        ),
+        (
+            "Set `scale_grad_by_freq=False`. Weigh the losses of rows instead, by counts of all "
+            "processes: `hvd.allreduce(torch.bincount(words.flatten(), minlength=n), op=hvd.Sum)`."
         ),
     ),
     "PD322": (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist.metrics import note_compiling, note_step
-from popdist_torch import agreement, job
+from popdist_torch import agreement, job, own_functions
 from popdist_torch.activation_hooks import ACTIVATION_HOOKS
 from popdist_torch.batch_norm import require_one_replica
 from popdist_torch.data.equal_rows import EqualRows
@@ -28,8 +28,10 @@ from popdist_torch.executor.host_access import (
 from popdist_torch.executor.loss_scaling import LossScaling
 from popdist_torch.executor.losses import LossGuard
 from popdist_torch.executor.step import Training
+from popdist_torch.frequencies import require_no_layer
 from popdist_torch.gradient_exchange import Facts
 from popdist_torch.gradient_hooks import require_possible
+from popdist_torch.loss_means import DIVISORS
 from popdist_torch.optim.device import DeviceOptimizer, digest_of
 from popdist_torch.options import MeanReductionStrategy, Options, OutputMode, ReductionType
 from popdist_torch.rounds import ROUNDS, Call
@@ -309,6 +311,8 @@ class TrainingExecutor(Executor):
             )
         if here.total_replicas > 1:
             job.require_local_norms(self._user_model.modules())
+            require_no_layer(self._user_model.modules())
+            DIVISORS.start()
         require_one_replica(self._user_model.modules(), here)
         horovod = self._horovod
         ROUNDS.settle()
@@ -330,6 +334,7 @@ class TrainingExecutor(Executor):
         gradients.waited = waited
         if divisor != early:
             ACTIVATION_HOOKS.start()
+            own_functions.start()
         parts = {id(parameter) for parameter in self._user_model.parameters()}
         self._training = Training(
             self._batching,

@@ -11,14 +11,15 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from popdist_torch import agreement, job
+from popdist_torch import agreement, job, own_functions
 from popdist_torch.activation_hooks import ACTIVATION_HOOKS
 from popdist_torch.data.equal_rows import EqualRows, divided_selections
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
+from popdist_torch.frequencies import LAYERS, require_no_layer
 from popdist_torch.gradient_exchange import InstanceSum, give_rows
 from popdist_torch.gradient_hooks import of_popdist, require_possible
-from popdist_torch.horovod.loss_means import LossMeans
+from popdist_torch.loss_means import DIVISORS, LossMeans
 from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
@@ -116,8 +117,10 @@ class Passes:
         self.adopt(dict([*named.items()][::-1]))
         require_possible(self._named(), loop=True)
         self._means: LossMeans | None = None
+        DIVISORS.start()
         if copies == 1:
             ACTIVATION_HOOKS.start(self._size)
+            own_functions.start()
             self._means = LossMeans(horovod, self._label) if check else None
 
     def adopt(self, named: Mapping[str, torch.Tensor]) -> None:
@@ -397,7 +400,9 @@ class Passes:
                 stated |= divided_selections()
             agreement.require(stated, self._horovod)
             if self.sum is None:
-                job.require_local_norms(_modules_with(parameters))
+                modules = _modules_with(parameters)
+                job.require_local_norms(modules)
+                require_no_layer(modules)
                 remedy = "pass sampler=popdist_torch.horovod.DistributedSampler(...) to the loader"
                 EqualRows(self._horovod, remedy).look_at_gradients(parameters)
         self._slots = {index: slot for slot, index in enumerate(trained)}
@@ -503,10 +508,10 @@ def _require_usable(name: str, parameter: torch.Tensor) -> None:
 
 
 def _modules_with(parameters: Sequence[torch.Tensor]) -> list[nn.Module]:
-    """Normalising layers with some of the parameters; nothing else refers to them from here."""
+    """Layers to be checked with some of the parameters; nothing else refers to them from here."""
     own = {id(parameter) for parameter in parameters}
     # Not isinstance: that asks weak proxies for the class of an object that may be gone.
-    found = [o for o in gc.get_objects() if issubclass(type(o), nn.SyncBatchNorm)]
+    found = [o for o in gc.get_objects() if issubclass(type(o), (nn.SyncBatchNorm, *LAYERS))]
     return [layer for layer in found if not own.isdisjoint(map(id, layer.parameters()))]
 
 

@@ -621,6 +621,14 @@ class NormalizedTogether(Program):
         return np.concatenate([super().weights(), norm.running_mean, norm.running_var])
 
 
+class Counted(Program):
+    def build(self):
+        net = Net()
+        net.words = nn.Embedding(3, 3, scale_grad_by_freq=True)
+        net.scores = lambda x: net.last(net.first(net.words(x.argmax(-1))))
+        return net
+
+
 class WithNorm(Net):
     def __init__(self):
         super().__init__()
@@ -634,6 +642,23 @@ class HookThatClips(Program):
     def __init__(self):
         super().__init__()
         self.model.first.weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+
+
+class Bounded(torch.autograd.Function):
+    @staticmethod
+    def forward(_context, x):
+        return x * 1
+
+    @staticmethod
+    def backward(_context, gradient):
+        return gradient.clamp(-1e-3, 1e-3)
+
+
+class FunctionThatClips(Program):
+    def build(self):
+        net = Net()
+        net.scores = lambda x: net.last(Bounded.apply(net.first(x)))
+        return net
 
 
 class DistributedTwice(Program):
@@ -746,6 +771,8 @@ REFUSED = {
     SynchronisedNorm: "PD315",
     HookThatClips: "PD314",
     HookOfActivationThatClips: "PD334",
+    FunctionThatClips: "PD334",
+    Counted: "PD338",
 }
 
 

@@ -4,6 +4,7 @@ Each program runs on two real ranks with other rows on each. Every rank raises t
 """
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -304,7 +305,75 @@ def optimizer_on_one_rank(world):
             world.optimizer(sgd(judge), judge)
 
 
+class Bounded(torch.autograd.Function):
+    @staticmethod
+    def forward(_context, x):
+        return x * 1
+
+    @staticmethod
+    def backward(_context, gradient):
+        return gradient.clamp(-0.01, 0.01)
+
+
+def function_that_clips(world):
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    hidden = Bounded.apply(torch.tanh(model.first(world.rows(0)[0])))
+    nn.functional.cross_entropy(model.last(hidden), world.rows(0)[1]).backward()
+    optimizer.step()
+
+
+def node_that_normalizes(world):
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    hidden = torch.tanh(model.first(world.rows(0)[0]))
+    hidden.grad_fn.register_hook(lambda given, _out: (given[0] / given[0].norm(),))
+    nn.functional.cross_entropy(model.last(hidden), world.rows(0)[1]).backward()
+    optimizer.step()
+
+
+def words_by_frequency(world, layer):
+    """Each rank counts the words of its own rows."""
+    weight = nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
+    model = nn.ParameterList([weight])
+    optimizer = world.optimizer(sgd(model), model)
+    words = torch.tensor([[0, 1], [world.rank, 1]])
+    nn.functional.cross_entropy(layer(words, weight), torch.tensor([0, 2])).backward()
+    optimizer.step()
+
+
+def embedded(words, weight):
+    return nn.functional.embedding(words, weight, scale_grad_by_freq=True).sum(1)
+
+
+def embedded_in_bags(words, weight):
+    return nn.functional.embedding_bag(words, weight, scale_grad_by_freq=True)
+
+
+def compiled_embedding(world):
+    """The graph of compiled code has no node of the embedding."""
+    torch._dynamo.reset()
+    model = nn.Embedding(4, 3, scale_grad_by_freq=True, dtype=torch.float64)
+    optimizer = world.optimizer(sgd(model), model)
+    run = torch.compile(model, backend="aot_eager")
+    run(torch.tensor([0, 1, 1 + world.rank])).square().sum().backward()
+    optimizer.step()
+
+
 ERRORS = {
+    "function clips": (function_that_clips, "PD334", "Bounded.backward, ", "test_torch_refused.py"),
+    "node normalizes": (node_that_normalizes, "PD334", "test_torch_refused.py:"),
+    "words by frequency": (
+        functools.partial(words_by_frequency, layer=embedded),
+        "PD338",
+        "Embedding, scale_grad_by_freq=True",
+    ),
+    "bags by frequency": (
+        functools.partial(words_by_frequency, layer=embedded_in_bags),
+        "PD338",
+        "EmbeddingBag, scale_grad_by_freq=True",
+    ),
+    "compiled, by frequency": (compiled_embedding, "PD338", "Embedding(4, 3, scale_grad"),
     "optimizer state loaded on one rank": (
         optimizer_state_loaded_on_one_rank,
         "PD007",

@@ -130,7 +130,7 @@ def penalty_through_norms(world):
         x = world.rows(step)[0].requires_grad_()
         made = model(x)
         (slopes,) = torch.autograd.grad(made.cos().sum(), x, create_graph=True)
-        (made.sin().mean() + 0.01 * slopes.square().sum(1).mean()).backward()
+        (made.sin().mean() + 0.001 * slopes.square().sum(1).mean()).backward()
         optimizer.step()
     return with_statistics(model)
 

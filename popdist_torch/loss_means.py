@@ -17,6 +17,7 @@ import torch
 
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
+from popdist_torch.frequencies import require_none_in_graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,9 +44,11 @@ class Divisors:
         self.wanted: WeakSet[LossMeans] = WeakSet()
         self._seen: list[float] | None = None
         self._started = False
+        self._graphs = 0  # that are checked still
 
     def start(self) -> None:
-        """Wraps what all backward passes call; a second call does nothing."""
+        """Checks the next graphs, and wraps what all backward passes call, once."""
+        self._graphs = _EXCHANGES
         engine: Any = torch.autograd
         if self._started or not hasattr(engine, "_engine_run_backward"):
             return
@@ -53,6 +56,9 @@ class Divisors:
         run = engine._engine_run_backward  # noqa: SLF001 - no public hook sees all
 
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._graphs:
+                self._graphs -= 1
+                require_none_in_graph(outputs)
             if self.wanted:
                 self._seen = _divisors(outputs) or self._seen
             return run(outputs, *args, **kwargs)
@@ -66,7 +72,7 @@ class Divisors:
         return seen
 
 
-_DIVISORS = Divisors()
+DIVISORS = Divisors()
 
 
 class LossMeans:
@@ -81,8 +87,7 @@ class LossMeans:
         self._horovod = horovod
         self._name = f"{label}: divisors of losses"
         self._left = _EXCHANGES
-        _DIVISORS.start()
-        _DIVISORS.wanted.add(self)
+        DIVISORS.wanted.add(self)
 
     def compare(self) -> None:
         """Warns, once and on the first process, where processes divide by other numbers.
@@ -92,7 +97,7 @@ class LossMeans:
         if not self._left:
             return
         self._left -= 1
-        seen = _DIVISORS.take()
+        seen = DIVISORS.take()
         mine = [*(seen or ())][:_LOSSES] + [0.0] * (_LOSSES - len(seen or ()))
         said = [float(seen is not None), *mine, *(value**2 for value in mine)]
         size = int(self._horovod.size())
@@ -108,7 +113,7 @@ class LossMeans:
             if self._horovod.rank() == 0:
                 self._warn(mine, sums, size)
         if not self._left:
-            _DIVISORS.wanted.discard(self)
+            DIVISORS.wanted.discard(self)
 
     def _warn(self, mine: list[float], sums: list[float], size: int) -> None:
         seen = [
