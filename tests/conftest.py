@@ -33,6 +33,9 @@ if "POPDIST_TESTS_ON_GPU" not in os.environ:
     os.environ.setdefault("POPDIST_TESTS_VISIBLE", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
+# Tests share the processors, so that no thread may keep one while it waits for work.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 SUMMARY = "POPDIST_SUMMARY"
 """Names the file to which a run adds what it has found; see the Makefile."""
 

@@ -35,6 +35,10 @@ logger = logging.getLogger("popdist.onnx")
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
 
+_MOST_SPINNING = 500
+"""Microseconds after which a thread sleeps that has waited for work. Single-threaded operators are
+shorter in most steps; where other programs need the processors, little is lost."""
+
 
 @dataclass(frozen=True)
 class Execution:
@@ -43,7 +47,7 @@ class Execution:
     Attributes:
         providers: ONNX Runtime's execution providers, in order of preference.
         threads: Threads of one operator.
-        spinning: Whether idle threads spin; never where other instances need the cores.
+        spinning: Whether threads wait for the next operator without sleeping (see `may_spin`).
         optimise: Whether ONNX Runtime may rewrite stages.
         gpu: Which of the GPUs that this process sees is used.
     """
@@ -66,6 +70,31 @@ def default_threads(environment: Mapping[str, str] | None = None) -> int:
     first = stated.split(",")[0].strip()
     if first.isdigit() and int(first) > 0:
         return int(first)
+    return _processors()
+
+
+def may_spin(threads: int, *, alone: bool, environment: Mapping[str, str] | None = None) -> bool:
+    """Whether threads may wait for work without giving up their processors.
+
+    A step has hundreds of operators of some 10 us, and to wake a sleeping thread takes as long.
+    Other instances, and the thread that sends gradients, need the processors meanwhile.
+
+    Args:
+        threads: How many threads an operator has.
+        alone: Whether this process is its whole job.
+        environment: Where ``OMP_WAIT_POLICY`` is looked up, which decides if it is set.
+
+    Returns:
+        Whether they may.
+    """
+    found = os.environ if environment is None else environment
+    stated = found.get("OMP_WAIT_POLICY", "").strip().lower()
+    if threads == 1 or stated == "passive":
+        return False
+    return stated == "active" or (alone and threads <= _processors())
+
+
+def _processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -83,6 +112,9 @@ def make_session(
     options.add_session_config_entry(
         "session.intra_op.allow_spinning", "1" if execution.spinning else "0"
     )
+    options.add_session_config_entry("session.intra_op.spin_duration_us", str(_MOST_SPINNING))
+    # Between steps the program's own threads need the processors, to load data for instance.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     if not execution.optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if rewritten is not None:

@@ -16,12 +16,13 @@ import onnx
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
 from tqdm import tqdm
 
+from popdist.backend import launch
 from popdist.popdist_core import topology
 from popdist_onnx.errors import NotOnHostError, popart_exception, popart_runtime_error
 from popdist_onnx.graph.large_files import release, write_model
 from popdist_onnx.graph.load import save
 from popdist_onnx.graph.names import ACCUMULATOR, LOSS_SCALE_COUNT
-from popdist_onnx.runtime.compiled import Execution, default_threads
+from popdist_onnx.runtime.compiled import Execution, default_threads, may_spin
 from popdist_onnx.runtime.engine import Engine, Layout
 from popdist_onnx.session.aborting import AbortPort, abort_flags, require_no_abort
 from popdist_onnx.session.anchors import StepPort, array_shape, elements, failed_shape, why_missing
@@ -114,12 +115,14 @@ class Session:
         """
         del loadEngine
         checks = self._options.enableFloatingPointChecks
+        threads = default_threads()
         with _bar(f"Compiling {self.name}") as advance:
             self._engine = Engine(
                 self._reading,
                 execution=Execution(
                     providers=self.deviceInfo.providers,
-                    threads=default_threads(),
+                    threads=threads,
+                    spinning=may_spin(threads, alone=launch().alone),
                     gpu=self.deviceInfo.gpu,
                 ),
                 anchors=[*self._anchors, *self._aborts],
