@@ -61,6 +61,8 @@ _PLAIN_SCALES = ("ConvInteger", "MatMulInteger")
 _KERNELS = ("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
 _QUANTIZERS = ("DynamicQuantizeLinear", "QuantizeLinear")
 
+_CASTS = ("Cast", "CastLike")
+
 _AXIS = 1
 """The axis of a node without the attribute."""
 
@@ -169,6 +171,14 @@ def _zero_point(node: ir.Node) -> ir.Value | None:
 
 
 def _equal(one: ir.Value | None, other: ir.Value | None) -> bool:
+    # torch's exporter casts a scale once for each of the two nodes.
+    while one is not other and one is not None and other is not None:
+        nodes = [one.producer(), other.producer()]
+        if any(node is None or node.op_type not in _CASTS for node in nodes):
+            break
+        if one.dtype != other.dtype or one.dtype is None:
+            return False
+        one, other = (None if node is None else node.inputs[0] for node in nodes)
     if one is other:
         return True
     if one is None or other is None:

@@ -36,7 +36,7 @@ def numbers(seed=0, shape=SHAPE):
     return x
 
 
-def pair(kind, scale, zero, *, opset=18, axis=None, clip=None, domain="", other=None):
+def pair(kind, scale, zero, *, opset=18, axis=None, clip=None, domain="", other=None, cast=False):
     """``loss = sum(c * dequantized(quantized(x)))``."""
     settings = {} if axis is None else {"axis": axis}
     stored = {"s": np.asarray(scale, np.float32), "c": numbers(1), "x": numbers()}
@@ -57,6 +57,18 @@ def pair(kind, scale, zero, *, opset=18, axis=None, clip=None, domain="", other=
         helper.make_node("Mul", ["y", "c"], ["parts"]),
         helper.make_node("ReduceSum", ["parts"], ["loss"], keepdims=0),
     ]
+    if cast:
+        # As torch exports what PT2E has converted: scale and zero point are cast for each node.
+        nodes[0].input[1:], nodes[-3].input[1:] = ["s/0", "z/0"], ["s/1", "z/1"]
+        nodes[:0] = [
+            helper.make_node("CastLike", ["s", "x"], ["s/0"]),
+            helper.make_node("Cast", ["s2" if other else "s"], ["s/1"], to=TensorProto.FLOAT),
+            *(
+                helper.make_node("Cast", ["wide"], [name], to=getattr(TensorProto, kind.upper()))
+                for name in ("z/0", "z/1")
+            ),
+        ]
+        stored["wide"] = np.asarray(given.pop("z"), np.int64)
     graph = helper.make_graph(
         nodes,
         "pair",
@@ -82,11 +94,11 @@ def whole(name, kind, content):
     return helper.make_tensor(name, kind, content.shape, [int(one) for one in content.flat])
 
 
-def trained(proto):
-    """The results of the training graph, with the gradient of `x`."""
+def trained(proto, weights=("x",)):
+    """The results of the training graph, with gradients by the names of the weights."""
     model = require_trainable_quantization(set_loss(pair_quantization(load(proto)), "loss"))
-    autodiff(model, outputs=["x"])
-    return dict(zip(["loss", "y", "x"], session(lower(model)).run(None, {}), strict=True))
+    autodiff(model, outputs=list(weights))
+    return dict(zip(["loss", "y", *weights], session(lower(model)).run(None, {}), strict=True))
 
 
 CASES = {
@@ -103,6 +115,13 @@ CASES = {
     "16 bits of ONNX Runtime": ("int16", 0.0003, 12, {"opset": 17, "domain": OWN}),
     "4 bits": ("int4", 0.5, 1, {"opset": 21}),
     "the newest opset": ("int8", 0.05, 3, {"opset": 23}),
+    "PT2E by tensor": ("uint8", 0.25, 10, {"opset": 20, "clip": (0, 127), "cast": True}),
+    "PT2E by channel": (
+        "int8",
+        [0.05, 0.25, 0.5, 0.02],
+        [0, 0, 3, -7],
+        {"opset": 20, "axis": 1, "clip": (-128, 127), "cast": True},
+    ),
 }
 
 
@@ -169,6 +188,7 @@ def test_scales_are_not_trained():
 
 REFUSED = {
     "another scale": pair("int8", 0.05, 0, other=0.06),
+    "another scale, cast": pair("int8", 0.05, 0, other=0.06, cast=True),
     "8-bit floats": None,
     "whole numbers between": None,
     "a product": None,
