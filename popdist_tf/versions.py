@@ -210,17 +210,17 @@ def before_training(name: str, check: Callable[[Any], None]) -> None:
         name: A later function of the same name replaces an earlier one.
         check: Called by ``fit`` and ``train_on_batch``.
     """
-    _before("make_train_function", name, check)
+    _before("make_train_function", name, lambda model, _: check(model))
 
 
-def before_batches(name: str, check: Callable[[Any], None]) -> None:
+def before_batches(name: str, check: Callable[[Any, Any], None]) -> None:
     """Makes Keras call a function with each model whose ``train_on_batch`` is called; as above.
 
     Args:
         name: A later function of the same name replaces an earlier one.
-        check: Called before each batch.
+        check: Called before each batch, with the model and the batch's inputs.
     """
-    _before("train_on_batch", name, check)
+    _before("train_on_batch", name, lambda model, given: check(model, given.get("x")))
 
 
 def before_evaluations(name: str, check: Callable[[Any, str], None]) -> None:
@@ -230,11 +230,11 @@ def before_evaluations(name: str, check: Callable[[Any, str], None]) -> None:
         name: A later function of the same name replaces an earlier one.
         check: Called with the model and ``"evaluate"`` or ``"predict"``.
     """
-    _before("make_test_function", name, lambda model: check(model, "evaluate"))
-    _before("make_predict_function", name, lambda model: check(model, "predict"))
+    _before("make_test_function", name, lambda model, _: check(model, "evaluate"))
+    _before("make_predict_function", name, lambda model, _: check(model, "predict"))
 
 
-def _before(method: str, name: str, check: Callable[[Any], None]) -> None:
+def _before(method: str, name: str, check: Callable[[Any, Mapping[str, Any]], None]) -> None:
     owner = _owner(method)
     checks = f"{_CHECK}_{method}"
     if not hasattr(owner, checks):
@@ -287,10 +287,12 @@ def _owner(method: str) -> Any:
 
 
 def _checked(method: Callable[..., Any], checks: str) -> Any:
+    names = list(inspect.signature(method).parameters)[1:]
+
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         for check in getattr(self, checks).values():
-            check(self)
+            check(self, dict(zip(names, args, strict=False)) | kwargs)
         return method(self, *args, **kwargs)
 
     return wrapped

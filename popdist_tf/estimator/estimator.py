@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from popdist_tf.collectives.agreement import agree
+from popdist_tf.collectives.agreement import agree, compared
 from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
 from popdist_tf.estimator.checkpoints import (
     SaveTogether,
@@ -35,6 +35,8 @@ from popdist_tf.estimator.updates import (
 )
 from popdist_tf.guards.divergence import CompareAfterFirstStep
 from popdist_tf.guards.equal_data import CompareBatches, content, rows_of
+from popdist_tf.guards.means import warn_of_sizes
+from popdist_tf.guards.rows import CompareRowCounts, rows_of_batch
 from popdist_tf.guards.uneven_data import AnnounceInSession, is_endless
 from popdist_tf.progress import reporting_hooks
 from popdist_tf.state_updates import StateUpdates
@@ -201,6 +203,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         if model_dir is None and config.model_dir is None and collectives is not None:
             model_dir = shared_model_dir(collectives)
         self._announced: AnnounceInSession | None = None
+        self._sizes: CompareRowCounts | None = None
         self._rows: Any = None
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
 
@@ -277,6 +280,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         if mode == _MODES.TRAIN and self._announced is not None and _is_first_replica():
             features = self._announced.before_step(features)
         if mode == _MODES.TRAIN and self._train_distribution is not None and _is_first_replica():
+            self._note_sizes((features, labels))
             rows = rows_of((features, labels))
             self._rows = content(rows) if rows else None
         with untouched_global_step(), StateUpdates() as updates:
@@ -288,6 +292,20 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         if mode == _MODES.TRAIN:
             spec = spec._replace(train_op=tf.group(spec.train_op, *updates.operations))
         return spec
+
+    def _note_sizes(self, batch: Any) -> None:
+        """Compares the sizes of batches that are known now, and has others counted in each step."""
+        collectives = _collectives(self._train_distribution)
+        self._sizes = None
+        if collectives is None or collectives.horovod is None:
+            return
+        rows = rows_of_batch(batch)
+        size = "unknown" if isinstance(rows, tf.Tensor) else f"{rows} rows"
+        found = compared(collectives, "sizes of batches", {"rows": size})
+        if found and collectives.rank == 0:
+            warn_of_sizes(found[0].says)
+        if not found and isinstance(rows, tf.Tensor):
+            self._sizes = CompareRowCounts(collectives, rows)
 
     @contextmanager
     def _batch_size(self, mode: str) -> Iterator[None]:
@@ -394,6 +412,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         yield CompareAfterFirstStep(strategy)
         if self._rows is not None:
             yield CompareBatches(strategy, self._rows)
+        if self._sizes is not None:
+            yield self._sizes
         if self._announced is not None:
             yield self._announced
         if config.save_checkpoints_secs or config.save_checkpoints_steps:

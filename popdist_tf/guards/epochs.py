@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from popdist_tf.collectives.agreement import agree, agree_on_weights
+from popdist_tf.collectives.agreement import agree, agree_on_weights, compared
 from popdist_tf.errors import AgreementError
 from popdist_tf.guards.adapted import compare_layers, note_adapted
 from popdist_tf.guards.equal_data import compare_arrays
-from popdist_tf.guards.means import MeanOverAll
+from popdist_tf.guards.means import MeanOverAll, counts_rows_alike, warn_of_sizes
+from popdist_tf.guards.rows import count_rows, counted_rows, rows_of_batch
 from popdist_tf.versions import (
     add_callbacks,
     before_batches,
+    before_training,
     keras_is_3,
     strategy_of,
     support_backups,
@@ -31,8 +33,9 @@ from popdist_tf.versions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from popdist.agreement import Disagreement
     from popdist_tf.collectives.host import HostCollectives
     from popdist_tf.guards.uneven_data import AnnouncedSteps
 
@@ -53,21 +56,40 @@ def compare_epochs() -> None:
     """
     add_callbacks("epochs", _callbacks)
     before_batches("epochs", _compare_call)
+    before_training("rows", _count_rows)
     note_adapted()
 
 
-def _compare_call(model: Any) -> None:
+def _compare_call(model: Any, batch: Any) -> None:
+    collectives = _collectives_of(model)
+    if collectives is None:
+        return
+    found = compared(
+        collectives,
+        "train_on_batch of a model",
+        {"rows": f"a batch of {rows_of_batch(batch)} rows"},
+        "the same calls of fit and train_on_batch on every instance",
+        "call train_on_batch as often on all instances, each with its own batch",
+    )
+    _warn_of_rows(collectives, model, found)
+
+
+def _collectives_of(model: Any) -> HostCollectives | None:
     held = getattr(model.optimizer, REDUCTION, None) or getattr(
         strategy_of(model), "extended", None
     )
-    collectives = getattr(held, "collectives", None)
-    if collectives is not None:
-        agree(
-            collectives,
-            "train_on_batch of a model",
-            "the same calls of fit and train_on_batch on every instance",
-            "call train_on_batch as often on all instances, each with its own batch",
-        )
+    return getattr(held, "collectives", None)
+
+
+def _count_rows(model: Any) -> None:
+    collectives = _collectives_of(model)
+    if collectives is not None and collectives.horovod is not None:
+        count_rows(model)
+
+
+def _warn_of_rows(collectives: HostCollectives, model: Any, found: Sequence[Disagreement]) -> None:
+    if found and collectives.rank == 0 and counts_rows_alike(model):
+        warn_of_sizes(found[0].says)
 
 
 def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -95,20 +117,18 @@ def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]
     )
     steps = None if reduction is None else reduction.steps
     data = [fit.get("x"), fit.get("y")]
-    before = [
-        _SameSteps(collectives, steps, data),
-        MeanOverAll(
-            collectives,
-            fit,
-            averages=getattr(reduction, "averages", False),
-            is_first=getattr(model, "train_function", None) is None,
-        ),
-    ]
+    means = MeanOverAll(
+        collectives,
+        fit,
+        averages=getattr(reduction, "averages", False),
+        is_first=getattr(model, "train_function", None) is None,
+    )
+    before: list[Any] = [_SameSteps(collectives, steps, data), means]
     if keras_is_3() and collectives.rank:
         _keep_backups_apart(fit["callbacks"], collectives.rank)
     if keras_is_3() and reduction is None and collectives.rank:
         before.append(_FilesApart(fit["callbacks"]))
-    return before, [ends, _SameAfterEpoch(collectives)]
+    return before, [ends, _SameAfterEpoch(collectives, means)]
 
 
 def _ends_of_workers(extended: Any, *, asks: bool) -> list[Any]:
@@ -251,11 +271,17 @@ class _SameEnd(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class _SameAfterEpoch(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Compares the weights of the instances after an epoch, and whether they continue."""
+    """Compares the instances' weights and rows after an epoch, and whether they continue."""
 
-    def __init__(self, collectives: HostCollectives) -> None:
+    def __init__(self, collectives: HostCollectives, means: MeanOverAll) -> None:
         super().__init__()
         self._collectives = collectives
+        self._means = means
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Forgets rows of earlier calls."""
+        del logs
+        counted_rows(self.model).take(self._collectives.rank)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Compares.
@@ -265,12 +291,16 @@ class _SameAfterEpoch(tf.keras.callbacks.Callback):  # type: ignore[misc]
         """
         del logs
         ends = "ends the training" if self.model.stop_training else "continues"
-        agree(
+        found = compared(
             self._collectives,
             f"epoch {epoch}, after which it {ends}",
+            counted_rows(self.model).take(self._collectives.rank),
             accepted="the same epochs on every instance",
             hint=_DECIDE_ALIKE,
         )
+        if not self._means.has_compared:
+            self._means.has_compared = bool(found)
+            _warn_of_rows(self._collectives, self.model, found)
         weights = [
             (variable_name(one), tensorflow_variable(one).numpy())
             for one in self.model.trainable_weights

@@ -43,6 +43,38 @@ def warn(text: str) -> None:
     warnings.warn(f"[PD431] {text} {_IGNORED}", stacklevel=2)
 
 
+def warn_of_sizes(says: str) -> None:
+    """Says that batches have other sizes on some instances.
+
+    Args:
+        says: Which sizes.
+    """
+    warn(
+        "the instances have batches of different sizes, and the mean over instances counts "
+        f"rows of small batches more than one process does ({says}). Give all "
+        "instances as many rows, or drop the last batch (drop_remainder=True)."
+    )
+
+
+def counts_rows_alike(model: Any) -> bool:
+    """Whether the loss of a model is a mean over the rows of a replica, as far as it is known.
+
+    Sums, and a step that divides by a global batch size of the program, do not depend on how rows
+    are divided over the replicas.
+
+    Args:
+        model: A model of Keras.
+    """
+    losses = tf.nest.flatten(getattr(model, "loss", None))
+    is_sum = bool(losses) and all(getattr(one, "reduction", "mean") == "sum" for one in losses)
+    return not (is_sum or _names_of_step(model) & _AVERAGES)
+
+
+def _names_of_step(model: Any) -> set[str]:
+    method = inspect.unwrap(type(model).train_step)
+    return {*getattr(getattr(method, "__code__", None), "co_names", ())}
+
+
 def asked_by_program() -> bool:
     """Whether code of the program, and not of a library, calls the function that calls this one."""
     return _is_of_program(sys._getframe(2).f_globals.get("__name__", ""))
@@ -78,6 +110,7 @@ class MeanOverAll(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._averages = averages
         self._is_due = is_first
         self._before = 0, 0
+        self.has_compared = False  # sizes that differ
         note_divisions()
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -86,11 +119,8 @@ class MeanOverAll(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._before = _divisions(), masked_means()
         found = compared(self._collectives, "sizes of batches", {"rows": self._sizes})
         if found and self._collectives.rank == 0:
-            warn(
-                "the instances have batches of different sizes, and the mean over instances counts "
-                f"rows of small batches more than one process does ({found[0].says}). Give all "
-                "instances as many rows, or drop the last batch (drop_remainder=True)."
-            )
+            warn_of_sizes(found[0].says)
+        self.has_compared = bool(found)
         if self._averages and self._collectives.rank == 0:
             self._warn_of_sums()
 
@@ -123,7 +153,7 @@ class MeanOverAll(tf.keras.callbacks.Callback):  # type: ignore[misc]
     def _warn_of_own_step(self) -> None:
         strategy = strategy_of(self.model)
         method = inspect.unwrap(type(self.model).train_step)
-        names = {*getattr(getattr(method, "__code__", None), "co_names", ())}
+        names = _names_of_step(self.model)
         is_own = _is_of_program(getattr(method, "__module__", ""))
         sums = getattr(getattr(strategy, "extended", None), "reduces_on_device", True)
         # A program that divides by itself asks for the number of replicas somewhere.

@@ -240,6 +240,15 @@ def unequal(strategy, instance):
         warnings.simplefilter("always")
         answers["together"] = error_of(estimator.train, input_fn, steps=2)
     answers["same rows"] = [text for one in caught if "PD418" in (text := str(one.message))]
+
+    def last_smaller():
+        rows = tf.data.Dataset.from_tensor_slices(samples())
+        return rows.take(2 * BATCH - 1 - instance).batch(BATCH)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimator.train(last_smaller)
+    answers["last rows"] = [text for one in caught if "PD431" in (text := str(one.message))]
     return answers | {"uneven": error_of(estimator.train, input_fn)}
 
 
@@ -342,7 +351,16 @@ def ranks():
 def test_ranks_have_equal_variables_slots_included(ranks):
     assert any("Adam" in name for name in ranks[0])
     assert any("Momentum" in name for name in ranks[0])
-    said = {"diverging", "evaluated", "evaluating", "same rows", "steps", "together", "uneven"}
+    said = {
+        "diverging",
+        "evaluated",
+        "evaluating",
+        "last rows",
+        "same rows",
+        "steps",
+        "together",
+        "uneven",
+    }
     for name in ranks[0].keys() & ranks[1].keys() - said:
         if "/metric " in name:
             continue  # each rank evaluates its own data
@@ -387,6 +405,12 @@ def test_a_hook_of_one_worker_stops_all_after_the_same_step(ranks):
 def test_workers_that_train_on_the_same_rows_are_warned(ranks):
     assert "[PD418] all 2 instances train on the same rows" in ranks[0]["same rows"][0]
     assert ranks[1]["same rows"] == []
+
+
+def test_a_smaller_last_batch_of_one_worker_is_named(ranks):
+    (said,) = ranks[0]["last rows"]
+    assert "[PD431] the instances have batches of different sizes" in said
+    assert ranks[1]["last rows"] == []
 
 
 def test_metrics_of_several_heads_are_those_of_one_process(ranks, alone):

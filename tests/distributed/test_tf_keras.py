@@ -312,18 +312,34 @@ def means(distributed, scope, instance):
             self.optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
             return {"loss": loss}
 
-    def fit(kind=tf.keras.Sequential, loss="mse", rows=2 * BATCH):
+    def fit(kind=tf.keras.Sequential, loss="mse", rows=2 * BATCH, way="arrays"):
         with scope():
             model = kind([tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1)])
             model.compile(distributed(tf.keras.optimizers.SGD(0.1)), loss)
         own = np.random.default_rng(instance).normal(size=(rows, 2)).astype(np.float32)
-        model.fit(own, own[:, :1], batch_size=BATCH, verbose=0)
+        if way == "batches":
+            for begin in (0, BATCH):
+                part = own[begin : begin + BATCH]
+                model.train_on_batch(part, part[:, :1])
+        elif way == "data set":
+            pairs = tf.data.Dataset.from_tensor_slices((own, own[:, :1]))
+            model.fit(pairs.batch(BATCH), epochs=2, verbose=0)
+        else:
+            model.fit(own, own[:, :1], batch_size=BATCH, verbose=0)
 
     cases = {
         "plain": {},
         "sum": {"loss": tf.keras.losses.MeanSquaredError(reduction="sum")},
         "own step": {"kind": OwnStep},
         "unequal": {"rows": 2 * BATCH - instance},
+        "unequal last": {"rows": 2 * BATCH - instance, "way": "data set"},
+        "equal last": {"rows": 2 * BATCH - 1, "way": "data set"},
+        "unequal call": {"rows": 2 * BATCH - instance, "way": "batches"},
+        "unequal sum": {
+            "rows": 2 * BATCH - instance,
+            "way": "data set",
+            "loss": tf.keras.losses.MeanSquaredError(reduction="sum"),
+        },
     }
     found = {case: with_warnings(fit, **given)[1] for case, given in cases.items()}
     return {f"{case} mean": [one for one in said if "PD431" in one] for case, said in found.items()}
@@ -414,8 +430,13 @@ def test_gradients_of_another_mean_than_that_of_one_process_are_named(ranks, str
         (said,) = first["unequal mean"]
         assert "[PD431] the instances have batches of different sizes" in said
         assert "batches of 8 rows, and at last 7 on instance 1" in said
-        assert first["plain mean"] == []
-        assert not any(second[f"{case} mean"] for case in ("plain", "sum", "own step", "unequal"))
+        (said,) = first["unequal last mean"]
+        assert "15 rows in 2 steps" in said
+        (said,) = first["unequal call mean"]
+        assert "a batch of 7 rows on instance 1" in said
+        assert first["plain mean"] == first["equal last mean"] == []
+        assert not any(said for case, said in second.items() if case.endswith(" mean"))
+    assert strategies[0]["unequal sum mean"] == []
     assert "a loss is the sum over the rows of an instance" in ranks[0]["sum mean"][0]
     assert ranks[0]["own step mean"] == strategies[0]["sum mean"] == []
     assert "OwnStep.train_step divides no loss" in strategies[0]["own step mean"][0]
