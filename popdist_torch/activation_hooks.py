@@ -61,6 +61,7 @@ class ActivationHooks:
 
     def __init__(self) -> None:
         self.factor = 1.0
+        self._divided = -1  # the backward pass in which gradients were divided last
         self._found: tuple[int, GradientError] | None = None
         self._known: dict[Any, _Known] = {}
         self._started = False
@@ -79,6 +80,26 @@ class ActivationHooks:
         _wrap_registration()
         _wrap_nodes()
         _wrap_modules()
+
+    def divided(self) -> None:
+        """Notes that the backward pass that runs has divided gradients by the factor."""
+        self._divided = torch._C._current_graph_task_id()  # noqa: SLF001 - no public name
+
+    def require_undivided(self, task: int, name: str) -> None:
+        """Checks a backward pass that has reached a parameter whose gradients are added up.
+
+        Raises:
+            GradientError: A hook of the pass has got gradients divided by a number of replicas.
+        """
+        if self._divided == task:
+            raise GradientError(
+                "PD334",
+                "global_batch_hook has divided gradients by the number of processes, and the "
+                "gradients of this parameter are added up, not averaged",
+                value=name,
+                hint="give all distributed optimizers the same op, or register the hook itself "
+                "in passes of optimizers with op=Sum",
+            )
 
     def in_pass(self, factor: float) -> _Pass:
         """Wraps a backward pass whose gradients train the model.
@@ -211,6 +232,7 @@ class OfGlobalBatch:
         factor = ACTIVATION_HOOKS.factor
         if factor == 1:
             return self._hook(*args)
+        ACTIVATION_HOOKS.divided()
         smaller = scaled(args, 1 / factor)
         written = versions(smaller)
         result = self._hook(*smaller)

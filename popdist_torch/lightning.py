@@ -280,7 +280,7 @@ class PopdistStrategy(ParallelStrategy):
         del group
         horovod = _meet("all_gather")
         rows = tensor.unsqueeze(0) if sync_grads else tensor.detach().unsqueeze(0)
-        return rows if horovod is None else _Gather.apply(rows, horovod)  # type: ignore[no-untyped-call]  # as torch has it
+        return rows if horovod is None else hvd.allgather(rows.cpu()).to(rows.device)
 
     def _gather_metrics(self, module: torch.nn.Module) -> None:
         """Makes torchmetrics, which know torch.distributed only, gather over Horovod."""
@@ -302,21 +302,6 @@ def _meet(call: str, detail: str = "") -> Any | None:
     if horovod is not None:
         ROUNDS.meet(Call(call, detail), horovod)
     return horovod
-
-
-class _Gather(torch.autograd.Function):
-    """All processes' rows; Horovod's own function averages their gradients in place of adding."""
-
-    @staticmethod
-    def forward(context: Any, row: torch.Tensor, horovod: Any) -> Any:
-        context.horovod = horovod
-        return horovod.allgather(row.detach().cpu().contiguous()).to(row.device)
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> Any:
-        horovod = context.horovod
-        total = horovod.allreduce(gradient.cpu().contiguous(), op=horovod.Sum)
-        return total[horovod.rank() : horovod.rank() + 1].to(gradient.device), None
 
 
 def _gathered(value: torch.Tensor, group: Any = None) -> list[torch.Tensor]:

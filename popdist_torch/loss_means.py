@@ -135,6 +135,70 @@ class LossMeans:
         )
 
 
+class MicroBatchMeans:
+    """Compares the divisors of a training model's losses, in its first updates.
+
+    Args:
+        horovod: The module ``horovod.torch``, initialised; None for a job of one instance.
+        label: Prefix for the names of exchanged tensors; equal on all instances.
+    """
+
+    def __init__(self, horovod: Any, label: str) -> None:
+        self._horovod = horovod
+        self._name = f"{label}: divisors of losses"
+        self._left = _EXCHANGES
+        self._seen: list[list[float]] = []
+
+    def note(self, loss: torch.Tensor) -> None:
+        """Reads the divisors of one micro-batch's loss."""
+        if self._left:
+            self._seen.append(_divisors([loss]))
+
+    def compare(self) -> None:
+        """Warns, once and on the first instance, where micro-batches divide by other numbers.
+
+        All instances must call it, after each update.
+        """
+        if not self._left:
+            return
+        self._left -= 1
+        seen, self._seen = self._seen, []
+        rows = [[*row[:_LOSSES]] + [0.0] * (_LOSSES - len(row)) for row in seen]
+        table = torch.tensor(rows, dtype=torch.float64).view(-1, _LOSSES)
+        present = float(sum(map(bool, seen)))
+        numbers = torch.tensor([len(seen), present], dtype=torch.float64)
+        sums = torch.cat([numbers, table.sum(0), table.square().sum(0)])
+        if self._horovod is not None:
+            sums = self._horovod.allreduce(sums, op=self._horovod.Sum, name=self._name)
+        count, with_means, *parts = sums.tolist()
+        totals, squares = parts[:_LOSSES], parts[_LOSSES:]
+        differing = [
+            place
+            for place in range(_LOSSES)
+            if count * squares[place] - totals[place] ** 2 > _TOLERANCE * totals[place] ** 2
+        ]
+        if with_means < count or not differing:
+            return
+        self._left = 0
+        if self._horovod is None or self._horovod.rank() == 0:
+            self._warn([row[differing[0]] for row in rows], totals[differing[0]] / count)
+
+    def _warn(self, mine: list[float], mean: float) -> None:
+        logger.warning(
+            "%s",
+            PlainLoopError(
+                "PD335",
+                "a loss is a mean over another number of elements in each micro-batch, and each "
+                "replica's micro-batch counts as much: an element counts less where there are more",
+                value=f"{', '.join(f'{value:g}' for value in mine[:_LOSSES])} in micro-batches "
+                f"here, {mean:g} on average",
+                hint="divide the sum by a number that is the same for all, such as "
+                "identity_loss(cross_entropy(scores, y, reduction='sum') / number, 'none'); "
+                "ignore the warning where micro-batches are meant to count alike",
+            ),
+        )
+
+
 def _divisors(outputs: Iterable[Any]) -> list[float]:
     """The divisors of the losses nearest to the roots of a backward pass."""
     found: list[float] = []

@@ -166,7 +166,8 @@ REMEDIES = {
             "activation is that of one replica's mean loss: with n replicas it is n times as large "
             "as in one process with all rows, so the hook acts at another size. The same holds for "
             "hooks of graph nodes, and for the `backward` of a `torch.autograd.Function`, whose "
-            "gradients of parameters must add up over replicas as well."
+            "gradients of parameters must add up over replicas as well. Or `global_batch_hook` was "
+            "called in a pass of an optimizer with `op=Sum`, beside one that averages."
         ),
         (
             "Register `popdist_torch.global_batch_hook(hook)`, which divides the gradient by n, "
@@ -178,7 +179,8 @@ REMEDIES = {
     ),
     "PD335": (
         (
-            "A loss is a mean over as many elements as a process's batch has: tokens without "
+            "A loss is a mean over as many elements as a process's batch, or a wrapped model's "
+            "micro-batch, has: tokens without "
             "padding (`ignore_index`), classes by weight, a mask, or rows, and the processes have "
             "other numbers. Gradients are averaged over the processes, so an element counts less "
             "on a process with more. One process with all rows weighs all elements alike."
@@ -186,6 +188,8 @@ REMEDIES = {
         (
             "Divide the sum by the mean number of all processes: `count = hvd.allreduce((y != "
             "-100).sum().float())`, then `cross_entropy(scores, y, reduction='sum') / count`. "
+            "In a wrapped model, divide by a number that is equal for all micro-batches, and mark "
+            "the result with `identity_loss(value, 'none')`. "
             "Ignore the warning where processes are meant to count alike, as under torch's "
             "`DistributedDataParallel`."
         ),

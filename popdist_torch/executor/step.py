@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from popdist_torch.executor.outputs import Outputs
     from popdist_torch.executor.replicas import RandomStreams
     from popdist_torch.executor.weights import DeviceModel
+    from popdist_torch.loss_means import MicroBatchMeans
     from popdist_torch.ops.recomputation import MarkedLayers
     from popdist_torch.optim.device import DeviceOptimizer
 
@@ -95,6 +96,7 @@ class Training:
         averages: Whether gradients are means over replicas, not sums.
         share: How many times larger than in one process gradients are in a backward pass.
         early_divisor: Divides losses before the backward pass, where the mean is a running one.
+        means: Compares the numbers that losses are divided by, in a job of several replicas.
         guard: Checks the losses, where the program asked for it.
         strangers: Parameters that the optimizer updates although they are not in the module;
             ``forward`` has to reach them some other way.
@@ -112,6 +114,7 @@ class Training:
     averages: bool = True
     share: float = 1
     early_divisor: float = 1
+    means: MicroBatchMeans | None = None
     guard: LossGuard | None = None
     strangers: list[torch.nn.Parameter] = field(default_factory=list)
     looked: bool = False
@@ -132,6 +135,8 @@ class Training:
                     self._accumulate(arguments, outputs, (iteration, step, replica), scale)
             with self.replicas.without_autocast(), self.optimizer.updating():
                 self.gradients.end(scale, self.optimizer.widen)  # exchanges
+                if self.means is not None:
+                    self.means.compare()
                 if self.averages:
                     self.replicas.model.versions.to_group_means()
                 self.anchors.take(iteration, self.tensors)
@@ -148,6 +153,8 @@ class Training:
             with self.replicas.forward_pass():
                 output, loss = self._forward(arguments, part)
             if loss is not None:
+                if self.means is not None:
+                    self.means.note(loss)
                 seed = scale / self.early_divisor
                 with self.replicas.without_autocast(), ACTIVATION_HOOKS.in_pass(self.share):
                     self.gradients.backward(loss, seed, replica=replica, last=last)

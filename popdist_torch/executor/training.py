@@ -31,7 +31,7 @@ from popdist_torch.executor.step import Training
 from popdist_torch.frequencies import require_no_layer
 from popdist_torch.gradient_exchange import Facts
 from popdist_torch.gradient_hooks import require_possible
-from popdist_torch.loss_means import DIVISORS
+from popdist_torch.loss_means import DIVISORS, MicroBatchMeans
 from popdist_torch.optim.device import DeviceOptimizer, digest_of
 from popdist_torch.options import MeanReductionStrategy, Options, OutputMode, ReductionType
 from popdist_torch.rounds import ROUNDS, Call
@@ -350,6 +350,9 @@ class TrainingExecutor(Executor):
             averages=divisor != 1,
             share=divisor / early,
             early_divisor=early,
+            means=MicroBatchMeans(horovod, label)
+            if self._check_agreement and here.total_replicas > 1 and divisor != 1
+            else None,
             guard=LossGuard(here, horovod, label) if self._stop_at_bad_loss else None,
             strangers=[p for p in trained if id(p) not in parts],
         )

@@ -310,6 +310,8 @@ class Passes:
         self._fresh = True
         if self._copies == 1:
             ACTIVATION_HOOKS.require_right(task)
+        else:
+            ACTIVATION_HOOKS.require_undivided(task, self._names[index])
         gradient = parameter.grad
         if gradient is not None and gradient.is_sparse and not self._dense:
             raise PlainLoopError(

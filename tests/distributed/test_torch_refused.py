@@ -305,6 +305,17 @@ def optimizer_on_one_rank(world):
             world.optimizer(sgd(judge), judge)
 
 
+def hook_of_two_sizes(world):
+    """An average trains the judge, and a sum trains the model."""
+    model, judge = Net(), Net()
+    optimizer = world.optimizer(sgd(model), model, op=hvd.Sum)
+    world.optimizer(sgd(judge), judge)
+    hidden = torch.tanh(model.first(world.rows(0)[0]))
+    hidden.register_hook(popdist_torch.global_batch_hook(lambda g: g.clamp(-0.01, 0.01)))
+    model.last(hidden).square().sum().backward()
+    optimizer.step()
+
+
 class Bounded(torch.autograd.Function):
     @staticmethod
     def forward(_context, x):
@@ -361,6 +372,7 @@ def compiled_embedding(world):
 
 
 ERRORS = {
+    "hook of two sizes": (hook_of_two_sizes, "PD334", "first.", "the same op"),
     "function clips": (function_that_clips, "PD334", "Bounded.backward, ", "test_torch_refused.py"),
     "node normalizes": (node_that_normalizes, "PD334", "test_torch_refused.py:"),
     "words by frequency": (
