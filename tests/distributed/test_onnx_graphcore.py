@@ -1,8 +1,12 @@
-"""PopART's own operators in a job: two instances train what one trains on the global batch."""
+"""PopART's own operators in a job: two instances train what one trains on the global batch.
+
+The same launch trains determinants, and sums over diagonals.
+"""
 
 import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 
 import popdist_onnx as popart
 from tests.distributed.jobs import run_job
@@ -35,11 +39,68 @@ def data():
     return x, rng.integers(-1, 3, (STEPS, BATCH)).astype(np.int32)
 
 
-def train(x, label, *, shared):
-    proto, loss = model(x.shape[1])
+MATRIX_RATE = 1e-4
+MATRICES = {"turn": (3, 3), "shift": (3, 3), "factors": (3,)}
+
+
+def matrix_model(batch):
+    """``sum((det(h + shift) + sum_ij h_ii factors_i h_ij - label)^2)``, h = x turn."""
+    rng = np.random.default_rng(3)
+    stored = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in MATRICES.items()
+    ]
+    nodes = [
+        helper.make_node("Einsum", ["x", "turn"], ["h"], equation="bij,jk->bik"),
+        helper.make_node("Add", ["h", "shift"], ["moved"]),
+        helper.make_node("Det", ["moved"], ["det"]),
+        helper.make_node("Einsum", ["h", "factors", "h"], ["line"], equation="bii,i,bij->b"),
+        helper.make_node("Add", ["det", "line"], ["y"]),
+        helper.make_node("Cast", ["label"], ["wanted"], to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["y", "wanted"], ["error"]),
+        helper.make_node("Mul", ["error", "error"], ["square"]),
+        helper.make_node("ReduceSum", ["square"], ["loss"], keepdims=0),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, 3]),
+        helper.make_tensor_value_info("label", TensorProto.INT32, [batch]),
+    ]
+    loss = [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])]
+    graph = helper.make_graph(nodes, "matrices", inputs, loss, stored)
+    opsets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8), "loss"
+
+
+def matrix_data():
+    _, label = data()
+    x = np.random.default_rng(4).standard_normal((STEPS, BATCH, 3, 3))
+    return x.astype(np.float32), label
+
+
+def matrices_by_torch(x, label, rate):
+    """The weights after plain steps on the global batch, in double precision."""
+    stored = matrix_model(1)[0].graph.initializer
+    weights = [
+        torch.tensor(numpy_helper.to_array(one).astype(np.float64), requires_grad=True)
+        for one in stored
+    ]
+    turn, shift, factors = weights
+    optimizer = torch.optim.SGD(weights, lr=rate)
+    for one, wanted in zip(x, label, strict=True):
+        h = torch.tensor(one.astype(np.float64)) @ turn
+        diagonals = torch.diagonal(h, dim1=1, dim2=2)
+        line = (diagonals * factors * h.sum(2)).sum(1)
+        optimizer.zero_grad()
+        ((torch.linalg.det(h + shift) + line - torch.tensor(wanted)) ** 2).sum().backward()
+        optimizer.step()
+    return dict(zip(MATRICES, (one.detach().numpy() for one in weights), strict=True))
+
+
+def train(x, label, *, shared, made=model, weights=WEIGHTS, rate=0.05):
+    proto, loss = made(x.shape[1])
     options = popart.SessionOptions()
     options.hostAllReduce = shared
-    optimizer = popart.SGD({"defaultLearningRate": (0.05, False)})
+    optimizer = popart.SGD({"defaultLearningRate": (rate, False)})
     flow = popart.DataFlow(STEPS, [loss])
     device = popart.DeviceManager().createCpuDevice()
     session = popart.TrainingSession(proto, flow, loss, optimizer, device, userOptions=options)
@@ -54,7 +115,7 @@ def train(x, label, *, shared):
     inputs = {"x": np.ascontiguousarray(x), "label": np.ascontiguousarray(label)}
     session.run(popart.PyStepIO(inputs, anchors))
     session.weightsToHost()
-    found = {name: np.empty(shape, np.float32) for name, shape in WEIGHTS.items()}
+    found = {name: np.empty(shape, np.float32) for name, shape in weights.items()}
     session.readWeights(popart.PyWeightsIO(found))
     return found
 
@@ -65,12 +126,21 @@ def instance():
     hvd.init()
     mine = slice(hvd.rank() * BATCH // hvd.size(), (hvd.rank() + 1) * BATCH // hvd.size())
     x, label = data()
-    return train(x[:, mine], label[:, mine], shared=True)
+    found = train(x[:, mine], label[:, mine], shared=True)
+    x, label = matrix_data()
+    x, label = x[:, mine], label[:, mine]
+    return found | train(
+        x, label, shared=True, made=matrix_model, weights=MATRICES, rate=MATRIX_RATE
+    )
 
 
 def test_two_instances_train_what_one_trains_on_the_global_batch():
     first, second = run_job(instance)
-    expected = train(*data(), shared=False)
+    expected = train(*data(), shared=False) | matrices_by_torch(*matrix_data(), MATRIX_RATE)
+    start = matrix_model(1)[0].graph.initializer
+    assert all(
+        np.abs(expected[one.name] - numpy_helper.to_array(one)).max() > 0.01 for one in start
+    )
     for name, reference in expected.items():
         np.testing.assert_array_equal(first[name], second[name])
         np.testing.assert_allclose(first[name], reference, rtol=1e-5, atol=1e-6)
