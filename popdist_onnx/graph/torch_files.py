@@ -16,6 +16,9 @@ parameters and buffers that the program reads there, so that merged and lost one
 
 tf2onnx writes constants as initializers too, and weights under the names of the operators that read
 variables. It leaves out biases of zeros and scales of ones, which nothing in the file tells.
+
+skl2onnx writes what scikit-learn fits to data without gradients as initializers (the factors of a
+`MinMaxScaler`), and constants: the 1 from which a probability is subtracted.
 """
 
 from __future__ import annotations
@@ -42,6 +45,9 @@ _PRODUCER = "pytorch"
 _FROM_TENSORFLOW = "tf2onnx"
 _VARIABLE = re.compile("ReadVariableOp|ResourceGather|_fused_bn")
 _CONSTANT = re.compile(r"/Const(_\d+)?:0$")
+
+_FROM_SCIKIT_LEARN = "skl2onnx"
+_COEFFICIENT = re.compile(r"(coef|coefficients?|intercepts?)\d*")
 
 _SHOWN = 6
 
@@ -74,7 +80,7 @@ def untie(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def freeze_constants(proto: onnx.ModelProto) -> None:
-    """Marks constants and buffers in files of the newer exporter and tf2onnx, in place."""
+    """Marks constants and buffers in files of the newer exporter and of converters, in place."""
     known = _placeholders(proto)
     floats = [one.name for one in proto.graph.initializer if one.data_type in FLOATING]
     if known:
@@ -87,6 +93,8 @@ def freeze_constants(proto: onnx.ModelProto) -> None:
             for name in floats
             if not _VARIABLE.search(name) and (name in single or _CONSTANT.search(name))
         ]
+    elif proto.producer_name == _FROM_SCIKIT_LEARN:
+        fixed = [name for name in floats if not _COEFFICIENT.fullmatch(name)]
     else:
         return
     properties = {one.key: one.value for one in proto.metadata_props}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from onnx import numpy_helper, parser
 
 import popdist_onnx
@@ -108,6 +109,37 @@ def test_constants_in_files_of_tf2onnx_are_not_trained(caplog):
     trainer = popdist_onnx.Trainer(proto, loss="mse", optimizer="sgd", batch_size=4)
     assert {*trainer.trained} == {names[one] for one in ("kernel", "bias", "folded")}
     assert "tf2onnx leaves out biases of zeros" in caplog.text
+
+
+def test_constants_in_files_of_skl2onnx_are_not_trained():
+    """A `MinMaxScaler` with an `SGDClassifier`: the probabilities are ``[unity - p, p]``."""
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (float[4, 2] x) => (float[4, 2] y)'
+        " <float[2] Mu_Mulcst = {0.5, 2.0}, float[2] Ad_Addcst = {0.0, 1.0},"
+        "  float[2, 1] coef = {0.3, -0.4}, float[1] intercept = {0.1}, float[1] unity = {1.0}> {"
+        " a = Mul(x, Mu_Mulcst) b = Add(a, Ad_Addcst) c = MatMul(b, coef) d = Add(c, intercept)"
+        " p = Sigmoid(d) q = Sub(unity, p) y = Concat<axis = 1>(q, p) }"
+    )
+    proto.producer_name = "skl2onnx"
+    trainer = popdist_onnx.Trainer(
+        proto, loss="mse", optimizer="sgd", learning_rate=0.5, batch_size=4
+    )
+    assert {*trainer.trained} == {"coef", "intercept"}
+    x = np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)
+    y = np.eye(2, dtype=np.float32)[[0, 1, 1, 0]]
+    trainer.fit(x, y, epochs=3, shuffle=False)
+    coef, bias = (torch.tensor(one, requires_grad=True) for one in ([[0.3], [-0.4]], [0.1]))
+    optimizer = torch.optim.SGD([coef, bias], lr=0.5)
+    scaled = torch.tensor(x) * torch.tensor([0.5, 2.0]) + torch.tensor([0.0, 1.0])
+    for _ in range(3):
+        optimizer.zero_grad()
+        chance = torch.sigmoid(scaled @ coef + bias)
+        both = torch.cat([1 - chance, chance], 1)
+        torch.nn.functional.mse_loss(both, torch.tensor(y)).backward()
+        optimizer.step()
+    for name, wanted in {"coef": coef, "intercept": bias, "unity": torch.ones(1)}.items():
+        got = trainer.weights[name]
+        np.testing.assert_allclose(got, wanted.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_coefficients_of_classical_operators_are_named():
