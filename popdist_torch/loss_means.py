@@ -56,10 +56,12 @@ class Divisors:
         run = engine._engine_run_backward  # noqa: SLF001 - no public hook sees all
 
         def run_backward(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._graphs:
+            # Gradients inside of torch.func's transforms, and of compilers, are a program's own.
+            inner = torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001 - torch's own test
+            if self._graphs and not inner:
                 self._graphs -= 1
                 require_none_in_graph(outputs)
-            if self.wanted:
+            if self.wanted and not inner:
                 self._seen = _divisors(outputs) or self._seen
             return run(outputs, *args, **kwargs)
 
