@@ -157,9 +157,6 @@ def differing(collectives: HostCollectives, facts: Mapping[str, str]) -> list[Di
 # would reveal a difference.
 
 
-_ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # spreads positions over 64 bits
-
-
 def assert_equal_weights(
     collectives: Rows,
     weights: Sequence[tuple[str, Any]],
@@ -197,57 +194,35 @@ def different_weights(
     return tf.unique(tf.boolean_mask(tf.constant(names), differ))[0]
 
 
-def digest(weight: Any) -> Any:
+def digest(value: Any) -> Any:
     """An int64 scalar that changes with any bit of a tensor or variable."""
-    bits = _bytes_of(weight)
-    positions = tf.range(1, tf.size(bits, tf.int64) + 1, dtype=tf.int64)
-    return tf.reduce_sum((tf.cast(bits, tf.int64) + 1) * (positions * _ODD + 1))
+    return digests([value])[0]
 
 
-def digests(weights: Sequence[Any]) -> Any:
-    """The digests of several weights, as an int64 vector.
+def digests(values: Sequence[Any]) -> Any:
+    """The digests of several tensors or variables, as an int64 vector.
 
-    Many small weights share the operations of one digest: TensorFlow takes longer to build an
-    operation than to sum the bytes of a small weight.
+    They are computed by one operation, in Python: TensorFlow takes longer to build the operations
+    for a sum of bytes than to run them, and they are run in a few steps only.
 
     Args:
-        weights: Tensors or variables, at least one.
+        values: At least one.
     """
-    groups: list[list[Any]] = [[]]
-    free = _TOGETHER
-    for weight in map(tf.convert_to_tensor, weights):
-        size = _size_of(weight)
-        if size > free:
-            groups.append([])
-            free = _TOGETHER
-        free -= min(size, free)
-        groups[-1].append(weight)
-    parts = [_digests_of_group(group) for group in groups if group]
-    return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
+    with tf.device("CPU:0"):  # of values on several devices
+        held = [tf.convert_to_tensor(value) for value in values]
+        found = tf.numpy_function(_numbers, held, tf.int64, stateful=False)
+    found.set_shape([len(held)])
+    return found
 
 
-_TOGETHER = 1 << 20  # bytes; the bytes of larger weights would take too much memory at once
+def _numbers(*arrays: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.array([int(agreement.digest(_bytes_of(one)), 16) for one in arrays], np.uint64).view(
+        np.int64
+    )
 
 
-def _size_of(weight: Any) -> int:
-    """The bytes of a weight; many for one whose shape is not known while a graph is built."""
-    count: int | None = weight.shape.num_elements()
-    return _TOGETHER + 1 if count is None else count * int(weight.dtype.size)
-
-
-def _digests_of_group(weights: Sequence[Any]) -> Any:
-    if len(weights) == 1:
-        return digest(weights[0])[tf.newaxis]
-    sizes = [_size_of(weight) for weight in weights]
-    starts = np.cumsum([0, *sizes[:-1]])
-    with tf.device("CPU:0"):  # of weights on several devices
-        bits = tf.concat([_bytes_of(weight) for weight in weights], 0)
-        place = tf.range(1, sum(sizes) + 1, dtype=tf.int64)
-        number = tf.searchsorted(tf.constant(starts[1:] + 1), place, side="right")
-        positions = place - tf.gather(tf.constant(starts), number)
-        rated = (tf.cast(bits, tf.int64) + 1) * (positions * _ODD + 1)
-        return tf.math.unsorted_segment_sum(rated, number, len(sizes))
-
-
-def _bytes_of(weight: Any) -> Any:
-    return tf.reshape(tf.bitcast(tf.convert_to_tensor(weight), tf.uint8), [-1])
+def _bytes_of(array: np.ndarray[Any, Any]) -> Any:
+    array = np.asarray(array)
+    if array.dtype == object:  # texts
+        return b"".join(len(text).to_bytes(8, "big") + text for text in array.flat)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

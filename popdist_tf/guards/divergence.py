@@ -9,8 +9,8 @@ bit of it, compared over the workers once. They differ in where the comparison h
 a strategy it is part of the first step itself, as a step may be one of many in a compiled loop
 (`StepGuard`); in a graph of TensorFlow 1, the step's results depend on it. The wrapper of
 `popdist_tf.keras` makes it before the second update, as a model without an input shape gets the
-first worker's weights after its first step (`UpdateGuard`). An Estimator makes it in its session,
-between two steps (`CompareAfterFirstStep`).
+first worker's weights after its first step. An Estimator makes it in its session, between two steps
+(`CompareAfterFirstStep`). Inside of steps, `first_steps` compares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import sys
 import warnings
 import weakref
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -29,63 +28,32 @@ from tensorflow.python.eager import def_function
 
 from popdist_tf.collectives.agreement import assert_equal_weights, different_weights, digest
 from popdist_tf.errors import AgreementError
-from popdist_tf.guards.equal_data import (
-    EqualBatches,
-    FirstElements,
-    FirstSteps,
-    one_after_another,
-    rows_of,
-)
-from popdist_tf.versions import variable_name
+from popdist_tf.guards.equal_data import EqualBatches, FirstElements, rows_of
+from popdist_tf.guards.first_steps import Compared, FirstSteps, StepComparison
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from popdist_tf.collectives.agreement import Rows
-    from popdist_tf.collectives.host import HostCollectives
 
 _NAMED = 5
 
 
 class ComparedOnce:
-    """Compares weights of all instances in the step of a certain number, inside of that step.
+    """Compares weights of all instances once, when a session runs a step.
 
     Args:
         collectives: What gathers the instances' rows.
-        step: The number, from 1 on. It counts in this process, unlike an optimizer's own count
-            after resuming: all instances get to the comparison together.
+        step: The number of the step at which they are compared at the latest, from 1 on.
         message: What to say of weights that differ; their names follow.
-        label: By which the instances' comparisons find each other where their graphs may differ.
         fails: Whether weights that differ end the training; otherwise the message is printed.
     """
 
-    def __init__(
-        self,
-        collectives: Rows,
-        step: int,
-        message: str,
-        label: str | None = None,
-        *,
-        fails: bool = True,
-    ) -> None:
+    def __init__(self, collectives: Rows, step: int, message: str, *, fails: bool = True) -> None:
         self._collectives = collectives
         self._step = step
-        self._label = label
         self._message = message
         self._fails = fails
-
-    def in_step(self, weights: Sequence[tuple[str, Any]], number: Any) -> Any:
-        """Compares, if the step that is being built or run is the right one.
-
-        Args:
-            weights: Names and values, the same weights in the same order on every instance. The
-                value of a weight may be a list, one value for each local replica.
-            number: Of the step, from 1 on; an int64 scalar.
-
-        Returns:
-            A boolean scalar that exists when nothing has failed.
-        """
-        return tf.cond(tf.equal(number, self._step), lambda: self._compare(weights), lambda: True)
 
     def in_session(self, weights: Sequence[tuple[str, Any]]) -> Any:
         """An operation that compares when a session runs it for the first time.
@@ -94,7 +62,8 @@ class ComparedOnce:
         run of that number, and before in the runs 2, 4, 8 and so on, as a run may make many steps.
 
         Args:
-            weights: As for `in_step`.
+            weights: Names and values, the same weights in the same order on every instance. The
+                value of a weight may be a list, one value for each local replica.
         """
         # A variable would need to be initialised, and would be in the program's checkpoints.
         with tf.init_scope(), tf.device("CPU:0"):
@@ -117,8 +86,8 @@ class ComparedOnce:
 
     def _compare(self, weights: Sequence[tuple[str, Any]]) -> Any:
         if self._fails:
-            return assert_equal_weights(self._collectives, weights, self._message, self._label)
-        names = different_weights(self._collectives, weights, self._label)
+            return assert_equal_weights(self._collectives, weights, self._message)
+        names = different_weights(self._collectives, weights)
 
         def say() -> Any:
             said = tf.print(self._message, names, output_stream=sys.stderr)
@@ -128,11 +97,11 @@ class ComparedOnce:
         return tf.cond(tf.equal(tf.size(names), 0), lambda: tf.constant(value=True), say)
 
 
-_DIFFERENT = (
+DIFFERENT = (
     "[PD007] the instances hold different weights after the first step: each would train a model "
     "of its own. {} The weights that differ:"
 )
-_SAME_SETTINGS = _DIFFERENT.format(
+_SAME_SETTINGS = DIFFERENT.format(
     "Give the optimizer the same settings (the learning rate, say) on all instances, and load "
     "weights on all of them."
 )
@@ -160,14 +129,12 @@ class StepGuard:
         self._has_warned = False
         self._unseen: dict[str, Any] = {}  # by a step that a session will run
         self._unseen_batch: Any = ()
-        self._steps: dict[tuple[str, ...], list[ComparedOnce]] = {}
-        self._batches: dict[tuple[str, ...], EqualBatches] = {}
-        self._counts: dict[tuple[str, ...], FirstSteps] = {}
+        self._steps: dict[tuple[str, ...], tuple[FirstSteps, StepComparison]] = {}
         self._has_rows = False  # the step that is being built or run
         # Data that no argument of a step has: of infeed queues, and of closures by their gradients.
         self._infeeds: weakref.WeakKeyDictionary[Any, FirstElements] = weakref.WeakKeyDictionary()
         self._taken: weakref.WeakSet[Any] = weakref.WeakSet()  # from these queues, in this step
-        self._closures: dict[str, tuple[FirstSteps, EqualBatches]] = {}
+        self._closures: dict[str, tuple[FirstSteps, StepComparison, EqualBatches]] = {}
         self._shapes: set[tuple[int, ...]] = set()  # of weights, by which gradients are known
         # TensorFlow builds a function once, and what it updates is seen then alone.
         self._known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
@@ -271,13 +238,17 @@ class StepGuard:
         key = str(getattr(_of_first_replica(gradient), "shape", None))
         if key not in self._closures:
             label = f"popdist_closures_{len(self._closures)}"
-            self._closures[key] = FirstSteps(), EqualBatches(self._collectives, label, first=2)
-        count, closures = self._closures[key]
+            comparison = StepComparison(self._collectives, label, first=2)
+            in_session = EqualBatches(self._collectives, label)
+            self._closures[key] = FirstSteps(), comparison, in_session
+        count, comparison, in_session = self._closures[key]
         # A loop of a session may be a function; a variable of a session needs to be initialised.
         if tf.compat.v1.executing_eagerly_outside_functions():
-            count.in_step(closures.last_step, lambda number: closures.in_step(gradient, number))
+            count.in_step(
+                comparison.last_step(), lambda number: comparison.in_step(gradient, number)
+            )
             return gradient
-        compared = closures.in_session(gradient)
+        compared = in_session.in_session(gradient)
         return gradient if compared is None else _after([compared], gradient)
 
     @contextmanager
@@ -340,18 +311,18 @@ class StepGuard:
         assert self._collectives is not None  # noqa: S101 - nothing is noted without
         key = tuple(updated)
         if key not in self._steps:
-            label = f"popdist_batches_{len(self._steps)}"
-            self._batches[key] = EqualBatches(self._collectives, label)
-            self._steps[key] = self._comparisons(f"popdist_weights_{len(self._steps)}")
-            self._counts[key] = FirstSteps()
-        batches, rows = self._batches[key], self._rows_of(batch)
-
-        def compare(number: Any) -> None:
-            parts = zip(self._steps[key], _parted(updated), strict=True)
-            own = [partial(one.in_step, held, number) for one, held in parts if held]
-            one_after_another([partial(batches.in_step, rows, number), *own])
-
-        self._counts[key].in_step(max(self._first_update, batches.last_step), compare)
+            label = f"popdist_step_{len(self._steps)}"
+            self._steps[key] = FirstSteps(), StepComparison(self._collectives, label)
+        (count, comparison), rows = self._steps[key], self._rows_of(batch)
+        apart, trained = _parted(updated)
+        compared = [
+            Compared(1, _WRITTEN_APART, apart, fails=False),
+            Compared(self._first_update, _SAME_SETTINGS, trained),
+        ]
+        count.in_step(
+            comparison.last_step(compared),
+            lambda number: comparison.in_step(rows, number, compared),
+        )
         self._compare_infeeds()
 
     def in_session(self, build: Callable[[], Any]) -> Any:
@@ -379,13 +350,12 @@ class StepGuard:
                     compared.append(comparison.in_session(weights))
         return _after(compared, results)
 
-    def _comparisons(self, label: str | None = None) -> list[ComparedOnce]:
+    def _comparisons(self) -> list[ComparedOnce]:
         """The comparison of variables that replicas write, and that of weights, which may fail."""
         assert self._collectives is not None  # noqa: S101 - nothing is noted without
-        apart = None if label is None else f"{label}_apart"
         return [
-            ComparedOnce(self._collectives, 1, _WRITTEN_APART, apart, fails=False),
-            ComparedOnce(self._collectives, self._first_update, _SAME_SETTINGS, label),
+            ComparedOnce(self._collectives, 1, _WRITTEN_APART, fails=False),
+            ComparedOnce(self._collectives, self._first_update, _SAME_SETTINGS),
         ]
 
 
@@ -435,35 +405,6 @@ def _is_of_graph(one: Any) -> bool:
 def _runs_by_itself() -> bool:
     # In a graph of TensorFlow 1, nothing but the results that are asked for would run.
     return bool(tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function)
-
-
-class UpdateGuard:
-    """Compares the weights of an optimizer that reduces by itself, before its second update.
-
-    Args:
-        collectives: The job's collectives.
-    """
-
-    _ADVICE = (
-        "Add popdist_tf.keras.callbacks.BroadcastGlobalVariablesCallback(0) to fit (and give the "
-        "model an input shape where steps_per_execution is more than 1), or call "
-        "popdist_tf.keras.broadcast_variables before a loop of your own."
-    )
-
-    def __init__(self, collectives: HostCollectives) -> None:
-        self._compared = ComparedOnce(collectives, 2, _DIFFERENT.format(self._ADVICE))
-
-    def before_update(self, variables: Sequence[Any], number: Any) -> Any:
-        """Surveys an update that is about to be made.
-
-        Args:
-            variables: The weights of the update, the same ones on every instance.
-            number: Of the update, from 1 on; an int64 scalar.
-
-        Returns:
-            A boolean scalar that exists when nothing has failed.
-        """
-        return self._compared.in_step([(variable_name(one), one) for one in variables], number)
 
 
 class CompareAfterFirstStep(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]

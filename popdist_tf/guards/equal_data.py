@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.distribute.values import DistributedValues
 from tensorflow.python.eager import context
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist import agreement
-from popdist_tf.collectives.agreement import digest
+from popdist_tf.collectives.agreement import digest, digests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
     from popdist_tf.collectives.agreement import Rows
     from popdist_tf.collectives.host import HostCollectives
@@ -101,144 +99,27 @@ def content(rows: Sequence[Any]) -> Any:
     Args:
         rows: At least one tensor.
     """
-
-    def plain(one: Any) -> Any:
-        if one.dtype == tf.string:
-            return tf.strings.to_hash_bucket_fast(one, 2**62)
-        return tf.cast(one, tf.uint8) if one.dtype == tf.bool else one
-
-    return digest(tf.stack([digest(plain(one)) for one in rows]))
-
-
-class FirstSteps:
-    """Counts steps for all comparisons of a step, in one branch that later steps do not take."""
-
-    def __init__(self) -> None:
-        self._count: ResourceVariable | None = None
-        self._is_over = False  # of eager steps
-
-    def in_step(self, last: int, compare: Callable[[Any], Any], also: Any = None) -> Any:
-        """Counts a step that is being built or run, and compares in the first ones.
-
-        Args:
-            last: The number of the last step in which there is something to compare.
-            compare: Called with the number of the step from 1 on, an int64 scalar.
-            also: A boolean scalar, by which later steps call ``compare`` too; None for none.
-
-        Returns:
-            A boolean scalar that exists when all is compared.
-        """
-        if self._is_over and also is None and tf.executing_eagerly():
-            return True
-        with tf.device("CPU:0"):
-            if self._count is None:
-                with tf.init_scope():
-                    # Not `tf.Variable`, which a strategy would take charge of.
-                    self._count = ResourceVariable(0, dtype=tf.int64, trainable=False)
-            count = self._count
-
-            def take() -> Any:
-                compare(count.assign_add(1))
-                return tf.constant(value=True)
-
-            is_due = count < last
-            if tf.executing_eagerly():
-                self._is_over = not is_due
-            if also is not None:
-                is_due |= also
-            return in_one_operation(tf.cond(is_due, take, lambda: tf.constant(value=True)))
-
-
-def one_after_another(comparisons: Iterable[Callable[[], Any]]) -> None:
-    """Builds or runs comparisons, each of which begins when the one before it has ended.
-
-    Where one fails, TensorFlow starts no branch any more. So of comparisons side by side, one that
-    has begun on another instance would wait there for ever.
-
-    Args:
-        comparisons: Each returns a tensor that exists when it has ended.
-    """
-    before: list[Any] = []
-    for one in comparisons:
-        with tf.control_dependencies(before):
-            before = [one()]
-
-
-def in_one_operation(result: Any) -> Any:
-    """The result of a branch that TensorFlow does not divide into operations of the step.
-
-    Else each of them takes part in each step, if only to find out that it does not run.
-    """
-    if tf.executing_eagerly() or len(tf.config.list_logical_devices()) > 1:
-        return result  # an operation is on one device, and weights are on several
-    operation = result.op
-    while operation.type == "Identity":
-        operation = operation.inputs[0].op
-    if operation.type in ("If", "StatelessIf"):
-        operation._set_attr("_lower_using_switch_merge", attr_value_pb2.AttrValue(b=False))
-    return result
+    return digest(digests(rows))
 
 
 class EqualBatches:
-    """Compares what the instances train on in two steps, inside of these steps.
+    """Compares what the instances train on in the first two runs of a session.
 
     Args:
         collectives: What gathers the instances' rows.
-        label: By which the instances' comparisons find each other.
-        first: The number of the first of the two steps, from 1 on.
+        label: By which the instances' comparisons find each other; None for their order.
     """
 
-    def __init__(self, collectives: Rows, label: str | None = None, first: int = 1) -> None:
+    def __init__(self, collectives: Rows, label: str | None = None) -> None:
         self._collectives = collectives
         self._label = label
-        self._first = first
-        self._state: ResourceVariable | None = None
         self._seen: Any = None
-
-    @property
-    def last_step(self) -> int:
-        """The number of the second step that is compared."""
-        return self._first + _STEPS - 1
-
-    def in_step(self, batch: Any, number: Any) -> Any:
-        """Compares, if the step that is being built or run is one of the two.
-
-        Args:
-            batch: Of this instance, in the same structure on every instance.
-            number: Of the step, from 1 on; an int64 scalar.
-
-        Returns:
-            A boolean scalar that exists when they are compared.
-        """
-        rows = rows_of(batch)
-        if not rows:
-            return tf.constant(value=True)
-        with tf.device("CPU:0"):
-            if self._state is None:
-                with tf.init_scope():
-                    # The content of the step before, and whether it was equal. Not `tf.Variable`,
-                    # which a strategy would take charge of.
-                    self._state = ResourceVariable([0, 0], dtype=tf.int64, trainable=False)
-            state, first = self._state, self._first
-
-            def compare() -> Any:
-                own, before = content(rows), state.read_value()
-                equal = self._equal(own)
-                is_second = tf.equal(number, first + 1)
-                said = self._say(
-                    is_second & equal & tf.equal(before[1], 1) & tf.not_equal(before[0], own)
-                )
-                with tf.control_dependencies([said]):
-                    state.assign(tf.stack([own, tf.cast(equal, tf.int64)]))
-                    return tf.constant(value=True)
-
-            return tf.cond((number >= first) & (number <= self.last_step), compare, lambda: True)
 
     def in_session(self, batch: Any) -> Any:
         """An operation that compares when a session runs it, or one before it, for the first times.
 
         Args:
-            batch: As for `in_step`.
+            batch: Of this instance, in the same structure on every instance.
 
         Returns:
             The operation; None for a batch without rows.

@@ -6,7 +6,6 @@ alone without an error. This wrapper overrides the method that every update call
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -16,16 +15,22 @@ from popdist_tf.collectives.agreement import agree
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.adapted import compare_layers
-from popdist_tf.guards.divergence import UpdateGuard
+from popdist_tf.guards.divergence import DIFFERENT
 from popdist_tf.guards.epochs import REDUCTION, compare_epochs
-from popdist_tf.guards.equal_data import EqualBatches, FirstSteps, one_after_another
+from popdist_tf.guards.first_steps import Compared, FirstSteps, StepComparison, one_after_another
 from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.progress import report_fits
 from popdist_tf.strategies.masked_losses import share_masks
-from popdist_tf.versions import describe, update_method
+from popdist_tf.versions import describe, update_method, variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_ADVICE = (
+    "Add popdist_tf.keras.callbacks.BroadcastGlobalVariablesCallback(0) to fit (and give the "
+    "model an input shape where steps_per_execution is more than 1), or call "
+    "popdist_tf.keras.broadcast_variables before a loop of your own."
+)
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -122,9 +127,8 @@ class _Reduction:
         self.collectives = job_collectives()
         self.averages = averages
         self._sparse_as_dense = sparse_as_dense
-        self._guard = UpdateGuard(self.collectives)
         # Gradients of equal rows are equal, where weights are: from the second update on.
-        self._batches = EqualBatches(self.collectives, "popdist_gradients", first=2)
+        self._comparison = StepComparison(self.collectives, "popdist_gradients", first=2)
         self._count = FirstSteps()
         alone = self.collectives.horovod is None
         self.steps = None if alone else AnnouncedSteps(self.collectives)
@@ -162,17 +166,18 @@ class _Reduction:
         steps = self.steps
         first = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
+        # A model without an input shape gets the first worker's weights after the first update.
+        weights = [(variable_name(one), one) for one in variables]
+        compared = [Compared(2, DIFFERENT.format(_ADVICE), weights)]
+
         def compare(number: Any) -> None:
             one_after_another(
-                [
-                    steps.announce,
-                    partial(self._batches.in_step, gradient, number),
-                    partial(self._guard.before_update, variables, number),
-                ]
+                [steps.announce, lambda: self._comparison.in_step(gradient, number, compared)]
             )
 
         with tf.control_dependencies([first]):
-            return self._count.in_step(self._batches.last_step, compare, also=steps.is_wanted)
+            last = self._comparison.last_step(compared)
+            return self._count.in_step(last, compare, also=steps.is_wanted)
 
     def _reduce(self, gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices) and not self._sparse_as_dense:

@@ -577,18 +577,18 @@ def late_comparisons(instance):
     """The first instance begins to compare rows when weights have been compared elsewhere."""
     import tensorflow as tf
 
-    from popdist_tf.guards.equal_data import EqualBatches
+    from popdist_tf.guards.first_steps import StepComparison
 
-    compare = EqualBatches.in_step
+    compare = StepComparison.in_step
 
-    def late(self, rows, number):
+    def late(self, rows, number, compared=()):
         late = tf.numpy_function(lambda one: (time.sleep(0.5), one)[1], [number], tf.int64)
-        return compare(self, rows, tf.ensure_shape(late, []))
+        return compare(self, rows, tf.ensure_shape(late, []), compared)
 
     if instance == 0:
-        EqualBatches.in_step = late
+        StepComparison.in_step = late
     yield
-    EqualBatches.in_step = compare
+    StepComparison.in_step = compare
 
 
 def left_over(strategy, instance):

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from popdist_tf import ipu
 from popdist_tf.collectives.host import HostCollectives
-from popdist_tf.guards.equal_data import EqualBatches, FirstSteps, compare_arrays, rows_of
+from popdist_tf.guards.equal_data import EqualBatches, compare_arrays, rows_of
+from popdist_tf.guards.first_steps import FirstSteps, StepComparison
 from tests.popdist_tf.peers import Peers
 from tests.popdist_tf.strategies.job import Job
 
@@ -87,7 +88,8 @@ def batches(kind):
 def counted(equal):
     """A step that compares its batch."""
     count = FirstSteps()
-    return lambda batch: count.in_step(equal.last_step, lambda number: equal.in_step(batch, number))
+    last = equal.last_step()
+    return lambda batch: count.in_step(last, lambda number: equal.in_step(batch, number))
 
 
 @pytest.mark.parametrize("says", [None, other])
@@ -103,7 +105,7 @@ def counted(equal):
     ],
 )
 def test_batches_that_are_equal_in_two_steps(kind, warned, built, says):
-    step = counted(EqualBatches(collectives(says=says), "label"))
+    step = counted(StepComparison(collectives(says=says), "label"))
     if built:
         step = tf.function(lambda batch, count=step: count((batch, None)))
     expected = ["[PD418]"] if warned and says is None else []
@@ -111,7 +113,7 @@ def test_batches_that_are_equal_in_two_steps(kind, warned, built, says):
 
 
 def test_a_later_step_may_be_the_first_of_the_two():
-    step = counted(EqualBatches(collectives(), "label", first=2))
+    step = counted(StepComparison(collectives(), "label", first=2))
     found = [said(tf.function(step), batch) for batch in batches("of rows")]
     assert found == [[], [], ["[PD418]"], []]
 
