@@ -19,7 +19,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.client.session import BaseSession
+from tensorflow.python.client.session import BaseSession, _FetchHandler
 from tensorflow.python.distribute import distribute_coordinator_context
 from tensorflow.python.eager import context
 from tensorflow.python.training.monitored_session import WorkerSessionCreator, _MonitoredSession
@@ -55,7 +55,10 @@ def compare_sessions(collectives: HostCollectives) -> None:
         return
     setattr(BaseSession, _MARK, True)
     starts = _Starts(collectives)
-    _surround(BaseSession, "_do_run", _Runs(collectives).run)
+    runs = _Runs(collectives)
+    _surround(BaseSession, "_do_run", runs.run)
+    _surround(BaseSession, "make_callable", runs.make_callable)
+    _surround(BaseSession, "_make_callable_from_options", runs.callable_from_options)
     _surround(SessionManager, "prepare_session", starts.prepare)
     _surround(WorkerSessionCreator, "create_session", starts.create_of_worker)
     _surround(Supervisor, "prepare_or_wait_for_session", starts.prepare_or_wait)
@@ -90,9 +93,36 @@ class _Runs:
         Raises:
             AgreementError: The instances run different exchanges; raised on all of them.
         """
-        fed = [one.deref() for one in feeds]
-        wanted = [*targets, *fetches]
-        statement = self._statement(session.graph, wanted, fed)
+        self._compare(session.graph, [*targets, *fetches], [one.deref() for one in feeds])
+        return known(handle, targets, fetches, feeds, *args)
+
+    def make_callable(
+        self, known: Any, session: Any, fetches: Any, feed_list: Any = None, *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """A function that compares, and runs."""
+        called = known(fetches, feed_list, *args, **kwargs)
+        if feed_list is not None:
+            return called  # it calls `session.run`
+        held = _FetchHandler(session.graph, fetches, {})
+        return self._comparing(session.graph, [*held.targets(), *held.fetches()], [], called)
+
+    def callable_from_options(self, known: Any, session: Any, options: Any) -> Any:
+        """A function that compares, and runs; Keras trains by it in graphs of TensorFlow 1."""
+        found = session.graph.as_graph_element
+        wanted = [found(one) for one in (*options.target, *options.fetch)]
+        fed = [found(one) for one in options.feed]
+        return self._comparing(session.graph, wanted, fed, known(options))
+
+    def _comparing(self, graph: Any, wanted: list[Any], fed: list[Any], called: Any) -> Any:
+        def compared(*args: Any, **kwargs: Any) -> Any:
+            self._compare(graph, wanted, fed)
+            return called(*args, **kwargs)
+
+        return compared
+
+    def _compare(self, graph: Any, wanted: list[Any], fed: list[Any]) -> None:
+        statement = self._statement(graph, wanted, fed)
         found = differing(self._collectives, {STATEMENT: statement}) if statement else []
         if found:
             names = [one.name for one in wanted[:_NAMED]]
@@ -104,7 +134,6 @@ class _Runs:
                 accepted="session.run of the same exchanges, in the same order on all instances",
                 hint=_TOGETHER,
             )
-        return known(handle, targets, fetches, feeds, *args)
 
     def _statement(self, graph: Any, wanted: list[Any], fed: list[Any]) -> str:
         """What a run exchanges, in words; nothing for a run without exchanges."""

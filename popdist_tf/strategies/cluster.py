@@ -12,6 +12,7 @@ from tensorflow.python.distribute.values import DistributedValues
 
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.means import asked_by_program
+from popdist_tf.keras.spectral import support_spectral_normalization
 from popdist_tf.strategies.masked_losses import share_masks
 from popdist_tf.strategies.random_numbers import separate_random_numbers
 from popdist_tf.versions import clip_sums_where, support_loss_scaling
@@ -55,6 +56,7 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
 
     def __init__(self, extended: Any) -> None:
         support_loss_scaling()
+        support_spectral_normalization()
         clip_sums_where(lambda: isinstance(tf.distribute.get_strategy(), HostStrategy))
         separate_random_numbers()
         share_masks()

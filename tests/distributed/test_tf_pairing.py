@@ -282,6 +282,10 @@ def in_sessions(strategy, data, folder):
             "save": lambda: saver.save(session, f"{folder}/alone"),
             "moving": lambda: session.run(moving),
             "total": lambda: session.run(total, {rows: data[0]}),
+            "callable": session.make_callable(moving),
+            "fed callable": lambda: session.make_callable(total, [rows])(data[0]),
+            "callable by options": lambda: by_options(session, total, rows, data[0]),
+            "plain callable": session.make_callable([values["weight:0"], step]),
             "plain": lambda: session.run([values["weight:0"], step]),
         }
         answers |= {f"lone {name}": error_of(alone, call) for name, call in lone.items()}
@@ -316,6 +320,14 @@ def in_sessions(strategy, data, folder):
             found = {f"{time} {way} {name}": np.asarray(one) for name, one in found.items()}
             answers |= found
     return answers
+
+
+def by_options(session, fetched, fed, value):
+    """What Keras calls in graphs of TensorFlow 1."""
+    from tensorflow.core.protobuf import config_pb2
+
+    options = config_pb2.CallableOptions(feed=[fed.name], fetch=[fetched.name])
+    return session._make_callable_from_options(options)(value)
 
 
 def normalised(strategy, data, way):
@@ -379,10 +391,11 @@ ALONE = "[PD007] a session exchanges values that the sessions of other instances
 
 def test_what_one_session_alone_exchanges_is_an_error_on_all_instances(graph_answers):
     for rank in graph_answers:
-        for call in ("save", "moving", "total"):
+        for call in ("save", "moving", "total", "callable", "fed callable", "callable by options"):
             assert ALONE in rank[f"lone {call}"], call
             assert "on instance 0; session.run with" in rank[f"lone {call}"]
-        assert rank["lone plain"] == rank["all save"] == "no error"
+        for call in ("lone plain", "lone plain callable", "all save"):
+            assert rank[call] == "no error"
     assert "this instance runs save/" in graph_answers[0]["lone save"]
 
 

@@ -32,6 +32,9 @@ def network(case):
         tf.keras.layers.Input((TIME,), dtype="int32"),
         layers.Embedding(12, 4, serialization_factor=2),
     ]
+    if case == "clipped":
+        normal = tf.keras.layers.SpectralNormalization(tf.keras.layers.Dense(3))
+        return tf.keras.Sequential([*embedded, tf.keras.layers.Flatten(), normal])
     if case != "lamb":  # recurrent layers take seconds to build
         return tf.keras.Sequential([*embedded, tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)])
     return tf.keras.Sequential(

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from popdist_tf.ipu.keras import layers
+from popdist_tf.keras.spectral import support_spectral_normalization
 
 INPUTS = np.random.default_rng(0).normal(size=(2, 3, 5, 6)).astype(np.float32)
 
@@ -125,3 +126,16 @@ def test_layers_of_the_hardware_name_what_to_use():
         layers.EffectiveTransformer(1)
     with pytest.raises(AttributeError, match="no attribute 'Convolution'"):
         layers.Convolution  # noqa: B018 - the access is the test
+
+
+@pytest.mark.parametrize("start", [1.0, 0.0])
+def test_spectral_normalization_divides_by_the_largest_singular_value(start):
+    support_spectral_normalization()
+    values = np.random.default_rng(4).normal(size=(4, 3)).astype(np.float32) * start
+    layer = tf.keras.layers.SpectralNormalization(tf.keras.layers.Dense(3), power_iterations=50)
+    model = tf.keras.Sequential([tf.keras.layers.Input((4,)), layer])
+    layer.layer.kernel.assign(values)
+    model.compile(tf.keras.optimizers.SGD(0.0), "mse")
+    model.fit(np.ones((2, 4)), np.ones((2, 3)), verbose=0)
+    expected = values / (np.linalg.svd(values, compute_uv=False)[0] or 1)
+    np.testing.assert_allclose(layer.layer.kernel, expected, rtol=1e-4, atol=1e-5)
