@@ -71,8 +71,20 @@ def counts_rows_alike(model: Any) -> bool:
 
 
 def _names_of_step(model: Any) -> set[str]:
-    method = inspect.unwrap(type(model).train_step)
-    return {*getattr(getattr(method, "__code__", None), "co_names", ())}
+    """All names in the program's methods of a model, of which its step may call any."""
+    waiting = [
+        method.__code__
+        for kind in type(model).__mro__
+        if _is_of_program(kind.__module__)
+        for method in map(inspect.unwrap, vars(kind).values())
+        if hasattr(method, "__code__")
+    ]
+    found: set[str] = set()
+    while waiting:
+        code = waiting.pop()
+        found.update(code.co_names)
+        waiting += [one for one in code.co_consts if inspect.iscode(one)]  # functions inside
+    return found
 
 
 def asked_by_program() -> bool:

@@ -312,6 +312,20 @@ def means(distributed, scope, instance):
             self.optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
             return {"loss": loss}
 
+    class DividedStep(OwnStep):
+        def train_step(self, batch):
+            with tf.GradientTape() as tape:
+                loss = self.mean((self(batch[0], training=True) - batch[1]) ** 2)
+            trained = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
+            return {"loss": loss}
+
+        def mean(self, squares):
+            def divided(one):
+                return tf.nn.compute_average_loss(one, global_batch_size=2 * BATCH)
+
+            return divided(squares[:, 0])
+
     def fit(kind=tf.keras.Sequential, loss="mse", rows=2 * BATCH, way="arrays"):
         with scope():
             model = kind([tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1)])
@@ -331,6 +345,7 @@ def means(distributed, scope, instance):
         "plain": {},
         "sum": {"loss": tf.keras.losses.MeanSquaredError(reduction="sum")},
         "own step": {"kind": OwnStep},
+        "divided step": {"kind": DividedStep},
         "unequal": {"rows": 2 * BATCH - instance},
         "unequal last": {"rows": 2 * BATCH - instance, "way": "data set"},
         "equal last": {"rows": 2 * BATCH - 1, "way": "data set"},
@@ -436,7 +451,7 @@ def test_gradients_of_another_mean_than_that_of_one_process_are_named(ranks, str
         assert "a batch of 7 rows on instance 1" in said
         assert first["plain mean"] == first["equal last mean"] == []
         assert not any(said for case, said in second.items() if case.endswith(" mean"))
-    assert strategies[0]["unequal sum mean"] == []
+    assert strategies[0]["unequal sum mean"] == strategies[0]["divided step mean"] == []
     assert "a loss is the sum over the rows of an instance" in ranks[0]["sum mean"][0]
     assert ranks[0]["own step mean"] == strategies[0]["sum mean"] == []
     assert "OwnStep.train_step divides no loss" in strategies[0]["own step mean"][0]
