@@ -254,11 +254,12 @@ REMEDIES = {
     "PD311": (
         (
             "A scheduler, a loaded state or a changed weight is on some instances only, so their "
-            "models would become different."
+            "models would become different. Or, as a warning, `forward` of a plain loop's model "
+            "changes a buffer (a codebook, a center, a queue) by the rows of its own process."
         ),
         (
             "Do the same on every instance. Broadcast values that only one instance computes, such "
-            "as a validation loss."
+            "as a validation loss. Average what changes a buffer: `hvd.allreduce(mean)`."
         ),
     ),
     "PD312": (

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from popdist_torch import agreement, job, own_functions
+from popdist_torch import agreement, job, local_buffers, own_functions
 from popdist_torch.activation_hooks import ACTIVATION_HOOKS
 from popdist_torch.data.equal_rows import EqualRows, divided_selections
 from popdist_torch.errors import PlainLoopError
@@ -110,6 +110,7 @@ class Passes:
         self._mixed: Seen = {}  # gradients of a round that some process joined late
         self._versions: list[int] = []  # of the weights, after the last step
         self._changes = 0  # rounds before which some process changed weights
+        self._apart = False  # buffers differ between processes
         self._loaded = False  # a state of the optimizer, since the last round
         self._compared = 0  # updates after which weights were compared last
         self._used: set[int] = set()  # identities of the gradients of the last step
@@ -457,6 +458,8 @@ class Passes:
             self._loaded = False
         if stated:
             agreement.require(stated, self._horovod, _PARTED)
+        if due and not self._apart:
+            self._apart = local_buffers.differ(self._parameters, self._horovod)
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
         return zip(self._names, self._parameters, strict=True)

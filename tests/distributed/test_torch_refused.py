@@ -539,6 +539,32 @@ def warned_of_mean(world, loss):
     return said
 
 
+class Coded(Net):
+    """With a code that follows rows, a count that is equal everywhere, and running statistics."""
+
+    def __init__(self, averaged):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(7, dtype=torch.float64)
+        self.averaged = averaged
+        self.register_buffer("code", torch.zeros(7, dtype=torch.float64))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        hidden = self.norm(torch.tanh(self.first(x)))
+        self.calls += 1
+        self.code.lerp_(self.averaged(hidden.detach().sin().mean(0)), 0.1)
+        return self.last(hidden - self.code)
+
+
+def warned_of_buffers(world, averaged):
+    model = Coded(averaged)
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    with warnings_of_popdist() as said:
+        for step in range(10):
+            step_once(model, optimizer, world.rows(step))
+    return said
+
+
 def one_of_two_optimizers(world):
     """The judge's optimizer was forgotten; another one works on the model's shared gradients."""
     model, judge = Net(), Net()
@@ -611,6 +637,8 @@ def run_all():
         answer[f"warned, {name}"] = warned(loader())
     for name, (loss, _) in MEANS.items():
         answer[f"mean over {name}"] = warned_of_mean(world, loss)
+    answer["buffers"] = warned_of_buffers(world, lambda mean: mean)
+    answer["averaged buffers"] = warned_of_buffers(world, hvd.allreduce)
     answer["late"] = error_of(a_rank_without_a_backward_pass, world)  # the last: ranks part
     return answer
 
@@ -651,6 +679,15 @@ def test_a_mean_over_other_numbers_on_each_rank_is_named_once(answers, name):
         assert "[PD335]" in warning
         assert seen in warning
         assert "hvd.allreduce(count)" in warning
+
+
+def test_buffers_that_follow_the_rows_of_one_rank_are_named_once(answers):
+    assert [len(answer["buffers"]) for answer in answers] == [1, 0]
+    warning = answers[0]["buffers"][0]
+    assert "[PD311]" in warning
+    assert "buffer code of Coded" in warning
+    assert all(part not in warning for part in ("calls", "norm", "running_mean"))
+    assert not any(answer["averaged buffers"] for answer in answers)
 
 
 def test_updates_by_hand_without_an_exchange_are_named_once(answers):
