@@ -53,6 +53,7 @@ def _forms() -> dict[Callable[..., Any], Callable[..., torch.Tensor | None]]:
     return {
         functional.cross_entropy: _cross_entropy,
         functional.huber_loss: _huber,
+        functional.l1_loss: _l1,
         functional.poisson_nll_loss: _poisson,
         functional.smooth_l1_loss: _smooth_l1,
         functional.soft_margin_loss: _soft_margin,
@@ -110,6 +111,15 @@ def _huber(
     away = (input - target).abs()
     near = away.clamp(max=delta)
     return _reduced(near * (away - near / 2), reduction)
+
+
+def _l1(
+    input: torch.Tensor,  # noqa: A002
+    target: torch.Tensor,
+    reduction: str,
+    weight: torch.Tensor | None = None,
+) -> torch.Tensor | None:
+    return None if weight is not None else _reduced((input - target).abs(), reduction)
 
 
 def _smooth_l1(

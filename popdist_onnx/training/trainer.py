@@ -29,6 +29,7 @@ from popdist_onnx.training.callbacks import History, callbacks_of
 from popdist_onnx.training.data import Array, Data, sample_count, updates_of
 from popdist_onnx.training.evaluation import Evaluator, Measures, metrics_of
 from popdist_onnx.training.job import current_job
+from popdist_onnx.training.loss_means import warn_of_other_means
 from popdist_onnx.training.model import (
     LOSSES,
     main_output,
@@ -169,6 +170,7 @@ class Trainer:
         self.stop = False
         note_compiling()
         proto, self._loss, classes = trainable(self._model, self._loss_kind)
+        self._trained_model = proto
         self._data = Data.of(proto, classes)
         self._predictor: Evaluator | None = None
         self._measures: Measures | None = None
@@ -237,8 +239,12 @@ class Trainer:
                 hint=_hint_of_weights(self._original),
             )
         source = source_of(inputs, labels, self._data, self._layout, epochs)
+        first = source.first()
+        if self._job.first:
+            parts = self._layout.size // self._layout.batch
+            warn_of_other_means(self._trained_model, self._loss, first, parts)
         self._job.require_same(
-            source.first(),
+            first,
             samples=source.samples,
             batch_size=self._layout.batch,
             epochs=epochs,

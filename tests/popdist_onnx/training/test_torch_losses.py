@@ -78,6 +78,7 @@ CASES = {
     ),
     "Huber": (lambda: nn.HuberLoss(delta=0.4), "shares"),
     "smooth L1": (lambda: nn.SmoothL1Loss(beta=0.3), "shares"),
+    "L1": (nn.L1Loss, "shares"),
     "L1 as smooth": (lambda: nn.SmoothL1Loss(beta=0.0), "shares"),
     "Poisson": (nn.PoissonNLLLoss, "counts"),
     "Poisson, whole": (lambda: nn.PoissonNLLLoss(full=True), "counts"),
