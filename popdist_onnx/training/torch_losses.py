@@ -1,4 +1,4 @@
-"""Losses of torch that its exporters have no operators for, written out in others.
+"""Losses of torch, and RMSNorm, that its exporters have no operators for, written out in others.
 
 One exporter refuses label smoothing and some losses, the other one leaves the smoothing out; both
 take probabilities for class numbers. While a module is exported, calls of these functions compute
@@ -12,7 +12,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     import torch
@@ -55,6 +55,7 @@ def _forms() -> dict[Callable[..., Any], Callable[..., torch.Tensor | None]]:
         functional.huber_loss: _huber,
         functional.l1_loss: _l1,
         functional.poisson_nll_loss: _poisson,
+        **({functional.rms_norm: _rms_norm} if hasattr(functional, "rms_norm") else {}),
         functional.smooth_l1_loss: _smooth_l1,
         functional.soft_margin_loss: _soft_margin,
     }
@@ -162,6 +163,20 @@ def _soft_margin(
     from torch.nn import functional
 
     return _reduced(functional.softplus(-target * input), reduction)
+
+
+def _rms_norm(
+    input: torch.Tensor,  # noqa: A002
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None,
+    eps: float | None,
+) -> torch.Tensor:
+    import torch
+
+    axes = list(range(-len(normalized_shape), 0))
+    least = torch.finfo(input.dtype).eps if eps is None else eps
+    made = input * (input.square().mean(axes, keepdim=True) + least).rsqrt()
+    return made if weight is None else made * weight
 
 
 def _reduced(rows: torch.Tensor, reduction: str) -> torch.Tensor:

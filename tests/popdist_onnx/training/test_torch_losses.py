@@ -79,6 +79,10 @@ CASES = {
     "Huber": (lambda: nn.HuberLoss(delta=0.4), "shares"),
     "smooth L1": (lambda: nn.SmoothL1Loss(beta=0.3), "shares"),
     "L1": (nn.L1Loss, "shares"),
+    "a mean square of normed numbers": (
+        lambda: lambda y, t: functional.mse_loss(functional.rms_norm(y, y.shape[1:], eps=0.01), t),
+        "shares",
+    ),
     "L1 as smooth": (lambda: nn.SmoothL1Loss(beta=0.0), "shares"),
     "Poisson": (nn.PoissonNLLLoss, "counts"),
     "Poisson, whole": (lambda: nn.PoissonNLLLoss(full=True), "counts"),
