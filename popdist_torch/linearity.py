@@ -12,6 +12,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from popdist_torch.executor.compiled import keep_from_dynamo
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -54,6 +56,10 @@ class Linearity(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._own = set(self._kinds)  # memory of the given tensors, and of those that were made
         self._kept: list[Any] = []  # memory that is used again would keep its kind
         self._decides = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would load Dynamo for that, which takes more than a second
 
     def proves(self, results: Iterable[torch.Tensor]) -> bool:
         """Whether all results are linear."""
@@ -117,6 +123,9 @@ class Linearity(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _kind(self, tensor: torch.Tensor) -> int:
         return self._kinds.get(_place(tensor), _CONSTANT)
+
+
+keep_from_dynamo(Linearity.__torch_dispatch__)
 
 
 def _is_tensor(value: Any) -> bool:
