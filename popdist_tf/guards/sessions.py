@@ -230,7 +230,13 @@ class _Starts:
         return known()
 
     def prepare_or_wait(self, known: Any, supervisor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Lets a worker of a `Supervisor` start by itself."""
+        """Lets a worker of a `Supervisor` start by itself.
+
+        Raises:
+            AgreementError: The thread in which the first instance saves would exchange alone.
+        """
+        if _exchanged(supervisor.init_op):
+            self._refuse_saving_thread(supervisor)
         if not supervisor.is_chief:
             self._start_alone(
                 supervisor.session_manager,
@@ -240,6 +246,23 @@ class _Starts:
                 supervisor._init_fn,
             )
         return known(*args, **kwargs)
+
+    def _refuse_saving_thread(self, supervisor: Any) -> None:
+        held = supervisor._graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+        saves = bool(supervisor.is_chief and supervisor.saver and supervisor.save_model_secs)
+        reduced = [one for one in held if reduces_when_read(one)]
+        fact = f"saves every {supervisor.save_model_secs} s" if saves and reduced else "does not"
+        found = differing(self._collectives, {"thread": fact})
+        if found or (saves and reduced):
+            raise AgreementError(
+                "PD007",
+                "a Supervisor saves in a thread of its own, and variables of the model are reduced "
+                "over all instances when they are saved",
+                value=f"save_model_secs={supervisor.save_model_secs}",
+                accepted="save_model_secs=0",
+                hint="save_model_secs=0, and Saver.save on all instances, each to a folder of its "
+                "own; or a MonitoredTrainingSession, which saves on all instances together",
+            )
 
     @staticmethod
     def _start_alone(manager: Any, init_op: Any, saver: Any, feeds: Any, init_fn: Any) -> None:

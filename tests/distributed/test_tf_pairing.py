@@ -292,9 +292,10 @@ def in_sessions(strategy, data, folder):
         own = f"{folder}/of {popdist.getInstanceIndex()}"
         answers["all save"] = error_of(saver.save, session, own)
 
-    def supervised():
+    def supervised(save_model_secs=0):
         supervisor = tf.train.Supervisor(
-            is_chief=first, logdir=f"{folder}/supervised", save_model_secs=0, saver=saver,
+            is_chief=first, logdir=f"{folder}/supervised", save_model_secs=save_model_secs,
+            saver=saver,
             save_summaries_secs=0, global_step=step,
         )  # fmt: skip
         with supervisor.managed_session() as session:
@@ -319,6 +320,7 @@ def in_sessions(strategy, data, folder):
                 found = raw.run(values)
             found = {f"{time} {way} {name}": np.asarray(one) for name, one in found.items()}
             answers |= found
+    answers["saving thread"] = error_of(lambda: list(supervised(600 if first else 0)))
     return answers
 
 
@@ -394,6 +396,7 @@ def test_what_one_session_alone_exchanges_is_an_error_on_all_instances(graph_ans
         for call in ("save", "moving", "total", "callable", "fed callable", "callable by options"):
             assert ALONE in rank[f"lone {call}"], call
             assert "on instance 0; session.run with" in rank[f"lone {call}"]
+        assert "[PD007] a Supervisor saves in a thread of its own" in rank["saving thread"]
         for call in ("lone plain", "lone plain callable", "all save"):
             assert rank[call] == "no error"
     assert "this instance runs save/" in graph_answers[0]["lone save"]
