@@ -100,17 +100,13 @@ class LossMeans:
             return
         self._left -= 1
         seen = DIVISORS.take()
-        mine = [*(seen or ())][:_LOSSES] + [0.0] * (_LOSSES - len(seen or ()))
+        mine = _filled(seen or [])
         said = [float(seen is not None), *mine, *(value**2 for value in mine)]
         size = int(self._horovod.size())
         present, *sums = self._horovod.allreduce(
             torch.tensor(said, dtype=torch.float64), op=self._horovod.Sum, name=self._name
         ).tolist()
-        differ = present == size and any(
-            size * squares - total**2 > _TOLERANCE * total**2
-            for total, squares in zip(sums[:_LOSSES], sums[_LOSSES:], strict=True)
-        )
-        if differ:
+        if present == size and _places_that_differ(size, sums):
             self._left = 0
             if self._horovod.rank() == 0:
                 self._warn(mine, sums, size)
@@ -165,7 +161,7 @@ class MicroBatchMeans:
             return
         self._left -= 1
         seen, self._seen = self._seen, []
-        rows = [[*row[:_LOSSES]] + [0.0] * (_LOSSES - len(row)) for row in seen]
+        rows = [_filled(row) for row in seen]
         table = torch.tensor(rows, dtype=torch.float64).view(-1, _LOSSES)
         present = float(sum(map(bool, seen)))
         numbers = torch.tensor([len(seen), present], dtype=torch.float64)
@@ -173,17 +169,12 @@ class MicroBatchMeans:
         if self._horovod is not None:
             sums = self._horovod.allreduce(sums, op=self._horovod.Sum, name=self._name)
         count, with_means, *parts = sums.tolist()
-        totals, squares = parts[:_LOSSES], parts[_LOSSES:]
-        differing = [
-            place
-            for place in range(_LOSSES)
-            if count * squares[place] - totals[place] ** 2 > _TOLERANCE * totals[place] ** 2
-        ]
+        differing = _places_that_differ(count, parts)
         if with_means < count or not differing:
             return
         self._left = 0
         if self._horovod is None or self._horovod.rank() == 0:
-            self._warn([row[differing[0]] for row in rows], totals[differing[0]] / count)
+            self._warn([row[differing[0]] for row in rows], parts[differing[0]] / count)
 
     def _warn(self, mine: list[float], mean: float) -> None:
         logger.warning(
@@ -199,6 +190,21 @@ class MicroBatchMeans:
                 "ignore the warning where micro-batches are meant to count alike",
             ),
         )
+
+
+def _filled(divisors: list[float]) -> list[float]:
+    """The divisors of as many losses as are exchanged."""
+    return divisors[:_LOSSES] + [0.0] * (_LOSSES - len(divisors))
+
+
+def _places_that_differ(count: float, sums: list[float]) -> list[int]:
+    """The losses that are not divided by one number everywhere, by sums of numbers and squares."""
+    both = zip(sums[:_LOSSES], sums[_LOSSES:], strict=True)
+    return [
+        place
+        for place, (total, squares) in enumerate(both)
+        if count * squares - total**2 > _TOLERANCE * total**2
+    ]
 
 
 def _divisors(outputs: Iterable[Any]) -> list[float]:

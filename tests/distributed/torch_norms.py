@@ -94,26 +94,21 @@ def normalized_without_running_statistics(world):
 
 @program
 def normalized_uneven_rows(world):
-    """One row on the first rank, and seven on the other; losses are sums, divided by their mean."""
-    model = network(world)
-    optimizer = world.optimizer(sgd(model), model)
-    for step in range(STEPS):
-        x = World(1).rows(step)[0]
-        mine = (x[:1], x[1:])[world.rank] if world.ranks > 1 else x
-        optimizer.zero_grad()
-        count = len(x) / world.ranks
-        (model(mine).sin().sum() / count).backward()
-        optimizer.step()
-    return with_statistics(model)
+    return trained_on_parts(world, 1)
 
 
 @program
 def normalized_with_an_empty_rank(world):
+    return trained_on_parts(world, 0)
+
+
+def trained_on_parts(world, first):
+    """So many rows on the first rank, others on the second; a loss is a sum over a mean number."""
     model = network(world)
     optimizer = world.optimizer(sgd(model), model)
     for step in range(STEPS):
         x = World(1).rows(step)[0]
-        mine = (x[:0], x)[world.rank] if world.ranks > 1 else x
+        mine = (x[:first], x[first:])[world.rank] if world.ranks > 1 else x
         optimizer.zero_grad()
         (model(mine).sin().sum() / (len(x) / world.ranks)).backward()
         optimizer.step()
