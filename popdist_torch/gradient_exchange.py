@@ -157,7 +157,6 @@ class InstanceSum:
             self._horovod,
             name=self._label,
             fill=self._fill,
-            beside_computing=True,
         )
         self._moved = bytearray(len(items))
         self._addresses = [view.data_ptr() for view in self._views]

@@ -192,7 +192,7 @@ class Rounds:
             name = f"popdist calls of all processes, {room} numbers"
             with torch.inference_mode(mode=False):  # this call may be in that mode, and others not
                 [self._memory] = arenas = allocate(layout)
-                self._sum = Exchange(layout, arenas, horovod, name=name, beside_computing=True)
+                self._sum = Exchange(layout, arenas, horovod, name=name)
         said = [1, self.count, self.count**2, *_numbers(call.name), *[0] * (room - _FIXED)]
         for member in due or ():
             said[_FIXED + member.number] = 1

@@ -2,7 +2,8 @@
 
 `make test` keeps every core busy for many minutes. A test that fails there, and passes when it runs
 alone, has depended on that load. The end of the run names such a test as one that failed; its
-second try decides the exit code. Many failures, and runs that were cut short, get no second try.
+second try decides the exit code. The tests of a file share their jobs, so files are counted: failures
+in many of them, and runs that were cut short, get no second try.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from pathlib import Path
 
 MOST = 5
-"""More failures than these are no matter of load."""
+"""Failures in more files than these are no matter of load."""
 
 AGAIN = "POPDIST_TESTS_AGAIN"
 """Marks the second try for ``tests/conftest.py``, which words the summary."""
@@ -36,7 +37,7 @@ def main(arguments: list[str]) -> int:
     if code != _SOME_FAILED:
         return code
     failed = [*json.loads(_FAILED.read_text(encoding="utf-8"))] if _FAILED.exists() else []
-    if not 0 < len(failed) <= MOST:
+    if not 0 < len({test.partition("::")[0] for test in failed}) <= MOST:
         return code
     sys.stdout.write(f"== once more, alone: {', '.join(failed)}\n")
     sys.stdout.flush()

@@ -10,7 +10,6 @@ to calls that need one, such as ``reducescatter(prescale_factor=...)``. Results 
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -28,13 +27,6 @@ if TYPE_CHECKING:
 
 _WIRE_TYPES = {torch.bfloat16: torch.float32}
 """Element types that Horovod rejects, with the types that are sent; sums are cast back."""
-
-_SPIN_SECONDS, _SPIN_BESIDE_COMPUTING_SECONDS = 25e-3, 300e-6
-"""A wait is polled without pauses for this time. Where all cores exchange, each wake-up after a
-pause interrupts them: 64 MiB took 15 % longer. Where a rank computes, polling takes its core."""
-
-_PAUSE_SHARE, _LONGEST_PAUSE_SECONDS = 0.05, 1e-3
-"""A later pause between polls: this share of the time waited so far, and its limit."""
 
 
 def gather(horovod: Any) -> Callable[[bytes], list[bytes]]:
@@ -73,8 +65,6 @@ class Exchange:
         fill: Called with a slice's items before the slice is sent, to copy the items into the
             arenas; an item in several slices is passed for each. None where items are computed in
             the arenas.
-        beside_computing: Whether other ranks may still compute while this one waits, as in a
-            training step.
 
     Raises:
         BackendError: The buffers do not match the plan.
@@ -89,10 +79,8 @@ class Exchange:
         name: str = "popdist",
         average: bool = False,
         fill: Callable[[Sequence[int]], None] | None = None,
-        beside_computing: bool = False,
     ) -> None:
         _check(plan, arenas)
-        self._spin = _SPIN_BESIDE_COMPUTING_SECONDS if beside_computing else _SPIN_SECONDS
         self._plan = plan
         self._fill = fill
         self._horovod = horovod
@@ -192,13 +180,6 @@ class Exchange:
         handles, self._handles = self._handles, {}
         for index, handle in handles.items():
             with _explained(self._names[index]), waiting(f"the exchange of {self._names[index]}"):
-                # Horovod's own wait polls until the end, on a core that other ranks may need.
-                while not self._horovod.poll(handle):
-                    waited = time.perf_counter() - began
-                    if waited < self._spin:
-                        os.sched_yield()
-                    else:
-                        time.sleep(min(_PAUSE_SHARE * waited, _LONGEST_PAUSE_SECONDS))
                 self._horovod.synchronize(handle)
             if not self._direct[index]:
                 self._local[index].copy_(self._wire[index])

@@ -669,6 +669,184 @@ void ProcessSet::Finalize(std::vector<TensorTableEntry>& abandoned) {
         ),
     ),
     Patch(
+        name="waits-that-sleep",
+        why="Threads that wait call sched_yield in a loop: PyTorch's synchronize, the broadcast "
+        "of TensorFlow's variables, the timeline, and Open MPI in Horovod's own thread. They keep "
+        "cores from other programs, and Linux 6.18 then lets nothing else run for minutes. "
+        "synchronize also sees signals, such as Ctrl-C, while it waits.",
+        edits=(
+            Edit(
+                "horovod/torch/handle_manager.h",
+                "#include <memory>\n",
+                "#include <chrono>\n#include <condition_variable>\n#include <memory>\n",
+            ),
+            Edit(
+                "horovod/torch/handle_manager.h",
+                "  bool PollHandle(int handle);\n",
+                """  bool PollHandle(int handle);
+  // Waits until a handle is done or a time has passed.
+  void WaitHandle(int handle, std::chrono::milliseconds longest);
+""",
+            ),
+            Edit(
+                "horovod/torch/handle_manager.h",
+                "  std::mutex mutex_;\n",
+                "  std::mutex mutex_;\n  std::condition_variable done_;\n",
+            ),
+            Edit(
+                "horovod/torch/handle_manager.cc",
+                """  results_[handle] = std::make_shared<Status>(status);
+}
+""",
+                """  results_[handle] = std::make_shared<Status>(status);
+  done_.notify_all();
+}
+
+void HandleManager::WaitHandle(int handle, std::chrono::milliseconds longest) {
+  std::unique_lock<std::mutex> guard(mutex_);
+  done_.wait_for(guard, longest, [&] {
+    auto result = results_.find(handle);
+    return result == results_.end() || result->second != nullptr;
+  });
+}
+""",
+            ),
+            Edit(
+                "horovod/torch/mpi_ops_v2.cc",
+                """  while (true) {
+    if (handle_manager.PollHandle(handle)) break;
+    {
+      py::gil_scoped_release release_python_gil;
+      std::this_thread::yield();
+    }
+  }
+""",
+                """  // What ends at once is not worth going to sleep.
+  auto sleeps_at =
+      std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+  while (!handle_manager.PollHandle(handle)) {
+    {
+      py::gil_scoped_release release_python_gil;
+      if (std::chrono::steady_clock::now() < sleeps_at) {
+        std::this_thread::yield();
+      } else {
+        handle_manager.WaitHandle(handle, std::chrono::milliseconds(100));
+      }
+    }
+    if (PyErr_CheckSignals() != 0) {
+      throw py::error_already_set();
+    }
+  }
+""",
+            ),
+            Edit(
+                "horovod/tensorflow/mpi_ops.cc",
+                "      std::this_thread::yield();\n",
+                "      std::this_thread::sleep_for(std::chrono::microseconds(50));\n",
+            ),
+            Edit(
+                "horovod/common/timeline.cc",
+                "    std::this_thread::yield();\n",
+                "    std::this_thread::sleep_for(std::chrono::milliseconds(1));\n",
+            ),
+            Edit(
+                "horovod/common/mpi/mpi_context.h",
+                "struct MPIContext {\n",
+                """// Whether this thread exchanges tensors, and does not only wait for other ranks.
+extern thread_local bool mpi_exchanges_tensors;
+
+struct MPIContext {
+""",
+            ),
+            Edit(
+                "horovod/common/mpi/mpi_context.cc",
+                "#include <cassert>\n#include <iostream>\n",
+                "#include <algorithm>\n#include <cassert>\n#include <chrono>\n"
+                "#include <iostream>\n",
+            ),
+            Edit(
+                "horovod/common/mpi/mpi_context.cc",
+                "#include <memory>\n#include <vector>\n",
+                "#include <memory>\n#include <thread>\n#include <vector>\n",
+            ),
+            Edit(
+                "horovod/common/mpi/mpi_context.cc",
+                "void MPIContext::Initialize(MPIContextManager& ctx_manager) {\n",
+                """thread_local bool mpi_exchanges_tensors = false;
+
+// Open MPI's; null with another MPI.
+extern "C" int opal_progress_register(int (*callback)(void))
+    __attribute__((weak));
+
+namespace {
+
+// Open MPI calls this whenever it looks for messages. Calls that follow one
+// another at once are one wait: it sleeps for a twentieth of the time waited
+// so far. While tensors are on their way, that would keep them.
+int SleepInLongWaits() {
+  using namespace std::chrono;
+  thread_local steady_clock::time_point began, last, sleeps_at;
+  auto now = steady_clock::now();
+  if (now - last > microseconds(100)) {
+    began = now;
+    sleeps_at = now + (mpi_exchanges_tensors ? microseconds(20000)
+                                             : microseconds(100));
+  }
+  if (now >= sleeps_at) {
+    auto pause = mpi_exchanges_tensors
+                     ? nanoseconds(1)
+                     : std::min<nanoseconds>((now - began) / 20,
+                                             microseconds(500));
+    std::this_thread::sleep_for(pause);
+    now = steady_clock::now();
+    sleeps_at = mpi_exchanges_tensors ? now + milliseconds(2) : now;
+  }
+  last = now;
+  return 0;
+}
+
+} // namespace
+
+void MPIContext::Initialize(MPIContextManager& ctx_manager) {
+""",
+            ),
+            Edit(
+                "horovod/common/mpi/mpi_context.cc",
+                "    should_finalize = true;\n",
+                """    should_finalize = true;
+    if (opal_progress_register != nullptr) {
+      opal_progress_register(SleepInLongWaits);
+    }
+""",
+            ),
+            Edit(
+                "horovod/common/operations.cc",
+                "    status = op_manager->ExecuteOperation(entries, response, process_set);\n",
+                """#if HAVE_MPI
+    mpi_exchanges_tensors = true;
+#endif
+    status = op_manager->ExecuteOperation(entries, response, process_set);
+""",
+            ),
+            Edit(
+                "horovod/common/operations.cc",
+                """    status = Status::UnknownError(ex.what());
+  }
+
+  if (!status.in_progress()) {
+""",
+                """    status = Status::UnknownError(ex.what());
+  }
+#if HAVE_MPI
+  mpi_exchanges_tensors = false;
+#endif
+
+  if (!status.in_progress()) {
+""",
+            ),
+        ),
+    ),
+    Patch(
         name="cuda-cxx17",
         why="The headers of current CUDA toolkits need C++17 in device code; Horovod asks for "
         "C++11.",

@@ -71,9 +71,7 @@ class Allreduce:
         self._arenas = allocate(layout)
         self._facts: Callable[[], Mapping[str, str]] | None = facts
         self._horovod = horovod
-        self._exchange = Exchange(
-            layout, self._arenas, horovod, name=name, average=average, beside_computing=True
-        )
+        self._exchange = Exchange(layout, self._arenas, horovod, name=name, average=average)
         flat = [_as_numpy(arena) for arena in self._arenas]
         self.memory: list[Array] = [
             flat[slot.arena][slot.start : slot.stop]

@@ -1,6 +1,9 @@
 """Every kind of call of the real Horovod gives its result under poprun, with poprun's settings."""
 
 import contextlib
+import os
+import signal
+import subprocess
 import time
 
 import pytest
@@ -210,3 +213,43 @@ def submits_until_the_other_rank_has_ended():
 def test_tensors_that_wait_are_freed_while_others_are_submitted():
     answers = run_job(submits_until_the_other_rank_has_ended, timeout=60)
     assert answers == [{}, {"refused": True}]
+
+
+def wait_for_a_stopped_rank():
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    hvd.allreduce(torch.ones(1), name="connected")
+    if hvd.rank() == 1:
+        here = os.getpid()
+        with subprocess.Popen(["sh", "-c", f"sleep 2; kill -CONT {here}"]):
+            os.kill(here, signal.SIGSTOP)
+        return {"total": hvd.allreduce(torch.ones(3), op=hvd.Sum, name="late").tolist()}
+
+    def interrupt(*_):
+        raise InterruptedError
+
+    signal.signal(signal.SIGALRM, interrupt)
+    handle = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="late")
+    began = time.process_time()
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        hvd.synchronize(handle)
+        interrupted = False
+    except InterruptedError:
+        interrupted = True
+    total = hvd.synchronize(handle).tolist()
+    return {
+        "total": total,
+        "interrupted": interrupted,
+        "processor seconds": time.process_time() - began,
+    }
+
+
+def test_a_rank_that_waits_leaves_its_processor_and_sees_signals():
+    first, second = run_job(wait_for_a_stopped_rank)
+    assert first["total"] == second["total"] == [2, 2, 2]
+    assert first["interrupted"]
+    # Both of its threads wait for two seconds; by polling they take up to four.
+    assert first["processor seconds"] < 0.5
