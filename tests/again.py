@@ -2,8 +2,8 @@
 
 `make test` keeps every core busy for many minutes. A test that fails there, and passes when it runs
 alone, has depended on that load. The end of the run names such a test as one that failed; its
-second try decides the exit code. The tests of a file share their jobs, so files are counted: failures
-in many of them, and runs that were cut short, get no second try.
+second try decides the exit code. The tests of a file share their jobs, so files are counted:
+failures in many of them, and runs that were cut short, get no second try.
 """
 
 from __future__ import annotations
