@@ -169,8 +169,12 @@ class Group(NamedTuple):
 
     @property
     def rivals(self) -> list[float]:
-        """What those took that do the same work; a limit does less."""
-        return [value for who, value in self.peers.items() if not _is_limit(who)]
+        """What those took that do the same work; a limit, or an import alone, does less."""
+        return [
+            value
+            for who, value in self.peers.items()
+            if not _is_limit(who) and not who.startswith("import ")
+        ]
 
     @property
     def is_best(self) -> bool:
@@ -179,10 +183,18 @@ class Group(NamedTuple):
         return better([self.value, *self.rivals]) == self.value
 
     @property
+    def imported(self) -> str:
+        """The package of somebody else that a statement imports; empty for other rows."""
+        package = self.name.removeprefix("import ")
+        return "" if package == self.name or "popdist" in package else package
+
+    @property
     def color(self) -> str:
         """The colour of its bar."""
         if _is_limit(self.name):
             return _LIMIT
+        if self.imported:
+            return _PEER
         if not self.rivals:
             return _NO_RIVAL
         return _BEST if self.is_best else _NOT_BEST
@@ -192,6 +204,8 @@ class Group(NamedTuple):
         """What was measured, in a word."""
         if _is_limit(self.name):
             return self.name.partition(",")[0]
+        if self.imported:
+            return self.imported
         return "poprun" if "poprun" in self.name else "popdist"
 
 

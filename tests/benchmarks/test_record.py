@@ -210,6 +210,8 @@ def test_a_chart_shows_a_value_its_peers_and_what_an_aim_asks_in_the_same_unit(m
         ("popdist model: step", {"DDP": 11.0, "1 rank": 5.0}, False, charts._BEST),
         ("popdist model: step", {"DDP": 9.0, "1 rank": 5.0}, False, charts._NOT_BEST),
         ("share hidden", {"DDP": 9.0}, True, charts._BEST),
+        ("import horovod.torch", {"import torch": 9.0}, False, charts._PEER),
+        ("import torch, popdist_torch", {"import torch": 9.0}, False, charts._NO_RIVAL),
         ("step", {"matrix products alone": 5.0}, False, charts._NO_RIVAL),
         ("step", {"the same step without an exchange": 5.0}, False, charts._NO_RIVAL),
         ("update", {"torch, fused": 11.0, "without blocks": 9.0}, False, charts._NOT_BEST),
