@@ -1,12 +1,14 @@
 """Callbacks for Keras programs whose instances each hold their own model.
 
-They broadcast the first state, compare weights, and average metrics.
+They broadcast the first state, compare weights, and make metrics those of all instances.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
@@ -14,7 +16,7 @@ from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.versions import describe, tensorflow_variable, variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 # Broadcast and comparison of variables.
@@ -114,10 +116,11 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
 
 
 class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Averages the metrics of an epoch over the instances.
+    """Makes the metrics of an epoch those of all instances.
 
-    Put it before callbacks that decide by metrics (early stopping, learning rates, checkpoints), so
-    that all instances decide alike.
+    Keras' own metrics (AUC, precision, F1 score, means) are computed from the rows of all
+    instances, as in one process; other values are averaged. Put it before callbacks that decide by
+    metrics (early stopping, learning rates, checkpoints), so that all instances decide alike.
 
     Args:
         device: Accepted as Horovod has it.
@@ -126,14 +129,107 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, device: str = "") -> None:
         super().__init__()
         del device
+        self._training: list[Any] | None = None  # states of metrics, where validation resets them
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Forgets the epoch before."""
+        del epoch, logs
+        self._training = None
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Keeps the states of the training's metrics, before the validation resets them."""
+        del logs
+        self._training = [one.numpy() for one in _states(self.model)]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Replaces each metric by its average."""
+        """Replaces each metric by that of all instances."""
         names = sorted(name for name in logs or {} if name != "learning_rate")
         collectives = job_collectives()
         if not logs or collectives.horovod is None:
             return
-        agree(collectives, f"metrics of epoch {epoch}: {', '.join(names)}")
-        own = tf.constant([float(logs[name]) for name in names], tf.float64)
-        averages = (collectives.allreduce(own) / collectives.size).numpy()
-        logs.update(zip(names, map(float, averages), strict=True))
+        own = {name: np.asarray(logs[name], np.float64) for name in names}
+        texts = [f"{name}{list(one.shape) if one.shape else ''}" for name, one in own.items()]
+        before = "" if self._training is None else " after a validation"
+        counts = sum(int(np.prod(one.shape)) for one in _states(self.model))
+        kept = f" (of {counts} numbers{before})" if counts else ""
+        agree(collectives, f"metrics of epoch {epoch}: {', '.join(texts)}{kept}")
+
+        def sums(values: Sequence[Any]) -> list[Any]:
+            flat = np.concatenate([np.ravel(one).astype(np.float64) for one in values])
+            total = collectives.allreduce(tf.constant(flat)).numpy()
+            ends = np.cumsum([np.size(one) for one in values])[:-1]
+            parts = np.split(total, ends)
+            return [part.reshape(np.shape(one)) for part, one in zip(parts, values, strict=True)]
+
+        found = _of_all_rows(self.model, "val_" if before else "", own, sums)
+        if self._training is not None:
+            with _holding(self.model, self._training):
+                found |= _of_all_rows(self.model, "", own, sums)
+        everywhere = sums([name in found for name in names])
+        values = [
+            found[name] if known_to == collectives.size else own[name]
+            for name, known_to in zip(names, everywhere, strict=True)
+        ]
+        for name, total in zip(names, sums(values), strict=True):
+            logs[name] = (
+                total / collectives.size if total.shape else float(total) / collectives.size
+            )
+
+
+# States of metrics. The result of a metric of Keras is a function of sums over rows, which are its
+# variables, as Keras itself adds them under a strategy. The class of a program may keep others.
+
+
+def _of_all_rows(
+    model: Any, prefix: str, logged: Mapping[str, Any], sums: Callable[[Sequence[Any]], list[Any]]
+) -> dict[str, Any]:
+    """Results of a model's metrics over the rows of all instances, by their names in the logs.
+
+    A ``train_step`` of the program may log values under the same names that are no results.
+    """
+    held = _states(model)
+    if not held:
+        return {}
+    own = _results(model)
+    totals = sums([one.numpy() for one in held])
+    with _holding(model, totals):
+        of_all = _results(model)
+    return {
+        prefix + name: of_all[name]
+        for name, value in own.items()
+        if (now := logged.get(prefix + name)) is not None
+        and now.shape == value.shape
+        and np.allclose(now, value, rtol=1e-5, atol=1e-7, equal_nan=True)
+    }
+
+
+def _states(model: Any) -> list[Any]:
+    """The variables of the model's metrics whose results Keras' own classes compute."""
+    waiting, found = list(model.metrics), []
+    while waiting:
+        metric = waiting.pop(0)
+        inner = getattr(metric, "metrics", None)  # of Keras 3, which has one metric around all
+        if inner:
+            waiting += inner
+        elif type(metric).result.__module__.partition(".")[0] == "keras":
+            found += [tensorflow_variable(one) for one in metric.variables]
+    return [one for one in found if one.dtype.is_floating or one.dtype.is_integer]
+
+
+def _results(model: Any) -> dict[str, Any]:
+    found = model.get_metrics_result()
+    return {name: np.asarray(value, np.float64) for name, value in found.items()}
+
+
+@contextmanager
+def _holding(model: Any, states: Sequence[Any]) -> Iterator[None]:
+    """Gives the model's metrics other states for a while."""
+    held = _states(model)
+    own = [one.numpy() for one in held]
+    try:
+        for variable, state in zip(held, states, strict=True):
+            variable.assign(tf.cast(state, variable.dtype))
+        yield
+    finally:
+        for variable, state in zip(held, own, strict=True):
+            variable.assign(state)

@@ -56,6 +56,44 @@ def fitted(model, samples, batch, callbacks=()):
     }
 
 
+def measured(optimizer, rows, batch, callbacks=()):
+    """Metrics of a training and of its validation, which are no means over batches."""
+    import tensorflow as tf
+
+    def largest(_, scores):  # of the program: a mean over rows
+        return tf.reduce_max(scores, -1)
+
+    words, labels = rows
+    hot = np.eye(3, dtype=np.float32)[np.minimum(labels, words[:, 0] % 3)]  # unequal classes
+    kinds = tf.keras.metrics
+    model = network(seed=0)
+    model.compile(
+        optimizer,
+        tf.keras.losses.CategoricalCrossentropy(from_logits=True),
+        metrics=[
+            kinds.AUC(num_thresholds=7, from_logits=True, name="auc"),
+            kinds.Precision(0.1, name="precision"),
+            kinds.Recall(0.1, name="recall"),
+            kinds.F1Score(average=None, name="f1"),
+            kinds.OneHotMeanIoU(3, name="iou"),
+            kinds.TopKCategoricalAccuracy(2, name="top"),
+            kinds.RootMeanSquaredError(name="rmse"),
+            largest,
+        ],
+    )
+    history = model.fit(
+        words,
+        hot,
+        batch_size=batch,
+        epochs=EPOCHS,
+        shuffle=False,
+        verbose=0,
+        callbacks=callbacks,
+        validation_data=(words[::-1][: 2 * batch], hot[::-1][: 2 * batch]),
+    ).history
+    return {f"measured {name}": np.asarray(values) for name, values in history.items()}
+
+
 def error_of(function, *args, **kwargs):
     try:
         function(*args, **kwargs)
@@ -86,6 +124,8 @@ def in_job():
     answers, said = with_warnings(fitted, model, data(rank), BATCH, callbacks)
     answers["own rows"] = of_equal_rows(said)
     answers["twice"] = error_of(hvd.DistributedOptimizer, optimizer)
+
+    answers |= measured(hvd.DistributedOptimizer(adam(0.05)), data(rank), BATCH, callbacks)
 
     # The same without the broadcast trains two models.
     diverging = compiled(network(seed=rank), hvd.DistributedOptimizer(adam()))
@@ -369,7 +409,9 @@ def alone():
         np.concatenate([part.reshape(STEPS, BATCH, *part.shape[1:]) for part in parts], axis=1)
         for parts in zip(data(0), data(1), strict=True)
     ]
-    found = fitted(model, [part.reshape(-1, *part.shape[2:]) for part in both], 2 * BATCH)
+    rows = [part.reshape(-1, *part.shape[2:]) for part in both]
+    found = fitted(model, rows, 2 * BATCH)
+    found |= measured(tf.keras.optimizers.Adam(0.05), rows, 2 * BATCH)
     return found | masked(lambda optimizer: optimizer, nullcontext, [0, 1])
 
 
