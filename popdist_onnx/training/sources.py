@@ -48,6 +48,7 @@ class Layout:
         self.shape = (accumulation, job.total_replicas, batch)
         self.size = accumulation * job.total_replicas * batch
         self.own = accumulation * job.local_replicas * batch
+        self.parts = accumulation * job.total_replicas
 
     def chosen(self, samples: int, order: tuple[int, ...] | None) -> Iterator[Array]:
         """This instance's indices, update by update."""

@@ -27,6 +27,7 @@ from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.training import RANDOM_STATE, TrainingSession
 from popdist_onnx.training.callbacks import History, callbacks_of
 from popdist_onnx.training.data import Array, Data, sample_count, updates_of
+from popdist_onnx.training.divisors import Divisors
 from popdist_onnx.training.evaluation import Evaluator, Measures, metrics_of
 from popdist_onnx.training.job import current_job
 from popdist_onnx.training.loss_means import warn_of_other_means
@@ -172,6 +173,7 @@ class Trainer:
         proto, self._loss, classes = trainable(self._model, self._loss_kind)
         self._trained_model = proto
         self._data = Data.of(proto, classes)
+        self._divisors = Divisors(proto, self._loss, self._layout)
         self._predictor: Evaluator | None = None
         self._measures: Measures | None = None
         self.session = TrainingSession(
@@ -241,8 +243,9 @@ class Trainer:
         source = source_of(inputs, labels, self._data, self._layout, epochs)
         first = source.first()
         if self._job.first:
-            parts = self._layout.size // self._layout.batch
-            warn_of_other_means(self._trained_model, self._loss, first, parts)
+            warn_of_other_means(
+                self._trained_model, self._loss, first, self._layout.parts, self._divisors.names
+            )
         self._job.require_same(
             first,
             samples=source.samples,
@@ -250,6 +253,7 @@ class Trainer:
             epochs=epochs,
             shuffle=shuffle,
             seed=self._seed,
+            labels_left_out=self._divisors.prepare(source),
         )
         called = callbacks_of(callbacks)
         if schedule is not None and not callable(schedule):
@@ -475,6 +479,8 @@ class Trainer:
                 self._job.require_same(source.first(), epoch=number)
             if schedule is not None:
                 self._set_rate(schedule(self._updates))
+            if self._divisors.names:
+                step |= self._divisors.of(step, self._present)
             self.session.run(PyStepIO(step, anchors))
             loss = float(anchors[self._loss].mean())
             note_step(loss=loss, samples=self._layout.own)

@@ -166,6 +166,88 @@ def smoothed_by_torch():
     return test_torch_losses.by_torch(loss, x, y, GLOBAL_BATCH)[0]
 
 
+UNEVEN = ("arrays", "rows", "batches")
+UNEVEN_BATCH, UNEVEN_CLIP = 16, 0.5
+
+
+class Uneven(torch.utils.data.Dataset):
+    """Rows of which other numbers count on each replica, in one micro-batch none."""
+
+    def __init__(self):
+        numbers = np.random.default_rng(7)
+        self.x = numbers.normal(size=(4 * UNEVEN_BATCH, test_torch_losses.FEATURES))
+        self.x = self.x.astype(np.float32)
+        self.y = numbers.integers(0, test_torch_losses.CLASSES, len(self.x))
+        self.y[numbers.random(len(self.y)) < np.linspace(0.1, 0.8, UNEVEN_BATCH).repeat(4)] = -100
+        self.y[UNEVEN_BATCH : UNEVEN_BATCH + 4] = -100
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return self.x[index], self.y[index]
+
+    def source(self, kind):
+        batches = [(self.x[i : i + 6], self.y[i : i + 6]) for i in range(0, len(self.x), 6)]
+        return {"arrays": (self.x, self.y), "rows": self, "batches": lambda: iter(batches)}[kind]
+
+
+def uneven_loss():
+    return torch.nn.CrossEntropyLoss(weight=torch.linspace(0.5, 1.5, test_torch_losses.CLASSES))
+
+
+def uneven():
+    """Labels that do not count and weights of classes, from data of three kinds, with clipping."""
+    found, data = {}, Uneven()
+    batch = UNEVEN_BATCH // 2 // popdist.getNumTotalReplicas()
+    for kind in UNEVEN:
+        trainer = popdist_onnx.Trainer(
+            popdist_onnx.from_torch(
+                test_torch_losses.network(),
+                torch.from_numpy(data.x[:batch]),
+                loss=uneven_loss(),
+                example_labels=torch.from_numpy(data.y[:batch]),
+            ),
+            optimizer="momentum",
+            learning_rate=test_torch_losses.RATE,
+            batch_size=batch,
+            accumulation=2,
+            clip_norm=UNEVEN_CLIP,
+        )
+        losses = trainer.fit(data.source(kind), epochs=2, shuffle=False)
+        found |= {f"{kind}/{name}": weight for name, weight in trainer.weights.items()}
+        found[f"{kind}/losses"] = list(losses)
+    return found
+
+
+def uneven_by_torch():
+    """The same on the global batch in float64."""
+    net, loss, data = test_torch_losses.network().double(), uneven_loss().double(), Uneven()
+    rule = torch.optim.SGD(net.parameters(), test_torch_losses.RATE, momentum=0.9)
+    losses = []
+    for start in 2 * list(range(0, len(data), UNEVEN_BATCH)):
+        rows = slice(start, start + UNEVEN_BATCH)
+        rule.zero_grad()
+        value = loss(net(torch.from_numpy(data.x[rows]).double()), torch.from_numpy(data.y[rows]))
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), UNEVEN_CLIP)
+        rule.step()
+        losses.append(value.item())
+    return {
+        **{name: weight.detach().numpy() for name, weight in net.named_parameters()},
+        "losses": np.reshape(losses, (2, -1)).mean(1),
+    }
+
+
+def require_uneven(*runs):
+    """Weights are those of torch, and the same on all instances."""
+    for name, wanted in uneven_by_torch().items():
+        for kind in UNEVEN:
+            for found in runs:
+                got = found.pop(f"{kind}/{name}")
+                np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
 QUANTIZED = {"learning_rate": 0.2, "epochs": 2}
 
 
@@ -340,13 +422,18 @@ def scaled():
     made.run(popdist_onnx.PyStepIO(data, anchors))
     made.weightsToHost()
     scales = anchors["Gradient___loss"].reshape(SCALED_STEPS, -1)[:, 0]
-    return {"scales": scales, **{name: made.fetched[name] for name in networks.weights()}}
+    weights = {name: made.fetched[name] for name in networks.weights()}
+    return {"scales": scales, **weights, **uneven()}
 
 
-def test_the_loss_scale_is_decided_by_all_instances():
+def test_the_loss_scale_and_divisors_of_means_are_those_of_all_instances():
     one, *_ = run_job(scaled, instances=1, replicas=2)
     assert len(np.unique(one["scales"])) > 1
-    for found in run_job(scaled, instances=2, replicas=2):
+    both = run_job(scaled, instances=2, replicas=2)
+    for name, found in both[0].items():
+        np.testing.assert_array_equal(found, both[1][name], err_msg=name)
+    require_uneven(one, *both)
+    for found in both:
         np.testing.assert_array_equal(found["scales"], one["scales"])
         for name, wanted in one.items():
             np.testing.assert_allclose(found[name], wanted, rtol=0, atol=1e-12)
