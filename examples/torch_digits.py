@@ -208,13 +208,14 @@ def train_alone(args: argparse.Namespace, data: digits.Digits) -> Network:
         loaders.append(create_loader(args, options, data))
     model = Network(data.side)
     optimizer = create_optimizer(args, model)
-    for _ in range(args.epochs):
-        for batches in zip(*loaders, strict=True):
-            images = torch.cat([images for images, _ in batches])
-            labels = torch.cat([labels for _, labels in batches])
-            optimizer.zero_grad()
-            model.loss(model.layers(images), labels).backward()
-            optimizer.step()
+    with poptorch.local_training():
+        for _ in range(args.epochs):
+            for batches in zip(*loaders, strict=True):
+                images = torch.cat([images for images, _ in batches])
+                labels = torch.cat([labels for _, labels in batches])
+                optimizer.zero_grad()
+                model.loss(model.layers(images), labels).backward()
+                optimizer.step()
     return model
 
 

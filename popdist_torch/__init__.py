@@ -69,7 +69,7 @@ from popdist_torch.options import (
     VariableRetrievalMode,
 )
 from popdist_torch.profiling import ipuHardwareIsAvailable, ipuHardwareVersion, logger, setLogLevel
-from popdist_torch.unexchanged import watch_if_launched
+from popdist_torch.unexchanged import local_training, watch_if_launched
 
 __all__ = [
     "CPU",
@@ -128,6 +128,7 @@ __all__ = [
     "ipuHardwareVersion",
     "ipu_print_tensor",
     "isRunningOnIpu",
+    "local_training",
     "logger",
     "nop",
     "optim",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from operator import and_
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
@@ -27,7 +27,7 @@ from popdist_torch.executor.weights import a_model_runs
 from popdist_torch.gradient_hooks import of_popdist
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import FrameType
 
 logger = logging.getLogger("popdist.torch")
@@ -43,6 +43,8 @@ _others: WeakSet[Any] = WeakSet()
 """Optimizers that were looked at."""
 
 _watching = False
+_local = 0
+"""How many `local_training` contexts are open."""
 
 
 def watch(rank: int) -> None:
@@ -66,8 +68,34 @@ def watch_if_launched() -> None:
             watch(here.rank)
 
 
+@contextmanager
+def local_training() -> Iterator[None]:
+    """Says that what is trained inside is for this process alone.
+
+    A plain loop that updates weights without an exchange is warned of (PD327, PD333), as its
+    processes would end with unequal weights. In this context it is not: for a model that only one
+    process uses, such as a comparison or a probe.
+
+    Yields:
+        None.
+
+    Example:
+        ::
+
+            if popdist.getInstanceIndex() == 0:
+                with popdist_torch.local_training():
+                    train(probe)
+    """
+    global _local  # noqa: PLW0603 - the hooks are torch's, for all of the process
+    _local += 1
+    try:
+        yield
+    finally:
+        _local -= 1
+
+
 def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    if optimizer in _others:
+    if _local or optimizer in _others:
         return
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     # A closure makes the gradients only after this.
@@ -92,8 +120,9 @@ def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> N
             "processes from now on",
             value=f"{type(optimizer).__name__} with {len(trained)} parameters, the first of shape "
             f"{list(trained[0].shape)}",
-            hint="wrap it in popdist_torch.horovod.DistributedOptimizer; ignore the warning "
-            "where a process trains what it alone uses, or the program averages gradients itself",
+            hint="wrap it in popdist_torch.horovod.DistributedOptimizer; where a process trains "
+            "what it alone uses, train in `with popdist_torch.local_training():`; ignore the "
+            "warning where the program averages gradients itself",
         ),
     )
 
@@ -182,7 +211,7 @@ class _ByHand:
 
     def _look(self, outputs: Any, inputs: Any) -> None:
         """Looks at one backward pass, before it runs."""
-        if not self._patched:
+        if not self._patched or _local:
             return
         self._passes += 1
         self._look_at_horovod()
@@ -214,8 +243,8 @@ class _ByHand:
                 "differ between processes from now on",
                 value=f"{len(leaves)} tensors, the first of shape {list(leaves[0].shape)}",
                 hint="average gradients before the update, as by popdist_torch.horovod.allreduce"
-                "(gradient), or use torch's optimizers with DistributedOptimizer; ignore the "
-                "warning where a process trains what it alone uses",
+                "(gradient), or use torch's optimizers with DistributedOptimizer; where a process "
+                "trains what it alone uses, train in `with popdist_torch.local_training():`",
             ),
         )
 

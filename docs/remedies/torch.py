@@ -155,7 +155,7 @@ REMEDIES = {
         (
             "Average gradients before the update: `hvd.allreduce_(weight.grad)`. Or use torch's "
             "optimizers with `hvd.DistributedOptimizer` ([plain loops](torch.md#plain-loops)). "
-            "Ignore the warning where a process trains what it alone uses."
+            "Train what one process alone uses in `with popdist_torch.local_training():`."
         ),
     ),
     "PD334": (
@@ -308,8 +308,9 @@ REMEDIES = {
             "only one of them was wrapped."
         ),
         (
-            "Wrap it in `popdist_torch.horovod.DistributedOptimizer`. Ignore the warning if the "
-            "weights are for this process only, or if the program averages the gradients itself."
+            "Wrap it in `popdist_torch.horovod.DistributedOptimizer`. If the weights are for this "
+            "process only, train them in `with popdist_torch.local_training():`. Ignore the "
+            "warning if the program averages the gradients itself."
         ),
     ),
     "PD328": (

@@ -590,6 +590,21 @@ def no_optimizer_wrapped(world):
     return said
 
 
+def trained_for_this_process_alone(world):
+    """By an optimizer and by hand; the program says that it means it."""
+    BY_HAND.start()
+    model = Net()
+    optimizer = sgd(model)
+    with warnings_of_popdist() as said, popdist_torch.local_training():
+        for step in range(STEPS):
+            step_once(model, optimizer, world.rows(step))
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.sub_(0.1 * parameter.grad)
+    BY_HAND._stop()
+    return said
+
+
 def updated_by_hand(world, exchanged):
     """Steps without any optimizer; metrics are averaged, which exchanges no gradients."""
     BY_HAND.start()  # it stops where another program of this process has decided
@@ -629,6 +644,7 @@ def run_all():
     answer["forgotten"] = no_optimizer_wrapped(world)  # the first: nothing is distributed yet
     answer["by hand"] = updated_by_hand(world, lambda gradient: gradient)
     answer["by hand, averaged"] = updated_by_hand(world, hvd.allreduce)
+    answer["local"] = trained_for_this_process_alone(world)
     for name, (function, *_) in ERRORS.items():
         answer[name] = error_of(function, world)
     answer["alone"] = one_of_two_optimizers(world)
@@ -695,6 +711,10 @@ def test_updates_by_hand_without_an_exchange_are_named_once(answers):
     assert "[PD333]" in answers[0]["by hand"][0]
     assert "4 tensors, the first of shape [" in answers[0]["by hand"][0]
     assert not any(answer["by hand, averaged"] for answer in answers)
+
+
+def test_training_for_one_process_alone_is_not_warned_of(answers):
+    assert [answer["local"] for answer in answers] == [[], []]
 
 
 @pytest.mark.parametrize("way", ["alone", "forgotten", "beside DDP"])
