@@ -111,6 +111,8 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
     model = load(proto)
     if not evaluation:
         train_statistics(model)
+    if loss in LOSSES:
+        _require_shape(proto, _value(model, main_output(proto)))
     reduction: Reduction = "none" if evaluation else "mean"
     classes = None
     if loss == "cross_entropy":
@@ -136,6 +138,38 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
             hint=did_you_mean(loss, LOSSES, shown="'{}'"),
         )
     return Trainable(to_proto(model), "loss" if loss in LOSSES else loss, classes)
+
+
+def _require_shape(proto: onnx.ModelProto, output: ir.Value) -> None:
+    """Refuses a model whose labels, which are like its output, would have an unknown shape."""
+    known = dims(output)
+    if known is None or not all(isinstance(one, int) for one in known):
+        raise popart_exception(
+            "PD579",
+            f"the shape of output {output.name} is not known, and labels need the same shape",
+            value=None if known is None else ["?" if one is None else one for one in known],
+            accepted="an output whose shape follows from the shapes of the inputs",
+            hint=_hint_of_classical(proto)
+            or "fix the open dimensions in the file; onnx.shape_inference shows where shapes end",
+        )
+
+
+def hint_of_weights(proto: onnx.ModelProto) -> str:
+    """Where the weights of a file that has none to train may be."""
+    return _hint_of_classical(proto) or (
+        "a model exported with its parameters as inputs needs them as initializers: "
+        "torch.onnx.export(..., export_params=True)"
+    )
+
+
+def _hint_of_classical(proto: onnx.ModelProto) -> str | None:
+    classical = sorted({one.op_type for one in proto.graph.node if one.domain == "ai.onnx.ml"})
+    return (
+        f"{', '.join(classical)} of ai.onnx.ml hold their coefficients as attributes, which are "
+        "not trained: convert a network (for example an MLPClassifier) or a linear model"
+        if classical
+        else None
+    )
 
 
 def mark_frozen(proto: onnx.ModelProto, patterns: str | Iterable[str]) -> None:

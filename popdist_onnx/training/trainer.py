@@ -26,6 +26,7 @@ from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.training import RANDOM_STATE, TrainingSession
 from popdist_onnx.training.callbacks import History, callbacks_of
+from popdist_onnx.training.classical import with_linear_weights
 from popdist_onnx.training.data import Array, Data, sample_count, updates_of
 from popdist_onnx.training.divisors import Divisors
 from popdist_onnx.training.evaluation import Evaluator, Measures, metrics_of
@@ -33,6 +34,7 @@ from popdist_onnx.training.job import current_job
 from popdist_onnx.training.loss_means import warn_of_other_means
 from popdist_onnx.training.model import (
     LOSSES,
+    hint_of_weights,
     main_output,
     mark_frozen,
     stated_loss,
@@ -155,7 +157,7 @@ class Trainer:
                 hint="from_torch(module, inputs, loss=function, example_labels=labels) exports a "
                 "function with the module",
             )
-        self._original = with_stored_fills(self._own(model))
+        self._original = with_stored_fills(with_linear_weights(self._own(model)))
         mark_frozen(self._original, freeze)
         self._loss_kind = loss or stated_loss(self._original) or "cross_entropy"
         self._metrics = metrics_of(metrics)
@@ -238,7 +240,7 @@ class Trainer:
                 "the model has no weights to train",
                 value=[tensor.name for tensor in self._original.graph.initializer][:12],
                 accepted="floating-point initializers that reach the loss and are not frozen",
-                hint=_hint_of_weights(self._original),
+                hint=hint_of_weights(self._original),
             )
         source = source_of(inputs, labels, self._data, self._layout, epochs)
         first = source.first()
@@ -616,20 +618,6 @@ def train(
 def _pair(validation: Any) -> tuple[Any, Any]:
     is_pair = isinstance(validation, tuple | list) and len(validation) == _PAIR
     return (validation[0], validation[1]) if is_pair else (validation, None)
-
-
-def _hint_of_weights(proto: onnx.ModelProto) -> str:
-    """Where the weights of a file that has none to train may be."""
-    classical = sorted({one.op_type for one in proto.graph.node if one.domain == "ai.onnx.ml"})
-    if classical:
-        return (
-            f"{', '.join(classical)} of ai.onnx.ml hold their coefficients as attributes, which "
-            "are not trained: convert a network (for example an MLPClassifier)"
-        )
-    return (
-        "a model exported with its parameters as inputs needs them as initializers: "
-        "torch.onnx.export(..., export_params=True)"
-    )
 
 
 def _keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:

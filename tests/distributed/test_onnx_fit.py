@@ -15,7 +15,7 @@ from tests.distributed.jobs import JobFailedError, run_job
 from tests.popdist_onnx import nested_weights, networks
 from tests.popdist_onnx.graph import test_attention
 from tests.popdist_onnx.session import test_abort
-from tests.popdist_onnx.training import test_torch_losses
+from tests.popdist_onnx.training import test_classical, test_torch_losses
 from tests.popdist_onnx.training.test_trainer import data, exported, network
 from tests.popdist_onnx.transforms.test_quantization import (
     Aware,
@@ -89,9 +89,23 @@ def trained(folder):
     found |= {f"attention/{n}": w for n, w in attention().items()}
     found |= {f"smoothed/{n}": w for n, w in smoothed().items()}
     found |= {f"quantized/{n}": w for n, w in quantized().items()}
+    found |= {f"linear/{n}": w for n, w in linear().items()}
     if popdist.getNumInstances() > 1:
         found |= ended(second, here)
     return found
+
+
+def linear():
+    """A classifier of scikit-learn, whose coefficients are attributes in the file."""
+    x, classes, _ = test_classical.data()
+    trainer = popdist_onnx.Trainer(
+        test_classical.MODELS["softmax"][0],
+        optimizer="sgd",
+        learning_rate=test_classical.RATE,
+        batch_size=GLOBAL_BATCH // popdist.getNumInstances(),
+    )
+    trainer.fit(x, classes, epochs=test_classical.EPOCHS, shuffle=False)
+    return trainer.weights
 
 
 class Last(torch.nn.Module):
@@ -319,6 +333,13 @@ def test_two_instances_train_as_one_process(tmp_path):
         np.testing.assert_allclose(one[f"smoothed/{name}"], wanted, rtol=1e-5, atol=2e-6)
     for name, wanted in test_attention.network_by_torch(GLOBAL_BATCH, **ATTENTION).items():
         np.testing.assert_allclose(one[f"attention/{name}"], wanted, rtol=1e-5, atol=2e-6)
+    x, classes, _ = test_classical.data()
+    for name, wanted in zip(
+        ("coefficients", "intercepts"),
+        test_classical.by_torch("softmax", x, classes, GLOBAL_BATCH),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one[f"linear/{name}"], wanted, rtol=1e-4, atol=1e-5)
     (tmp_path / "0.onnx").unlink()
     both = run_job(trained, instances=2, folder=str(tmp_path))
     assert not (tmp_path / "1.onnx").exists()

@@ -146,7 +146,8 @@ def test_coefficients_of_classical_operators_are_named():
     proto = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 3]>'
         " g (float[4, 2] x) => (float[4, 1] y) {"
-        " y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0]> (x) }"
+        " y = ai.onnx.ml.LinearRegressor"
+        ' <coefficients = [1.0, 2.0], post_transform = "PROBIT"> (x) }'
     )
     trainer = popdist_onnx.Trainer(proto, loss="mse", optimizer="sgd", batch_size=4)
     with pytest.raises(popdist_onnx.popart_exception, match=r"Regressor of ai\.onnx\.ml"):
