@@ -8,7 +8,7 @@ import numpy as np
 
 from popdist_onnx.gradients.registry import At, gradient
 from popdist_onnx.graph import resampling
-from popdist_onnx.graph.conform import axes_of_resize
+from popdist_onnx.graph.resize import axes_of_resize
 
 if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tensor

@@ -7,13 +7,13 @@ equivalent ones; names of values stay.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from popdist_onnx.graph import resampling, shape_ops
+from popdist_onnx.graph import shape_ops
 from popdist_onnx.graph.attention import attention
 from popdist_onnx.graph.compat import captured, replace_inside, replace_uses, subgraphs
 from popdist_onnx.graph.inference import (
@@ -25,6 +25,8 @@ from popdist_onnx.graph.inference import (
     scan_axis,
 )
 from popdist_onnx.graph.names import ORIGIN
+from popdist_onnx.graph.paddings import conv_transpose, dilated, pool
+from popdist_onnx.graph.resize import resize
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.values import constant, dims
 
@@ -32,9 +34,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from popdist_onnx.graph.tensor import Tensor
-    from popdist_onnx.graph.values import Array
 
-_FORMS: dict[str, Callable[[Tape, ir.Node], Sequence[Tensor] | None]] = {}
+_FORMS: dict[str, Callable[[Tape, ir.Node], Sequence[Tensor] | None]] = {
+    "Attention": attention,
+    "AveragePool": pool,
+    "Conv": dilated,
+    "ConvTranspose": conv_transpose,
+    "LpPool": pool,
+    "MaxPool": pool,
+    "Resize": resize,
+}
 """By operator: what takes a node's place; None where the node may stay."""
 
 
@@ -138,119 +147,6 @@ def _scan(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return made
 
 
-@_form("Attention")
-def _attention(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    """The newest formula, which older texts, functions and kernels differ from."""
-    return attention(tape, node)
-
-
-@_form("Resize")
-def _resize(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    """Gathers or matrix products, where the kernel differs from the text or lacks a rank."""
-    x, y = tape.wrap(node.inputs[0]), tape.wrap(node.outputs[0])  # type: ignore[arg-type]
-    if not x.static:
-        return None
-    axes = axes_of_resize(node, x.shape)
-    if axes is None:
-        return None
-    attributes = {name: one.value for name, one in node.attributes.items()}
-    sampling = resampling.settings(attributes)
-    changed = {number: axis for number, axis in enumerate(axes) if not axis.untouched}
-    if _has_kernel(x, sampling, changed) and all(
-        resampling.kernel_agrees(sampling, axis) for axis in set(changed.values())
-    ):
-        y.value.shape = ir.Shape([axis.made for axis in axes])
-        return None
-    made, dtype = x, x.dtype
-    outside = np.zeros([1] * x.rank, bool)
-    products = sampling.mode != "nearest" or sampling.coordinates == "tf_crop_and_resize"
-    if products and not dtype.is_floating_point():
-        made = tape.Cast(made, to=ir.DataType.FLOAT)
-    for number, axis in changed.items():
-        matrix, beyond = resampling.weights(sampling, axis)
-        along = [1] * x.rank
-        along[number] = axis.made
-        outside = outside | beyond.reshape(along)
-        if products:
-            made = _times(made, matrix, number)
-        else:
-            made = tape.Gather(made, np.argmax(matrix, axis=1), axis=number)
-    if outside.any():
-        value = tape.scalar(attributes.get("extrapolation_value", 0.0), made.dtype)
-        made = tape.Where(tape.constant(outside), value, made)
-    return [tape.Cast(made, to=dtype) if made.dtype != dtype else tape.Identity(made)]
-
-
-def _times(x: Tensor, matrix: Array, axis: int) -> Tensor:
-    """Multiplies along one axis."""
-    tape, last = x.tape, x.rank - 1
-    order = [*(one for one in range(x.rank) if one != axis), axis]
-    moved = x if axis == last else tape.Transpose(x, perm=order)
-    product = moved @ tape.constant(np.ascontiguousarray(matrix.T).astype(x.dtype.numpy()))
-    back = [int(one) for one in np.argsort(order)]
-    return product if axis == last else tape.Transpose(product, perm=back)
-
-
-_PLANES = (2, 3)
-
-
-def _has_kernel(
-    x: Tensor, sampling: resampling.Sampling, changed: dict[int, resampling.Axis]
-) -> bool:
-    """Whether ONNX Runtime's kernel supports this type and rank."""
-    if x.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16) or sampling.nearest == "pytorch":
-        return False
-    if sampling.coordinates == "tf_crop_and_resize":
-        return False
-    if sampling.mode == "nearest":
-        return True
-    return x.rank == 4 and all(axis in _PLANES for axis in changed)  # noqa: PLR2004 - images
-
-
-def axes_of_resize(node: ir.Node, lengths: Sequence[int]) -> list[resampling.Axis] | None:
-    """The axes of a Resize of opset 18 or newer; None where scales or sizes are not constant."""
-    rank = len(lengths)
-    roi, scales, sizes = (_numbers(node, index) for index in (1, 2, 3))
-    named = node.attributes.get("axes")
-    chosen = list(range(rank)) if named is None else [int(one) % rank for one in named.as_ints()]
-    crops = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-    regions = [(0.0, 1.0)] * rank
-    if crops:
-        if roi is None:
-            return None
-        for place, axis in enumerate(chosen):
-            regions[axis] = float(roi[place]), float(roi[place + len(chosen)])
-    if scales is not None and scales.size:
-        factor = dict(zip(chosen, [float(one) for one in scales], strict=True))
-        made = resampling.made_lengths(lengths, [factor.get(axis, 1.0) for axis in range(rank)])
-    elif sizes is not None and sizes.size:
-        wanted = dict(zip(chosen, [int(one) for one in sizes], strict=True))
-        factor = {axis: wanted[axis] / lengths[axis] for axis in chosen}
-        policy = node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
-        if policy != "stretch":
-            one = (min if policy == "not_larger" else max)(factor.values())
-            factor = dict.fromkeys(chosen, one)
-            wanted = {axis: int(one * lengths[axis] + 0.5) for axis in chosen}
-        made = [wanted.get(axis, lengths[axis]) for axis in range(rank)]
-    else:
-        return None
-    return [
-        resampling.Axis(lengths[axis], made[axis], factor.get(axis, 1.0), regions[axis])
-        for axis in range(rank)
-    ]
-
-
-def _numbers(node: ir.Node, index: int) -> Array | None:
-    value = node.inputs[index] if index < len(node.inputs) else None
-    if value is None:
-        return None
-    found = constant(value)
-    if found is None and value.const_value is not None and not value.is_graph_input():
-        # Scales are no weights, although they are floating-point numbers.
-        found = np.asarray(value.const_value.numpy())
-    return found
-
-
 @_form(*RECURRENT)
 def _recurrent(tape: Tape, node: ir.Node) -> None:
     """Sets the length of the state, which the kernels require."""
@@ -331,150 +227,6 @@ def _backwards(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     ends = np.where(far, np.iinfo(np.int32).max - 1, ends).astype(ends.dtype)
     first, begins, _, *rest = node.inputs
     return [tape.Slice(first, begins, ends, *rest)]
-
-
-@_form("MaxPool", "AveragePool", "LpPool")
-def _pool(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    return _short_windows(tape, node) or _late_windows(tape, node)
-
-
-def _short_windows(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    """No padding with auto_pad where windows are shorter than their steps, as of convolutions.
-
-    The kernel takes padding below zero there, which cuts off both ends of the input.
-    """
-    x, y = tape.wrap(node.inputs[0]), tape.wrap(node.outputs[0])  # type: ignore[arg-type]
-    settings = {name: one.value for name, one in node.attributes.items()}
-    auto = settings.get("auto_pad", "NOTSET")
-    if not (auto.startswith("SAME") and x.static and y.static):
-        return None
-    missing = _missing(settings, settings["kernel_shape"], x, y)
-    if all(one >= 0 for one in missing):
-        return None
-    settings |= {"auto_pad": "NOTSET", "pads": _halves(missing, auto)}
-    return list(tape.many(node.op_type, len(node.outputs), x, **settings))
-
-
-@_form("Conv")
-def _dilated(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    """Counted padding in place of auto_pad where windows are dilated, which the kernel refuses."""
-    x, w, y = (tape.wrap(one) for one in (*node.inputs[:2], node.outputs[0]))  # type: ignore[arg-type]
-    settings = {name: one.value for name, one in node.attributes.items()}
-    auto = settings.get("auto_pad", "NOTSET")
-    if not (auto.startswith("SAME") and x.static and w.static and y.static):
-        return None
-    if all(one == 1 for one in settings.get("dilations", [1])):
-        return None
-    missing = _missing(settings, w.shape[2:], x, y)
-    settings |= {"auto_pad": "NOTSET", "pads": _halves(missing, auto)}
-    return [tape.many("Conv", 1, *node.inputs, **settings)[0]]
-
-
-def _missing(settings: dict[str, Any], sizes: Sequence[int], x: Tensor, y: Tensor) -> list[int]:
-    """How much longer than the input all windows are together, by axis; below zero if shorter."""
-    count = x.rank - 2
-    strides, dilations = (settings.get(name, [1] * count) for name in ("strides", "dilations"))
-    return [
-        (made - 1) * stride + (size - 1) * dilation + 1 - length
-        for made, stride, size, dilation, length in zip(
-            y.shape[2:], strides, sizes, dilations, x.shape[2:], strict=True
-        )
-    ]
-
-
-def _halves(missing: Sequence[int], auto: str) -> list[int]:
-    """Padding at both ends; of an odd number the larger half is the later one in SAME_UPPER."""
-    less = [max(one, 0) // 2 for one in missing]
-    more = [max(one, 0) - half for one, half in zip(missing, less, strict=True)]
-    return [*less, *more] if auto == "SAME_UPPER" else [*more, *less]
-
-
-def _late_windows(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    """Rounds down where rounding up makes a window in the padding at the end.
-
-    The kernels leave such a window out, but ONNX Runtime's own inference of shapes counts it.
-    """
-    x, y = tape.wrap(node.inputs[0]), tape.wrap(node.outputs[0])  # type: ignore[arg-type]
-    if not (node.attributes.get_int("ceil_mode", 0) and x.static and y.static):
-        return None
-    settings = {name: one.value for name, one in node.attributes.items()}
-    count = x.rank - 2
-    strides, dilations = (settings.get(name, [1] * count) for name in ("strides", "dilations"))
-    pads = settings.get("pads", [0] * 2 * count)
-    # How far the last window reaches beyond the padding; negative where one was left out.
-    reach = [
-        (made - 1) * stride + (size - 1) * dilation + 1 - length - before - after
-        for made, stride, size, dilation, length, before, after in zip(
-            y.shape[2:],
-            strides,
-            settings["kernel_shape"],
-            dilations,
-            x.shape[2:],
-            pads[:count],
-            pads[count:],
-            strict=True,
-        )
-    ]
-    if all(extra >= 0 for extra in reach):
-        return None
-    beyond = [max(extra, 0) for extra in reach]
-    if settings.get("count_include_pad") and any(beyond):
-        # Only what lies within the padding counts.
-        x = tape.Pad(x, [0, 0, *pads[:count], 0, 0, *pads[count:]])
-        settings["count_include_pad"], pads = 0, [0] * 2 * count
-    after = [pad + extra for pad, extra in zip(pads[count:], beyond, strict=True)]
-    settings |= {"ceil_mode": 0, "pads": [*pads[:count], *after]}
-    return list(tape.many(node.op_type, len(node.outputs), x, **settings))
-
-
-@_form("ConvTranspose")
-def _conv_transpose(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
-    """Explicit padding; a slice and zeros where the kernel refuses the lengths that are asked for.
-
-    Of an odd padding ONNX's text puts the larger half before an axis, with SAME_UPPER after it.
-    """
-    x, w = (tape.wrap(value) for value in node.inputs[:2] if value is not None)
-    settings = {name: one.value for name, one in node.attributes.items()}
-    auto, wanted = settings.get("auto_pad", "NOTSET"), settings.get("output_shape")
-    if not (x.static and w.static):
-        return None
-    counts = x.shape[2:]
-    ones, none = [1] * len(counts), [0] * len(counts)
-    strides, extra = settings.get("strides", ones), settings.get("output_padding", none)
-    whole = [
-        stride * (count - 1) + (size - 1) * dilation + 1
-        for stride, count, size, dilation in zip(
-            strides, counts, w.shape[2:], settings.get("dilations", ones), strict=True
-        )
-    ]
-    pads = list(settings.get("pads", [*none, *none])) if auto == "NOTSET" else [*none, *none]
-    if wanted is not None or auto.startswith("SAME"):
-        sizes = [one * stride for one, stride in zip(counts, strides, strict=True)]
-        lengths = list(sizes if wanted is None else wanted)[-len(counts) :]
-        totals = [n + more - length for n, more, length in zip(whole, extra, lengths, strict=True)]
-        # What is asked for beyond the last window is zeros at the end.
-        small = [max(total, 0) // 2 for total in totals]
-        large = [max(total, 0) - half for total, half in zip(totals, small, strict=True)]
-        extra = [more + max(-total, 0) for more, total in zip(extra, totals, strict=True)]
-        pads = small + large if auto == "SAME_UPPER" else large + small
-    settings = {
-        name: value
-        for name, value in settings.items()
-        if name not in {"auto_pad", "output_shape", "pads", "output_padding"}
-    }
-    if all(more < stride for more, stride in zip(extra, strides, strict=True)):
-        if wanted is None and not auto.startswith("SAME"):
-            return None
-        rest = {"pads": pads, "output_padding": extra}
-        return [tape.ConvTranspose(*node.inputs, **settings, **rest)]
-    made = tape.Pad(tape.ConvTranspose(x, w, **settings), [*[0] * (2 + len(counts) + 2), *extra])
-    axes = list(range(2, x.rank))
-    ends = [n + more for n, more in zip(whole, extra, strict=True)]
-    after = [end - pad for end, pad in zip(ends, pads[len(counts) :], strict=True)]
-    made = tape.Slice(made, pads[: len(counts)], after, axes)
-    if len(node.inputs) > 2 and node.inputs[2] is not None:  # noqa: PLR2004 - a bias
-        made = made + tape.Reshape(tape.wrap(node.inputs[2]), [1, -1, *ones])
-    return [made]
 
 
 @_form("SpaceToDepth", "DepthToSpace")
