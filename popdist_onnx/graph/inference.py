@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import onnx
 import onnx_ir as ir
 
+from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.names import FAILED_INFERENCE
 from popdist_onnx.graph.values import Dim, constant, dims
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Info: TypeAlias = "tuple[ir.DataType | None, Sequence[Dim] | None] | None"
 """Type and shape of one output; None where nothing is known."""
@@ -192,8 +193,7 @@ def _enter(node: ir.Node, opset: int) -> None:
         body = node.attributes["body"].as_graph()
         entering: list[Info] = [(ir.DataType.INT64, []), (ir.DataType.BOOL, [])]
         entering += [_known(value) for value in node.inputs[_BEFORE_STATE:]]
-        _fill(body, entering)
-        annotate_graph(body, opset)
+        _enter_loop(body, entering, opset)
     elif node.op_type == "Scan" and opset >= _OLDEST_SCAN:
         body = node.attributes["body"].as_graph()
         entering = [_known(value) for value in node.inputs]
@@ -214,6 +214,44 @@ def _enter(node: ir.Node, opset: int) -> None:
             annotate_graph(node.attributes[name].as_graph(), opset)
 
 
+def _enter_loop(body: ir.Graph, entering: list[Info], opset: int) -> None:
+    """Annotates a body; lengths that its text leaves open are those of the first turn.
+
+    A state that leaves the body with another shape grows, and keeps its open lengths.
+    """
+    text = [formal.shape for formal in body.inputs]
+    before = [(value, value.shape) for value in _values(body)]
+    while True:
+        _fill(body, entering)
+        annotate_graph(body, opset)
+        grown = [
+            number
+            for number, (formal, made) in enumerate(
+                zip(body.inputs[1:], body.outputs, strict=False), start=1
+            )
+            if text[number] is not None
+            and entering[number] is not None
+            and formal.shape != text[number]
+            and dims(formal) != dims(made)
+        ]
+        if not grown:
+            return
+        for value, shape in before:
+            value.shape = shape
+        for number in grown:
+            body.inputs[number].shape = text[number]
+            entering[number] = None
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """The values that nodes of a graph make, and of the graphs in it all."""
+    for node in graph:
+        yield from node.outputs
+        for inner in subgraphs(node):
+            yield from inner.inputs
+            yield from _values(inner)
+
+
 def _known(value: ir.Value | None) -> Info:
     return None if value is None else (value.dtype, dims(value))
 
@@ -228,6 +266,9 @@ def _fill(body: ir.Graph, entering: Sequence[Info]) -> None:
             formal.type = ir.TensorType(dtype)
         if formal.shape is None and shape is not None:
             formal.shape = ir.Shape(shape)
+        elif formal.shape is not None and shape is not None and len(formal.shape) == len(shape):
+            pairs = zip(formal.shape, shape, strict=True)
+            formal.shape = ir.Shape([old if isinstance(old, int) else new for old, new in pairs])
 
 
 def annotate(node: ir.Node, opset: int) -> None:

@@ -6,6 +6,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from onnx import parser
 
 import popdist
 import popdist.popart
@@ -480,7 +481,15 @@ def nested():
         made.fit(*nested_weights.nested_data(GLOBAL_BATCH), epochs=EPOCHS, shuffle=False)
         found |= {f"{label} {name}": value for name, value in made.weights.items()}
         found[f"{label} summary"] = made.summary()
-    return found
+    made = popdist_onnx.Trainer(
+        parser.parse_model(nested_weights.OPEN),
+        optimizer="sgd",
+        learning_rate=RATE,
+        loss="loss",
+        batch_size=GLOBAL_BATCH // instances,
+    )
+    made.fit(nested_weights.open_data(GLOBAL_BATCH), epochs=EPOCHS, shuffle=False)
+    return found | {f"open {name}": value for name, value in made.weights.items()}
 
 
 def test_weights_inside_loops_and_branches_train_as_in_torch():
@@ -491,6 +500,8 @@ def test_weights_inside_loops_and_branches_train_as_in_torch():
     }
     runs = [*run_job(nested, instances=1), *run_job(nested, instances=2)]
     for found in runs:
+        for name, array in nested_weights.open_by_torch(GLOBAL_BATCH, RATE, EPOCHS).items():
+            np.testing.assert_allclose(found[f"open {name}"], array, rtol=2e-5, atol=1e-6)
         for label, weights in wanted.items():
             for name, full in nested_weights.NAMES.items():
                 got = found[f"{label} {full}"]

@@ -124,3 +124,63 @@ def nested_data(rows):
     return np.abs(rng.standard_normal((rows, 4))).astype(np.float32), rng.standard_normal(
         (rows, 3)
     ).astype(np.float32)
+
+
+# A program in ONNX's text, whose bodies leave the number of samples open.
+
+OPEN = """<ir_version: 8, opset_import: ["" : 18]>
+program (float[N, 3] x, float[N, 2] target) => (float[N, 2] y, float loss)
+<float[3, 3] w = {0.3, -0.2, 0.5, 0.1, 0.4, -0.6, 0.2, 0.2, -0.1},
+ float[3, 2] v = {0.5, -0.4, 0.3, 0.2, -0.7, 0.6}, float[3] b = {0.1, -0.1, 0.05},
+ int64 three = {3}, bool yes = {1}, float limit = {0.0}>
+{
+  h = Loop (three, yes, x) <body = turn (int64 i, bool c, float[N, 3] s)
+    => (bool d, float[N, 3] t) {
+      d = Identity (c)
+      m = MatMul (s, w)
+      a = Add (m, b)
+      t = Tanh (a)
+    }>
+  z = MatMul (h, v)
+  mean = ReduceMean <keepdims = 0> (x)
+  positive = Greater (mean, limit)
+  y = If (positive) <
+    then_branch = one () => (float[N, 2] p) { p = Sigmoid (z) },
+    else_branch = other () => (float[N, 2] q) {
+      two = Constant <value_float = 2.0> ()
+      q = Mul (z, two)
+    }>
+  e = Sub (y, target)
+  squared = Mul (e, e)
+  loss = ReduceMean <keepdims = 0> (squared)
+}"""
+
+
+def open_data(batch):
+    """Samples whose branch changes with each global batch, not within one."""
+    numbers = np.random.default_rng(1)
+    x, target = (numbers.normal(size=(4 * batch, n)).astype(np.float32) for n in (3, 2))
+    x += np.repeat([1.5, -1.5, 1.5, -1.5], batch)[:, None].astype(np.float32)
+    return {"x": x, "target": target}
+
+
+def open_by_torch(batch, rate, epochs):
+    """The program of `OPEN` on whole global batches in float64."""
+    stored = {
+        "w": [[0.3, -0.2, 0.5], [0.1, 0.4, -0.6], [0.2, 0.2, -0.1]],
+        "v": [[0.5, -0.4], [0.3, 0.2], [-0.7, 0.6]],
+        "b": [0.1, -0.1, 0.05],
+    }
+    held = {n: torch.tensor(one, dtype=torch.float64) for n, one in stored.items()}
+    rule = torch.optim.SGD([one.requires_grad_() for one in held.values()], rate)
+    data = {name: torch.from_numpy(one).double() for name, one in open_data(batch).items()}
+    for start in epochs * list(range(0, len(data["x"]), batch)):
+        x, target = (one[start : start + batch] for one in data.values())
+        h = x
+        for _ in range(3):
+            h = torch.tanh(h @ held["w"] + held["b"])
+        z = h @ held["v"]
+        rule.zero_grad()
+        torch.nn.functional.mse_loss(z.sigmoid() if x.mean() > 0 else 2 * z, target).backward()
+        rule.step()
+    return {name: one.detach().numpy() for name, one in held.items()}

@@ -6,8 +6,10 @@ import re
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import newest_opset
@@ -210,3 +212,32 @@ def test_operands_that_do_not_fit_are_named_when_a_model_is_read(complaint):
         load(proto)
     assert raised.value.code == "PD510"
     assert "'y'" in str(raised.value)
+
+
+def test_a_state_that_grows_keeps_the_lengths_that_its_body_leaves_open():
+    """The other state has the length of the program's input."""
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]>
+        program (float[2, 3] x) => (float[K, 3] rows, float[2, 3] last)
+        <int64 three = {3}, bool yes = {1}>
+        {
+          rows, last = Loop (three, yes, x, x) <
+            body = turn (int64 i, bool c, float[K, 3] s, float[N, 3] u)
+            => (bool d, float[L, 3] t, float[N, 3] v) {
+              d = Identity (c)
+              v = Add (u, u)
+              t = Concat <axis = 0> (s, v)
+            }>
+        }"""
+    )
+    x = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
+    wanted = ReferenceEvaluator(proto).run(None, {"x": x})
+    model = load(proto)
+    (loop,) = [node for node in model.graph if node.op_type == "Loop"]
+    _, last = loop.outputs
+    assert list(last.shape) == [2, 3]
+    body = loop.attributes["body"].as_graph()
+    assert not isinstance(body.inputs[2].shape[0], int)
+    found = onnxruntime.InferenceSession(save(model).SerializeToString()).run(None, {"x": x})
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
