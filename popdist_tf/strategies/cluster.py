@@ -12,6 +12,7 @@ from tensorflow.python.distribute.values import DistributedValues
 
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.means import asked_by_program
+from popdist_tf.keras.averages import overwrite_by_averages_where
 from popdist_tf.keras.spectral import support_spectral_normalization
 from popdist_tf.strategies.masked_losses import share_masks
 from popdist_tf.strategies.random_numbers import separate_random_numbers
@@ -57,7 +58,8 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
     def __init__(self, extended: Any) -> None:
         support_loss_scaling()
         support_spectral_normalization()
-        clip_sums_where(lambda: isinstance(tf.distribute.get_strategy(), HostStrategy))
+        clip_sums_where(_is_current)
+        overwrite_by_averages_where(lambda: _is_current() and _several_replicas())
         separate_random_numbers()
         share_masks()
         self.has_been_asked = False
@@ -109,6 +111,14 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
             The concatenation, the same on every instance.
         """
         return tf.distribute.Strategy.gather(self, value, axis)
+
+
+def _is_current() -> bool:
+    return isinstance(tf.distribute.get_strategy(), HostStrategy)
+
+
+def _several_replicas() -> bool:
+    return bool(tf.distribute.get_strategy().extended._num_replicas_in_sync > 1)
 
 
 def _as_one_operation(result: Any) -> Any:

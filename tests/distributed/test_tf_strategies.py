@@ -177,8 +177,9 @@ def model_for(strategy, steps_per_execution=STEPS):
                 tf.keras.layers.Dense(3),
             ]
         )
+        averaged = {"use_ema": True, "ema_momentum": 0.7, "ema_overwrite_frequency": 3}
         model.compile(
-            optimizer=tf.keras.optimizers.Adam(0.01),
+            optimizer=tf.keras.optimizers.Adam(0.01, **averaged),
             loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
             steps_per_execution=steps_per_execution,
