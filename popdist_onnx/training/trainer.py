@@ -16,19 +16,19 @@ import numpy as np
 import onnx
 from tqdm import tqdm
 
-from popdist.metrics import note_compiling, note_step
+from popdist.metrics import note_compiling
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import has_large_content, moved_to_file, write_model
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.torch_files import freeze_constants
 from popdist_onnx.session.devices import DeviceManager
-from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.training import RANDOM_STATE, TrainingSession
 from popdist_onnx.training.callbacks import History, callbacks_of
 from popdist_onnx.training.classical import with_linear_weights
 from popdist_onnx.training.data import Array, Data, sample_count, updates_of
 from popdist_onnx.training.divisors import Divisors
+from popdist_onnx.training.epochs import Epochs
 from popdist_onnx.training.evaluation import Evaluator, Measures, metrics_of
 from popdist_onnx.training.job import current_job
 from popdist_onnx.training.loss_means import warn_of_other_means
@@ -44,12 +44,18 @@ from popdist_onnx.training.model import (
     without_labels,
 )
 from popdist_onnx.training.optimizers import optimizer_of
+from popdist_onnx.training.settings import (
+    clipped,
+    require_known,
+    require_positive,
+    require_schedule,
+)
 from popdist_onnx.training.sources import Layout, gathered, source_of
 from popdist_onnx.training.summary import weight_summary
 from popdist_onnx.types import AnchorReturnType, DataFlow, ReductionType, SessionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from os import PathLike
 
     from numpy.typing import ArrayLike
@@ -58,7 +64,6 @@ if TYPE_CHECKING:
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.training.callbacks import Callback
     from popdist_onnx.training.evaluation import Metric
-    from popdist_onnx.training.sources import Source as SampleSource
 
 logger = logging.getLogger("popdist.onnx")
 
@@ -66,34 +71,6 @@ _CHECKPOINT = "popdist.training"
 """Metadata key of checkpoints: history, number of updates and seed, as JSON."""
 
 _PAIR = 2
-
-_USUAL = {"lr": "learning_rate", "validation_split": "validation", "verbose": "progress"}
-"""Settings of other libraries, and the names that they have here."""
-
-
-def require_known(known: Sequence[str], given: Iterable[str]) -> None:
-    """Refuses settings that do not exist, and names the nearest one that does."""
-    for name in given:
-        if name not in known:
-            raise ArgumentError(
-                "PD579",
-                f"there is no setting {name}",
-                accepted=", ".join(known),
-                hint=did_you_mean(_USUAL.get(name, name), known),
-            )
-
-
-def require_positive(**numbers: object) -> None:
-    """Checks that counts are positive.
-
-    Raises:
-        ValueRangeError: A count is not a positive integer.
-    """
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ValueRangeError(
-                "PD579", f"{name} is a positive whole number", value=number, accepted="1 or more"
-            )
 
 
 class Trainer:
@@ -124,7 +101,6 @@ class Trainer:
 
     Attributes:
         session: The training session.
-        history: All epochs so far, those before a checkpoint included.
         stop: Set by a callback to end the training after the epoch.
 
     Raises:
@@ -161,15 +137,9 @@ class Trainer:
         mark_frozen(self._original, freeze)
         self._loss_kind = loss or stated_loss(self._original) or "cross_entropy"
         self._metrics = metrics_of(metrics)
-        self._optimizer = _clipped(optimizer_of(optimizer, learning_rate), clip_norm)
+        self._optimizer = clipped(optimizer_of(optimizer, learning_rate), clip_norm)
         self._model = with_batch(self._original, batch_size)
         self._layout = Layout(batch_size, accumulation, self._job)
-        self._seed = seed
-        self._updates = 0
-        # Of the present epoch, and of a resumed one: updates so far, and the sum of their losses.
-        self._done, self._loss_sum = 0, 0.0
-        self._resumed = 0, 0.0
-        self.history = History()
         self.stop = False
         note_compiling()
         proto, self._loss, classes = trainable(self._model, self._loss_kind)
@@ -192,6 +162,12 @@ class Trainer:
         if self._job.horovod is not None:
             self.session.connect_horovod(self._job.horovod)
         self.session.weightsFromHost()
+        self._epochs = Epochs(self.session, self._loss, self._optimizer, self._layout, seed)
+
+    @property
+    def history(self) -> History:
+        """All epochs so far, those before a checkpoint included."""
+        return self._epochs.history
 
     def fit(
         self,
@@ -254,20 +230,19 @@ class Trainer:
             batch_size=self._layout.batch,
             epochs=epochs,
             shuffle=shuffle,
-            seed=self._seed,
+            seed=self._epochs.seed,
             labels_left_out=self._divisors.prepare(source),
         )
         called = callbacks_of(callbacks)
-        if schedule is not None and not callable(schedule):
-            raise ArgumentError(
-                "PD583",
-                "a schedule is a function from the number of an update to a learning rate",
-                value=schedule,
-                hint="schedule=lambda update: 0.1 * 0.99**update",
-            )
+        require_schedule(schedule)
         held_out = None if validation is None else self._held_out(*_pair(validation))
         updates = None if source.samples is None else updates_of(source.samples, self._layout.size)
         history = History()
+
+        def updated(update: int, loss: float) -> None:
+            for callback in called:
+                callback.on_update_end(self, update, loss)
+
         self.stop = False
         for callback in called:
             callback.on_train_begin(self)
@@ -278,7 +253,9 @@ class Trainer:
             disable=(None if progress is None else not progress) if self._job.first else True,
         ) as bar:
             for _ in range(epochs):
-                record = self._epoch(source, called, bar, schedule, shuffle=shuffle)
+                record = self._epochs.run(
+                    source, self._divisors_of, updated, bar, schedule, shuffle=shuffle
+                )
                 if held_out is not None:
                     found = self._measured(held_out)
                     record |= {f"val_{name}": value for name, value in found.items()}
@@ -358,14 +335,7 @@ class Trainer:
         """
         if not self._job.first:
             return
-        state = {
-            "records": self.history.records,
-            "updates": self._updates,
-            "done": self._done,
-            "loss_sum": self._loss_sum,
-            "seed": self._seed,
-        }
-        self.session.properties[_CHECKPOINT] = json.dumps(state)
+        self.session.properties[_CHECKPOINT] = json.dumps(self._epochs.state())
         self.session.modelToHost(path)
 
     def resume(self, path: str | PathLike[str]) -> None:
@@ -392,9 +362,7 @@ class Trainer:
         self.session.weightsFromHost()
         engine = self.session.prepared_engine("resume")
         engine.seed, engine.micro_batches = state["random"]
-        self._seed, self._updates = state["seed"], state["updates"]
-        self._resumed = state.get("done", 0), state.get("loss_sum", 0.0)
-        self.history = History(state["records"])
+        self._epochs.restore(state)
 
     def load_weights(self, weights: Mapping[str, ArrayLike]) -> None:
         """Replaces weights; optimizer state stays.
@@ -458,76 +426,8 @@ class Trainer:
         freeze_constants(proto)
         return proto
 
-    def _epoch(
-        self,
-        source: SampleSource,
-        callbacks: Sequence[Callback],
-        bar: Any,
-        schedule: Callable[[int], float] | None,
-        *,
-        shuffle: bool,
-    ) -> dict[str, float]:
-        number = len(self.history)
-        anchors = self.session.initAnchorArrays()
-        before, self._loss_sum = self._resumed
-        self._done = before
-        self._resumed = 0, 0.0
-        steps = source.updates((self._seed, number) if shuffle else None)
-        for _ in range(before):
-            self._next(steps, source)
-        bar.update(before)
-        while (step := self._next(steps, source)) is not None:
-            if self._done == before and source.samples is None:
-                self._job.require_same(source.first(), epoch=number)
-            if schedule is not None:
-                self._set_rate(schedule(self._updates))
-            if self._divisors.names:
-                step |= self._divisors.of(step, self._present)
-            self.session.run(PyStepIO(step, anchors))
-            loss = float(anchors[self._loss].mean())
-            note_step(loss=loss, samples=self._layout.own)
-            update = self._updates
-            self._updates += 1
-            self._done, self._loss_sum = self._done + 1, self._loss_sum + loss
-            for callback in callbacks:
-                callback.on_update_end(self, update, loss)
-            bar.update()
-        total, count = self._loss_sum, self._done
-        self._done, self._loss_sum = 0, 0.0
-        if not count:
-            raise popart_exception(
-                "PD586",
-                "the data ended before there was a whole update",
-                accepted=f"at least {self._layout.size} samples (batch size x accumulation x "
-                "replicas of the job)",
-                hint="give a function that makes the iterator where it can be used up",
-            )
-        rate = self._optimizer.value("learningRate").val()
-        weighed = self._job.summed({"loss": total / count * self._job.local_replicas})
-        mean = weighed["loss"] / self._job.total_replicas
-        return {"epoch": number + 1, "loss": mean, "learning_rate": rate}
-
-    def _next(
-        self, steps: Iterator[dict[str, Array]], source: SampleSource
-    ) -> dict[str, Array] | None:
-        """The data of the next update; None at the end, which all instances must reach together."""
-        step = next(steps, None)
-        if self._job.is_shared and source.samples is None:
-            have = self._job.summed({"have": float(step is not None), "instances": 1.0})
-            if 0 < have["have"] < have["instances"]:
-                raise popart_exception(
-                    "PD586",
-                    "the data end after another number of updates on some instances",
-                    value=f"update {self._updates}: {int(have['have'])} of "
-                    f"{int(have['instances'])} instances have data",
-                    hint="give every instance the same data; fit takes its part by itself",
-                )
-        return step
-
-    def _set_rate(self, rate: float) -> None:
-        if rate != self._optimizer.value("learningRate").val():
-            self._optimizer = self._optimizer.with_learning_rate(float(rate))
-            self.session.updateOptimizerFromHost(self._optimizer)
+    def _divisors_of(self, step: Mapping[str, Array]) -> Mapping[str, Array]:
+        return self._divisors.of(step, self._present) if self._divisors.names else {}
 
     def _held_out(self, inputs: Any, labels: ArrayLike | None) -> dict[str, Array]:
         """Data to be measured, the same on all instances."""
@@ -623,19 +523,6 @@ def _pair(validation: Any) -> tuple[Any, Any]:
 def _keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:
     given = inspect.signature(function).parameters.values()
     return [one for one in given if one.kind is inspect.Parameter.KEYWORD_ONLY]
-
-
-def _clipped(optimizer: Optimizer, norm: float | None) -> Optimizer:
-    if norm is None:
-        return optimizer
-    if optimizer.getClipNormSettings():
-        raise ArgumentError(
-            "PD583",
-            "the optimizer object clips gradients already",
-            value=f"clip_norm={norm}",
-            hint="leave clip_norm out",
-        )
-    return optimizer.with_clipped_norm(norm)
 
 
 def _remove(folder: str, owner: int) -> None:

@@ -1,0 +1,145 @@
+"""The updates of a training, epoch by epoch, and the place that a checkpoint resumes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from popdist.metrics import note_step
+from popdist_onnx.errors import popart_exception
+from popdist_onnx.session.step_io import PyStepIO
+from popdist_onnx.training.callbacks import History
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from popdist_onnx.optimizers.optimizer import Optimizer
+    from popdist_onnx.session.training import TrainingSession
+    from popdist_onnx.training.data import Array
+    from popdist_onnx.training.sources import Layout, Source
+
+
+class Epochs:
+    """Runs the updates of epochs and counts them.
+
+    Args:
+        session: The session, prepared and with its weights loaded.
+        loss: The loss, which the session returns.
+        optimizer: The session's optimizer.
+        layout: How samples are divided.
+        seed: Of the order of samples.
+
+    Attributes:
+        history: All epochs so far.
+        seed: As above; a checkpoint has its own.
+    """
+
+    def __init__(
+        self, session: TrainingSession, loss: str, optimizer: Optimizer, layout: Layout, seed: int
+    ) -> None:
+        self._session, self._loss, self._optimizer = session, loss, optimizer
+        self._layout, self._job = layout, layout.job
+        self.seed = seed
+        self.history = History()
+        self._updates = 0
+        # Of the present epoch, and of a resumed one: updates so far, and the sum of their losses.
+        self._done, self._loss_sum = 0, 0.0
+        self._resumed = 0, 0.0
+
+    def state(self) -> dict[str, Any]:
+        """All that `restore` needs, for JSON."""
+        return {
+            "records": self.history.records,
+            "updates": self._updates,
+            "done": self._done,
+            "loss_sum": self._loss_sum,
+            "seed": self.seed,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Lets the next epoch be the one that a state was taken in, from there on."""
+        self.seed, self._updates = state["seed"], state["updates"]
+        self._resumed = state.get("done", 0), state.get("loss_sum", 0.0)
+        self.history = History(state["records"])
+
+    def run(
+        self,
+        source: Source,
+        more: Callable[[Mapping[str, Array]], Mapping[str, Array]],
+        updated: Callable[[int, float], None],
+        bar: Any,
+        schedule: Callable[[int], float] | None,
+        *,
+        shuffle: bool,
+    ) -> dict[str, float]:
+        """Runs an epoch, or the rest of a resumed one.
+
+        Args:
+            source: The samples.
+            more: The inputs of an update beside its samples, from these.
+            updated: Called after each update with its number and its loss.
+            bar: The progress bar.
+            schedule: The learning rate of each update by its number.
+            shuffle: Whether the order is drawn.
+
+        Returns:
+            The epoch's number, its mean loss over the job, and the learning rate at its end.
+
+        Raises:
+            popart_exception: There was no whole update, or instances have different data.
+        """
+        number = len(self.history)
+        anchors = self._session.initAnchorArrays()
+        before, self._loss_sum = self._resumed
+        self._done = before
+        self._resumed = 0, 0.0
+        steps = source.updates((self.seed, number) if shuffle else None)
+        for _ in range(before):
+            self._next(steps, source)
+        bar.update(before)
+        while (step := self._next(steps, source)) is not None:
+            if self._done == before and source.samples is None:
+                self._job.require_same(source.first(), epoch=number)
+            if schedule is not None:
+                self._set_rate(schedule(self._updates))
+            self._session.run(PyStepIO({**step, **more(step)}, anchors))
+            loss = float(anchors[self._loss].mean())
+            note_step(loss=loss, samples=self._layout.own)
+            update = self._updates
+            self._updates += 1
+            self._done, self._loss_sum = self._done + 1, self._loss_sum + loss
+            updated(update, loss)
+            bar.update()
+        total, count = self._loss_sum, self._done
+        self._done, self._loss_sum = 0, 0.0
+        if not count:
+            raise popart_exception(
+                "PD586",
+                "the data ended before there was a whole update",
+                accepted=f"at least {self._layout.size} samples (batch size x accumulation x "
+                "replicas of the job)",
+                hint="give a function that makes the iterator where it can be used up",
+            )
+        rate = self._optimizer.value("learningRate").val()
+        weighed = self._job.summed({"loss": total / count * self._job.local_replicas})
+        mean = weighed["loss"] / self._job.total_replicas
+        return {"epoch": number + 1, "loss": mean, "learning_rate": rate}
+
+    def _next(self, steps: Iterator[dict[str, Array]], source: Source) -> dict[str, Array] | None:
+        """The data of the next update; None at the end, which all instances must reach together."""
+        step = next(steps, None)
+        if self._job.is_shared and source.samples is None:
+            have = self._job.summed({"have": float(step is not None), "instances": 1.0})
+            if 0 < have["have"] < have["instances"]:
+                raise popart_exception(
+                    "PD586",
+                    "the data end after another number of updates on some instances",
+                    value=f"update {self._updates}: {int(have['have'])} of "
+                    f"{int(have['instances'])} instances have data",
+                    hint="give every instance the same data; fit takes its part by itself",
+                )
+        return step
+
+    def _set_rate(self, rate: float) -> None:
+        if rate != self._optimizer.value("learningRate").val():
+            self._optimizer = self._optimizer.with_learning_rate(float(rate))
+            self._session.updateOptimizerFromHost(self._optimizer)
