@@ -220,7 +220,11 @@ class Builder:
         self.graph.name = name
 
     def createSubgraphBuilder(self) -> Builder:
-        """A builder for a graph inside this one: a branch, a loop's body, a called function."""
+        """A builder for a graph inside this one: a branch, a loop's body, a called function.
+
+        Returns:
+            A builder of its own, for a graph inside this one.
+        """
         return Builder(builderCore=self)
 
     def reshape_const(
@@ -310,24 +314,47 @@ class Builder:
         move_initializers(self._writer, ids, fn)
 
     def getInputTensorIds(self) -> list[str]:
-        """The model's inputs, initialized ones among them."""
+        """The model's inputs, initialized ones among them.
+
+        Returns:
+            Their ids, in the order in which they were added.
+        """
         return [str(value.name) for value in self.graph.inputs]
 
     def getOutputTensorIds(self) -> list[str]:
-        """The model's outputs."""
+        """The model's outputs.
+
+        Returns:
+            Their ids, in the order in which they were added.
+        """
         return [str(value.name) for value in self.graph.outputs]
 
     def getValueTensorIds(self) -> list[str]:
-        """The tensors that operators make, outputs among them."""
+        """The tensors that operators make, outputs among them.
+
+        Returns:
+            Their ids, in the order in which they were made.
+        """
         inputs = set(self.getInputTensorIds())
         return [one for one in self._writer.values if one not in inputs]
 
     def getTrainableTensorIds(self) -> list[str]:
-        """The initialized inputs, which training changes."""
+        """The initialized inputs, which training changes.
+
+        Returns:
+            Their ids, in the order in which they were added.
+        """
         return [one for one in self.getInputTensorIds() if self.isInitializer(one)]
 
     def isInitializer(self, tensor_id: str) -> bool:
-        """Whether a tensor has its content from the model."""
+        """Whether a tensor has its content from the model.
+
+        Args:
+            tensor_id: The tensor.
+
+        Returns:
+            True for tensors of `addInitializedInputTensor`; False for ids that do not exist, too.
+        """
         return tensor_id in self.graph.initializers
 
     def getTensorShape(self, tensor_id: str) -> list[int]:
@@ -427,31 +454,108 @@ class Builder:
         self._notes.remove(name, nodeOutputNames)
 
     def getInt64NodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> int:
-        """An attribute that is a whole number."""
+        """An attribute that is a whole number.
+
+        Args:
+            name: The attribute.
+            nodeOutputNames: Outputs of the node.
+
+        Returns:
+            Its value, with 64 bits in the file.
+
+        Raises:
+            ValueRangeError: There is no such node or attribute, or it holds something else.
+        """
         return int(self._notes.typed(name, nodeOutputNames, int))
 
     def getInt64VectorNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> list[int]:
-        """An attribute that is a list of whole numbers."""
+        """An attribute that is a list of whole numbers.
+
+        Args:
+            name: The attribute.
+            nodeOutputNames: Outputs of the node.
+
+        Returns:
+            Its values in order.
+
+        Raises:
+            ValueRangeError: There is no such node or attribute, or it holds something else.
+        """
         return list(self._notes.typed(name, nodeOutputNames, int, many=True))
 
     def getFloatNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> float:
-        """An attribute that is a number."""
+        """An attribute that is a number.
+
+        Args:
+            name: The attribute.
+            nodeOutputNames: Outputs of the node.
+
+        Returns:
+            Its value, with 32 bits in the file.
+
+        Raises:
+            ValueRangeError: There is no such node or attribute, or it holds something else.
+        """
         return float(self._notes.typed(name, nodeOutputNames, float))
 
     def getFloatVectorNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> list[float]:
-        """An attribute that is a list of numbers."""
+        """An attribute that is a list of numbers.
+
+        Args:
+            name: The attribute.
+            nodeOutputNames: Outputs of the node.
+
+        Returns:
+            Its values in order.
+
+        Raises:
+            ValueRangeError: There is no such node or attribute, or it holds something else.
+        """
         return list(self._notes.typed(name, nodeOutputNames, float, many=True))
 
     def getStringNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> str:
-        """An attribute that is a text."""
+        """An attribute that is a text.
+
+        Args:
+            name: The attribute.
+            nodeOutputNames: Outputs of the node.
+
+        Returns:
+            Its text.
+
+        Raises:
+            ValueRangeError: There is no such node or attribute, or it holds something else.
+        """
         return str(self._notes.typed(name, nodeOutputNames, str))
 
     def getStringVectorNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> list[str]:
-        """An attribute that is a list of texts."""
+        """An attribute that is a list of texts.
+
+        Args:
+            name: The attribute.
+            nodeOutputNames: Outputs of the node.
+
+        Returns:
+            Its texts in order.
+
+        Raises:
+            ValueRangeError: There is no such node or attribute, or it holds something else.
+        """
         return list(self._notes.typed(name, nodeOutputNames, str, many=True))
 
     def getBoolNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> bool:
-        """An attribute that is a switch."""
+        """An attribute that is a switch.
+
+        Args:
+            name: The attribute.
+            nodeOutputNames: Outputs of the node.
+
+        Returns:
+            Whether it is another number than 0.
+
+        Raises:
+            ValueRangeError: There is no such node or attribute, or it holds something else.
+        """
         return bool(self._notes.typed(name, nodeOutputNames, int))
 
     # Where work is placed on IPUs: kept with each node, without effect on a host.
@@ -523,19 +627,43 @@ class Builder:
         return kept
 
     def hasVirtualGraph(self, ids: Iterable[str] | str) -> bool:
-        """Whether it was said which IPU computes a node."""
+        """Whether it was said which IPU computes a node.
+
+        Args:
+            ids: Outputs of the node.
+
+        Returns:
+            True after a `virtualGraph` around the node or for it.
+        """
         return self.nodeHasAttribute(key.VIRTUAL_GRAPH, ids)
 
     def getVirtualGraph(self, ids: Iterable[str] | str) -> int:
-        """The IPU that computes a node."""
+        """The IPU that computes a node.
+
+        Args:
+            ids: Outputs of the node.
+
+        Returns:
+            Its number, from 0.
+
+        Raises:
+            ValueRangeError: It was not said.
+        """
         return self.getInt64NodeAttribute(key.VIRTUAL_GRAPH, ids)
 
     def hasPipelineStage(self) -> bool:
-        """Whether a context of `pipelineStage` is open."""
+        """Whether a context of `pipelineStage` is open.
+
+        Returns:
+            False outside of every such context.
+        """
         return bool(self._notes.current(key.PIPELINE_STAGE))
 
     def getPipelineStage(self) -> int:
         """The stage of the innermost context of `pipelineStage`.
+
+        Returns:
+            Its number, from 0.
 
         Raises:
             ValueRangeError: None is open.
@@ -553,7 +681,14 @@ class Builder:
         self._notes.annotate(ids, key.PARTIALS_TYPE, partialsType)
 
     def getPartialsType(self, ids: Iterable[str] | str) -> str:
-        """What `setPartialsType` said; ``FLOAT`` if nothing."""
+        """What `setPartialsType` said; ``FLOAT`` if nothing.
+
+        Args:
+            ids: Outputs of the node.
+
+        Returns:
+            ``FLOAT`` or ``HALF``.
+        """
         return str(self._notes.find(key.PARTIALS_TYPE, ids) or "FLOAT")
 
     def setAvailableMemoryProportion(self, ids: Iterable[str] | str, proportion: float) -> None:

@@ -273,7 +273,11 @@ def getSupportedOperationsDefinition(
 
 
 def versionString() -> str:
-    """The version of the installed popdist."""
+    """The version of the installed popdist.
+
+    Returns:
+        The version as in ``popdist.__version__``.
+    """
     return __version__
 
 

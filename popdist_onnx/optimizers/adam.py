@@ -166,27 +166,51 @@ class Adam(Optimizer):
         }
 
     def beta1s(self) -> OptimizerValueMap:
-        """The share of the first moment that is kept, by weight."""
+        """The share of the first moment that is kept, by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("beta1")
 
     def beta2s(self) -> OptimizerValueMap:
-        """The share of the second moment that is kept, by weight."""
+        """The share of the second moment that is kept, by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("beta2")
 
     def epss(self) -> OptimizerValueMap:
-        """What is added to the root of the second moment, by weight."""
+        """What is added to the root of the second moment, by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("eps")
 
     def maxWeightNorms(self) -> OptimizerValueMap:
-        """The largest norm in LAMB's ratio, by weight."""
+        """The largest norm in LAMB's ratio, by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("maxWeightNorm")
 
     def getWeightDecayMode(self) -> WeightDecayMode:
-        """Whether weight decay acts on the weight or on the gradient."""
+        """Whether weight decay acts on the weight or on the gradient.
+
+        Returns:
+            One of `WeightDecayMode`.
+        """
         return self.weight_decay_mode
 
     def useScaledOptimizerState(self) -> bool:
-        """Whether moments keep the loss scale."""
+        """Whether moments keep the loss scale.
+
+        Returns:
+            What the optimizer was made with.
+        """
         return self.scaled_optimizer_state
 
 

@@ -124,15 +124,27 @@ class Adaptive(Optimizer):
         }
 
     def alphas(self) -> OptimizerValueMap:
-        """The share of the averages that is kept, by weight."""
+        """The share of the averages that is kept, by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("alpha")
 
     def momentums(self) -> OptimizerValueMap:
-        """The share of the last update that is kept, by weight."""
+        """The share of the last update that is kept, by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("momentum")
 
     def epss(self) -> OptimizerValueMap:
-        """What is added to the root, by weight."""
+        """What is added to the root, by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("eps")
 
 

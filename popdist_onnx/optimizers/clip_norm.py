@@ -98,15 +98,27 @@ class ClipNormSettings:
         return ClipNormSettings([], maxNorm, ClipNormMode.ClipAllWeights)
 
     def getWeightIds(self) -> list[str]:
-        """The group's weights; empty where it holds all."""
+        """The group's weights; empty where it holds all.
+
+        Returns:
+            Their ids, in the order given.
+        """
         return list(self.weightIds)
 
     def getMaxNorm(self) -> float:
-        """The largest norm."""
+        """The largest norm.
+
+        Returns:
+            The number that the group was made with.
+        """
         return self.maxNorm
 
     def getMode(self) -> ClipNormMode:
-        """Which weights the group holds."""
+        """Which weights the group holds.
+
+        Returns:
+            One of `ClipNormMode`.
+        """
         return self.mode
 
     def __eq__(self, other: object) -> bool:

@@ -325,11 +325,19 @@ class Optimizer:
         return OptimizerValueMap(self._defaults[key], own)
 
     def learningRates(self) -> OptimizerValueMap:
-        """The learning rate by weight."""
+        """The learning rate by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("learningRate")
 
     def weightDecays(self) -> OptimizerValueMap:
-        """The weight decay by weight."""
+        """The weight decay by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("weightDecay")
 
     def has_momentum(self, weight: str | None = None) -> bool:
@@ -345,15 +353,27 @@ class Optimizer:
         return not momentum.isConst() or momentum.val() != 0
 
     def lossScaling(self) -> OptimizerValue:
-        """The factor of the loss in backward passes."""
+        """The factor of the loss in backward passes.
+
+        Returns:
+            The factor, and whether it is constant.
+        """
         return self._defaults["lossScaling"]
 
     def getLossScalingVal(self) -> float:
-        """The factor of the loss in backward passes, as a number."""
+        """The factor of the loss in backward passes, as a number.
+
+        Returns:
+            1.0 without loss scaling.
+        """
         return self.lossScaling().val()
 
     def getClipNormSettings(self) -> list[ClipNormSettings]:
-        """The groups of weights whose gradients are clipped."""
+        """The groups of weights whose gradients are clipped.
+
+        Returns:
+            The groups in the order given; empty without clipping.
+        """
         return list(self._clips)
 
     def scalar(self, scalar: Scalar, weight: str | None, divisor: float) -> ScalarValue:

@@ -166,19 +166,35 @@ class SGD(Optimizer):
         }
 
     def momentums(self) -> OptimizerValueMap:
-        """The momentum by weight."""
+        """The momentum by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("momentum")
 
     def dampenings(self) -> OptimizerValueMap:
-        """The dampening by weight."""
+        """The dampening by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("dampening")
 
     def velocityScalings(self) -> OptimizerValueMap:
-        """The velocity scaling by weight."""
+        """The velocity scaling by weight.
+
+        Returns:
+            The default, and the values of weights with their own.
+        """
         return self.value_map("velocityScaling")
 
     def getSGDAccumulatorAndMomentum(self) -> SGDAccumulatorAndMomentum:
-        """How the velocity is kept."""
+        """How the velocity is kept.
+
+        Returns:
+            One of `SGDAccumulatorAndMomentum`.
+        """
         return self.accumulatorAndMomentum
 
     def _check_nesterov(self, weight: str | None) -> None:

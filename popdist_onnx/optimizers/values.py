@@ -67,11 +67,19 @@ class OptimizerValue:
             )
 
     def val(self) -> float:
-        """The number."""
+        """The number.
+
+        Returns:
+            The value as a Python number.
+        """
         return self._val
 
     def isConst(self) -> bool:
-        """Whether it is baked into the graph."""
+        """Whether it is baked into the graph.
+
+        Returns:
+            False where `updateOptimizerFromHost` may change it.
+        """
         return self._const
 
     def validReplacement(self, other: OptimizerValue) -> bool:
@@ -121,7 +129,11 @@ class OptimizerValueMap:
         return self.specifics.get(weight, self.default)
 
     def getDefault(self) -> OptimizerValue:
-        """The value of weights without one of their own."""
+        """The value of weights without one of their own.
+
+        Returns:
+            The number, and whether it is constant.
+        """
         return self.default
 
     def hasSpecific(self, weight: str | None = None) -> bool:

@@ -112,7 +112,11 @@ class DeviceManager:
     """
 
     def createCpuDevice(self) -> DeviceInfo:
-        """This host's processor."""
+        """This host's processor.
+
+        Returns:
+            The device for a session.
+        """
         return DeviceInfo(DeviceType.Cpu)
 
     def createIpuModelDevice(self, options: Mapping[str, Any] | None = None) -> DeviceInfo:

@@ -432,11 +432,19 @@ class Session:
             )
 
     def getIr(self) -> onnx.ModelProto:
-        """The graph that runs, as an ONNX model."""
+        """The graph that runs, as an ONNX model.
+
+        Returns:
+            A model of its own, with standard operators and those that copy gradients.
+        """
         return save(self._reading.model)
 
     def getSerializedGraph(self) -> bytes:
-        """The graph that runs, as the content of an ONNX file."""
+        """The graph that runs, as the content of an ONNX file.
+
+        Returns:
+            The bytes of `getIr`.
+        """
         return bytes(self.getIr().SerializeToString())
 
     def getSummaryReport(self, resetProfile: bool = True) -> str:

@@ -47,11 +47,19 @@ class AnchorReturnType:
         self._period = period or 1
 
     def id(self) -> AnchorReturnTypeId:
-        """The kind."""
+        """The kind.
+
+        Returns:
+            One of `AnchorReturnTypeId`.
+        """
         return self._id
 
     def rp(self) -> int:
-        """The return period: the N of ``EveryN``, else 1."""
+        """The return period: the N of ``EveryN``, else 1.
+
+        Returns:
+            A number of micro-batches, 1 or more.
+        """
         return self._period
 
     def __eq__(self, other: object) -> bool:
@@ -115,15 +123,27 @@ class DataFlow:
             )
 
     def batchesPerStep(self) -> int:
-        """Weight updates of one call of ``run``."""
+        """Weight updates of one call of ``run``.
+
+        Returns:
+            Their number, 1 or more.
+        """
         return self._batches_per_step
 
     def anchors(self) -> list[str]:
-        """The ids of the tensors to return, in the order given."""
+        """The ids of the tensors to return, in the order given.
+
+        Returns:
+            The ids, each of them once.
+        """
         return list(self._arts)
 
     def nAnchors(self) -> int:
-        """The number of tensors to return."""
+        """The number of tensors to return.
+
+        Returns:
+            The length of `anchors`.
+        """
         return len(self._arts)
 
     def isAnchored(self, tensor_id: str) -> bool:

@@ -435,7 +435,11 @@ class Patterns:
         return self
 
     def runtimeAssertsOn(self) -> bool:
-        """Whether checks are made at run time."""
+        """Whether checks are made at run time.
+
+        Returns:
+            True unless the program has switched them off.
+        """
         return self._runtime_asserts
 
     def __getattr__(self, name: str) -> Any:

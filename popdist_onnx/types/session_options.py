@@ -353,11 +353,19 @@ class SessionOptions(HostOptions, PlacementOptions, CompilationOptions, Reportin
         return getattr(self, _OLDER[name]) if name in _OLDER else super().__getattr__(name)
 
     def getGlobalReplicationFactor(self) -> int:
-        """The number of replicas over which a mean of gradients is taken."""
+        """The number of replicas over which a mean of gradients is taken.
+
+        Returns:
+            Those of all instances, where the options say that there are several.
+        """
         if self.enableDistributedReplicatedGraphs:
             return self.globalReplicationFactor
         return self.replicatedGraphCount if self.enableReplicatedGraphs else 1
 
     def getAccumulationFactor(self) -> int:
-        """The number of micro-batches per weight update."""
+        """The number of micro-batches per weight update.
+
+        Returns:
+            ``accumulationFactor``; 1 where accumulation is switched off.
+        """
         return self.accumulationFactor if self.enableGradientAccumulation else 1

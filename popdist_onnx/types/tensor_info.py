@@ -170,19 +170,35 @@ class TensorInfo:
         self._shape = checked_shape(shape)
 
     def shape(self) -> list[int]:
-        """The dimensions."""
+        """The dimensions.
+
+        Returns:
+            A list of its own; empty for a scalar.
+        """
         return list(self._shape)
 
     def rank(self) -> int:
-        """The number of dimensions."""
+        """The number of dimensions.
+
+        Returns:
+            0 for a scalar.
+        """
         return len(self._shape)
 
     def nelms(self) -> int:
-        """The number of elements."""
+        """The number of elements.
+
+        Returns:
+            The product of the dimensions; 1 for a scalar.
+        """
         return math.prod(self._shape)
 
     def nbytes(self) -> int:
-        """The size in bytes."""
+        """The size in bytes.
+
+        Returns:
+            `nelms` times the bytes of an element.
+        """
         return self.nelms() * self._dtype.numpy.itemsize
 
     def dim(self, index: int) -> int:
@@ -204,15 +220,27 @@ class TensorInfo:
         return self._shape[index]
 
     def dataType(self) -> DataType:
-        """The element type."""
+        """The element type.
+
+        Returns:
+            One of `DataType`.
+        """
         return self._dtype
 
     def data_type(self) -> str:
-        """The element type's name, as in ``FLOAT``."""
+        """The element type's name, as in ``FLOAT``.
+
+        Returns:
+            The name that the constructor takes.
+        """
         return self._dtype.name
 
     def data_type_lcase(self) -> str:
-        """The element type's name in lower case, as in ``float32``."""
+        """The element type's name in lower case, as in ``float32``.
+
+        Returns:
+            For example ``int64`` for INT64.
+        """
         return self._dtype.lower
 
     def __eq__(self, other: object) -> bool:
@@ -348,5 +376,9 @@ class InputShapeInfo:
         return tensor_id in self._infos
 
     def getAllTensorIds(self) -> list[str]:
-        """The inputs for which `add` was called."""
+        """The inputs for which `add` was called.
+
+        Returns:
+            Their ids, in the order of the calls.
+        """
         return list(self._infos)
