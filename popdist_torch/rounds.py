@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _NESTED = BackwardCFunction.apply.__code__
 
 _STEP = 32
-"""Optimizers by which the numbers of a round grow."""
+"""Optimizers by which the numbers of a round grow, once all processes have as many more."""
 
 _ON_ALL = (
     "make such calls on all processes (no `if rank == 0`), after as many updates; all processes "
@@ -102,6 +102,7 @@ class Rounds:
         self._tasks: dict[int, dict[int, Member]] = {}  # what passes that still run have reached
         self._memory = torch.zeros(0)
         self._sum: Exchange | None = None
+        self._said: list[int] = []  # the numbers of the round that is on its way
         self._begun: Call | None = None  # the round that is on its way
         self._horovod: Any = None  # since the first round
 
@@ -186,19 +187,14 @@ class Rounds:
             due: The optimizers whose gradients it exchanges.
         """
         self.settle()  # an earlier call of this process may have failed in between
-        room = _FIXED + -(-self.count // _STEP) * _STEP
-        if self._sum is None or len(self._memory) != room:
-            layout = plan([Item("what processes do", room, "float32", 4)])
-            name = f"popdist calls of all processes, {room} numbers"
-            with torch.inference_mode(mode=False):  # this call may be in that mode, and others not
-                [self._memory] = arenas = allocate(layout)
-                self._sum = Exchange(layout, arenas, horovod, name=name)
-        said = [1, self.count, self.count**2, *_numbers(call.name), *[0] * (room - _FIXED)]
+        # Processes that differ in their optimizers have to see that in a round of equal size.
+        if self._sum is None:
+            self._make_room(_STEP, horovod)
+        reached = [0] * self.count
         for member in due or ():
-            said[_FIXED + member.number] = 1
-        self._memory.copy_(torch.tensor(said))
-        self._sum.begin()
-        self._sum.send()
+            reached[member.number] = 1
+        self._said = [1, self.count, self.count**2, *_numbers(call.name), *reached]
+        self._send()
         self._begun, self._horovod = call, horovod
 
     def settle(self) -> list[Member]:
@@ -219,11 +215,33 @@ class Rounds:
         self._sum.finish()
         present, counts, squares, *said = map(int, self._memory.tolist())
         require_all(present, size)
-        reached = said[_FIXED - 3 :]
         if not _CALL.equal(said, size):
             self._raise_difference(call)
         self._require_equal(counts, squares, size)
+        if len(self._said) > len(self._memory):  # on all processes, as their counts are equal
+            self._make_room(-(-(len(self._said) - _FIXED) // _STEP) * _STEP, self._horovod)
+            self._send()
+            self._sum.finish()
+            said = [int(number) for number in self._memory[3:]]
+        reached = said[_FIXED - 3 :]
         return [self._member(number) for number, processes in enumerate(reached) if processes]
+
+    def _make_room(self, optimizers: int, horovod: Any) -> None:
+        room = _FIXED + optimizers
+        layout = plan([Item("what processes do", room, "float32", 4)])
+        name = f"popdist calls of all processes, {room} numbers"
+        with torch.inference_mode(mode=False):  # this call may be in that mode, and others not
+            [self._memory] = arenas = allocate(layout)
+            self._sum = Exchange(layout, arenas, horovod, name=name)
+
+    def _send(self) -> None:
+        """Sends the numbers of this process, as many as there is room for."""
+        assert self._sum is not None  # noqa: S101 - made before
+        room = len(self._memory)
+        said = [*self._said, *[0] * (room - len(self._said))][:room]
+        self._memory.copy_(torch.tensor(said))
+        self._sum.begin()
+        self._sum.send()
 
     def _raise_difference(self, call: Call) -> None:
         """Names the calls of all processes; all of them come here."""
