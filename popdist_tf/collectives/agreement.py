@@ -161,25 +161,21 @@ def assert_equal_weights(
     collectives: Rows,
     weights: Sequence[tuple[str, Any]],
     message: str,
-    label: str | None = None,
 ) -> Any:
     """A boolean scalar that is true, or fails with ``message`` when weights differ.
 
     Every instance must run it, with the same weights in the same order. The value of a weight may
     be a list, one value for each local replica. The names of the weights that differ follow the
-    message. ``label`` pairs the instances' calls where their graphs may differ; None pairs them by
-    the order of the collectives in the graph.
+    message.
     """
-    names = different_weights(collectives, weights, label)
+    names = different_weights(collectives, weights)
     equal = tf.equal(tf.size(names), 0)
     check = tf.debugging.Assert(equal, [message, names], 5)
     with tf.control_dependencies([] if check is None else [check]):
         return tf.identity(equal)
 
 
-def different_weights(
-    collectives: Rows, weights: Sequence[tuple[str, Any]], label: str | None = None
-) -> Any:
+def different_weights(collectives: Rows, weights: Sequence[tuple[str, Any]]) -> Any:
     """The names of the weights that differ between instances or replicas, as a string vector."""
     own: list[Any] = []
     names: list[str] = []
@@ -189,7 +185,7 @@ def different_weights(
         first += [len(own)] * len(parts)
         own += parts
         names += [name] * len(parts)
-    rows = collectives.allgather(digests(own)[tf.newaxis], label)
+    rows = collectives.allgather(digests(own)[tf.newaxis])
     differ = tf.reduce_any(tf.not_equal(rows, tf.gather(rows[0], first)), axis=0)
     return tf.unique(tf.boolean_mask(tf.constant(names), differ))[0]
 

@@ -143,11 +143,11 @@ def test_weights_are_compared_inside_of_a_function():
         @tf.function
         def step(collectives=collectives):
             named = [("one", tf.ones(2)), ("two", tf.ones(3))]
-            return assert_equal_weights(collectives, named, "they differ:", "label")
+            return assert_equal_weights(collectives, named, "they differ:")
 
         if differs:
             with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)they differ:.*two"):
                 step()
         else:
             assert step().numpy()
-        assert peers.names("allgather") == ["label"]
+        assert len(peers.names("allgather")) == 1
