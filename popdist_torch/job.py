@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
 from popdist import backend
-from popdist_torch.errors import AgreementError, Error
+from popdist_torch.errors import AgreementError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from popdist_torch.options import Options
     from popdist_torch.options.placement import Placement
 
@@ -52,24 +47,3 @@ def require_meant_alone(options: Options) -> None:
             hint="start the job with poprun, or use popdist_torch.Options() to train together "
             "under other launchers; options.Distributed.disable() says that it is meant",
         )
-
-
-def require_local_norms(modules: Iterable[nn.Module]) -> None:
-    """Checks that no layer is to synchronise statistics, where torch would not without a word.
-
-    Raises:
-        Error: There is a ``SyncBatchNorm``, and torch's own process group does not exist.
-    """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return
-    for module in modules:
-        if issubclass(type(module), nn.SyncBatchNorm) and module.training:
-            raise Error(
-                "PD315",
-                "torch.nn.SyncBatchNorm synchronises nothing here, because torch.distributed is "
-                "not initialised: each replica would normalise with its own statistics",
-                value=module,
-                accepted="torch.nn.BatchNorm*, whose statistics are each replica's own",
-                hint="popdist_torch.SyncBatchNorm.convert_sync_batchnorm(model) in place of "
-                "torch's normalizes over all processes",
-            )

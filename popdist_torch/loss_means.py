@@ -15,9 +15,9 @@ from weakref import WeakSet
 
 import torch
 
+from popdist_torch.embeddings import require_none_in_graph
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
-from popdist_torch.frequencies import require_none_in_graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -82,8 +82,8 @@ REMEDIES = {
     "PD315": (
         (
             "A model has `torch.nn.SyncBatchNorm`. It synchronises its statistics with "
-            "torch.distributed, which is not initialised, and torch raises no error. Or a wrapped "
-            "model has `horovod.torch.SyncBatchNorm`, which works on GPUs only."
+            "torch.distributed, which is not initialised, and torch raises no error. Or the layer "
+            "is `horovod.torch.SyncBatchNorm`, which works on GPUs only."
         ),
         (
             "Use `popdist_torch.SyncBatchNorm.convert_sync_batchnorm(model)`, whose layers work on "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from popdist_torch.batch_norm import require_one_replica
 from popdist_torch.errors import Error
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.host_access import leave_groups, let_group, times_brought
 from popdist_torch.executor.step import infer
 from popdist_torch.options import Options, OutputMode
+from popdist_torch.synchronised_norms import require_one_replica
 
 if TYPE_CHECKING:
     from torch import nn

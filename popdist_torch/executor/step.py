@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist_torch.activation_hooks import ACTIVATION_HOOKS
 from popdist_torch.errors import OptimizerError
 from popdist_torch.executor.compiled import LossPlace, eagerly, plain_backward
 from popdist_torch.executor.losses import LossWatch, final_loss, warn_of_unmarked
+from popdist_torch.replica_gradients.activation_hooks import ACTIVATION_HOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

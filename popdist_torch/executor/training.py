@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist.metrics import note_compiling, note_step
-from popdist_torch import agreement, job, own_functions
-from popdist_torch.activation_hooks import ACTIVATION_HOOKS
-from popdist_torch.batch_norm import require_one_replica
+from popdist_torch import agreement, job, synchronised_norms
 from popdist_torch.data.equal_rows import EqualRows
+from popdist_torch.embeddings import require_no_counts, require_no_shortening
 from popdist_torch.errors import OptimizerError, OptionValueError
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.gradients import Gradients, OrderedGradients, SharedGradients
@@ -28,12 +27,13 @@ from popdist_torch.executor.host_access import (
 from popdist_torch.executor.loss_scaling import LossScaling
 from popdist_torch.executor.losses import LossGuard
 from popdist_torch.executor.step import Training
-from popdist_torch.frequencies import require_no_layer
 from popdist_torch.gradient_exchange import Facts
-from popdist_torch.gradient_hooks import require_possible
 from popdist_torch.loss_means import DIVISORS, MicroBatchMeans
 from popdist_torch.optim.device import DeviceOptimizer, digest_of
 from popdist_torch.options import MeanReductionStrategy, Options, OutputMode, ReductionType
+from popdist_torch.replica_gradients import own_functions
+from popdist_torch.replica_gradients.activation_hooks import ACTIVATION_HOOKS
+from popdist_torch.replica_gradients.parameter_hooks import require_possible
 from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
@@ -309,11 +309,13 @@ class TrainingExecutor(Executor):
                 "the optimizer has no parameter that requires gradients",
                 hint="build it from model.parameters(), before parameters are frozen",
             )
+        if here.num_processes > 1:
+            require_no_shortening(self._user_model.modules())
         if here.total_replicas > 1:
-            job.require_local_norms(self._user_model.modules())
-            require_no_layer(self._user_model.modules())
+            synchronised_norms.require_local(self._user_model.modules())
+            require_no_counts(self._user_model.modules())
             DIVISORS.start()
-        require_one_replica(self._user_model.modules(), here)
+        synchronised_norms.require_one_replica(self._user_model.modules(), here)
         horovod = self._horovod
         ROUNDS.settle()
         if horovod is None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from popdist_torch.batch_norm import SyncBatchNorm
 from popdist_torch.horovod import collectives, world
+from popdist_torch.horovod.batch_norm import SyncBatchNorm
 from popdist_torch.horovod.optimizer import Distributed, DistributedOptimizer
 from popdist_torch.horovod.sharing import (
     average_metrics,

@@ -11,15 +11,16 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from popdist_torch import agreement, job, local_buffers, own_functions
-from popdist_torch.activation_hooks import ACTIVATION_HOOKS
+from popdist_torch import agreement, local_buffers, synchronised_norms
 from popdist_torch.data.equal_rows import EqualRows, divided_selections
+from popdist_torch.embeddings import LAYERS, require_no_counts, require_no_shortening
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
-from popdist_torch.frequencies import LAYERS, require_no_layer
 from popdist_torch.gradient_exchange import InstanceSum, give_rows
-from popdist_torch.gradient_hooks import of_popdist, require_possible
 from popdist_torch.loss_means import DIVISORS, LossMeans
+from popdist_torch.replica_gradients import own_functions
+from popdist_torch.replica_gradients.activation_hooks import ACTIVATION_HOOKS
+from popdist_torch.replica_gradients.parameter_hooks import of_popdist, require_possible
 from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
@@ -401,11 +402,12 @@ class Passes:
             }
             if self.sum is None:
                 stated |= divided_selections()
+                modules = _modules_with(parameters)
+                require_no_shortening(modules)
             agreement.require(stated, self._horovod)
             if self.sum is None:
-                modules = _modules_with(parameters)
-                job.require_local_norms(modules)
-                require_no_layer(modules)
+                synchronised_norms.require_local(modules)
+                require_no_counts(modules)
                 remedy = "pass sampler=popdist_torch.horovod.DistributedSampler(...) to the loader"
                 EqualRows(self._horovod, remedy).look_at_gradients(parameters)
         self._slots = {index: slot for slot, index in enumerate(trained)}

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 from popdist import backend
 from popdist.popdist_core import getDeviceId, isPopdistEnvSet
 from popdist_torch.errors import PlainLoopError
+from popdist_torch.synchronised_norms import explain_that_of_horovod
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -27,6 +28,7 @@ def init() -> None:
     if here.by and not (here.alone and find_spec("horovod") is None):
         _refuse_gpus(backend.start("torch"))
         _allow_inference()
+        explain_that_of_horovod()
     backend.init()
 
 

@@ -629,6 +629,14 @@ class Counted(Program):
         return net
 
 
+class Shortened(Program):
+    def build(self):
+        net = Net()
+        net.words = nn.Embedding(3, 3, max_norm=0.5)
+        net.scores = lambda x: net.last(net.first(net.words(x.argmax(-1))))
+        return net
+
+
 class WithNorm(Net):
     def __init__(self):
         super().__init__()
@@ -773,6 +781,7 @@ REFUSED = {
     HookOfActivationThatClips: "PD334",
     FunctionThatClips: "PD334",
     Counted: "PD338",
+    Shortened: "PD007",
 }
 
 

@@ -6,6 +6,7 @@ Each program runs on two real ranks with other rows on each. Every rank raises t
 import copy
 import functools
 
+import horovod.torch
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import popdist.poptorch
 import popdist_torch
 import popdist_torch.horovod as hvd
+from popdist_torch.rounds import ROUNDS
 from popdist_torch.unexchanged import BY_HAND
 from tests.distributed.jobs import run_job
 from tests.distributed.torch_loops import (
@@ -305,6 +307,15 @@ def optimizer_on_one_rank(world):
             world.optimizer(sgd(judge), judge)
 
 
+def optimizer_on_one_rank_beyond_room(world):
+    """Only one rank has more optimizers than a round has numbers for."""
+    held = []
+    while (ROUNDS.count + 1) % 32:
+        model = Net()
+        held.append(world.optimizer(sgd(model), model))
+    optimizer_on_one_rank(world)
+
+
 def hook_of_two_sizes(world):
     """An average trains the judge, and a sum trains the model."""
     model, judge = Net(), Net()
@@ -371,7 +382,33 @@ def compiled_embedding(world):
     optimizer.step()
 
 
+def embedding_that_shortens(world):
+    """Each rank's call changes the words that it looks up."""
+    model = nn.Embedding(4, 3, max_norm=0.5, dtype=torch.float64)
+    optimizer = world.optimizer(sgd(model), model)
+    model(torch.tensor([0, 1 + world.rank])).square().sum().backward()
+    optimizer.step()
+
+
+def statistics_of_horovod(world):
+    """Horovod's own layer, on a CPU."""
+    model = nn.Sequential(nn.Linear(5, 3), horovod.torch.SyncBatchNorm(3)).double()
+    step_once(model, world.optimizer(sgd(model), model), world.rows(0))
+
+
 ERRORS = {
+    "embedding that shortens": (
+        embedding_that_shortens,
+        "PD007",
+        "Embedding(4, 3, max_norm=0.5)",
+        "layer.weight.renorm_(2, 0, 0.5)",
+    ),
+    "Horovod's statistics": (
+        statistics_of_horovod,
+        "PD315",
+        "SyncBatchNorm(3, ",
+        "popdist_torch.SyncBatchNorm.convert_sync_batchnorm(model)",
+    ),
     "hook of two sizes": (hook_of_two_sizes, "PD334", "first.", "the same op"),
     "function clips": (function_that_clips, "PD334", "Bounded.backward, ", "test_torch_refused.py"),
     "node normalizes": (node_that_normalizes, "PD334", "test_torch_refused.py:"),
@@ -423,6 +460,12 @@ ERRORS = {
     "split alone": (split_alone, "PD007", "data set of 12 samples", "random_split"),
     "split alone, model": (split_alone_under_a_model, "PD007", "data set 0", "random_split"),
     "optimizer on one rank": (optimizer_on_one_rank, "PD330", "on this process, ", "rank == 0"),
+    "optimizer beyond room": (
+        optimizer_on_one_rank_beyond_room,
+        "PD330",
+        " on average",
+        "rank == 0",
+    ),
     "optimizer without hooks": (optimizer_without_hooks, "PD308", "Outer", "inside it"),
 }
 

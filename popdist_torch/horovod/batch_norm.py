@@ -8,24 +8,20 @@ its backward pass exchanges two sums once. Processes may have different numbers 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from popdist.backend import launch
 from popdist_torch.errors import Error
 from popdist_torch.executor.compiled import keep_from_dynamo
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from popdist_torch.options.placement import Placement
+from popdist_torch.horovod.collectives import differentiable
+from popdist_torch.horovod.world import connected
+from popdist_torch.synchronised_norms import OverAllProcesses, is_of_horovod
 
 
-class SyncBatchNorm(_BatchNorm):
+class SyncBatchNorm(OverAllProcesses, _BatchNorm):
     """Batch normalization of inputs ``[rows, channels, ...]`` over all processes of the job.
 
     In evaluation mode, and in a process alone, it does the same as ``torch.nn.BatchNorm*``. All
@@ -56,7 +52,7 @@ class SyncBatchNorm(_BatchNorm):
             ValueError: The input has less than two dimensions, or all processes together have
                 one value for a channel.
         """
-        horovod = _loops().world.connected() if self.training else None
+        horovod = connected() if self.training else None
         if horovod is None:
             return super().forward(input)
         self._check_input_dim(input)
@@ -98,7 +94,7 @@ class SyncBatchNorm(_BatchNorm):
         for name, part in module.named_modules():
             if not isinstance(part, _BatchNorm) or isinstance(part, cls):
                 continue
-            synchronised = isinstance(part, nn.SyncBatchNorm) or _is_of_horovod(part)
+            synchronised = isinstance(part, nn.SyncBatchNorm) or is_of_horovod(part)
             if type(part).forward is not _BatchNorm.forward and not synchronised:
                 raise Error(
                     "PD336",
@@ -139,15 +135,10 @@ class _Total(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
         name = f"popdist batch norm of {gradient.numel()}: gradients"
-        sums = _loops().allreduce(
+        sums = differentiable("allreduce")(
             gradient.cpu(), op=context.horovod.Sum, name=f"{name}, {gradient.dtype}"
         )
         return sums.to(gradient.device), None, None
-
-
-def _loops() -> Any:
-    """The package of plain loops, which imports the executors, which import this module."""
-    return import_module("popdist_torch.horovod")
 
 
 def _statistics(
@@ -189,42 +180,6 @@ def _statistics(
     first, second = _Total.apply(part, known, horovod) / count  # type: ignore[no-untyped-call]
     apart = apart - first.view([1, -1] + [1] * (rows.dim() - 2))
     return count, centre + first, second - first.square(), apart
-
-
-def require_one_replica(modules: Iterable[nn.Module], here: Placement) -> None:
-    """Checks that layers can normalize over the replicas of a wrapped model.
-
-    Raises:
-        Error: There are layers of `SyncBatchNorm`, and local replicas run one after the other, or
-            the model is wrapped for one process of several; or layers of Horovod's on a CPU.
-    """
-    for module in modules:
-        if not module.training:
-            continue
-        if isinstance(module, SyncBatchNorm):
-            apart = here.num_processes == 1 and not launch().alone
-            if here.local_replicas > 1 or apart:
-                raise Error(
-                    "PD336",
-                    "popdist_torch.SyncBatchNorm needs one replica on each process of the job: "
-                    "local replicas run one after the other, and cannot wait for each other",
-                    value=f"{here.local_replicas} local replicas; {here.num_processes} of "
-                    f"{launch().size or 1} processes",
-                    hint="start as many instances as replicas (poprun --num-instances=N "
-                    "--num-replicas=N), without options.Distributed.disable()",
-                )
-        elif _is_of_horovod(module) and all(p.device.type == "cpu" for p in module.parameters()):
-            raise Error(
-                "PD315",
-                "horovod.torch.SyncBatchNorm works on GPUs only",
-                value=module,
-                hint="popdist_torch.SyncBatchNorm.convert_sync_batchnorm(model) replaces it",
-            )
-
-
-def _is_of_horovod(layer: nn.Module) -> bool:
-    kind = type(layer)
-    return kind.__name__ == "SyncBatchNorm" and kind.__module__.startswith("horovod.torch")
 
 
 # Compiled modules run the layer as it is.

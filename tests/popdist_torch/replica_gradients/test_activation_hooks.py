@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import popdist_torch
-from popdist_torch.activation_hooks import ACTIVATION_HOOKS
 from popdist_torch.errors import GradientError
+from popdist_torch.replica_gradients.activation_hooks import ACTIVATION_HOOKS
 
 MASK = torch.tensor([1.0, 0.0, 1.0, 1.0])
 BOUND = 0.01

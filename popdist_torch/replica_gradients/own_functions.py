@@ -23,10 +23,10 @@ from torch import nn
 from torch.autograd.function import BackwardCFunction
 from torch.utils import _pytree as pytree
 
-from popdist_torch.activation_hooks import ACTIVATION_HOOKS, OfGlobalBatch
 from popdist_torch.errors import GradientError
-from popdist_torch.gradient_hooks import place_of
-from popdist_torch.gradient_multiples import (
+from popdist_torch.replica_gradients.activation_hooks import ACTIVATION_HOOKS, OfGlobalBatch
+from popdist_torch.replica_gradients.linearity import Linearity
+from popdist_torch.replica_gradients.multiples import (
     QUESTIONS,
     Streams,
     equal,
@@ -36,7 +36,7 @@ from popdist_torch.gradient_multiples import (
     tensors,
     versions,
 )
-from popdist_torch.linearity import Linearity
+from popdist_torch.replica_gradients.parameter_hooks import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

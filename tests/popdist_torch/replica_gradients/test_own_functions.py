@@ -6,9 +6,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import popdist_torch
-from popdist_torch import own_functions
-from popdist_torch.activation_hooks import ACTIVATION_HOOKS
 from popdist_torch.errors import GradientError
+from popdist_torch.replica_gradients import own_functions
+from popdist_torch.replica_gradients.activation_hooks import ACTIVATION_HOOKS
 from tests.distributed.torch_loops import warnings_of_popdist
 
 BOUND = 0.01

@@ -22,8 +22,7 @@ from torch import nn
 from torch.nn.modules import module as of_all_modules
 
 from popdist_torch.errors import GradientError
-from popdist_torch.gradient_hooks import of_popdist, place_of
-from popdist_torch.gradient_multiples import (
+from popdist_torch.replica_gradients.multiples import (
     QUESTIONS,
     Streams,
     differ,
@@ -32,6 +31,7 @@ from popdist_torch.gradient_multiples import (
     scaled,
     versions,
 )
+from popdist_torch.replica_gradients.parameter_hooks import of_popdist, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from popdist_torch.gradient_hooks import close
+from popdist_torch.replica_gradients.parameter_hooks import close
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
