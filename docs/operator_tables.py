@@ -17,12 +17,11 @@ from popdist_onnx.types import SessionOptions
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the tests are a part of the checkout
 
+from tests.popdist_onnx.conformance.case import OPSETS, Case
 from tests.popdist_onnx.conformance.cases import (
     ELSEWHERE,
     EXCLUDED,
-    OPSETS,
     WITHOUT_CASE,
-    Case,
     all_cases,
     opsets_of,
     version,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tests.popdist_onnx.conformance.cases import ANYWHERE, OUT, Case, f, ints, pairs
+from tests.popdist_onnx.conformance.case import ANYWHERE, OUT, Case, f, ints, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,7 +22,7 @@ from tests.popdist_onnx.gradients.harness import session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.popdist_onnx.conformance.cases import Case
+    from tests.popdist_onnx.conformance.case import Case
 
 load_rules()
 

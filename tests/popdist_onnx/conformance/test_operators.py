@@ -4,10 +4,10 @@ import onnx
 import pytest
 
 from popdist_onnx.builder.graphcore_methods import METHODS
+from tests.popdist_onnx.conformance.case import OPSETS
 from tests.popdist_onnx.conformance.cases import (
     ELSEWHERE,
     EXCLUDED,
-    OPSETS,
     WITHOUT_CASE,
     all_cases,
     opsets_of,

@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 
 from popdist_onnx.gradients.registry import WITHOUT_FLOAT16, WITHOUT_FLOAT64
-from tests.popdist_onnx.conformance.cases import EXHAUSTIVE, Case, all_cases, opsets_of
+from tests.popdist_onnx.conformance.case import EXHAUSTIVE, Case
+from tests.popdist_onnx.conformance.cases import all_cases, opsets_of
 from tests.popdist_onnx.conformance.graphcore import graphcore_cases
 
 if TYPE_CHECKING:
