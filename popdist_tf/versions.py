@@ -243,13 +243,14 @@ def _before(method: str, name: str, check: Callable[[Any, Mapping[str, Any]], No
     getattr(owner, checks)[name] = check
 
 
-def before_updates(name: str, check: Callable[[Any, list[Any]], None]) -> None:
+def before_updates(name: str, check: Callable[[Any, list[Any], list[Any]], None]) -> None:
     """Makes Keras call a function before each update that an optimizer builds or runs.
 
     Args:
         name: A later function of the same name replaces an earlier one.
-        check: Called with the optimizer and the variables. An update whose gradients the program
-            says are summed already (``skip_gradients_aggregation``) is not checked.
+        check: Called with the optimizer, the variables and the gradients. An update whose
+            gradients the program says are summed already (``skip_gradients_aggregation``) is not
+            checked.
     """
     method = update_method()
     owners: list[Any] = [tf.keras.optimizers.Optimizer]
@@ -270,11 +271,12 @@ def _checked_update(method: Callable[..., Any]) -> Any:
         pairs = list(given)
         second = args[0] if args else kwargs.get("trainable_variables")
         variables = list(second or ()) if keras_is_3() else [pair[1] for pair in pairs]
+        gradients = pairs if keras_is_3() else [pair[0] for pair in pairs]
         if not kwargs.get("skip_gradients_aggregation") and kwargs.get(
             "experimental_aggregate_gradients", True
         ):
             for check in getattr(self, _CHECK).values():
-                check(self, variables)
+                check(self, variables, gradients)
         return method(self, pairs, *args, **kwargs)
 
     return wrapped

@@ -182,11 +182,13 @@ REMEDIES = {
             "`train_step` of the program divides its loss by the rows of its own replica, and a "
             "strategy sums gradients. Or batches of the instances have different sizes. Or "
             "`popdist_tf.keras.DistributedOptimizer` averages gradients of a loss that is a sum, "
-            "or a mean over what a mask leaves."
+            "or a mean over what a mask leaves. Or a replica clips its own gradients before they "
+            "are reduced (`tf.clip_by_global_norm` in a function that TensorFlow builds)."
         ),
         (
             "Use Keras' losses, or divide by `strategy.num_replicas_in_sync`. Give all instances "
-            "as many rows. Losses with masks are exact under `PopDistStrategy`. Where this is "
+            "as many rows. Clip with `clipnorm`, `global_clipnorm` or `clipvalue` of the "
+            "optimizer. Losses with masks are exact under `PopDistStrategy`. Where this is "
             'meant: `warnings.filterwarnings("ignore", message=r"\\[PD431\\]")`.'
         ),
     ),

@@ -120,7 +120,7 @@ def _is_looked_after(model: Any) -> bool:
     return any(hasattr(one, mark) for one in wrapped for mark in _REDUCES)
 
 
-def _refuse_update_outside(optimizer: Any, variables: list[Any]) -> None:
+def _refuse_update_outside(optimizer: Any, variables: list[Any], _: list[Any]) -> None:
     """Refuses an update of a strategy's variables where the strategy can reduce no gradients."""
     if any(hasattr(optimizer, mark) for mark in (*_REDUCES, AVERAGES)):
         return

@@ -11,12 +11,13 @@ from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.distribute.values import DistributedValues
 
 from popdist_tf.errors import StrategyError
+from popdist_tf.guards.local_clips import warn_in_replica
 from popdist_tf.guards.means import asked_by_program
 from popdist_tf.keras.averages import overwrite_by_averages_where
 from popdist_tf.keras.spectral import support_spectral_normalization
 from popdist_tf.strategies.masked_losses import share_masks
 from popdist_tf.strategies.random_numbers import separate_random_numbers
-from popdist_tf.versions import clip_sums_where, support_loss_scaling
+from popdist_tf.versions import before_updates, clip_sums_where, support_loss_scaling
 
 
 def refuse_tf_config(strategy: str) -> None:
@@ -59,6 +60,7 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
         support_loss_scaling()
         support_spectral_normalization()
         clip_sums_where(_is_current)
+        before_updates("clips", warn_in_replica)
         overwrite_by_averages_where(lambda: _is_current() and _several_replicas())
         separate_random_numbers()
         share_masks()

@@ -125,7 +125,9 @@ def in_job():
     answers["own rows"] = of_equal_rows(said)
     answers["twice"] = error_of(hvd.DistributedOptimizer, optimizer)
 
-    answers |= measured(hvd.DistributedOptimizer(adam(0.05)), data(rank), BATCH, callbacks)
+    answers |= measured(hvd.DistributedOptimizer(adam(0.05)), data(rank), BATCH, callbacks) | {
+        "clips": [clipped(hvd, clips) for clips in (True, False)]
+    }
 
     # The same without the broadcast trains two models.
     diverging = compiled(network(seed=rank), hvd.DistributedOptimizer(adam()))
@@ -180,6 +182,24 @@ def in_job():
         nested = compiled(network(seed=0), hvd.DistributedOptimizer(adam()))
     answers["nested"] = error_of(fitted, nested, data(rank), BATCH)
     return answers
+
+
+def clipped(hvd, clips):
+    """Warnings of an update by gradients that the program clips, or leaves as they are."""
+    import tensorflow as tf
+
+    weight = tf.Variable([3.0, 4.0])
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
+    optimizer.build([weight])
+
+    @tf.function
+    def update():
+        gradients = [weight * 2.0]
+        if clips:
+            gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
+        optimizer.apply_gradients(zip(gradients, [weight], strict=True))
+
+    return [text for text in with_warnings(update)[1] if "PD431" in text]
 
 
 def with_horovods_own(optimizer, samples, callbacks):
@@ -444,6 +464,13 @@ def test_different_numbers_of_steps_are_named(ranks):
         assert (
             "an epoch of 4 steps on instance 0; an epoch of 3 steps on instance 1" in rank["steps"]
         )
+
+
+def test_gradients_that_are_clipped_before_they_are_averaged_are_named(ranks):
+    (warned, quiet), other = (rank["clips"] for rank in ranks)
+    assert f"(tf.clip_by_global_norm, {__file__}:" in warned[0]
+    assert quiet == []
+    assert other == [[], []]
 
 
 def test_what_cannot_work_says_so(ranks):

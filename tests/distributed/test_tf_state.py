@@ -303,6 +303,7 @@ def in_job():
         "refused": refused,
         "idle": [text for one in caught if "PD429" in (text := str(one.message))],
         "local": apart_within_instances(strategy),
+        "clips": local_clips(strategy),
     }
 
 
@@ -323,6 +324,46 @@ def apart_within_instances(strategy):
     except tf.errors.InvalidArgumentError as error:
         return str(error)
     return "no error"
+
+
+def local_clips(strategy):
+    """Warnings of gradients that are clipped before they are reduced, after it and elsewhere."""
+    import tensorflow as tf
+
+    def sums(gradients):
+        return tf.distribute.get_replica_context().all_reduce("SUM", gradients)
+
+    def backward_of_a_clip(gradients):
+        with tf.GradientTape() as tape:
+            tape.watch(gradients)
+            values = tf.clip_by_value(tf.clip_by_norm(gradients[0], 1.0), -1.0, 1.0)
+        return tape.gradient(values, gradients)
+
+    cases = {
+        "global norm": lambda g: tf.clip_by_global_norm(g, 0.1)[0],
+        "norm": lambda g: [tf.clip_by_norm(one, 0.1) for one in g],
+        "value": lambda g: [tf.clip_by_value(one, -0.1, 0.1) for one in g],
+        "none": list,
+        "reduced": lambda g: tf.clip_by_global_norm(sums(g), 0.1)[0],
+        "mean": lambda g: [tf.clip_by_value(one / REPLICAS, -0.1, 0.1) for one in sums(g)],
+        "backward": backward_of_a_clip,
+    }
+    answers = {}
+    for case, change in cases.items():
+        with strategy.scope():
+            weight = tf.Variable(tf.ones([3]))
+            optimizer = tf.keras.optimizers.SGD(0.1, global_clipnorm=0.1)
+            optimizer.build([weight])
+
+        def update(change=change, weight=weight, optimizer=optimizer):
+            gradients = change([weight * tf.cast(number(), tf.float32)])
+            optimizer.apply_gradients(zip(gradients, [weight], strict=True))
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            tf.function(partial(strategy.run, update))()
+        answers[case] = [text for one in caught if "PD431" in (text := str(one.message))]
+    return answers
 
 
 def callbacks_with_one_place(folder):
@@ -520,6 +561,16 @@ def test_local_replicas_that_a_step_makes_different_stop_the_training(ranks):
         named = rank["local"].split("weights that differ")[1]
         assert "apart" in named
         assert "equal" not in named
+
+
+def test_gradients_that_replicas_clip_by_themselves_are_named(ranks):
+    first, second = (rank["clips"] for rank in ranks)
+    for case, name in {"global norm": "global_norm", "norm": "norm", "value": "value"}.items():
+        (said,) = first[case]
+        assert f"(tf.clip_by_{name}, {__file__}:" in said
+        assert f"over {REPLICAS} replicas" in said
+    assert [case for case, said in first.items() if said] == ["global norm", "norm", "value"]
+    assert not any(second.values())
 
 
 def test_a_cluster_keeps_what_one_process_has(workers, half):
