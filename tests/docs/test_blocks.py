@@ -67,18 +67,27 @@ def environment_of(page):
     return {**SHELL, "PATH": os.pathsep.join([*first, SHELL["PATH"]])}
 
 
-# What a process of torchrun says, rarely, when gloo tears its threads down after the program's last
-# line. That is PyTorch's own, so a peer's command has a second try; poprun's commands have none.
+# What a process says, rarely, when gloo tears its threads down after the program's last line. That
+# is PyTorch's own, under torchrun and in programs of accelerate and transformers, so these have a
+# second try. Programs that use Horovod have none.
 TORN_DOWN = "terminate called without an active exception"
 
 
 def run(block, environ):
     for command in commands_of(block):
         code, output = start(command.words, environ)
-        if code and command.words.startswith("torchrun ") and TORN_DOWN in output:
+        if code and TORN_DOWN in output and uses_gloo(command.words):
             code, output = start(command.words, environ)
         assert code == 0, f"{block.place}: {command.words}\n{output}"
         assert shows(command.output, output), f"{block.place}: {command.words}\n{output}"
+
+
+def uses_gloo(words):
+    programs = [Path(word) for word in words.split() if word.endswith(".py")]
+    texts = [program.read_text() for program in programs if program.exists()]
+    return words.startswith("torchrun ") or any(
+        f"from {name} import" in text for name in ("accelerate", "transformers") for text in texts
+    )
 
 
 def start(words, environ):
