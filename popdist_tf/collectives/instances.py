@@ -12,7 +12,8 @@ import tensorflow as tf
 
 import popdist
 from popdist import backend
-from popdist_tf.collectives.host import HostCollectives, pairing_name
+from popdist_tf.collectives.host import HostCollectives
+from popdist_tf.collectives.names import pairing_name
 from popdist_tf.errors import CollectiveError, StrategyError
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from popdist_tf.collectives.host import pairing_name
 from popdist_tf.collectives.instances import Average, initialised_collectives, require_op
+from popdist_tf.collectives.names import pairing_name
 
 
 def allreduce(tensor: Any, op: Any = None) -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 
 from popdist import backend
 from popdist_tf.collectives import instances
-from popdist_tf.collectives.host import pairing_name
 from popdist_tf.collectives.instances import job_collectives
+from popdist_tf.collectives.names import pairing_name
 from popdist_tf.guards.outside_scope import warn_of_unwrapped
 
 

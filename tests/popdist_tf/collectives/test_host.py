@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from popdist_tf.collectives.host import HostCollectives, collective_name, gated, pairing_name
+from popdist_tf.collectives.host import HostCollectives, gated
+from popdist_tf.collectives.names import collective_name, pairing_name
 from popdist_tf.errors import CollectiveError
 from tests.popdist_tf.peers import Peers
 
@@ -131,6 +132,26 @@ def test_names_count_the_collectives_of_the_outermost_function():
     assert peers.names("broadcast") == ["popdist_broadcast_0"]
     outer(tf.constant(1.0, tf.float64))  # built again: the count begins anew
     assert peers.names("broadcast") == ["popdist_broadcast_0"] * 2
+
+
+@pytest.mark.parametrize("has_variables", [True, False])
+def test_names_do_not_count_a_function_twice_that_creates_variables(has_variables):
+    peers, collectives = job()
+    held = [tf.Variable(1.0)] if has_variables else []
+
+    @tf.function
+    def inner(value):
+        if not held:
+            held.append(tf.Variable(1.0))
+        return collectives.allreduce(value * held[0])
+
+    @tf.function
+    def outer(value):
+        return collectives.allreduce(inner(value) + inner(value))
+
+    assert float(outer(tf.constant(1.0))) == 242
+    # Those of the functions that run, behind those of one that is built first.
+    assert peers.names("allreduce")[-2:] == ["popdist_allreduce_0", "popdist_allreduce_1"]
 
 
 def test_names_that_programs_give_pair_collectives_in_any_order():
