@@ -24,6 +24,9 @@ _MARK = "_popdist_corrects_steps"
 _CHECK = "_popdist_checks_before_training"
 _CALLBACKS = "_popdist_callbacks"
 _CLIPS = "_popdist_clips_sums"
+_BUILD = "_maybe_symbolic_build"
+_FIRST = "_popdist_before_first_batch"
+_FITS = "_popdist_begins_to_fit"
 _COUNT = re.compile(r"_\d+(?=_|$)")
 
 
@@ -232,6 +235,51 @@ def before_evaluations(name: str, check: Callable[[Any, str], None]) -> None:
     """
     _before("make_test_function", name, lambda model, _: check(model, "evaluate"))
     _before("make_predict_function", name, lambda model, _: check(model, "predict"))
+
+
+def before_first_batch(check: Callable[[Any, str], None]) -> None:
+    """Makes Keras 3 call a function before it takes a batch to build a model from; safe to repeat.
+
+    ``fit`` and ``evaluate`` do that under a strategy, before they make their functions and call
+    callbacks. Their data, or the batch's mean, may wait for the other instances.
+
+    Args:
+        check: Called with the model, and what begins in words: how many steps an epoch of ``fit``
+            has, or that the model is evaluated.
+    """
+    model: Any = tf.keras.Model
+    owner: Any = next((one for one in model.__mro__ if _BUILD in vars(one)), None)
+    if owner is None:  # Keras 2, which takes no batch
+        return
+    if not hasattr(owner, _FIRST):
+        # The iterator of `fit` is the first that is built from after `fit` begins.
+        owner.fit = _noted_fit(owner.fit)
+        setattr(owner, _BUILD, _checked_build(getattr(owner, _BUILD)))
+    setattr(owner, _FIRST, staticmethod(check))
+
+
+def _noted_fit(method: Callable[..., Any]) -> Any:
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        vars(self)[_FITS] = True
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            vars(self).pop(_FITS, None)
+
+    return wrapped
+
+
+def _checked_build(method: Callable[..., Any]) -> Any:
+    @functools.wraps(method)
+    def wrapped(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
+        if iterator is not None:
+            fits = vars(self).pop(_FITS, False)
+            steps = f"an epoch of {iterator.num_batches} steps"
+            getattr(self, _FIRST)(self, steps if fits else "evaluate of a model")
+        return method(self, iterator, data_batch)
+
+    return wrapped
 
 
 def _before(method: str, name: str, check: Callable[[Any, Mapping[str, Any]], None]) -> None:

@@ -18,6 +18,7 @@ from popdist_tf.guards.epochs import REDUCTION, compare_epochs
 from popdist_tf.progress import report_fits
 from popdist_tf.versions import (
     before_evaluations,
+    before_first_batch,
     before_training,
     before_updates,
     strategy_of,
@@ -58,17 +59,22 @@ def refuse_training_outside(strategy: str, instances: int) -> None:
     before_training("scope", check)
     before_updates("scope", _refuse_update_outside)
     before_evaluations("scope", _refuse_to_evaluate_alone)
+    before_first_batch(_refuse_to_begin_alone)
     compare_epochs()
     report_fits()
 
 
 def _refuse_to_evaluate_alone(model: Any, call: str) -> None:
     """Compares what the instances call, as each of these calls exchanges values between them."""
+    _refuse_to_begin_alone(model, f"{call} of a model")
+
+
+def _refuse_to_begin_alone(model: Any, call: str) -> None:
     collectives = getattr(getattr(strategy_of(model), "extended", None), "collectives", None)
     if collectives is not None:
         agree(
             collectives,
-            f"{call} of a model",
+            call,
             "the same calls of fit, evaluate and predict on every instance",
             "call evaluate and predict on all instances, and print on one; each instance gives its "
             "own rows",

@@ -7,6 +7,7 @@ about one of the answers.
 import json
 import os
 import tempfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -329,11 +330,12 @@ def disagreements():
         model.fit(tf.data.Dataset.from_tensor_slices((samples, samples)).batch(4), verbose=0)
     except RuntimeError as error:
         answers["data"] = str(error)
+    answers["keras"] = 3 if hasattr(tf.keras.optimizers.Optimizer, "apply") else 2
     return answers | alone("save", "read", "predict") | alone("evaluate")
 
 
 def alone(*calls):
-    """The errors where the first instance makes a call, and the others go on to train."""
+    """The errors where the first instance makes a call before all go on to train."""
     import tensorflow as tf
 
     import popdist
@@ -355,8 +357,13 @@ def alone(*calls):
         "save": lambda: model.save(f"{tempfile.mkdtemp()}/model.keras"),
         "read": model.metrics[-1].result,
     }
-    goes_on = popdist.getInstanceIndex() > 0
-    return {call: error_of(fit if goes_on else makes[call], RuntimeError) for call in calls}
+
+    def then_fit(call):
+        if popdist.getInstanceIndex() == 0:
+            call()
+        fit()
+
+    return {call: error_of(partial(then_fit, makes[call]), RuntimeError) for call in calls}
 
 
 @pytest.fixture(scope="module")
@@ -393,6 +400,10 @@ def test_a_different_model_on_one_instance_is_named(messages):
 )
 def test_what_one_instance_does_alone_is_named(messages, call, named):
     for rank in messages:
+        if rank["keras"] == 3 and call == "save":
+            # Keras 3 keeps moving averages apart, and saves no metrics: it exchanges nothing.
+            assert rank[call] == "no error"
+            continue
         assert "[PD007] the instances disagree" in rank[call]
         assert named in rank[call]
 
