@@ -124,12 +124,14 @@ def updates_outside(strategy, model, x, y):
         optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
 
     answers = {}
-    kinds = {"": tf.keras.optimizers.SGD}
-    if not hasattr(tf.keras.optimizers.Optimizer, "apply"):  # Keras 3 has no older kind
-        kinds["legacy "] = tf.keras.optimizers.legacy.SGD
+    kinds = {"": tf.keras.optimizers.SGD, "legacy ": tf.keras.optimizers.legacy.SGD}
     for name, kind in kinds.items():
-        with strategy.scope():
-            optimizer = kind(0.1)
+        try:
+            with strategy.scope():
+                optimizer = kind(0.1)
+        except ImportError as error:  # of Keras 3, which has no older kind
+            answers[f"no {name}kind"] = str(error)
+            continue
         answers[f"{name}eager step"] = error_of(step)
         answers[f"{name}built step"] = error_of(tf.function(step))
         answers[f"{name}step of the strategy"] = error_of(lambda: strategy.run(step))
@@ -196,14 +198,19 @@ def test_a_model_outside_of_the_scope_is_not_trained(eager_answers, way):
 @pytest.mark.parametrize("way", ["eager step", "built step"])
 def test_an_update_outside_of_the_strategy_s_step_is_refused(eager_answers, kind, way):
     for rank in eager_answers:
+        if gone := rank.get(f"no {kind}kind"):
+            assert "`keras.optimizers.legacy` is not supported in Keras 3" in gone
+            continue
         assert "[PD414] an optimizer updates a strategy's variables outside" in rank[kind + way]
         assert "strategy.run(step, args=(batch,))" in rank[kind + way]
 
 
 def test_what_diverges_nothing_is_not_refused(eager_answers):
-    steps = ("step of the strategy", "legacy step of the strategy")
     for rank in eager_answers:
-        assert [rank[way] for way in ("evaluate", "inside", "chosen", *steps)] == ["no error"] * 5
+        steps = [way for way in rank if way.endswith("step of the strategy")]
+        assert len(steps) == 1 + ("no legacy kind" not in rank)
+        for way in ("evaluate", "inside", "chosen", *steps):
+            assert rank[way] == "no error"
 
 
 def test_each_instance_draws_numbers_of_its_own_from_a_seed(eager_answers):
@@ -219,6 +226,30 @@ def test_a_missing_cluster_is_named(eager_answers):
 
 
 STEPS, BATCH, MOMENTUM = 4, 8, 0.9
+
+
+def normalization():
+    """Batch normalization whose averages are reduced when they are read, as Keras 2 has it.
+
+    Keras 3 keeps those of each replica apart, which PD416 says. So there the program creates
+    variables of another kind.
+    """
+    import tensorflow as tf
+
+    class Reduced(tf.keras.layers.BatchNormalization):
+        def build(self, shape):
+            with tf.variable_creator_scope(reduced):
+                super().build(shape)
+
+    def reduced(create, **settings):
+        if not settings["trainable"]:
+            settings["synchronization"] = tf.VariableSynchronization.ON_READ
+            settings["aggregation"] = tf.VariableAggregation.MEAN
+        return create(**settings)
+
+    keeps_apart = hasattr(tf.keras.optimizers.Optimizer, "apply")
+    kind = Reduced if keeps_apart else tf.keras.layers.BatchNormalization
+    return kind(momentum=MOMENTUM, name="norm")
 
 
 def samples(instance):
@@ -257,7 +288,7 @@ def in_sessions(strategy, data, folder):
         step = tf.train.get_or_create_global_step()
 
     def body(inputs):
-        layer = tf.keras.layers.BatchNormalization(momentum=MOMENTUM, name="norm")
+        layer = normalization()
         start = tf.ones([3, 1]) * (1 + popdist.getInstanceIndex())  # another one on each instance
         weight = tf.get_variable("weight", initializer=start)
         loss = tf.reduce_mean(tf.square(layer(inputs, training=True) @ weight - 1))
@@ -340,7 +371,7 @@ def normalised(strategy, data, way):
     queue = ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(data))
 
     def body(_, inputs):
-        layer = tf.keras.layers.BatchNormalization(momentum=MOMENTUM, name="norm")
+        layer = normalization()
         loss = tf.reduce_mean(tf.square(layer(inputs, training=True) - 1))
         return loss, tf.train.GradientDescentOptimizer(0.1).minimize(loss)
 
