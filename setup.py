@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -97,6 +98,10 @@ class BuildWithStubs(build_py):
 
     def run(self) -> None:
         """Copies the packages, then writes the stubs beside them."""
+        if not self.editable_mode:
+            # An earlier build has left modules there that may have another name by now.
+            for package in self.packages:
+                shutil.rmtree(Path(self.build_lib, *package.split(".")), ignore_errors=True)
         super().run()
         if self.editable_mode:
             return

@@ -74,7 +74,8 @@ def test_lines_stay_whole_when_instances_write_at_once(options):
         own = [size for size in own if size]
         assert sorted(own) == sorted([*range(60, 9000, 60)] * 2)
         assert [*dict.fromkeys(own)] == [*range(60, 9000, 60)]
-    assert len(lines) == 4 * 2 * 150
+    # A shell's start-up files may say something on a host, too.
+    assert len([line for line in lines if line.endswith("|")]) == 4 * 2 * 150
 
 
 def test_a_failure_is_named_with_its_host(options, hosts):
