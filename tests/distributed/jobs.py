@@ -23,6 +23,9 @@ from popdist.runner.process import Streams
 from tests.distributed.warm import framework_of, python
 
 ROOT = Path(__file__).resolve().parents[2]
+EXHAUSTIVE = bool(os.environ.get("POPDIST_EXHAUSTIVE"))
+"""Whether the run is `make test-all`, with all layouts of replicas: else those that differ."""
+
 LAUNCHER = [sys.executable, "-m", "popdist.poprun"]
 _TIME_FOR_STACKS = 30
 _LONGEST = 300  # below pytest's own limit, at which nothing would be shown

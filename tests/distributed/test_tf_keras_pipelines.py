@@ -8,7 +8,7 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 
-from tests.distributed.jobs import run_job
+from tests.distributed.jobs import EXHAUSTIVE, run_job
 
 BATCH = 3
 MICRO_BATCHES = 2
@@ -140,8 +140,8 @@ def expected(replicas):
 )
 @pytest.mark.parametrize(
     ("replicas", "cases"),
-    [(2, CASES), (4, ["functional", "mean"]), (8, ["functional"])],
-    ids=["2x1", "2x2", "2x4"],
+    [(2, CASES), (4, ["functional", "mean"]), *[(8, ["functional"])] * EXHAUSTIVE],
+    ids=["2x1", "2x2", *["2x4"] * EXHAUSTIVE],
 )
 def test_models_in_stages_train_like_one_process(replicas, cases):
     ranks = run_job(pipelined, replicas=replicas, timeout=250, cases=cases)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from tests.distributed.jobs import run_job
+from tests.distributed.jobs import EXHAUSTIVE, run_job
 
 COUNT, UPDATES, BATCH, RATE, MOMENTUM = 3, 2, 2, 0.1, 0.9
 REPLICAS = 4
@@ -177,11 +177,13 @@ def pipelines_in_job():
     return answers
 
 
-@pytest.fixture(scope="module", params=[(2, 2), (2, 4), (2, 8)], ids=["2x1", "2x2", "2x4"])
+@pytest.fixture(
+    scope="module", params=(1, 2, *[4] * EXHAUSTIVE), ids=lambda replicas: f"2x{replicas}"
+)
 def job(request):
-    instances, replicas = request.param
+    replicas = 2 * request.param
     return replicas, run_job(
-        pipelines_in_job, framework="tensorflow", instances=instances, replicas=replicas
+        pipelines_in_job, framework="tensorflow", instances=2, replicas=replicas
     )
 
 

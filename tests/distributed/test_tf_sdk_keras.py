@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.distributed.jobs import run_job
+from tests.distributed.jobs import EXHAUSTIVE, run_job
 
 STEPS, REPLICAS, BATCH, TIME = 4, 4, 3, 5
 TRAINED = ("lamb", "sgd", "clipped", "scaled", "accumulated", "crossed", "loop")
@@ -240,7 +240,7 @@ def alone():
     return answers
 
 
-@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("replicas", [4, *[2] * EXHAUSTIVE])
 def test_they_train_like_one_process_on_the_global_batch(replicas, alone):
     ranks = run_job(everything, instances=2, replicas=replicas, timeout=280)
     trained = [key for key in alone if key.split()[0] in TRAINED]

@@ -44,9 +44,10 @@ def test_a_schedule_with_momentum_and_accumulation_can_be_resumed(enabled, tmp_p
     )
 
     def job(*arguments):
-        return run("poprun", program, *arguments, environment=enabled, options=FOUR_REPLICAS)[0]
+        return run("poprun with names", program, *arguments, options=FOUR_REPLICAS)[0]
 
-    ranks = job(f"--save={whole}")
+    saved = [program, f"--save={whole}"]
+    ranks, _ = run("poprun", *saved, environment=enabled, options=FOUR_REPLICAS)
     first = job(f"--save={half}", "--until=3")
     second = job(f"--resume={half}", f"--save={rest}")
     (alone,), _ = run("alone with names", program, "--micro-batch-size=32", f"--save={one}")

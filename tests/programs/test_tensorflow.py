@@ -1,7 +1,8 @@
 """Larger TensorFlow programs, with the published imports: they train what one process trains.
 
-A job of 2 instances runs the programs one after the other, each with 1, 2 and 4 replicas in an
-instance. Expectations are those of plain TensorFlow in one process, on the global batch.
+A job of 2 instances runs the programs one after the other, each with 1 and 2 replicas in an
+instance (with ``make test-all`` also 4). Expectations are those of plain TensorFlow in one process,
+on the global batch.
 """
 
 import contextlib
@@ -16,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.distributed.jobs import run_job
+from tests.distributed.jobs import EXHAUSTIVE, run_job
 from tests.programs.launching import LARGER
 
-LOCAL_REPLICAS = (1, 2, 4)
+LOCAL_REPLICAS = (1, 2, *[4] * EXHAUSTIVE)
 GLOBAL_BATCH = {"loop": 32, "keras": 64}
 # Keras 3 takes no other name for weights; `tf.layers` is gone where there is Keras 3.
 SUFFIX = "" if version("keras").startswith("2.") else ".weights.h5"
