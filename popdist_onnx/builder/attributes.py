@@ -84,7 +84,8 @@ def _strings(name: str, value: Any) -> ir.Attr:
 
 
 def _tensor(name: str, value: Any) -> ir.Attr:
-    array = np.ascontiguousarray(value).reshape(np.shape(value))
+    # A copy: a program may write to its own array later.
+    array = np.array(value, order="C")
     if array.dtype == object:
         raise TypeError(value)
     return ir.AttrTensor(name, ir.Tensor(array))

@@ -103,8 +103,8 @@ def _fill_in(writer: GraphWriter, found: ir.Value) -> None:
 
 
 def as_tensor(array: np.ndarray[Any, Any], name: str) -> ir.TensorProtocol:
-    """An array as the content of an initializer; copied where it is not contiguous."""
-    return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+    """A copy of an array as content of the model: a program may write to its own array later."""
+    return ir.Tensor(np.array(array, order="C"), name=name)
 
 
 def _require_readable(graph: ir.Graph) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from popdist_onnx.errors import ArgumentError
 from popdist_onnx.types import DataFlow, SessionOptions
@@ -66,6 +66,34 @@ def require_arrays(name: str, given: object, code: str = "PD571") -> None:
             value=type(given).__name__,
             accepted="a dict from tensor id to numpy array",
         )
+
+
+def rearranged(given: Sequence[int], wanted: Sequence[int], front: Sequence[int] = ()) -> bool:
+    """Whether an array has the wanted lengths in another order, as one that was not transposed.
+
+    Args:
+        given: The array's shape.
+        wanted: The shape that is wanted.
+        front: What may stand in front of it: numbers of batches, for one.
+
+    Returns:
+        False too where the last dimensions are those that are wanted, or where lengths differ, as
+        in flat arrays and in batches of other sizes.
+    """
+    found, whole = _proper(given), _proper(wanted)
+    row = _proper(wanted[1:])
+    unit = row or whole
+    if found[-len(unit) :] == unit:
+        return False
+    for lengths in (_proper(front) + whole, whole, row):
+        last = found[-len(lengths) :]
+        if len(last) > 1 and last != lengths and sorted(last) == sorted(lengths):
+            return True
+    return False
+
+
+def _proper(shape: Sequence[int]) -> list[int]:
+    return [length for length in shape if length != 1]
 
 
 def require_step_io(given: object) -> None:

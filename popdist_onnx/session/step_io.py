@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from popdist_onnx.errors import ArgumentError, popart_exception, popart_runtime_error
-from popdist_onnx.session.arguments import require_arrays
+from popdist_onnx.session.arguments import rearranged, require_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -56,6 +56,23 @@ def _warn_of_initialized(name: str) -> None:
         "input %s has its content from the model: data for it in PyStepIO are passed over; "
         "session.writeWeights and weightsFromHost change it",
         name,
+    )
+
+
+def _check_order(name: str, given: tuple[int, ...], spec: Spec, front: tuple[int, ...]) -> None:
+    shape = tuple(spec.shape or ())
+    if rearranged(given, shape, front):
+        _warn_of_order(name, given, front + shape)
+
+
+@cache
+def _warn_of_order(name: str, given: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    logger.warning(
+        "the array for input %s, of shape %s, has the dimensions of %s in another order; its "
+        "numbers are read as they lie in memory, so transpose it first",
+        name,
+        list(given),
+        list(wanted),
     )
 
 
@@ -118,7 +135,8 @@ class PyStepIO:
     """Arrays that hold the data of whole steps.
 
     They are read and written in order, micro-batch by micro-batch, and again from the start when
-    their end is reached. Only numbers of elements count, not shapes; see `enableRuntimeAsserts`.
+    their end is reached. Only numbers of elements count, not shapes; see `enableRuntimeAsserts`. A
+    shape whose dimensions are in another order than the input's is warned of.
 
     Args:
         inputs: Arrays by input id, C-contiguous.
@@ -133,6 +151,7 @@ class PyStepIO:
         require_arrays("PyStepIO", outputs)
         self._inputs = {name: flattened(name, array, "input") for name, array in inputs.items()}
         self._outputs = {name: flattened(name, array, "output") for name, array in outputs.items()}
+        self._shapes = {name: array.shape for name, array in inputs.items()}
         self._read = dict.fromkeys(inputs, 0)
         self._written = dict.fromkeys(outputs, 0)
         self._asserts = True
@@ -192,6 +211,7 @@ class PyStepIO:
                     accepted=f"{list(spec.shape or ())} x "
                     + " x ".join(f"{number} {what}" for what, number in factors.items()),
                 )
+            _check_order(name, self._shapes[name], spec, tuple(factors.values()))
         for name, expected in outputs.items():
             array = self._array(self._outputs, name, "outputs")
             if array.size != expected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,7 +104,8 @@ class TrainingSession(Session):
             proto, read(graph, kept), dataFlow, deviceInfo, layout(options), options, patterns, name
         )
         self._watched = set(self._reading.inputs)
-        self._optimizer = optimizer
+        # A copy: changes that a program makes to its own one are seen where it hands it in.
+        self._optimizer = deepcopy(optimizer)
         self._since_scaled = 0
         self._streams: Streams | None = None
         self._loss = loss
@@ -119,7 +121,7 @@ class TrainingSession(Session):
         """
         check_replacement(self._optimizer, require_optimizer(optimizer))
         factors = optimizer.state_factors(self._optimizer)
-        self._optimizer = optimizer
+        self._optimizer = deepcopy(optimizer)
         if self._engine is not None:
             self._load_scalars(self._engine)
             for name in self._engine.state.names:

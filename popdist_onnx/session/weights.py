@@ -9,7 +9,7 @@ import numpy as np
 from popdist_onnx.errors import ArgumentError, popart_exception
 from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.load import read
-from popdist_onnx.session.arguments import require_arrays
+from popdist_onnx.session.arguments import rearranged, require_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -150,4 +150,12 @@ def _require_fit(name: str, array: Array, like: Array) -> None:
             f"the array for weight {name} does not fit",
             value=f"{array.dtype.name} {list(array.shape)}, {array.nbytes} bytes",
             accepted=f"{like.dtype.name} {list(like.shape)}, {like.nbytes} bytes",
+        )
+    if array.ndim == like.ndim and rearranged(array.shape, like.shape):
+        raise popart_exception(
+            "PD574",
+            f"the array for weight {name} has its dimensions in another order",
+            value=list(array.shape),
+            accepted=str(list(like.shape)),
+            hint="numpy.ascontiguousarray(array.transpose(...))",
         )

@@ -53,7 +53,8 @@ _WITHOUT_DROPOUT = {
 }
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 # Places of the ratio among the arguments.
-_RECURRENT_DROPOUT, _ATTENTION_DROPOUT = 5, 4
+_RECURRENT_DROPOUT, _PACKED_DROPOUT, _ATTENTION_DROPOUT = 5, 6, 4
+_PACKED_WEIGHTS = 3
 
 
 def check_export(
@@ -316,8 +317,11 @@ def _no_dropout() -> Any:
             if name == "scaled_dot_product_attention":
                 args = (*args[:4], 0.0, *args[5:]) if len(args) > _ATTENTION_DROPOUT else args
                 kwargs |= {"dropout_p": 0.0} if len(args) <= _ATTENTION_DROPOUT else {}
-            if name in _RECURRENT and len(args) > _RECURRENT_DROPOUT:
-                args = tuple(0.0 if n == _RECURRENT_DROPOUT else a for n, a in enumerate(args))
+            if name in _RECURRENT and len(args) > _PACKED_DROPOUT:
+                # Packed sequences have their lengths as a further argument before the weights.
+                packed = isinstance(args[_PACKED_WEIGHTS], list | tuple)
+                place = _PACKED_DROPOUT if packed else _RECURRENT_DROPOUT
+                args = tuple(0.0 if n == place else a for n, a in enumerate(args))
             if name == "multi_head_attention_forward":
                 kwargs["training"] = False
             return func(*args, **kwargs)

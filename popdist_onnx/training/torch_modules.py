@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import re
 import warnings
 from contextlib import contextmanager
 from importlib import import_module
@@ -18,7 +19,7 @@ from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.names import FROZEN, PADDING, UNBIASED
-from popdist_onnx.training.export_check import check_export
+from popdist_onnx.training.export_check import check_export, flat
 from popdist_onnx.training.gradient_check import check_gradients
 from popdist_onnx.training.model import LABELS, LOSS_KIND, LOSSES
 from popdist_onnx.training.torch_losses import written_out_losses
@@ -168,6 +169,13 @@ def to_torch(trained: Trainer | Source, module: torch.nn.Module) -> torch.nn.Mod
         weights = {one.name: content(one) for one in proto.graph.initializer}
         properties = {one.key: one.value for one in proto.metadata_props}
     unused = json.loads(properties.get(UNUSED, "[]"))
+    if lazy := [name for name, one in module.named_parameters() if torch.nn.parameter.is_lazy(one)]:
+        raise ArgumentError(
+            "PD584",
+            "the module has lazy layers, whose parameters have no shape yet",
+            value=lazy[:_SHOWN],
+            hint="call it once: module(example_inputs)",
+        )
     ties = ties_of(module)
     state = module.state_dict()
     missing = [
@@ -219,17 +227,20 @@ def _exported(
             # Warnings that this exporter is the older of two, that a trace follows one branch, and
             # that the module is in training mode.
             warnings.simplefilter("ignore")
-            looked_up = _looked_up(module.train(), arguments)
+            looked_up, count = _looked_up(module.train(), arguments)
+            outputs = _output_names(outputs, count)
             proto = write(module, arguments, names, outputs, opset or EXPORTERS[exporter])
     except popart_exception:
         raise
     except Exception as error:  # torch raises errors of many kinds
         (other,) = set(EXPORTERS) - {exporter}
+        cause = _cause(error)
+        since = re.search(r"was added in version (\d+)", cause)
+        way = f"from_torch(..., opset={since[1]})" if since else f'exporter="{other}"'
         raise popart_exception(
             "PD584",
-            f"torch cannot export the module: {_cause(error)}",
-            hint=f'try exporter="{other}"; torch.onnx.export(module.train(), ...) shows the whole '
-            "error",
+            f"torch cannot export the module: {cause}",
+            hint=f"try {way}; torch.onnx.export(module.train(), ...) shows the whole error",
         ) from error
     finally:
         for one, training in mode.items():
@@ -279,8 +290,16 @@ def _bags(
     return total / kept.sum(1).clamp(min=1) if self.mode == "mean" else total
 
 
-def _looked_up(module: torch.nn.Module, arguments: tuple[Any, ...]) -> dict[int, set[int | None]]:
-    """The padding rows of each weight that the module looks up, by the weight's identity."""
+def _output_names(names: list[str], count: int) -> list[str]:
+    """A name for each tensor that a module returns; the exporters give names by position."""
+    further = [f"{names[0]}_{number}" for number in range(1, count - len(names) + 1)]
+    return [*names[:1], *further, *names[1:]][-max(count, 1) :]
+
+
+def _looked_up(
+    module: torch.nn.Module, arguments: tuple[Any, ...]
+) -> tuple[dict[int, set[int | None]], int]:
+    """The padding rows of weights that a module looks up, by identity, and its outputs' number."""
     import torch
     from torch.nn import functional
     from torch.overrides import TorchFunctionMode
@@ -313,8 +332,8 @@ def _looked_up(module: torch.nn.Module, arguments: tuple[Any, ...]) -> dict[int,
             return func(*args, **kwargs)
 
     with Noting(), torch.no_grad():
-        module(*arguments)
-    return rows
+        made = module(*arguments)
+    return rows, len(list(flat(made)))
 
 
 def _require_plain(name: str, settings: Mapping[str, Any]) -> None:
@@ -473,9 +492,18 @@ def _with_loss(module: torch.nn.Module, loss: Callable[..., Any]) -> torch.nn.Mo
                 self.place += "_"
             setattr(self, self.place, loss)
 
-        def forward(self, *inputs: Any) -> tuple[Any, Any]:
+        def forward(self, *inputs: Any) -> tuple[Any, ...]:
             output = self.module(*inputs[:-1])
-            return output, getattr(self, self.place)(output, inputs[-1])
+            value = getattr(self, self.place)(output, inputs[-1])
+            if not isinstance(value, torch.Tensor):
+                raise ArgumentError(
+                    "PD584",
+                    "the loss function does not return a tensor",
+                    value=type(value).__name__,
+                    accepted="one scalar tensor",
+                )
+            # The loss is the last tensor, however many the module returns.
+            return (*flat(output), value)
 
     return WithLoss()
 

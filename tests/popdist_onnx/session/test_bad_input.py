@@ -5,6 +5,8 @@ import onnx
 import pytest
 
 import popdist_onnx as popart
+from popdist_onnx.session.arguments import rearranged
+from popdist_onnx.session.step_io import _warn_of_order
 from tests.popdist_onnx import networks
 
 MICRO_BATCH = 4
@@ -90,6 +92,12 @@ def test_a_missing_input():
 def test_an_input_that_the_model_does_not_have():
     with refused("y2 was provided as an input to PyStepIO, but is not an input"):
         step({**data(), "y2": np.zeros(3)})
+
+
+def test_data_of_one_number_per_sample_have_no_order_but_that_of_batches():
+    assert rearranged((4, 2), (4,), (2,))
+    for shape in ((2, 4), (8,), (2, 4, 1), (1, 2, 4)):
+        assert not rearranged(shape, (4,), (2,))
 
 
 def test_a_missing_output():
@@ -198,6 +206,26 @@ def test_arrays_that_fit_no_weight():
     made.weightsToHost()
     with refused("the array for weight w1 does not fit"):
         made.readWeights(popart.PyWeightsIO({"w1": np.zeros((5, 8), np.float32)}))
+    # As many bytes, but other numbers at every place.
+    for use in (made.writeWeights, made.readWeights):
+        with refused("w1 has its dimensions in another order"):
+            use(popart.PyWeightsIO({"w1": np.zeros((8, 5))}))
+    made.writeWeights(popart.PyWeightsIO({"w1": np.arange(40.0)}))
+    np.testing.assert_array_equal(made.host_tensors["w1"], np.arange(40.0).reshape(5, 8))
+
+
+@pytest.mark.parametrize(
+    ("shape", "warns"),
+    [
+        *(((2, 5, 4), True), ((5, 4, 2), True), ((5, 2, 4), True)),
+        *(((2, 4, 5), False), ((8, 5), False), ((40,), False), ((4, 2, 5), False)),
+    ],
+)
+def test_step_data_in_another_order_are_warned_of(shape, warns, caplog):
+    """Two batches of [4, 5]: what is read is what lies in memory, as in PopART."""
+    _warn_of_order.cache_clear()
+    step({**data(), "x": np.zeros(shape)})
+    assert ("x, of shape" in caplog.text) == warns
 
 
 def test_gradients_that_nobody_sums():

@@ -132,6 +132,18 @@ class TestAnchors:
         np.testing.assert_array_equal(after, weights_of(made)["w1"])
 
 
+def test_an_optimizer_that_a_program_has_changed_is_compared_with_the_one_it_was():
+    """Settings of one weight need another graph, also where the object is the session's own."""
+    optimizer = popart.SGD({"defaultLearningRate": (0.1, False)})
+    made = session(batches=1, optimizer=optimizer)
+    optimizer.insertSpecific("w1", {"learningRate": (5.0, False)})
+    with pytest.raises(popart.popart_exception, match="have a learningRate of their own"):
+        made.updateOptimizerFromHost(optimizer)
+    before = weights_of(made)
+    run(made, *networks.batches(1, MICRO_BATCH))
+    assert np.abs(weights_of(made)["w1"] - before["w1"]).max() < 0.5
+
+
 class TestCopiesOfWeights:
     def test_what_was_fetched_is_not_what_is_loaded(self):
         made = session()

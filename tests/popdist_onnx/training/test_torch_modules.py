@@ -191,6 +191,89 @@ def test_the_newer_exporter_says_which_packages_it_needs():
         popdist_onnx.from_torch(nn.Linear(2, 2), torch.ones(2, 2), exporter="dynamo")
 
 
+class Several(nn.Module):
+    """Returns several tensors, as a tuple, a dictionary, or one in the other; the scores last."""
+
+    def __init__(self, pack):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+        self.pack = pack
+
+    def forward(self, x):
+        hidden = torch.tanh(self.first(x))
+        return self.pack(hidden, hidden.square().mean(), self.last(hidden))
+
+
+PACKS = {
+    "tuple": (lambda *made: made, lambda made: made[1:]),
+    "dictionary": (
+        lambda hidden, size, scores: {"scores": scores, "size": size, "hidden": hidden},
+        lambda made: (made["size"], made["scores"]),
+    ),
+    "nested": (
+        lambda hidden, size, scores: (hidden, {"size": size, "more": [scores]}),
+        lambda made: (made[1]["size"], made[1]["more"][0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("pack", PACKS)
+def test_a_function_of_several_outputs_is_the_loss(pack, exporter):
+    torch.manual_seed(0)
+    make, parts = PACKS[pack]
+    module, x, y = Several(make), torch.randn(BATCH, 6), torch.randint(0, CLASSES, (BATCH,))
+
+    def loss(made, labels):
+        size, scores = parts(made)
+        return nn.functional.cross_entropy(scores, labels) + 3 * size
+
+    model = popdist_onnx.from_torch(module, x, loss=loss, example_labels=y, exporter=exporter)
+    trainer = popdist_onnx.Trainer(model, optimizer="sgd", learning_rate=RATE, batch_size=BATCH)
+    history = trainer.fit(x.numpy(), y.numpy(), epochs=2, shuffle=False)
+    exact = copy.deepcopy(module).double()
+    optimizer, losses = torch.optim.SGD(exact.parameters(), lr=RATE), []
+    for _ in range(2):
+        optimizer.zero_grad()
+        value = loss(exact(x.double()), y)
+        value.backward()
+        optimizer.step()
+        losses.append(value.item())
+    np.testing.assert_allclose(history, losses, rtol=1e-5)
+    for name, wanted in exact.state_dict().items():
+        np.testing.assert_allclose(trainer.weights[name], wanted, atol=1e-6, err_msg=name)
+    assert [one.name for one in model.graph.output][::3] == ["output", "loss"]
+
+
+class Packed(nn.Module):
+    """A recurrent layer over sequences of other lengths."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.head = layer(4, 3, bidirectional=True, batch_first=True), nn.Linear(6, 5)
+
+    def forward(self, x):
+        rows = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 3, 1]), batch_first=True)
+        made = nn.utils.rnn.pad_packed_sequence(self.layer(rows)[0], batch_first=True)[0]
+        return self.head(made.sum(1))
+
+
+@pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM, nn.RNN])
+def test_packed_sequences_train_as_in_torch(layer):
+    torch.manual_seed(0)
+    module, x, y = Packed(layer), torch.randn(3, 4, 4), torch.tensor([4, 0, 2])
+    trainer = popdist_onnx.Trainer(
+        popdist_onnx.from_torch(module, x), optimizer="sgd", learning_rate=RATE, batch_size=3
+    )
+    trainer.fit(x.numpy(), y.numpy(), shuffle=False)
+    exact = copy.deepcopy(module).double()
+    nn.functional.cross_entropy(exact(x.double()), y).backward()
+    found = popdist_onnx.to_torch(trainer, module)
+    for (name, one), wanted in zip(found.named_parameters(), exact.parameters(), strict=True):
+        after = wanted.detach() - RATE * wanted.grad
+        torch.testing.assert_close(one.detach().double(), after, rtol=0, atol=1e-6, msg=name)
+
+
 def test_what_cannot_be_exported_or_put_back():
     with pytest.raises(popdist_onnx.popart_exception, match="no such exporter"):
         popdist_onnx.from_torch(nn.Linear(2, 2), torch.ones(2, 2), exporter="script")
@@ -198,7 +281,13 @@ def test_what_cannot_be_exported_or_put_back():
         popdist_onnx.from_torch(nn.Linear(2, 2), np.ones((2, 2)))
     with pytest.raises(popdist_onnx.popart_exception, match="needs example labels"):
         popdist_onnx.from_torch(nn.Linear(2, 2), torch.ones(2, 2), loss=temperature)
+    with pytest.raises(popdist_onnx.popart_exception, match="does not return a tensor"):
+        popdist_onnx.from_torch(nn.Linear(2, 2), torch.ones(2, 2), lambda *_: 0.5, example_labels=0)
+    with pytest.raises(popdist_onnx.popart_exception, match=r"from_torch\(\.\.\., opset=18\)"):
+        popdist_onnx.from_torch(nn.Fold((4, 4), 2), torch.ones(2, 4, 9))
     model = popdist_onnx.from_torch(nn.Linear(2, 2), torch.ones(2, 2))
+    with pytest.raises(popdist_onnx.popart_exception, match="lazy layers"):
+        popdist_onnx.to_torch(model, nn.LazyLinear(2))
     with pytest.raises(popdist_onnx.popart_exception, match="the model is not of this module"):
         popdist_onnx.to_torch(model, nn.Linear(3, 2))
 
