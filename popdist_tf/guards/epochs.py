@@ -74,10 +74,33 @@ def _compare_call(model: Any, batch: Any) -> None:
     _warn_of_rows(collectives, model, found)
 
 
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers that a program has set as attributes of a model, or else that of ``compile``.
+
+    Args:
+        model: A model of Keras. Its ``train_step`` may update by optimizers of its own; that of
+            ``compile`` is then Keras' default, which updates nothing.
+    """
+    compiled = getattr(model, "optimizer", None)
+    held = [compiled]
+    for value in vars(model).values():
+        is_dict = isinstance(value, dict)
+        held += (
+            value.values() if is_dict else value if isinstance(value, (list, tuple)) else [value]
+        )
+    known = {id(one): one for one in held if isinstance(one, tf.keras.optimizers.Optimizer)}
+    if len(known) > 1:
+        known.pop(id(compiled), None)
+    return list(known.values())
+
+
+def _reduction_of(model: Any) -> Any:
+    found = (getattr(one, REDUCTION, None) for one in optimizers_of(model))
+    return next((one for one in found if one is not None), None)
+
+
 def _collectives_of(model: Any) -> HostCollectives | None:
-    held = getattr(model.optimizer, REDUCTION, None) or getattr(
-        strategy_of(model), "extended", None
-    )
+    held = _reduction_of(model) or getattr(strategy_of(model), "extended", None)
     return getattr(held, "collectives", None)
 
 
@@ -93,8 +116,7 @@ def _warn_of_rows(collectives: HostCollectives, model: Any, found: Sequence[Disa
 
 
 def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    optimizer = getattr(model, "optimizer", None)
-    reduction = getattr(optimizer, REDUCTION, None)
+    reduction = _reduction_of(model)
     strategy = strategy_of(model)
     extended = getattr(strategy, "extended", None)
     if hasattr(extended, "guard"):
@@ -102,7 +124,7 @@ def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]
     held = reduction or extended
     asks = any(map(_acts_between_steps, fit["callbacks"]))
     collectives: HostCollectives | None = getattr(held, "collectives", None)
-    if optimizer is None:
+    if not optimizers_of(model):
         return [], []
     if collectives is None:
         return [], _ends_of_workers(extended, asks=asks)
@@ -301,11 +323,23 @@ class _SameAfterEpoch(tf.keras.callbacks.Callback):  # type: ignore[misc]
         if not self._means.has_compared:
             self._means.has_compared = bool(found)
             _warn_of_rows(self._collectives, self.model, found)
+        self._compare_weights(f"after epoch {epoch}")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Compares again: callbacks may have loaded the weights of another epoch.
+
+        Raises:
+            AgreementError: An instance holds other weights.
+        """
+        del logs
+        self._compare_weights("at the end of the training")
+
+    def _compare_weights(self, when: str) -> None:
         weights = [
             (variable_name(one), tensorflow_variable(one).numpy())
             for one in self.model.trainable_weights
         ]
-        agree_on_weights(self._collectives, weights, f"after epoch {epoch}")
+        agree_on_weights(self._collectives, weights, when)
 
 
 def _keep_backups_apart(callbacks: Iterable[Any], rank: int) -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from popdist_tf.collectives.agreement import agree
 from popdist_tf.errors import StrategyError
-from popdist_tf.guards.epochs import REDUCTION, compare_epochs
+from popdist_tf.guards.epochs import REDUCTION, compare_epochs, optimizers_of
 from popdist_tf.progress import report_fits
 from popdist_tf.versions import (
     before_evaluations,
@@ -121,9 +121,13 @@ def _is_looked_after(model: Any) -> bool:
         if hasattr(extended, "collectives") or extended._in_multi_worker_mode():
             return True
     # Optimizers that reduce by themselves: Horovod's wrapper, and ours.
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    wrapped = (model.optimizer, optimizer)
-    return any(hasattr(one, mark) for one in wrapped for mark in _REDUCES)
+    held = optimizers_of(model)
+    return bool(held) and all(map(_reduces, held))
+
+
+def _reduces(optimizer: Any) -> bool:
+    parts = (optimizer, getattr(optimizer, "inner_optimizer", optimizer))
+    return any(hasattr(one, mark) for one in parts for mark in _REDUCES)
 
 
 def _refuse_update_outside(optimizer: Any, variables: list[Any], _: list[Any]) -> None:

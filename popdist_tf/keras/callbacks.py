@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.collectives.instances import job_collectives
+from popdist_tf.guards.epochs import optimizers_of
 from popdist_tf.versions import describe, tensorflow_variable, variable_name
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def broadcast_training_state(model: Any, root_rank: int) -> None:
     optimizer = model.optimizer
     # An instance that has resumed from a file has slots already; the others need them to receive.
     optimizer.build(list(model.trainable_variables))
-    broadcast_variables([*model.weights, *optimizer.variables], root_rank)
+    held = {id(one): one for kind in (optimizer, *optimizers_of(model)) for one in kind.variables}
+    broadcast_variables([*model.weights, *held.values()], root_rank)
 
 
 class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]

@@ -6,6 +6,7 @@ alone without an error. This wrapper overrides the method that every update call
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -26,6 +27,8 @@ from popdist_tf.versions import describe, update_method, variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_LABELS = itertools.count()
 
 _ADVICE = (
     "Add popdist_tf.keras.callbacks.BroadcastGlobalVariablesCallback(0) to fit (and give the "
@@ -129,7 +132,7 @@ class _Reduction:
         self.averages = averages
         self._sparse_as_dense = sparse_as_dense
         # Gradients of equal rows are equal, where weights are: from the second update on.
-        self._comparison = StepComparison(self.collectives, "popdist_gradients", first=2)
+        self._comparison: StepComparison | None = None  # since the first update
         self._count = FirstSteps()
         alone = self.collectives.horovod is None
         self.steps = None if alone else AnnouncedSteps(self.collectives)
@@ -150,6 +153,10 @@ class _Reduction:
             ]
             agree(self.collectives, f"an update of {len(shapes)} weights: {', '.join(shapes)}")
             compare_layers(self.collectives)
+            # Optimizers of one step compare beside each other. Each has a name of its own, which
+            # is the same on all instances, as they have agreed on this update.
+            label = f"popdist_gradients_{next(_LABELS)}"
+            self._comparison = StepComparison(self.collectives, label, first=2)
         present = [gradient for gradient in gradients if gradient is not None]
         if self.collectives.rank == 0:
             warn_of_local_clips(present, self.collectives.size)
@@ -165,8 +172,10 @@ class _Reduction:
         A step that finds no more data begins as well, and what does not depend on the data runs in
         it: so the gradient comes first.
         """
-        assert self.steps is not None  # noqa: S101 - nothing is sent by an instance alone
-        steps = self.steps
+        # Nothing is sent by an instance alone.
+        assert self.steps is not None  # noqa: S101
+        assert self._comparison is not None  # noqa: S101 - made before
+        steps, comparison = self.steps, self._comparison
         first = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
         # A model without an input shape gets the first worker's weights after the first update.
@@ -175,11 +184,11 @@ class _Reduction:
 
         def compare(number: Any) -> None:
             one_after_another(
-                [steps.announce, lambda: self._comparison.in_step(gradient, number, compared)]
+                [steps.announce, lambda: comparison.in_step(gradient, number, compared)]
             )
 
         with tf.control_dependencies([first]):
-            last = self._comparison.last_step(compared)
+            last = comparison.last_step(compared)
             return self._count.in_step(last, compare, also=steps.is_wanted)
 
     def _reduce(self, gradient: Any) -> Any:

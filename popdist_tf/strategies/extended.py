@@ -94,6 +94,14 @@ def _meeting_in_loop(replicas: int) -> StrategyError:
     )
 
 
+def _count_in_words(size: int | None) -> str:
+    """How many batches a data set has, as far as TensorFlow knows."""
+    if size == tf.data.INFINITE_CARDINALITY:
+        return "batches without an end"
+    known = size is not None and size != tf.data.UNKNOWN_CARDINALITY
+    return f"{size} batches" if known else "an unknown number of batches"
+
+
 def _times(value: Any, count: int) -> Any:
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(_times(value.values, count), value.indices, value.dense_shape)
@@ -391,7 +399,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
         size = int(tf.data.experimental.cardinality(dataset)) if tf.executing_eagerly() else None
-        agree(self._collectives, f"a data set of {size} batches")
+        agree(self._collectives, f"a data set of {_count_in_words(size)}")
         if size is not None and self._reduce_on_device:
             agree_on_weights(self._collectives, self._weights_now(), "before this data set")
         if size == tf.data.UNKNOWN_CARDINALITY and self._collectives.horovod is not None:

@@ -13,6 +13,7 @@ import popdist
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.divergence import StepGuard
 from popdist_tf.guards.outside_scope import refuse_training_outside
+from popdist_tf.guards.servers import require_server
 from popdist_tf.strategies import variables
 from popdist_tf.strategies.cluster import HostStrategy
 from popdist_tf.strategies.cross_device import check_reduction
@@ -57,6 +58,10 @@ class IPUMultiWorkerStrategy(HostStrategy):
         self.ipu_device = ipu_device
         super().__init__(MultiWorkerExtended(self, cluster_resolver, variables_on_host))
         refuse_training_outside(type(self).__name__, self.extended._num_workers)
+        if self.extended._num_workers > 1:
+            own = cluster_resolver.task_type, cluster_resolver.task_id
+            address = cluster_resolver.cluster_spec().task_address(*own)
+            require_server(type(self).__name__, address)
 
     @property
     def cluster_resolver(self) -> Any:

@@ -126,7 +126,8 @@ def in_job():
     answers["twice"] = error_of(hvd.DistributedOptimizer, optimizer)
 
     answers |= measured(hvd.DistributedOptimizer(adam(0.05)), data(rank), BATCH, callbacks) | {
-        "clips": [clipped(hvd, clips) for clips in (True, False)]
+        "clips": [clipped(hvd, clips) for clips in (True, False)],
+        **two_optimizers(hvd.DistributedOptimizer, data(rank), BATCH, callbacks),
     }
 
     # The same without the broadcast trains two models.
@@ -182,6 +183,39 @@ def in_job():
         nested = compiled(network(seed=0), hvd.DistributedOptimizer(adam()))
     answers["nested"] = error_of(fitted, nested, data(rank), BATCH)
     return answers
+
+
+def two_optimizers(wrap, samples, batch, callbacks=()):
+    """Weights that a step updates by two optimizers, neither of which ``compile`` knows."""
+    import tensorflow as tf
+
+    class Two(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.whole = network(seed=0)
+            self.deciding = [wrap(tf.keras.optimizers.Adam(0.01)), wrap(tf.keras.optimizers.SGD(1))]
+            self.loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        def call(self, words):
+            return self.whole(words)
+
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = self.loss_of(data[1], self(data[0]))
+            weights = self.whole.trainable_variables
+            pairs = list(zip(tape.gradient(loss, weights), weights, strict=True))
+            # The last layer's gradients are known first, and have names of their own.
+            self.deciding[0].apply_gradients(pairs[:-2])
+            self.deciding[1].apply_gradients(pairs[-2:])
+            return {"loss": loss}
+
+    model = Two()
+    model.compile()
+    _, said = with_warnings(
+        model.fit, *samples, batch_size=batch, shuffle=False, verbose=0, callbacks=callbacks
+    )
+    answers = {f"two {i}": weight for i, weight in enumerate(model.get_weights())}
+    return answers | {"two warned": [text for text in said if "PD436" in text]}
 
 
 def clipped(hvd, clips):
@@ -433,6 +467,7 @@ def alone():
     rows = [part.reshape(-1, *part.shape[2:]) for part in both]
     found = fitted(model, rows, 2 * BATCH)
     found |= measured(tf.keras.optimizers.Adam(0.05), rows, 2 * BATCH)
+    found |= two_optimizers(lambda optimizer: optimizer, rows, 2 * BATCH)
     return found | masked(lambda optimizer: optimizer, nullcontext, [0, 1])
 
 
@@ -448,10 +483,14 @@ def one_process():
 
 def test_weights_slots_and_metrics_equal_one_process_on_the_global_batch(ranks, one_process):
     for name, value in one_process.items():
-        if "masked" in name:
+        if "masked" in name or name == "two warned":
             continue
         np.testing.assert_array_equal(ranks[1][name], ranks[0][name])
         np.testing.assert_allclose(ranks[0][name], value, rtol=2e-5, atol=2e-6)
+
+
+def test_optimizers_that_compile_does_not_know_are_seen(ranks):
+    assert ranks[0]["two warned"] == []
 
 
 def test_weights_that_differ_after_the_first_step_stop_the_training(ranks):
@@ -706,12 +745,20 @@ def apart_later(model, batches, instance):
     def stop(*_):
         model.stop_training = instance == 1
 
+    def restore(_):
+        if instance == 1:
+            model.set_weights([weight * 2 for weight in model.get_weights()])
+
     parting = tf.keras.callbacks.LambdaCallback
-    callbacks = {"rate": parting(on_epoch_begin=change_rate), "stops": parting(on_epoch_end=stop)}
+    callbacks = {
+        "rate": parting(on_epoch_begin=change_rate),
+        "stops": parting(on_epoch_end=stop),
+        "restores": parting(on_train_end=restore),
+    }
     batches = batches.apply(tf.data.experimental.assert_cardinality(STEPS))
     weights = model.get_weights()
     answers = {}
-    for case in ("rate", "stops", "validation", "length"):
+    for case in ("rate", "stops", "restores", "validation", "length"):
         settings = {
             "validation_data": batches if case == "validation" and instance == 0 else None,
             "steps_per_epoch": STEPS - instance if case == "length" else None,
@@ -762,6 +809,8 @@ def test_trainings_that_part_after_the_first_step_stop_at_the_end_of_an_epoch(st
     for rank in strategies:
         assert "[PD007] the instances hold different weights after epoch 1" in rank["rate later"]
         assert "ends the training on instance 1" in rank["stops later"]
+        end = "[PD007] the instances hold different weights at the end of the training"
+        assert end in rank["restores later"]
         validated = "a data set of 4 batches on instance 0; epoch 0, after which"
         assert validated in rank["validation later"]
         steps = "an epoch of 4 steps on instance 0; an epoch of 3 steps on instance 1"

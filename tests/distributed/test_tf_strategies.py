@@ -5,8 +5,10 @@ about one of the answers.
 """
 
 import json
+import multiprocessing
 import os
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -254,12 +256,61 @@ def test_keras_fit_equals_one_process_on_the_global_batch(instances, global_batc
         np.testing.assert_allclose(ranks[0][name], expected, rtol=2e-5, atol=2e-6)
 
 
+def sessions_of_workers():
+    """Weights that a session of TensorFlow 1 trains, and errors of sessions without a server."""
+    import tensorflow.compat.v1 as tf
+
+    from popdist_tf.ipu.ipu_multi_worker_strategy import IPUMultiWorkerStrategyV1
+
+    tf.disable_v2_behavior()
+    cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    strategy = IPUMultiWorkerStrategyV1(cluster)
+    task = cluster.task_type, cluster.task_id
+    x, y = rows_of_worker(cluster.task_id)
+    with strategy.scope():
+        weight = tf.get_variable("weight", [3, 1], initializer=tf.zeros_initializer())
+        optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+        given = [tf.placeholder(tf.float32, part.shape) for part in (x, y)]
+
+        def step(rows, labels):
+            mean = tf.reduce_mean((rows @ weight - labels) ** 2)
+            return optimizer.minimize(mean / strategy.num_replicas_in_sync)
+
+        update = strategy.unwrap(strategy.experimental_run_v2(step, args=given))
+        start = tf.global_variables_initializer()
+
+    def run(target, config=None):
+        with tf.Session(target, config=config) as session:
+            session.run(start)
+            for _ in range(STEPS):
+                session.run(update, dict(zip(given, (x, y), strict=True)))
+            return session.run(weight)
+
+    address = f"grpc://{cluster.cluster_spec().task_address(*task)}"
+    errors = [error_of(lambda target=target: run(target)) for target in ("", address)]
+    config = strategy.update_config_proto(tf.ConfigProto())
+    server = tf.distribute.Server(cluster.cluster_spec(), *task, config=config)
+    return {"trained": run(server.target, config), "errors": errors}
+
+
+def rows_of_worker(index):
+    x = np.random.default_rng([8, index]).normal(size=(BATCH, 3)).astype(np.float32)
+    return x, x.sum(axis=1, keepdims=True) + index
+
+
+def in_fresh_process(function):
+    """What a function returns in a process that is forked before TensorFlow starts."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(function).result()
+
+
 def keras_of_workers():
     import tensorflow as tf
 
     import popdist
     from popdist_tf.ipu.ipu_multi_worker_strategy import IPUMultiWorkerStrategy
 
+    answers = in_fresh_process(sessions_of_workers)
     cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     strategy = IPUMultiWorkerStrategy(cluster)
     options = tf.data.Options()
@@ -268,7 +319,7 @@ def keras_of_workers():
     dataset = tf.data.Dataset.from_tensor_slices(data(popdist.getInstanceIndex()))
     dataset = dataset.batch(2 * BATCH, drop_remainder=True).with_options(options)
     # Keras 3 cannot take several steps at once from TensorFlow's data sets of several workers.
-    return trained(model_for(strategy, steps_per_execution=1), dataset, steps=2 * STEPS)
+    return answers | trained(model_for(strategy, steps_per_execution=1), dataset, steps=2 * STEPS)
 
 
 def keras_of_both():
@@ -280,8 +331,33 @@ def keras_of_both():
     return trained(model_for(IPUStrategy()), dataset, steps=2 * STEPS)
 
 
-def test_keras_fit_of_two_grpc_workers_equals_one_process_on_the_global_batch():
-    ranks = run_job(keras_of_workers, options=["--tf-config=yes"])
+@pytest.fixture(scope="module")
+def workers():
+    return run_job(keras_of_workers, options=["--tf-config=yes"])
+
+
+def test_sessions_of_two_grpc_workers_equal_one_process_on_the_global_batch(workers):
+    weight, speed = np.zeros((3, 1)), np.zeros((3, 1))
+    x, y = (np.concatenate(parts) for parts in zip(*map(rows_of_worker, range(2)), strict=True))
+    for _ in range(STEPS):
+        speed = 0.9 * speed + 2 * x.T @ (x @ weight - y) / len(x)
+        weight = weight - 0.1 * speed
+    for rank in workers:
+        np.testing.assert_array_equal(rank["trained"], workers[0]["trained"])
+        np.testing.assert_allclose(rank["trained"], weight, rtol=2e-5, atol=2e-6)
+
+
+def test_sessions_that_reach_no_server_of_the_cluster_are_refused(workers):
+    for rank in workers:
+        unconnected, not_running = rank["errors"]
+        assert "[PD412] a session of TensorFlow 1 under IPUMultiWorkerStrategy" in unconnected
+        assert "is not connected to the cluster" in unconnected
+        assert "which is not running" in not_running
+        assert "tf.distribute.Server(resolver.cluster_spec()" in not_running
+
+
+def test_keras_fit_of_two_grpc_workers_equals_one_process_on_the_global_batch(workers):
+    ranks = workers
     (alone,) = run_job(keras_of_both, instances=1)
     for name, expected in alone.items():
         np.testing.assert_array_equal(ranks[0][name], ranks[1][name])
@@ -330,6 +406,12 @@ def disagreements():
         model.fit(tf.data.Dataset.from_tensor_slices((samples, samples)).batch(4), verbose=0)
     except RuntimeError as error:
         answers["data"] = str(error)
+    rows = tf.data.Dataset.range(2)
+    lengths = [rows.filter(lambda _: True), rows], [rows.repeat(), rows]
+    answers["lengths"] = [
+        error_of(lambda d=d: strategy.experimental_distribute_dataset(d[instance]), RuntimeError)
+        for d in lengths
+    ]
     answers["keras"] = 3 if hasattr(tf.keras.optimizers.Optimizer, "apply") else 2
     return answers | alone("save", "read", "predict") | alone("evaluate")
 
@@ -412,3 +494,7 @@ def test_data_sets_of_unequal_length_are_named_before_the_first_step(messages):
     for rank in messages:
         assert "a data set of 2 batches on instance 0" in rank["data"]
         assert "a data set of 3 batches on instance 1" in rank["data"]
+        unknown, endless = rank["lengths"]
+        other = "; a data set of 2 batches on instance 1"
+        assert f"a data set of an unknown number of batches on instance 0{other}" in unknown
+        assert f"a data set of batches without an end on instance 0{other}" in endless
