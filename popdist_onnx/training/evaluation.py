@@ -103,8 +103,12 @@ class Evaluator:
             rows = slice(start, min(start + self._batch, samples))
             kept = rows.stop - rows.start
             found = {name: self._anchors[name] for name in self._outputs}
-            # A loss of the model's own is one number.
-            yield rows, {name: one[:kept] if one.ndim else one for name, one in found.items()}
+            # A loss of the model's own is one number, as are statistics of a whole batch.
+            cut = kept < self._batch
+            yield (
+                rows,
+                {name: one[:kept] if one.ndim and cut else one for name, one in found.items()},
+            )
 
 
 class Measures:

@@ -31,7 +31,6 @@ from popdist_onnx.training.divisors import Divisors
 from popdist_onnx.training.epochs import Epochs
 from popdist_onnx.training.evaluation import Evaluator, Measures, metrics_of
 from popdist_onnx.training.job import current_job
-from popdist_onnx.training.loss_means import warn_of_other_means
 from popdist_onnx.training.model import (
     LOSSES,
     hint_of_weights,
@@ -143,9 +142,8 @@ class Trainer:
         self.stop = False
         note_compiling()
         proto, self._loss, classes = trainable(self._model, self._loss_kind)
-        self._trained_model = proto
         self._data = Data.of(proto, classes)
-        self._divisors = Divisors(proto, self._loss, self._layout)
+        self._divisors = Divisors(proto, self._loss, self._layout, self._original)
         self._predictor: Evaluator | None = None
         self._measures: Measures | None = None
         self.session = TrainingSession(
@@ -220,10 +218,6 @@ class Trainer:
             )
         source = source_of(inputs, labels, self._data, self._layout, epochs)
         first = source.first()
-        if self._job.first:
-            warn_of_other_means(
-                self._trained_model, self._loss, first, self._layout.parts, self._divisors.names
-            )
         self._job.require_same(
             first,
             samples=source.samples,

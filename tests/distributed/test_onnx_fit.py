@@ -181,7 +181,6 @@ def smoothed_by_torch():
     return test_torch_losses.by_torch(loss, x, y, GLOBAL_BATCH)[0]
 
 
-UNEVEN = ("arrays", "rows", "batches")
 UNEVEN_BATCH, UNEVEN_CLIP = 16, 0.5
 
 
@@ -207,21 +206,55 @@ class Uneven(torch.utils.data.Dataset):
         return {"arrays": (self.x, self.y), "rows": self, "batches": lambda: iter(batches)}[kind]
 
 
-def uneven_loss():
+def class_weights():
     return torch.nn.CrossEntropyLoss(weight=torch.linspace(0.5, 1.5, test_torch_losses.CLASSES))
 
 
+class Limited(torch.nn.Module):
+    """A sum over a mask, by the mask's sum, which is limited: it is 0 in one micro-batch."""
+
+    def forward(self, scores, labels):
+        rows = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+        return rows.sum() / (labels >= 0).sum().clamp(min=3)
+
+
+class Perplexity(torch.nn.CrossEntropyLoss):
+    """A function of a mean."""
+
+    def forward(self, scores, labels):
+        return super().forward(scores, labels).exp() / 4
+
+
+class Tasks(Limited):
+    """Means with other divisors, a root of a mean, and means over selected samples."""
+
+    def forward(self, scores, labels):
+        chosen = scores[labels > 1]
+        mean = (super().forward(scores, labels) + 0.3 * scores.abs().mean()) / 2
+        return mean + scores.square().mean().sqrt() + 0.1 * chosen.square().mean()
+
+
+UNEVEN = {
+    "arrays": class_weights,
+    "rows": class_weights,
+    "batches": class_weights,
+    "arrays, limited": Limited,
+    "rows, perplexity": Perplexity,
+    "batches, tasks": Tasks,
+}
+
+
 def uneven():
-    """Labels that do not count and weights of classes, from data of three kinds, with clipping."""
+    """Losses that are no means of equal parts, from data of three kinds, with clipping."""
     found, data = {}, Uneven()
     batch = UNEVEN_BATCH // 2 // popdist.getNumTotalReplicas()
-    for kind in UNEVEN:
+    for kind, loss in UNEVEN.items():
         trainer = popdist_onnx.Trainer(
             popdist_onnx.from_torch(
                 test_torch_losses.network(),
-                torch.from_numpy(data.x[:batch]),
-                loss=uneven_loss(),
-                example_labels=torch.from_numpy(data.y[:batch]),
+                torch.from_numpy(data.x[:UNEVEN_BATCH]),
+                loss=loss(),
+                example_labels=torch.from_numpy(data.y[:UNEVEN_BATCH]),
             ),
             optimizer="momentum",
             learning_rate=test_torch_losses.RATE,
@@ -229,15 +262,15 @@ def uneven():
             accumulation=2,
             clip_norm=UNEVEN_CLIP,
         )
-        losses = trainer.fit(data.source(kind), epochs=2, shuffle=False)
+        losses = trainer.fit(data.source(kind.partition(",")[0]), epochs=2, shuffle=False)
         found |= {f"{kind}/{name}": weight for name, weight in trainer.weights.items()}
         found[f"{kind}/losses"] = list(losses)
     return found
 
 
-def uneven_by_torch():
+def uneven_by_torch(loss):
     """The same on the global batch in float64."""
-    net, loss, data = test_torch_losses.network().double(), uneven_loss().double(), Uneven()
+    net, loss, data = test_torch_losses.network().double(), loss.double(), Uneven()
     rule = torch.optim.SGD(net.parameters(), test_torch_losses.RATE, momentum=0.9)
     losses = []
     for start in 2 * list(range(0, len(data), UNEVEN_BATCH)):
@@ -256,11 +289,12 @@ def uneven_by_torch():
 
 def require_uneven(*runs):
     """Weights are those of torch, and the same on all instances."""
-    for name, wanted in uneven_by_torch().items():
-        for kind in UNEVEN:
+    for kind, loss in UNEVEN.items():
+        for name, wanted in uneven_by_torch(loss()).items():
             for found in runs:
                 got = found.pop(f"{kind}/{name}")
-                np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6, err_msg=name)
+                said = f"{kind}: {name}"
+                np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6, err_msg=said)
 
 
 QUANTIZED = {"learning_rate": 0.2, "epochs": 2}
