@@ -32,6 +32,7 @@ from popdist_torch.errors import AgreementError, PlainLoopError
 from popdist_torch.gradient_exchange import Facts, require_all
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
 _NESTED = BackwardCFunction.apply.__code__
@@ -65,6 +66,12 @@ class Member(Protocol):
 
     def exchange(self) -> None:
         """Waits until gradients are those of all processes."""
+
+    def has_changed(self) -> bool:
+        """Whether the program has changed weights since the last update."""
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The weights by name."""
 
 
 class Call(NamedTuple):
@@ -112,6 +119,10 @@ class Rounds:
         self._members[number] = member
         self.count += 1
         return number
+
+    def members(self) -> list[Member | None]:
+        """All optimizers, in the order of their creation; None for those that are gone."""
+        return [self._members.get(number) for number in range(self.count)]
 
     def arrived(self, task: int, member: Member, horovod: Any) -> None:
         """Notes that a backward pass has reached an optimizer, before the pass ends."""

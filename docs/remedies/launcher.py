@@ -15,7 +15,8 @@ REMEDIES = {
     "PD102": (
         (
             "The command has no program, the program is not on `PATH`, or it is a file that is not "
-            "executable: `poprun train.py` starts `train.py` itself, as mpirun would."
+            "executable: `poprun train.py` starts `train.py` itself, as mpirun would. Or its first "
+            "line names no interpreter, one that does not exist, or ends as lines of Windows do."
         ),
         "Write `poprun python3 train.py`.",
     ),

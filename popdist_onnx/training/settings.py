@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError
 
@@ -38,6 +40,19 @@ def require_positive(**numbers: object) -> None:
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueRangeError(
                 "PD579", f"{name} is a positive whole number", value=number, accepted="1 or more"
+            )
+
+
+def require_flag(**flags: object) -> None:
+    """Checks that settings are true or false: the text "no" would count as true.
+
+    Raises:
+        ArgumentError: A setting is something else.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool | np.bool_):
+            raise ArgumentError(
+                "PD579", f"{name} is true or false", value=value, accepted="True or False"
             )
 
 

@@ -160,6 +160,7 @@ def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int)
     if _are_arrays(inputs):
         return Arrays(data.named(inputs, labels), layout)
     _require_no_labels(labels)
+    _require_pair(inputs)
     batches = isinstance(inputs, list) and not _is_sample(_arrays(inputs[0], data), data)
     if not _streams(inputs) and not batches and _is_indexed(inputs):
         return Indexed(inputs, data, layout)
@@ -210,6 +211,19 @@ def _require_no_labels(labels: Any) -> None:
             "a data set brings its labels itself",
             value=type(labels).__name__,
             hint="let each element be (inputs, labels), and leave labels out",
+        )
+
+
+def _require_pair(inputs: Any) -> None:
+    """Refuses a tuple that is no pair of arrays, and whose parts would count as samples."""
+    short = isinstance(inputs, tuple) and len(inputs) <= len(("inputs", "labels"))
+    if short and not any(isinstance(one, tuple | Mapping) for one in inputs):
+        raise ArgumentError(
+            "PD586",
+            "a tuple of data has two arrays: inputs and labels",
+            value=[type(one).__name__ for one in inputs],
+            accepted="(inputs, labels), both arrays",
+            hint="np.asarray makes an array of a list",
         )
 
 

@@ -45,6 +45,7 @@ from popdist_onnx.training.model import (
 from popdist_onnx.training.optimizers import optimizer_of
 from popdist_onnx.training.settings import (
     clipped,
+    require_flag,
     require_known,
     require_positive,
     require_schedule,
@@ -216,6 +217,7 @@ class Trainer:
                 accepted="floating-point initializers that reach the loss and are not frozen",
                 hint=hint_of_weights(self._original),
             )
+        require_flag(shuffle=shuffle)
         source = source_of(inputs, labels, self._data, self._layout, epochs)
         first = source.first()
         self._job.require_same(

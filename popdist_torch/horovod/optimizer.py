@@ -333,6 +333,14 @@ def _wire(compression: Any) -> torch.dtype | None:
 
 
 def _require_initialised(optimizer: Any) -> None:
+    if not hasattr(optimizer, "param_groups"):
+        raise PlainLoopError(
+            "PD308",
+            "this is not an optimizer",
+            value=type(optimizer).__name__,
+            accepted="an optimizer of torch.optim",
+            hint="DistributedOptimizer(optimizer, model.named_parameters())",
+        )
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         raise PlainLoopError(
             "PD308",

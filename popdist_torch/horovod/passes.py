@@ -117,7 +117,7 @@ class Passes:
         self._used: set[int] = set()  # identities of the gradients of the last step
         optimizer.register_load_state_dict_post_hook(self._state_loaded)
         self.adopt(dict([*named.items()][::-1]))
-        require_possible(self._named(), loop=True)
+        require_possible(self.weights(), loop=True)
         self._means: LossMeans | None = None
         DIVISORS.start()
         if copies == 1:
@@ -187,7 +187,7 @@ class Passes:
 
     def names(self) -> dict[int, str]:
         """The names of the parameters by their identities."""
-        return {id(parameter): name for name, parameter in self._named()}
+        return {id(parameter): name for name, parameter in self.weights()}
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -221,7 +221,7 @@ class Passes:
             PlainLoopError: They were changed before they were exchanged.
         """
         self.adopt_new()
-        require_possible(self._named(), loop=True)
+        require_possible(self.weights(), loop=True)
         self.require_unchanged()
         self.synchronize()
 
@@ -270,6 +270,17 @@ class Passes:
         self._mixed = {}
         self._versions = [parameter._version for parameter in self._parameters]  # noqa: SLF001 - no public name
         self._used = {id(parameter.grad) for parameter in self._parameters}
+
+    def has_changed(self) -> bool:
+        """Whether the program has changed weights since the last update."""
+        return any(
+            parameter._version != version  # noqa: SLF001 - no public name
+            for parameter, version in zip(self._parameters, self._versions, strict=False)
+        )
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The weights by name."""
+        return zip(self._names, self._parameters, strict=True)
 
     def reset(self) -> None:
         """Forgets passes whose gradients the program throws away.
@@ -432,11 +443,7 @@ class Passes:
         ]
         trained = tuple(parameter.requires_grad for parameter in self._parameters)
         digest = hash((self._steps, trained, *numbers)) & 0xFF
-        changed = any(
-            parameter._version != version  # noqa: SLF001 - no public name
-            for parameter, version in zip(self._parameters, self._versions, strict=False)
-        )
-        said = (changed, self._stale, self._outside, self._loaded)
+        said = (self.has_changed(), self._stale, self._outside, self._loaded)
         return [digest, digest**2, *map(int, said)]
 
     def _said(self, note: int) -> int:
@@ -454,20 +461,17 @@ class Passes:
         due = agreement.due(self._steps) and self._compared != self._steps
         if loaded or (changed and not often) or due:
             self._compared = self._steps
-            stated |= agreement.parameter_facts(self._named())
+            stated |= agreement.parameter_facts(self.weights())
         if loaded:
-            stated |= agreement.state_facts(self._named(), self._optimizer)
+            stated |= agreement.state_facts(self.weights(), self._optimizer)
             self._loaded = False
         if stated:
             agreement.require(stated, self._horovod, _PARTED)
         if due and not self._apart:
             self._apart = local_buffers.differ(self._parameters, self._horovod)
 
-    def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return zip(self._names, self._parameters, strict=True)
-
     def _facts(self) -> dict[str, str]:
-        trained = {f"{name} is trained": str(p.requires_grad) for name, p in self._named()}
+        trained = {f"{name} is trained": str(p.requires_grad) for name, p in self.weights()}
         return {
             **trained,
             "updates so far": str(self._steps),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
 from popdist.agreement import disagreements, listed
 from popdist.exchange import gather
+from popdist_torch import agreement
 from popdist_torch.checkpoint import file
 from popdist_torch.checkpoint.parts import Job, load_optimizer
 from popdist_torch.errors import AgreementError, PlainLoopError
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     Named = Mapping[str, Any] | Iterable[tuple[str, Any]]
+
+_MEASURED = (
+    "the metrics would be those of several models: load the same weights on all processes, and "
+    "choose the best epoch by averaged metrics"
+)
 
 _PIECE = 64 << 20
 """Bytes that travel at once."""
@@ -99,20 +105,51 @@ def average_metrics(metrics: Mapping[str, float], weight: float = 1.0) -> dict[s
         The averages, the same on every process.
 
     Raises:
-        AgreementError: The processes have other names (raised on all of them), or do not all call
-            this.
-        PlainLoopError: The weights of all processes are zero.
+        AgreementError: The processes have other names or other weights of the model (raised on all
+            of them), or do not all call this.
+        PlainLoopError: The weights of all processes are zero, or a value is not a number.
     """
     horovod = connected()
-    values = {name: float(value) for name, value in metrics.items()}
+    values = _numbers(metrics)
     total = torch.tensor([*(v * weight for v in values.values()), weight], dtype=torch.float64)
     if horovod is not None:
         ROUNDS.meet(Call("average_metrics"), horovod)
         _require_same({f"metric {index}": name for index, name in enumerate(values)}, horovod)
-        total = horovod.allreduce(total, op=horovod.Sum, name="popdist metrics")
+        total = _of_one_model(total, horovod)
     if not total[-1]:
         raise PlainLoopError("PD308", "metrics of no weight have no average", value=weight)
     return dict(zip(values, (total[:-1] / total[-1]).tolist(), strict=True))
+
+
+def _numbers(metrics: Any) -> dict[str, float]:
+    try:
+        return {name: float(value) for name, value in metrics.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise PlainLoopError(
+            "PD308",
+            "metrics are numbers by name",
+            value=metrics,
+            accepted='such as {"loss": 0.5}; of a tensor of several numbers, its mean',
+        ) from None
+
+
+def _of_one_model(own: torch.Tensor, horovod: Any) -> torch.Tensor:
+    """The sums over all processes, whose models were not changed on some of them alone.
+
+    A process that restores the weights of its own best epoch measures another model than others.
+    """
+    members = ROUNDS.members()
+    present = [float(one is not None) for one in members]
+    changed = [float(one is not None and one.has_changed()) for one in members]
+    said = torch.tensor([*present, *changed], dtype=torch.float64)
+    total = horovod.allreduce(torch.cat([said, own]), op=horovod.Sum, name="popdist metrics")
+    present, changed = total[: len(said)].reshape(2, -1).tolist()
+    size = horovod.size()
+    for member, held, count in zip(members, present, changed, strict=True):
+        # A change that all have made, such as to averaged weights, is compared by the next update.
+        if member is not None and held == size and 0 < count < size:
+            agreement.require(agreement.parameter_facts(member.weights()), horovod, _MEASURED)
+    return cast("torch.Tensor", total[len(said) :])
 
 
 def _described(name: str, value: Any) -> str:

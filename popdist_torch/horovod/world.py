@@ -177,6 +177,10 @@ def local_batch_size(global_batch_size: int) -> int:
         PlainLoopError: The batch does not divide; leaving out its rest would train another model.
     """
     count = size()
+    if not isinstance(global_batch_size, int):
+        raise PlainLoopError(
+            "PD308", "the global batch size is a whole number", value=global_batch_size
+        )
     if global_batch_size < 1 or global_batch_size % count:
         raise PlainLoopError(
             "PD308",

@@ -199,6 +199,27 @@ def test_parameters_that_no_rank_used_have_no_gradient(answers):
     assert all(answer["idle"] for answer in answers)
 
 
+def restored_on_one_rank():
+    """Metrics of the best model of each rank, where all have changed weights before."""
+    torch.manual_seed(0)
+    model = nn.Linear(2, 2)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    first = {name: value.clone() for name, value in model.state_dict().items()}
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        model.weight.mul_(0.5)
+    averaged = hvd.average_metrics({"loss": 1.0 + hvd.rank()})
+    assert averaged == {"loss": 1.5}
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    if hvd.rank() == 0:
+        model.load_state_dict(first)
+    return hvd.average_metrics({"loss": 1.0})
+
+
 def mistakes():
     hvd.init()
     seen = {}
@@ -231,6 +252,11 @@ def mistakes():
     metrics = {"loss": 1.0 + hvd.rank(), "right": 10.0 * hvd.rank()}
     attempt("metrics", lambda: hvd.average_metrics(metrics, weight=1 + 2 * hvd.rank()))
     attempt("names", lambda: hvd.average_metrics({f"loss {hvd.rank()}": 1.0}))
+    attempt("no names", lambda: hvd.average_metrics(0.5))
+    attempt("several", lambda: hvd.average_metrics({"loss": torch.ones(2)}))
+    attempt("text", lambda: hvd.local_batch_size("8"))
+    attempt("model", lambda: hvd.DistributedOptimizer(nn.Linear(1, 1)))
+    attempt("best", restored_on_one_rank)
     attempt("order", lambda: list(hvd.DistributedSampler(range(10), seed=3)))
     mixed = {
         "flag": torch.tensor([hvd.rank() == 1]),
@@ -259,5 +285,12 @@ def test_mistakes_are_named_on_every_rank():
         assert answer["half"] == 4
         assert answer["metrics"] == {"loss": 1.75, "right": 7.5}
         assert "loss 0 on instance 0" in answer["names"]
+        assert '{"loss": 0.5}' in answer["no names"]
+        assert "metrics are numbers by name" in answer["several"]
+        assert "is a whole number" in answer["text"]
+        assert "this is not an optimizer" in answer["model"]
+        assert "[PD007]" in answer["best"]
+        assert "values of weight" in answer["best"]
+        assert "metrics would be those of several models" in answer["best"]
         assert answer["mixed"] == [1.0, 3.0, 1.0, 6.0, 0.0]
     assert sorted(first["order"] + second["order"]) == list(range(10))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HOSTFILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 """The variables that name mpirun's default host file; Kubeflow's operator sets one in its pods."""
 _LONGEST_HOSTFILE = 1 << 24
+_FIRST_LINE = 256  # bytes that Linux reads of a script's first line
 _SHELL_WORDS = {"alias", "cd", "eval", "export", "set", "source", "ulimit", "umask", "unset"}
 _MOST_FOR_ONE_GUARD = 128  # each takes six descriptors, of which a process usually has 1024
 
@@ -236,6 +237,7 @@ def find_program(
     files = [path for path in found if os.path.isfile(path)]
     for path in files:
         if os.access(path, os.X_OK):
+            _require_interpreter(name, path)
             return (path, *words[1:])
     if files:
         raise LaunchError(
@@ -251,6 +253,37 @@ def find_program(
         accepted="a program on PATH, in the working directory, or given by its path",
         hint=_about_missing(name),
     )
+
+
+def _require_interpreter(name: str, path: str) -> None:
+    """Refuses a script whose first line names no interpreter, or one that does not exist.
+
+    The system says of the latter that the script itself does not exist, and a shell would read a
+    Python program as its own commands.
+    """
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(_FIRST_LINE)
+    except OSError:
+        return  # a program that may be executed, and not read
+    words = line[2:].split() if line.startswith(b"#!") else []
+    if words and (line.endswith(b"\r\n") or not os.path.exists(words[0])):
+        ends = line.endswith(b"\r\n")
+        raise LaunchError(
+            "PD102",
+            "the first line of the program ends as lines of Windows do"
+            if ends
+            else "the interpreter that the program's first line names does not exist",
+            value=f"{name}: {line.strip().decode(errors='replace')}",
+            hint=f"sed -i 's/\\r$//' {name}" if ends else "correct the line that begins with #!",
+        )
+    if not words and name.endswith(".py"):
+        raise LaunchError(
+            "PD102",
+            "the program is a Python file without a line that names its interpreter",
+            value=name,
+            hint=f"python3 {name} ...",
+        )
 
 
 def _about_missing(name: str) -> str:

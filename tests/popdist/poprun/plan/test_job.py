@@ -147,6 +147,27 @@ def test_a_python_file_gets_the_right_hint(tmp_path, monkeypatch):
         job(program=("train.py",))
 
 
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (b"print(1)\n", r"names its interpreter(.|\n)*python3 \./train\.py"),
+        (b"#!/no/python\nprint(1)\n", r"does not exist(.|\n)*#!/no/python"),
+        (b"#!/usr/bin/env python3\r\nprint(1)\r\n", r"Windows(.|\n)*sed -i"),
+    ],
+)
+def test_a_python_file_that_the_kernel_cannot_start_is_refused(
+    tmp_path, monkeypatch, content, hint
+):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_bytes(content)
+    script.chmod(0o755)
+    with pytest.raises(LaunchError, match=hint):
+        job(program=("./train.py",))
+    script.write_bytes(b"#!/usr/bin/env python3\nprint(1)\n")
+    assert job(program=("./train.py",)).program == ("./train.py",)
+
+
 def test_a_python_file_that_is_not_there_gets_the_right_order_of_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LaunchError, match=r"path of train.py, .* poprun -np 2 python3 train.py"):
