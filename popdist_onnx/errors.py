@@ -71,6 +71,7 @@ CODES = declare(
         "PD593": "an exported file lacks parameters of the torch module",
         "PD594": "a torch module writes buffers that an exported file does not update",
         "PD595": "a torch embedding has settings or bags that an exported file does not carry",
+        "PD124": "a file that torch traced holds for the example inputs only",
         "PD597": "a file that torch exported has other gradients than the module",
         "PD598": "operators on whole numbers would keep weights from training",
         "PD599": "the model ended a run by an abort",

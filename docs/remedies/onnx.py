@@ -240,6 +240,10 @@ REMEDIES = {
         "`max_norm`, `scale_grad_by_freq`, or bags of several lengths; files carry none of these.",
         "Train without the setting; fill bags up to one length with the row of `padding_idx`.",
     ),
+    "PD124": (
+        "`forward` takes a number out of a tensor (`if x.sum() > 0`); the file has the examples'.",
+        'Use `torch.where`, masks or indices, or `exporter="dynamo"`.',
+    ),
     "PD597": (
         "`forward` has `detach`, `no_grad`, `.item()`, hooks or an own backward; files have none.",
         "Write `forward` without them, or freeze what they keep from training.",

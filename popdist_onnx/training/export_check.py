@@ -27,7 +27,7 @@ from popdist_onnx.transforms.statistics import running_statistics
 from popdist_onnx.types import DataType, InputShapeInfo, TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -81,10 +81,10 @@ def check_export(
     if drawn:
         logger.info("an exported module draws random numbers (%s): it is not compared", drawn)
         return
-    wanted, inside = _of_torch(module, arguments)
+    wanted, inside = outputs_of(module, arguments)
     places = _of_submodules(proto, inside)
     try:
-        found = _of_file(proto, arguments, list(places.values()))
+        found = file_of(proto, arguments, list(places.values()))(arguments)
     except Exception as error:  # ONNX Runtime's own classes are private
         raise _difference(f"cannot be run: {error}", exporter, proto) from error
     exact: list[Array] = []
@@ -93,7 +93,7 @@ def check_export(
         if gap is None:
             continue
         if not exact and array.dtype == np.float32 and np.isfinite(array).all():
-            exact = _of_torch(doubled(module), [wide(one) for one in arguments])[0]
+            exact = outputs_of(doubled(module), [wide(one) for one in arguments])[0]
         if exact and _is_rounding(found[output.name], array, exact[number]):
             continue
         first = next(
@@ -254,7 +254,7 @@ def doubled(module: torch.nn.Module) -> torch.nn.Module:
     return copy.deepcopy(module).double()
 
 
-def _of_torch(
+def outputs_of(
     module: torch.nn.Module, arguments: Sequence[Any]
 ) -> tuple[list[Array], dict[str, Array]]:
     """Outputs of a module in training mode without dropout, and those of its submodules.
@@ -372,10 +372,10 @@ def without_dropout(proto: onnx.ModelProto) -> onnx.ModelProto:
     return still
 
 
-def _of_file(
+def file_of(
     proto: onnx.ModelProto, arguments: Sequence[Any], extra: Sequence[str]
-) -> dict[str, Array]:
-    """The outputs of the file without dropout, and further values."""
+) -> Callable[[Sequence[Any]], dict[str, Array]]:
+    """What runs a file without dropout, for inputs of these shapes; also for further values."""
     still = without_dropout(proto)
     known = {one.name for one in still.graph.output}
     still.graph.output.extend(
@@ -391,7 +391,11 @@ def _of_file(
     # Folding would run batch statistics of weights, which are constants here, in a wrong way.
     session = make_session(ir.to_proto(model).SerializeToString(), Execution(optimise=False))
     fed = {one.name for one in session.get_inputs()}
-    given = zip([one.name for one in proto.graph.input], arguments, strict=False)
     names = [one.name for one in session.get_outputs()]
-    feeds = {name: _array(one) for name, one in given if name in fed}
-    return dict(zip(names, session.run(names, feeds), strict=True))
+
+    def run(given: Sequence[Any]) -> dict[str, Array]:
+        pairs = zip([one.name for one in proto.graph.input], given, strict=False)
+        feeds = {name: _array(one) for name, one in pairs if name in fed}
+        return dict(zip(names, session.run(names, feeds), strict=True))
+
+    return run

@@ -6,7 +6,6 @@ import inspect
 import io
 import json
 import re
-import warnings
 from contextlib import contextmanager
 from importlib import import_module
 from math import prod
@@ -23,6 +22,7 @@ from popdist_onnx.training.export_check import check_export, flat
 from popdist_onnx.training.gradient_check import check_gradients
 from popdist_onnx.training.model import LABELS, LOSS_KIND, LOSSES
 from popdist_onnx.training.torch_losses import written_out_losses
+from popdist_onnx.training.trace_check import check_decisions, noted_decisions
 from popdist_onnx.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def from_torch(
             with ``torch.export`` and needs ``onnxscript``. Both give the same training; some
             modules can be exported by one of them only.
         opset: The version of ``ai.onnx``; None takes 17 for ``"torchscript"``, 18 for ``"dynamo"``.
-        check: Whether the file is run once and compared; a module that draws random numbers itself
-            is not.
+        check: Whether the file is run and compared, with other inputs too where a trace holds what
+            ``forward`` read in the examples; a module that draws random numbers itself is not.
 
     Returns:
         The model, for `popdist_onnx.train`.
@@ -119,10 +119,11 @@ def from_torch(
         raise ValueRangeError(
             "PD584", "not a loss", value=loss, accepted=f"{', '.join(LOSSES)}, or a function"
         )
-    proto, looked_up = _exported(target, arguments, names, outputs, exporter, opset)
+    proto, looked_up, places = _exported(target, arguments, names, outputs, exporter, opset)
     proto.metadata_props.add(key=UNBIASED, value="1")
     if check:
         check_export(proto, target, arguments, exporter)
+        check_decisions(proto, target, arguments, places)
     ties = ties_of(module)
     prefix = "" if target is module else "module."
     own = {name: name.removeprefix(prefix) for name in _stored(proto)}
@@ -208,8 +209,8 @@ def _exported(
     outputs: list[str],
     exporter: str,
     opset: int | None,
-) -> tuple[onnx.ModelProto, dict[int, set[int | None]]]:
-    """The file, and the padding rows of weights that the module looks up."""
+) -> tuple[onnx.ModelProto, dict[int, set[int | None]], list[str]]:
+    """The file, padding rows of weights that the module looks up, and places of decisions."""
     import torch
 
     if exporter not in EXPORTERS:
@@ -222,11 +223,11 @@ def _exported(
     mode = {one: one.training for one in module.modules()}
     # A trace in training mode changes running statistics and draws random numbers.
     buffers = {name: one.detach().clone() for name, one in module.named_buffers()}
+    places: list[str] = []
     try:
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), _bags_of_equal_length():
-            # Warnings that this exporter is the older of two, that a trace follows one branch, and
-            # that the module is in training mode.
-            warnings.simplefilter("ignore")
+        # No warnings that this exporter is the older of two, or that the module is in training.
+        noted = noted_decisions(places)
+        with noted, torch.random.fork_rng(devices=[]), _bags_of_equal_length():
             looked_up, count = _looked_up(module.train(), arguments)
             outputs = _output_names(outputs, count)
             proto = write(module, arguments, names, outputs, opset or EXPORTERS[exporter])
@@ -251,7 +252,7 @@ def _exported(
         if tensor.name in buffers:
             array = buffers[tensor.name].cpu().numpy()
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    return proto, looked_up
+    return proto, looked_up, places
 
 
 @contextmanager

@@ -248,8 +248,9 @@ def of_transformers(kind: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
             setattr(config, name, 0.0)
     config.num_labels = CLASSES
     config.use_cache = False
-    # Grouped products of matrices, the default of experts, have no kernel for float64.
-    config._experts_implementation = "eager"
+    # Grouped products of matrices, the default of experts, have no kernel for float64; a loop over
+    # the experts that rows have chosen cannot be exported.
+    config._experts_implementation = "batched_mm"
     # A classifier of an encoder and a decoder looks for ends of sentences.
     names = ("Seq2SeqLM",) if kind in PAIRS else _HEADS
     heads = (getattr(transformers, f"AutoModelFor{head}") for head in names)

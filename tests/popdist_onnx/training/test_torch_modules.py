@@ -701,7 +701,6 @@ class Between(nn.Module):
         (Straight.apply, False),
         (Halves.apply, False),
         (hooked, False),
-        (lambda x: x / x.abs().max().item(), False),
         (lambda x: x * x.data, False),
         (lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127), True),
         (lambda x: torch.utils.checkpoint.checkpoint(torch.tanh, x, use_reentrant=False), True),
@@ -709,7 +708,7 @@ class Between(nn.Module):
         (lambda x: torch.relu(x - x), True),
     ],
     ids=[
-        *("detach", "straight", "no_grad", "own straight", "own backward", "hook", "item", "data"),
+        *("detach", "straight", "no_grad", "own straight", "own backward", "hook", "data"),
         *("fake quantization", "checkpoint", "no gradient", "an edge"),
     ],
 )
@@ -723,3 +722,80 @@ def test_what_a_file_does_not_say_of_gradients_is_refused(function, trains):
         popdist_onnx.from_torch(module, x)
     assert refused.value.code == "PD597"
     popdist_onnx.from_torch(module, x, check=False)
+
+
+class Decides(nn.Module):
+    """Two layers, and a function of them, of rows and of lengths."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(6, 6), nn.Linear(6, 6), function
+
+    def forward(self, x, lengths):
+        return self.function(self, x, lengths)
+
+
+@pytest.mark.parametrize(
+    ("function", "trains"),
+    [
+        (lambda one, x, _: one.first(x) if x.sum() > 0 else one.last(x), False),
+        (lambda one, x, lengths: one.first(x[:, : int(lengths.max())].mean(1)), False),
+        (
+            lambda one, x, n: torch.stack(
+                [one.first(x[i, :k].mean(0)) for i, k in enumerate(n.tolist())]
+            ),
+            False,
+        ),
+        (
+            lambda one, x, _: torch.stack(
+                [one.first(r) if r[0, 0] > 0 else one.last(r) for r in x]
+            ),
+            False,
+        ),
+        (lambda one, x, _: one.first(x) / x.abs().max().item(), False),
+        (lambda one, x, _: one.first(x[:, : int(x.shape[1] // 2)]), True),
+        (lambda one, x, _: one.first(x) if x.shape[1] > 2 else one.last(x), True),
+        (lambda one, x, _: one.first(x) if torch.isfinite(x).all() else None, True),
+        (
+            lambda one, x, n: torch.where(
+                (n > 2)[:, None], one.first(x.mean(1)), one.last(x[:, 0])
+            ),
+            True,
+        ),
+    ],
+    ids=[
+        *("branch", "longest", "each length", "each row", "item"),
+        *("part of a shape", "branch on a shape", "assertion", "where"),
+    ],
+)
+def test_what_a_trace_reads_in_the_examples_is_refused(function, trains):
+    torch.manual_seed(0)
+    module, given = Decides(function), (torch.randn(4, 3, 6).abs(), torch.tensor([2, 1, 3, 2]))
+    if trains:
+        popdist_onnx.from_torch(module, given)
+        return
+    with pytest.raises(
+        popdist_onnx.popart_exception, match=r"test_torch_modules\.py:\d"
+    ) as refused:
+        popdist_onnx.from_torch(module, given)
+    assert refused.value.code == "PD124"
+    popdist_onnx.from_torch(module, given, check=False)
+
+
+def test_examples_that_are_all_alike_hide_no_decision():
+    """A mask that hides nothing, and lengths that are all equal."""
+    x, mask = torch.randn(4, 6), torch.zeros(4, dtype=torch.bool)
+
+    def masked(one, x, mask):
+        return one.first(x).masked_fill(mask[:, None], 0.0) if mask.any() else one.first(x)
+
+    for function, given in (
+        (masked, (x, mask)),
+        (
+            lambda one, x, n: one.first(x[:, None].expand(-1, 3, -1)[:, : int(n.max())].sum(1)),
+            (x, torch.full((4,), 2)),
+        ),
+    ):
+        with pytest.raises(popdist_onnx.popart_exception) as refused:
+            popdist_onnx.from_torch(Decides(function), given)
+        assert refused.value.code == "PD124"
