@@ -243,9 +243,18 @@ class Session:
         Raises:
             popart_exception: The session is not prepared.
         """
+        self.write_variables(self._proto, path)
+
+    def write_variables(self, model: onnx.ModelProto, path: str | PathLike[str]) -> None:
+        """Does what `modelToHost` does, with another model than the session's.
+
+        Args:
+            model: The model; it stays as it is.
+            path: The file.
+        """
         state = self.prepared_engine("modelToHost").state
         proto = onnx.ModelProto()
-        proto.CopyFrom(self._proto)
+        proto.CopyFrom(model)
         kept = {prop.key: prop.value for prop in proto.metadata_props}
         onnx.helper.set_model_props(proto, kept | self.properties | self._saved_properties())
         last = {name: state.read(name) for name in self.saved_variables}

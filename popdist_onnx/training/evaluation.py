@@ -12,6 +12,7 @@ from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.inference import InferenceSession
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.training.data import sample_count
+from popdist_onnx.training.inference_mode import in_inference_mode
 from popdist_onnx.training.model import LABELS, LOSSES, main_output, trainable
 from popdist_onnx.types import AnchorReturnType, DataFlow, SessionOptions
 
@@ -129,7 +130,7 @@ class Measures:
         # A loss inside the model belongs to a whole batch, of which every process has all samples.
         self._by_label = loss in LOSSES
         self._output = main_output(model)
-        proto, self._loss, _ = trainable(model, loss, evaluation=True)
+        proto, self._loss, _ = trainable(in_inference_mode(model), loss, evaluation=True)
         self._evaluator = Evaluator(proto, dict.fromkeys([self._output, self._loss]), batch)
 
     def of(self, weights: Mapping[str, Array], data: Mapping[str, Array]) -> dict[str, float]:

@@ -21,6 +21,7 @@ from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import has_large_content, moved_to_file, write_model
 from popdist_onnx.graph.load import read
+from popdist_onnx.graph.names import reserved_prefix
 from popdist_onnx.graph.torch_files import freeze_constants
 from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.training import RANDOM_STATE, TrainingSession
@@ -30,6 +31,7 @@ from popdist_onnx.training.data import Array, Data, sample_count, updates_of
 from popdist_onnx.training.divisors import Divisors
 from popdist_onnx.training.epochs import Epochs
 from popdist_onnx.training.evaluation import Evaluator, Measures, metrics_of
+from popdist_onnx.training.inference_mode import in_inference_mode, modes
 from popdist_onnx.training.job import current_job
 from popdist_onnx.training.model import (
     LOSSES,
@@ -291,7 +293,7 @@ class Trainer:
         return self._measures.of(self._present(), data)
 
     def predict(self, inputs: ArrayLike | Mapping[str, ArrayLike]) -> Array:
-        """Computes the model's first floating-point output as it is trained so far.
+        """Computes the model's first floating-point output, in inference mode, as trained so far.
 
         Args:
             inputs: Samples, as arrays.
@@ -303,22 +305,34 @@ class Trainer:
             popart_exception: The data do not fit the model.
         """
         output = main_output(self._model)
-        forward = without_labels(self._model)
+        forward = in_inference_mode(without_labels(self._model))
         data = Data.of(forward, None).named(inputs)
         if self._predictor is None:
             self._predictor = Evaluator(forward, [output], self._layout.batch)
         batches = self._predictor.run(self._present(), data, sample_count(data))
         return np.concatenate([found[output].copy() for _, found in batches])
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: str | PathLike[str], *, inference: bool | None = None) -> None:
         """Writes the model with its trained weights, otherwise as it was given.
 
         For a file that training can be resumed from exactly, see `save_checkpoint`.
 
         Args:
             path: The file.
+            inference: Whether batch normalisation and dropout are switched to inference mode; None
+                keeps them, and warns where a model was exported in training mode.
         """
-        write_model(self._original, self._present(), Path(path))
+        found = modes(self._original)
+        if inference is None and "BatchNormalization" in found and self._job.first:
+            logger.warning(
+                "%s is saved with %s in training mode, as the model was exported: ONNX Runtime "
+                "computes with the statistics of each batch. save(path, inference=True) writes a "
+                "file for inference, inference=False keeps the mode",
+                path,
+                " and ".join(found),
+            )
+        model = in_inference_mode(self._original) if inference else self._original
+        write_model(model, self._present(), Path(path))
 
     def save_checkpoint(self, path: str | PathLike[str]) -> None:
         """Writes all that `resume` needs: weights, optimizer state, random streams, history.
@@ -332,7 +346,7 @@ class Trainer:
         if not self._job.first:
             return
         self.session.properties[_CHECKPOINT] = json.dumps(self._epochs.state())
-        self.session.modelToHost(path)
+        self.session.write_variables(self._original, path)
 
     def resume(self, path: str | PathLike[str]) -> None:
         """Resumes where a checkpoint was written; every instance calls it.
@@ -420,6 +434,7 @@ class Trainer:
             weakref.finalize(self, _remove, folder, os.getpid())
             proto = moved_to_file(proto, Path(folder))
         freeze_constants(proto)
+        _remove_state(proto)
         return proto
 
     def _divisors_of(self, step: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -519,6 +534,18 @@ def _pair(validation: Any) -> tuple[Any, Any]:
 def _keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:
     given = inspect.signature(function).parameters.values()
     return [one for one in given if one.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def _remove_state(proto: onnx.ModelProto) -> None:
+    """Makes a model of a checkpoint: what updates and `Trainer.resume` read goes."""
+    properties = {one.key: one.value for one in proto.metadata_props}
+    if _CHECKPOINT not in properties:
+        return
+    kept = [one for one in proto.graph.initializer if not reserved_prefix(one.name)]
+    del proto.graph.initializer[:], proto.metadata_props[:]
+    proto.graph.initializer.extend(kept)
+    rest = {name: properties[name] for name in properties.keys() - {_CHECKPOINT, RANDOM_STATE}}
+    onnx.helper.set_model_props(proto, rest)
 
 
 def _remove(folder: str, owner: int) -> None:

@@ -244,25 +244,32 @@ UNEVEN = {
 }
 
 
-def uneven():
+def uneven(folder):
     """Losses that are no means of equal parts, from data of three kinds, with clipping."""
     found, data = {}, Uneven()
-    batch = UNEVEN_BATCH // 2 // popdist.getNumTotalReplicas()
+    settings = {
+        "optimizer": "momentum",
+        "learning_rate": test_torch_losses.RATE,
+        "batch_size": UNEVEN_BATCH // 2 // popdist.getNumTotalReplicas(),
+        "accumulation": 2,
+        "clip_norm": UNEVEN_CLIP,
+    }
+    path = f"{folder}/{popdist.getNumInstances()}.onnx"
     for kind, loss in UNEVEN.items():
-        trainer = popdist_onnx.Trainer(
-            popdist_onnx.from_torch(
-                test_torch_losses.network(),
-                torch.from_numpy(data.x[:UNEVEN_BATCH]),
-                loss=loss(),
-                example_labels=torch.from_numpy(data.y[:UNEVEN_BATCH]),
-            ),
-            optimizer="momentum",
-            learning_rate=test_torch_losses.RATE,
-            batch_size=batch,
-            accumulation=2,
-            clip_norm=UNEVEN_CLIP,
+        model = popdist_onnx.from_torch(
+            test_torch_losses.network(),
+            torch.from_numpy(data.x[:UNEVEN_BATCH]),
+            loss=loss(),
+            example_labels=torch.from_numpy(data.y[:UNEVEN_BATCH]),
         )
-        losses = trainer.fit(data.source(kind.partition(",")[0]), epochs=2, shuffle=False)
+        trainer = popdist_onnx.Trainer(model, **settings)
+        source = data.source(kind.partition(",")[0])
+        losses = trainer.fit(source, epochs=1, shuffle=False)
+        trainer.save_checkpoint(path)
+        # The file is the first instance's, where `resume` reads it for all of them.
+        trainer = popdist_onnx.Trainer(model, **settings)
+        trainer.resume(path)
+        losses += trainer.fit(source, epochs=1, shuffle=False)
         found |= {f"{kind}/{name}": weight for name, weight in trainer.weights.items()}
         found[f"{kind}/losses"] = list(losses)
     return found
@@ -449,7 +456,7 @@ def test_a_job_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path):
 SCALED_STEPS = 4
 
 
-def scaled():
+def scaled(folder):
     """Automatic loss scaling, whose counts have to be those of all replicas together."""
     options = popdist_onnx.SessionOptions()
     popdist.popart.configureSessionOptions(options)
@@ -479,13 +486,13 @@ def scaled():
     made.weightsToHost()
     scales = anchors["Gradient___loss"].reshape(SCALED_STEPS, -1)[:, 0]
     weights = {name: made.fetched[name] for name in networks.weights()}
-    return {"scales": scales, **weights, **uneven()}
+    return {"scales": scales, **weights, **uneven(folder)}
 
 
-def test_the_loss_scale_and_divisors_of_means_are_those_of_all_instances():
-    one, *_ = run_job(scaled, instances=1, replicas=2)
+def test_the_loss_scale_and_divisors_of_means_are_those_of_all_instances(tmp_path):
+    one, *_ = run_job(scaled, instances=1, replicas=2, folder=str(tmp_path))
     assert len(np.unique(one["scales"])) > 1
-    both = run_job(scaled, instances=2, replicas=2)
+    both = run_job(scaled, instances=2, replicas=2, folder=str(tmp_path))
     for name, found in both[0].items():
         np.testing.assert_array_equal(found, both[1][name], err_msg=name)
     require_uneven(one, *both)
