@@ -42,7 +42,9 @@ _FX_NODE = "pkg.torch.onnx.fx_node"
 _PLACEHOLDER = re.compile(r"%([pb]_\w+)")
 _PRODUCER = "pytorch"
 
-_FROM_TENSORFLOW = "tf2onnx"
+FROM_TENSORFLOW = "tf2onnx"
+"""The producer that the files of tf2onnx name."""
+
 _VARIABLE = re.compile("ReadVariableOp|ResourceGather|_fused_bn")
 _CONSTANT = re.compile(r"/Const(_\d+)?:0$")
 
@@ -85,7 +87,7 @@ def freeze_constants(proto: onnx.ModelProto) -> None:
     floats = [one.name for one in proto.graph.initializer if one.data_type in FLOATING]
     if known:
         fixed = [name for name in floats if f"p_{_mangled(name)}" not in known]
-    elif proto.producer_name == _FROM_TENSORFLOW:
+    elif proto.producer_name == FROM_TENSORFLOW:
         # Weights that the converter has rewritten have names like those of constants.
         single = {one.name for one in proto.graph.initializer if math.prod(one.dims) == 1}
         fixed = [
@@ -105,13 +107,19 @@ def freeze_constants(proto: onnx.ModelProto) -> None:
 
 def warn_of_lost_weights(proto: onnx.ModelProto) -> None:
     """Reports what tf2onnx may have left out of a file that is about to be trained."""
-    if proto.producer_name == _FROM_TENSORFLOW:
-        logger.warning(
-            "tf2onnx leaves out biases of zeros, scales of ones and dropout, folds batch "
-            "normalisation away, and writes the bias of an LSTM twice: what the file lacks is not "
-            "trained, and that bias twice as fast. Give weights other initial values before the "
-            "conversion, or train the network with popdist_tf"
-        )
+    if proto.producer_name != FROM_TENSORFLOW:
+        return
+    stored = {one.name for one in proto.graph.initializer}
+    twice = any(n.op_type == "LSTM" and stored.intersection(n.input[3:4]) for n in proto.graph.node)
+    logger.warning(
+        "tf2onnx leaves out biases of zeros, scales of ones and dropout, and folds batch "
+        "normalisation away: what the file lacks is not trained.%s Give weights other initial "
+        "values before the conversion, or train the network with popdist_tf",
+        " It writes the bias of an LSTM as two, whose sum trains twice as fast; popdist_onnx.train "
+        "trains one of them."
+        if twice
+        else "",
+    )
 
 
 def require_parameters(proto: onnx.ModelProto) -> None:

@@ -45,6 +45,7 @@ from popdist_onnx.training.model import (
     without_labels,
 )
 from popdist_onnx.training.optimizers import optimizer_of
+from popdist_onnx.training.recurrent_biases import with_single_biases
 from popdist_onnx.training.settings import (
     clipped,
     require_flag,
@@ -140,7 +141,7 @@ class Trainer:
         self._loss_kind = loss or stated_loss(self._original) or "cross_entropy"
         self._metrics = metrics_of(metrics)
         self._optimizer = clipped(optimizer_of(optimizer, learning_rate), clip_norm)
-        self._model = with_batch(self._original, batch_size)
+        self._model = with_batch(with_single_biases(self._original), batch_size)
         self._layout = Layout(batch_size, accumulation, self._job)
         self.stop = False
         note_compiling()

@@ -16,7 +16,7 @@ from tests.distributed.jobs import JobFailedError, run_job
 from tests.popdist_onnx import nested_weights, networks
 from tests.popdist_onnx.graph import test_attention
 from tests.popdist_onnx.session import test_abort
-from tests.popdist_onnx.training import test_classical, test_torch_losses
+from tests.popdist_onnx.training import test_classical, test_recurrent_biases, test_torch_losses
 from tests.popdist_onnx.training.test_trainer import data, exported, network
 from tests.popdist_onnx.transforms.test_quantization import (
     Aware,
@@ -91,6 +91,9 @@ def trained(folder):
     found |= {f"smoothed/{n}": w for n, w in smoothed().items()}
     found |= {f"quantized/{n}": w for n, w in quantized().items()}
     found |= {f"linear/{n}": w for n, w in linear().items()}
+    batch = test_recurrent_biases.ROWS // 2 // popdist.getNumInstances()
+    of_keras = test_recurrent_biases.trained(test_recurrent_biases.model(), batch)
+    found |= {f"of keras/{n}": w for n, w in of_keras.weights.items()}
     if popdist.getNumInstances() > 1:
         found |= ended(second, here)
     return found
@@ -369,12 +372,15 @@ def refusal(trainer, samples, validation):
 
 def test_two_instances_train_as_one_process(tmp_path):
     one, *_ = run_job(trained, instances=1, folder=str(tmp_path))
-    for name, wanted in trained_by_torch(GLOBAL_BATCH, **QUANTIZED).items():
-        np.testing.assert_allclose(one[f"quantized/{name}"], wanted, rtol=1e-5, atol=1e-6)
-    for name, wanted in smoothed_by_torch().items():
-        np.testing.assert_allclose(one[f"smoothed/{name}"], wanted, rtol=1e-5, atol=2e-6)
-    for name, wanted in test_attention.network_by_torch(GLOBAL_BATCH, **ATTENTION).items():
-        np.testing.assert_allclose(one[f"attention/{name}"], wanted, rtol=1e-5, atol=2e-6)
+    by_torch = {
+        "quantized": trained_by_torch(GLOBAL_BATCH, **QUANTIZED),
+        "smoothed": smoothed_by_torch(),
+        "attention": test_attention.network_by_torch(GLOBAL_BATCH, **ATTENTION),
+        "of keras": test_recurrent_biases.by_torch(batch=test_recurrent_biases.ROWS // 2),
+    }
+    for kind, weights in by_torch.items():
+        for name, wanted in weights.items():
+            np.testing.assert_allclose(one[f"{kind}/{name}"], wanted, rtol=1e-5, atol=2e-6)
     x, classes, _ = test_classical.data()
     for name, wanted in zip(
         ("coefficients", "intercepts"),
