@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     import torch
 
 
+_LEAST_LOGARITHM, _TINY = -100.0, 1e-12
+"""What torch takes for the logarithm of 0, and adds to squared lengths."""
+
+
 def written_out_losses() -> AbstractContextManager[Any]:
     """A context in which losses without an operator are computed by others.
 
@@ -51,13 +55,19 @@ def _forms() -> dict[Callable[..., Any], Callable[..., torch.Tensor | None]]:
     from torch.nn import functional
 
     return {
+        functional.binary_cross_entropy: _binary_cross_entropy,
+        functional.cosine_embedding_loss: _cosine_embedding,
         functional.cross_entropy: _cross_entropy,
+        functional.hinge_embedding_loss: _hinge_embedding,
         functional.huber_loss: _huber,
         functional.l1_loss: _l1,
+        functional.margin_ranking_loss: _margin_ranking,
+        functional.multi_margin_loss: _multi_margin,
         functional.poisson_nll_loss: _poisson,
         **({functional.rms_norm: _rms_norm} if hasattr(functional, "rms_norm") else {}),
         functional.smooth_l1_loss: _smooth_l1,
         functional.soft_margin_loss: _soft_margin,
+        functional.triplet_margin_loss: _triplet_margin,
     }
 
 
@@ -163,6 +173,104 @@ def _soft_margin(
     from torch.nn import functional
 
     return _reduced(functional.softplus(-target * input), reduction)
+
+
+def _binary_cross_entropy(
+    input: torch.Tensor,  # noqa: A002
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduction: str,
+) -> torch.Tensor:
+    import torch
+
+    def logarithm(p: torch.Tensor) -> torch.Tensor:
+        # Where p is 0, so is the slope of whatever made it; log(0) would make the product NaN.
+        known = p > 0
+        found = torch.where(known, p, torch.ones_like(p)).log().clamp(min=_LEAST_LOGARITHM)
+        return torch.where(known, found, torch.full_like(p, _LEAST_LOGARITHM))
+
+    rows = -(target * logarithm(input) + (1 - target) * logarithm(1 - input))
+    return _reduced(rows if weight is None else rows * weight, reduction)
+
+
+def _hinge_embedding(
+    input: torch.Tensor,  # noqa: A002
+    target: torch.Tensor,
+    margin: float,
+    reduction: str,
+) -> torch.Tensor:
+    far = (margin - input).clamp(min=0).masked_fill(target == 1, 0.0)
+    return _reduced(far + input.masked_fill(target == -1, 0.0), reduction)
+
+
+def _cosine_embedding(
+    input1: torch.Tensor,
+    input2: torch.Tensor,
+    target: torch.Tensor,
+    margin: float,
+    reduction: str,
+) -> torch.Tensor:
+    axis = target.dim()
+    sizes = (input1.square().sum(axis) + _TINY) * (input2.square().sum(axis) + _TINY)
+    cosine = (input1 * input2).sum(axis) / sizes.sqrt()
+    alike = (1 - cosine).masked_fill(target != 1, 0.0)
+    other = (cosine - margin).clamp(min=0).masked_fill(target != -1, 0.0)
+    return _reduced(alike + other, reduction)
+
+
+def _margin_ranking(
+    input1: torch.Tensor,
+    input2: torch.Tensor,
+    target: torch.Tensor,
+    margin: float,
+    reduction: str,
+) -> torch.Tensor:
+    return _reduced((margin - target * (input1 - input2)).clamp(min=0), reduction)
+
+
+def _multi_margin(
+    input: torch.Tensor,  # noqa: A002
+    target: torch.Tensor,
+    p: int,
+    margin: float,
+    weight: torch.Tensor | None,
+    reduction: str,
+) -> torch.Tensor:
+    import torch
+
+    place = target.unsqueeze(-1)
+    beyond = (margin - input.gather(-1, place) + input).clamp(min=0)
+    beyond = beyond.square() if p == 2 else beyond  # noqa: PLR2004 - 1 and 2 are what torch takes
+    if weight is not None:
+        beyond = beyond * weight[target].unsqueeze(-1)
+    others = torch.arange(input.shape[-1]) != place
+    return _reduced((beyond * others).mean(-1), reduction)
+
+
+def _triplet_margin(
+    anchor: torch.Tensor,
+    positive: torch.Tensor,
+    negative: torch.Tensor,
+    margin: float,
+    p: float,
+    eps: float,
+    swap: bool,
+    reduction: str,
+) -> torch.Tensor:
+    import torch
+
+    def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        away = (a - b + eps).abs()
+        if p == 1:
+            return away.sum(-1)
+        if p == float("inf"):
+            return away.amax(-1)
+        return away.square().sum(-1).sqrt() if p == 2 else (away**p).sum(-1) ** (1 / p)  # noqa: PLR2004
+
+    far = distance(anchor, negative)
+    if swap:
+        far = torch.minimum(far, distance(positive, negative))
+    return _reduced((margin + distance(anchor, positive) - far).clamp(min=0), reduction)
 
 
 def _rms_norm(

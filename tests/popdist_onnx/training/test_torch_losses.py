@@ -91,6 +91,50 @@ CASES = {
         "counts",
     ),
     "soft margin": (nn.SoftMarginLoss, "signs"),
+    "binary": (lambda: lambda y, t: functional.binary_cross_entropy(y.sigmoid(), t), "shares"),
+    "binary, weights, sum": (
+        lambda: (
+            lambda y, t: functional.binary_cross_entropy(
+                y.sigmoid(), t, FACTORS.to(y.dtype), reduction="sum"
+            )
+        ),
+        "shares",
+    ),
+    "binary, saturated": (
+        lambda: (
+            lambda y, t: functional.binary_cross_entropy(
+                torch.cat([y[:, :1] * 0, y[:, 1:].sigmoid(), y[:, :1] * 0 + 1], 1),
+                torch.cat([t, t[:, :1]], 1),
+            )
+        ),
+        "shares",
+    ),
+    "hinge of embeddings": (lambda: nn.HingeEmbeddingLoss(margin=0.5), "signs"),
+    "cosine": (
+        lambda: lambda y, t: functional.cosine_embedding_loss(y[:, :3], y[:, 2:], t[:, 0], 0.1),
+        "signs",
+    ),
+    "ranking": (
+        lambda: lambda y, t: functional.margin_ranking_loss(y[:, :2], y[:, 2:4], t[:, :2], 0.2),
+        "signs",
+    ),
+    "margins of classes": (lambda: nn.MultiMarginLoss(margin=0.3), "classes"),
+    "squared margins, weights": (
+        lambda: nn.MultiMarginLoss(p=2, weight=FACTORS.clone(), reduction="sum"),
+        "classes",
+    ),
+    "triplets": (
+        lambda: lambda y, t: functional.triplet_margin_loss(y[:, :2], y[:, 2:4], t[:, :2]),
+        "shares",
+    ),
+    "triplets, swapped, by cubes": (
+        lambda: (
+            lambda y, t: functional.triplet_margin_loss(
+                y[:, :2], y[:, 2:4], t[:, :2], margin=2.0, p=3, swap=True, reduction="sum"
+            )
+        ),
+        "shares",
+    ),
 }
 
 
