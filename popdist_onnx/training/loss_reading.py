@@ -33,6 +33,7 @@ CONDITIONS = (
     "Or",
 )
 _SIZES = ("Shape", "Size")
+_MATRIX = 2
 _SELECTIONS = ("Constant", "Slice", "Split", "Transpose", *VIEWS)
 
 
@@ -51,7 +52,7 @@ class Reader:
 
     def __init__(self, proto: onnx.ModelProto, original: onnx.ModelProto | None = None) -> None:
         graph = proto.graph
-        self._written = set() if original is None else _written(original.graph)
+        self._sizes = None if original is None else _of_sizes(original.graph)
         self._nodes = list(graph.node)
         self.makers = {name: node for node in graph.node for name in node.output}
         self._stored = {one.name: one for one in graph.initializer}
@@ -107,6 +108,32 @@ class Reader:
             return bool(shape)
         # Samples come first, unless something has moved them.
         return 0 in covered and shape[0] % self.batch == 0 and not self._moved(node.input[0])
+
+    def may_reduce(self, node: onnx.NodeProto) -> bool:
+        """Whether a node that reduces some axes may reduce samples, which may have been moved."""
+        kind, axes = self.kinds.get(node.input[0]), self.axes(node)
+        shape = [] if kind is None else _dims(kind)
+        if not node.op_type.startswith("Reduce") or self.is_statistic(node.input[0]):
+            return False
+        if not shape or axes is None:
+            return False
+        found = {axis % len(shape) for axis in axes}
+        if len(shape) > _MATRIX:
+            # The last axis is then that of classes or features.
+            found.discard(len(shape) - 1)
+        return any(shape[one] % self.batch == 0 for one in found) and self._moved(node.input[0])
+
+    def mixes(self, node: onnx.NodeProto) -> bool:
+        """Whether a product multiplies samples with one another, as similarities do."""
+        if node.domain or node.op_type not in ("MatMul", "Gemm") or self.batch == 1:
+            return False
+        if not all(map(self.depends_on_data, node.input[:2])):
+            return False
+        # Samples of one batch are a third axis of both operands, or there is none.
+        shapes = [self.shape(one) or [] for one in node.input[:2]]
+        return all(
+            len(one) == _MATRIX and any(size % self.batch == 0 for size in one) for one in shapes
+        )
 
     def axes(self, node: onnx.NodeProto) -> list[int] | None:
         """The axes of a reduction; None where it takes all."""
@@ -170,12 +197,9 @@ class Reader:
         while (node := self.makers.get(name)) is not None and node.op_type in VIEWS:
             name = node.input[0]
         number = self.constant(name)
-        return (
-            name not in self._written
-            and number is not None
-            and number.size == 1
-            and number.item() % self.batch == 0
-        )
+        if number is None or number.size != 1 or number.item() % self.batch:
+            return False
+        return self._sizes is None or name in self._sizes
 
     def before(
         self, name: str, ends: Collection[str] = _SIZES
@@ -201,22 +225,28 @@ class Reader:
     def _moved(self, name: str) -> bool:
         """Whether the first axis may be another one than that of the samples."""
         for node in self.before(name)[0]:
+            if not node.input or not self.depends_on_data(node.input[0]):
+                continue
             if node.op_type == "Transpose" and attributes(node).get("perm", [1])[0] != 0:
                 return True
-            if node.op_type == "Unsqueeze" and self.depends_on_data(node.input[0]):
+            if node.op_type == "Unsqueeze":
                 axes = self.axes(node)
                 if axes is None or 0 in axes or min(axes) < 0:
                     return True
         return False
 
 
-def _written(graph: onnx.GraphProto) -> set[str]:
-    """The constants of a model; none where it was exported for one size of batches."""
+def _of_sizes(graph: onnx.GraphProto) -> set[str] | None:
+    """The tensors that depend on sizes; None where the file was made for one size of batches."""
     stored = {one.name for one in graph.initializer}
     first = [_dims(one)[:1] for one in graph.input if one.name not in stored]
     if [0] not in first:
-        return set()
-    return stored | {node.output[0] for node in graph.node if node.op_type == "Constant"}
+        return None
+    found: set[str] = set()
+    for node in graph.node:
+        if node.op_type in _SIZES or not found.isdisjoint(names_read(node)):
+            found.update(node.output)
+    return found
 
 
 def _dims(kind: onnx.ValueInfoProto) -> list[int]:

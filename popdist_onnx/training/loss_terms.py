@@ -54,6 +54,8 @@ _FUNCTION = (
 _SIZE = "it is another number when every sample comes twice, as the root of a sum is"
 _REDUCED = "{} reduces samples to neither a sum nor a mean"
 _NESTED = "a number of the batch depends on another one, as a standard deviation does"
+_MOVED = "{} may reduce samples, whose axis has been moved"
+_MIXED = "{} multiplies the samples of a batch with one another, of which a part has fewer"
 _DRAWN = "a curve of a mean would be computed twice, with other random numbers ({})"
 
 
@@ -78,7 +80,10 @@ class Plan(NamedTuple):
 def read_terms(reader: Reader, loss: str, parts: int) -> tuple[list[Plan], list[str]]:
     """What is to be rewritten, and warnings of what cannot be."""
     plans: dict[str, Plan] = {}
-    warnings: dict[str, None] = {}
+    mixing = [
+        one.op_type for one in reader.before(loss)[0] if reader.batch > 1 and reader.mixes(one)
+    ]
+    warnings = {_FUNCTION.format(_MIXED.format(kind)) % parts: None for kind in mixing}
     for name, is_divided in terms(reader, loss):
         found = _read(reader, name, is_divided=is_divided)
         if isinstance(found, str):
@@ -147,6 +152,8 @@ class _Degrees:
         kind = node.op_type
         if self._reader.reduces(node):
             return self._of_reduction(node)
+        if self._reader.may_reduce(node):
+            raise UnclearError(_MOVED.format(kind))
         if kind in (*VIEWS, *_SELECTIONS, *_SUMMED, *_ADDING, *_LIMITING, "Where"):
             return self._of_same(node.input[1:] if kind == "Where" else node.input)
         if kind in ("Mul", "Div"):

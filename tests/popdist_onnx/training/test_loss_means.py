@@ -143,6 +143,26 @@ CASES = {
         Y,
         "ReduceMax",
     ),
+    "similarities of samples": (
+        lambda o, y: (o @ y.T).square().mean(),
+        Y,
+        "with one another",
+    ),
+    "a mean over samples behind others": (
+        lambda o, y: (o - y).square().T.sum(1).sqrt().mean(),
+        Y,
+        "has been moved",
+    ),
+    "a mean over features before samples": (
+        lambda o, y: (o - y).square().T.sum(0).sqrt().mean(),
+        Y,
+        None,
+    ),
+    "a sum by a number that is converted": (
+        lambda o, y: ((o - y) ** 2).sum() / torch.tensor(16),
+        Y,
+        "sum over samples",
+    ),
     "a product of vectors": (lambda o, y: torch.dot(o.flatten(), y.flatten()), Y, "MatMul"),
     "a deviation": (
         lambda o, y: ((o - y) ** 2 / (y - y.mean()).square().mean().sqrt()).mean(),
