@@ -41,7 +41,7 @@ def warn_of_local_clips(gradients: Iterable[Any], replicas: int) -> None:
         clip = None if operation is None else _clip(operation)
         if clip is not None and not _is_reduced(operation):
             warn(
-                f"a replica clips its own gradients ({clip}, {_place(operation)}) before they are "
+                f"a replica clips its own gradients ({clip}, {place(operation)}) before they are "
                 f"reduced over {replicas} replicas: one process clips the gradient of all rows, "
                 "which is another update. Use clipnorm, global_clipnorm or clipvalue of the "
                 "optimizer, which clip after the reduction."
@@ -80,8 +80,12 @@ def _is_reduced(operation: Any) -> bool:
     return False
 
 
-def _place(operation: Any) -> str:
-    """The line of the program that made an operation."""
+def place(operation: Any) -> str:
+    """The line of the program that made an operation.
+
+    Args:
+        operation: Of a graph.
+    """
     for frame in reversed(list(operation.traceback or ())):
         if not any(part in frame.filename for part in _LIBRARIES):
             return f"{frame.filename}:{frame.lineno}"

@@ -170,7 +170,8 @@ class MeanOverAll(tf.keras.callbacks.Callback):  # type: ignore[misc]
         sums = getattr(getattr(strategy, "extended", None), "reduces_on_device", True)
         # A program that divides by itself asks for the number of replicas somewhere.
         is_divided = names & _AVERAGES or getattr(strategy, "has_been_asked", True)
-        if is_own and sums and not is_divided:
+        is_named = getattr(strategy, "has_warned_of_mean", False)  # by `local_means`
+        if is_own and sums and not is_divided and not is_named:
             warn(
                 f"{type(self.model).__name__}.train_step divides no loss by the number of "
                 "replicas, and gradients are summed over them: an update is "

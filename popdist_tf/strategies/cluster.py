@@ -12,6 +12,7 @@ from tensorflow.python.distribute.values import DistributedValues
 
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.local_clips import warn_in_replica
+from popdist_tf.guards.local_means import note_targets, warn_of_local_mean
 from popdist_tf.guards.means import asked_by_program
 from popdist_tf.keras.averages import overwrite_by_averages_where
 from popdist_tf.keras.spectral import support_spectral_normalization
@@ -61,10 +62,13 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
         support_spectral_normalization()
         clip_sums_where(_is_current)
         before_updates("clips", warn_in_replica)
+        note_targets()
+        before_updates("means", warn_of_local_mean)
         overwrite_by_averages_where(lambda: _is_current() and _several_replicas())
         separate_random_numbers()
         share_masks()
         self.has_been_asked = False
+        self.has_warned_of_mean = False
         super().__init__(extended)
 
     @property

@@ -402,7 +402,7 @@ def means(distributed, scope, instance):
     class OwnStep(tf.keras.Sequential):
         def train_step(self, batch):
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(batch[0], training=True) - batch[1]) ** 2)
+                loss = tf.reduce_sum((self(batch[0], training=True) - batch[1]) ** 2) / BATCH
             trained = self.trainable_variables
             self.optimizer.apply_gradients(zip(tape.gradient(loss, trained), trained, strict=True))
             return {"loss": loss}

@@ -304,6 +304,7 @@ def in_job():
         "idle": [text for one in caught if "PD429" in (text := str(one.message))],
         "local": apart_within_instances(strategy),
         "clips": local_clips(strategy),
+        "means": local_means(strategy),
     }
 
 
@@ -363,6 +364,42 @@ def local_clips(strategy):
             warnings.simplefilter("always")
             tf.function(partial(strategy.run, update))()
         answers[case] = [text for one in caught if "PD431" in (text := str(one.message))]
+    return answers
+
+
+def local_means(strategy):
+    """Warnings of losses that are means over a replica's rows, and of others."""
+    import tensorflow as tf
+
+    rows = 2
+    losses = {
+        "mean": tf.reduce_mean,
+        "mean and penalty": lambda errors: tf.reduce_mean(errors) + 0.1 * tf.reduce_sum(errors),
+        "divided": lambda errors: tf.reduce_mean(errors) / REPLICAS,
+        "sum": lambda errors: tf.reduce_sum(errors) / (rows * REPLICAS),
+        "average": lambda errors: tf.nn.compute_average_loss(
+            errors, global_batch_size=rows * REPLICAS
+        ),
+        "asked": lambda errors: strategy.num_replicas_in_sync and tf.reduce_mean(errors),
+    }
+    answers = {}
+    for case, loss in losses.items():
+        strategy.has_been_asked = False  # by what this job has trained before
+        with strategy.scope():
+            weight = tf.Variable(tf.ones([3]))
+            optimizer = tf.keras.optimizers.SGD(0.1)
+            optimizer.build([weight])
+
+        def update(loss=loss, weight=weight, optimizer=optimizer):
+            with tf.GradientTape() as tape:
+                errors = tf.ones([rows, 3]) @ weight[:, tf.newaxis] * tf.cast(number(), tf.float32)
+                value = loss(errors[:, 0])
+            optimizer.apply_gradients([(tape.gradient(value, weight), weight)])
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            tf.function(partial(strategy.run, update))()
+        answers[case] = sorted({text for one in caught if "PD431" in (text := str(one.message))})
     return answers
 
 
@@ -570,6 +607,16 @@ def test_gradients_that_replicas_clip_by_themselves_are_named(ranks):
         assert f"(tf.clip_by_{name}, {__file__}:" in said
         assert f"over {REPLICAS} replicas" in said
     assert [case for case, said in first.items() if said] == ["global norm", "norm", "value"]
+    assert not any(second.values())
+
+
+def test_means_over_the_rows_of_a_replica_that_are_summed_are_named(ranks):
+    first, second = (rank["means"] for rank in ranks)
+    for case in ("mean", "mean and penalty"):
+        (said,) = first[case]
+        assert f"the mean over the rows of one replica ({__file__}:" in said
+        assert f"an update is {REPLICAS} times that of one process" in said
+    assert [case for case, said in first.items() if said] == ["mean", "mean and penalty"]
     assert not any(second.values())
 
 
