@@ -27,6 +27,8 @@ WIDE = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
 _EVEN = ("Ctc", "IdentityLoss", "L1")
 """The losses whose means are over samples or elements, all of which count."""
 
+_ROWS = 2
+
 _SAME_SHAPE = ("Abs", "Exp", "Log", "Neg", "Pow", "Relu", "Sigmoid", "Softplus", "Sqrt", "Tanh")
 
 
@@ -100,22 +102,39 @@ def _of_labels(made: _Nodes, node: onnx.NodeProto, reader: Reader) -> None:
         return
     said |= {"domain": node.domain}
     names = {"sum": "sum", "none": "none"} if node.domain == "" else {"sum": "Sum", "none": "None"}
-    if made.kind in WIDE:
-        total = made.add(node.op_type, *node.input, **said | {"reduction": names["sum"]})
-    else:
-        rows = made.add(node.op_type, *node.input, **said | {"reduction": names["none"]})
-        made.values.append(helper.make_tensor_value_info(rows, made.kind, None))
-        total = made.add("ReduceSum", rows, keepdims=0)
     kind = reader.elements(labels) or onnx.TensorProto.INT64
     amounts = counted = made.add("Equal", labels, labels)
     if ignored is not None:
         counted = made.add("Equal", labels, made.number(ignored, kind))
         amounts = counted = made.add("Not", counted)
-    if weights:
+    chosen = labels
+    if weights or reader.shape(labels) is None:
         chosen = made.add("Where", counted, labels, made.number(0, kind))
+    if weights:
         rows = made.cast(made.add("Gather", weights, chosen), onnx.TensorProto.DOUBLE)
         amounts = made.add("Mul", rows, made.cast(counted, onnx.TensorProto.DOUBLE))
+    if reader.shape(labels) is None and reader.rank(node.input[0]) == _ROWS and not node.domain:
+        total = _of_rows(made, node, chosen, amounts)
+    elif made.kind in WIDE:
+        total = made.add(node.op_type, *node.input, **said | {"reduction": names["sum"]})
+    else:
+        rows = made.add(node.op_type, *node.input, **said | {"reduction": names["none"]})
+        made.values.append(helper.make_tensor_value_info(rows, made.kind, None))
+        total = made.add("ReduceSum", rows, keepdims=0)
     made.divide(total, amounts, least=0 if node.domain == "" else 1)
+
+
+def _of_rows(made: _Nodes, node: onnx.NodeProto, labels: str, amounts: str) -> str:
+    """A sum over rows that samples select: ONNX Runtime's own losses fail where there are none."""
+    scores = node.input[0]
+    if node.op_type == "SoftmaxCrossEntropyLoss":
+        scores = made.add("LogSoftmax", scores, axis=1)
+    column = made.number([-1, 1], onnx.TensorProto.INT64)
+    picked = made.add("GatherElements", scores, made.add("Reshape", labels, column), axis=1)
+    shares = made.add("Reshape", made.cast(amounts, made.kind), column)
+    rows = made.add("Neg", made.add("Mul", picked, shares))
+    made.values.append(helper.make_tensor_value_info(rows, made.kind, None))
+    return made.add("ReduceSum", rows, keepdims=0)
 
 
 def _of_selected(made: _Nodes, node: onnx.NodeProto, reader: Reader) -> None:

@@ -92,6 +92,12 @@ class Reader:
         known = all(one.HasField("dim_value") for one in kind.type.tensor_type.shape.dim)
         return _dims(kind) if known else None
 
+    def rank(self, name: str) -> int | None:
+        """The number of a tensor's axes; None where it is not known."""
+        kind = self.kinds.get(name)
+        known = kind is not None and kind.type.tensor_type.HasField("shape")
+        return len(_dims(kind)) if known and kind is not None else None
+
     def reduces(self, node: onnx.NodeProto) -> bool:
         """Whether a node makes a statistic of samples."""
         if is_loss(node):

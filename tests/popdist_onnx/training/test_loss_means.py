@@ -127,6 +127,18 @@ CASES = {
         None,
     ),
     "selected samples": (lambda o, y: ((o - y) ** 2)[y > 0.5].mean(), Y, None),
+    "selected labels, of which a part has none": (
+        lambda o, y: functional.cross_entropy(o[y >= 0], y[y >= 0]),
+        NOTHING,
+        None,
+    ),
+    "selected labels with weights": (
+        lambda o, y: functional.nll_loss(
+            o[y >= 0].log_softmax(1), y[y >= 0], PER_CLASS.to(o.dtype), ignore_index=1
+        ),
+        PADDED,
+        None,
+    ),
     "selected rows": (lambda o, y: functional.mse_loss(o[y[:, 0] > 0], y[y[:, 0] > 0]), Y, None),
     "a standardised target": (
         lambda o, y: ((o - (y - y.mean())) ** 2).mean(),
