@@ -79,22 +79,46 @@ def check_decisions(
     Raises:
         popart_exception: The file computes something else than the module for other inputs.
     """
+    import torch
+
     if not places or {node.op_type for node in proto.graph.node} & RANDOM:
         return
-    by_file = file_of(proto, arguments, ())
     names = [one.name for one in proto.graph.output]
+    by_file = file_of(proto, arguments, ())
     for others in _others(arguments):
-        try:
-            wanted = outputs_of(module, others)[0]
-        except Exception:  # noqa: BLE001, S112 - numbers that mean nothing to the module
+        wanted = _by_module(module, others)
+        if wanted is None:
             continue
         try:
             made = by_file(others)
         except Exception as error:  # ONNX Runtime's own classes are private
-            raise _baked(f"it cannot be run: {error}", places) from error
-        for name, array in zip(names, wanted, strict=False):
-            if gap := _gap(made[name], array):
-                raise _baked(f"output {name!r} differs {gap}", places)
+            raise _baked(f"other numbers, it cannot be run: {error}", places) from error
+        _compare("other numbers", [made[name] for name in names], wanted, places)
+    # len(x), float(x.shape[0]) and the like are the examples' number of samples.
+    others = [torch.cat([one, one.flip(0)]) if one.dim() else one for one in arguments]
+    wanted = _by_module(module, others)
+    if wanted is not None:
+        try:
+            made = file_of(proto, others, ())(others)
+        except Exception:  # noqa: BLE001 - as above; such a file says so where it is trained
+            return
+        _compare("more samples", [made[name] for name in names], wanted, places)
+
+
+def _by_module(module: torch.nn.Module, arguments: Sequence[torch.Tensor]) -> list[Array] | None:
+    """A module's outputs; None where the numbers mean nothing to it."""
+    try:
+        return outputs_of(module, arguments)[0]
+    except Exception:  # noqa: BLE001 - whatever the module raises
+        return None
+
+
+def _compare(
+    inputs: str, made: Sequence[Array], wanted: Sequence[Array], places: Sequence[str]
+) -> None:
+    for number, (found, array) in enumerate(zip(made, wanted, strict=False)):
+        if gap := _gap(found, array):
+            raise _baked(f"{inputs}, output {number} differs {gap}", places)
 
 
 def _others(arguments: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
@@ -137,8 +161,8 @@ def _gap(found: Array, wanted: Array) -> str | None:
 def _baked(what: str, places: Sequence[str]) -> popart_exception:
     return popart_exception(
         "PD124",
-        f"the file that torch exported holds for the example inputs only: with others, {what}",
-        value="forward asks for numbers in tensors at " + ", ".join(places[:_SHOWN]),
-        hint='write such places with torch.where or indices, or try exporter="dynamo"; with '
-        "check=False the file is taken as it is",
+        f"the file that torch exported holds for the example inputs only: with {what}",
+        value="forward asks for numbers at " + ", ".join(places[:_SHOWN]),
+        hint="write such places with torch.where, with indices, or with x.shape[0] for len(x), or "
+        'try exporter="dynamo"; with check=False the file is taken as it is',
     )

@@ -161,25 +161,43 @@ def attention():
     return trainer.weights
 
 
+class Pair(torch.nn.Module):
+    """Returns a second tensor beside the scores."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = test_torch_losses.network()
+
+    def forward(self, x):
+        scores = self.body(x)
+        return scores, scores.square().mean()
+
+
+def smooth(scores, labels):
+    return torch.nn.functional.cross_entropy(scores, labels, label_smoothing=0.1)
+
+
 def smoothed():
-    """Probabilities as labels, which are smoothed in addition."""
+    """Probabilities as labels, which are smoothed in addition; a loss of two outputs."""
     x, y = test_torch_losses.samples(), test_torch_losses.labels("shares").astype(np.float32)
     batch = GLOBAL_BATCH // popdist.getNumInstances()
     proto = popdist_onnx.from_torch(
-        test_torch_losses.network(),
+        Pair(),
         torch.from_numpy(x[:batch]),
-        loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1),
+        loss=lambda made, labels: smooth(made[0], labels) + made[1],
         example_labels=torch.from_numpy(y[:batch]),
     )
     trainer = popdist_onnx.Trainer(
         proto, optimizer="sgd", learning_rate=test_torch_losses.RATE, batch_size=batch
     )
     trainer.fit({"x": x, "labels": y}, epochs=2, shuffle=False)
-    return trainer.weights
+    return {name.removeprefix("body."): one for name, one in trainer.weights.items()}
 
 
 def smoothed_by_torch():
-    loss = torch.nn.CrossEntropyLoss(label_smoothing=0.1)
+    def loss(scores, labels):
+        return smooth(scores, labels) + scores.square().mean()
+
     x, y = test_torch_losses.samples(), test_torch_losses.labels("shares")
     return test_torch_losses.by_torch(loss, x, y, GLOBAL_BATCH)[0]
 

@@ -799,3 +799,34 @@ def test_examples_that_are_all_alike_hide_no_decision():
         with pytest.raises(popdist_onnx.popart_exception) as refused:
             popdist_onnx.from_torch(Decides(function), given)
         assert refused.value.code == "PD124"
+
+
+@pytest.mark.parametrize("count", [len, lambda rows: float(rows.shape[0])], ids=["len", "float"])
+def test_the_number_of_examples_is_no_divisor(count):
+    """A loss that is summed and divided would be divided by the examples' number in training."""
+    x, labels = torch.randn(4, 6), torch.tensor([0, 2, 1, 1])
+
+    def loss(scores, labels):
+        total = nn.functional.cross_entropy(scores, labels, reduction="sum")
+        return total / count(labels)
+
+    with pytest.raises(popdist_onnx.popart_exception, match="with more samples") as refused:
+        popdist_onnx.from_torch(nn.Linear(6, 3), x, loss=loss, example_labels=labels)
+    assert refused.value.code == "PD124"
+
+
+def test_a_divisor_that_follows_the_batch_trains_as_in_torch():
+    torch.manual_seed(0)
+    module, x, labels = nn.Linear(6, 3), torch.randn(8, 6), torch.arange(8) % 3
+
+    def loss(scores, labels):
+        rows = nn.functional.cross_entropy(scores, labels, reduction="none")
+        return rows.sum() / scores.shape[0]
+
+    model = popdist_onnx.from_torch(module, x[:2], loss=loss, example_labels=labels[:2])
+    trainer = popdist_onnx.Trainer(model, optimizer="sgd", learning_rate=RATE, batch_size=8)
+    trainer.fit(x.numpy(), labels.numpy(), shuffle=False)
+    exact = copy.deepcopy(module).double()
+    loss(exact(x.double()), labels).backward()
+    after = exact.weight.detach() - RATE * exact.weight.grad
+    np.testing.assert_allclose(trainer.weights["weight"], after, atol=1e-6)
