@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from popdist.nearest import did_you_mean
 from popdist.sdk.surface import missing
 from popdist_torch.errors import Error, OfflineError
 from popdist_torch.executor import compile_hooks, groups, inputs, replicas
@@ -413,7 +414,14 @@ class Executor(ABC):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return getattr(self._user_model, name)
+        try:
+            return getattr(self._user_model, name)
+        except AttributeError as error:
+            near = did_you_mean(name, dir(type(self)))
+            if near is None or error.obj is not self._user_model or error.name != name:
+                raise
+            said = f"neither the model nor its wrapper has an attribute {name!r}: {near}"
+            raise AttributeError(said, name=name, obj=self) from None
 
     @abstractmethod
     def _run(self, compiled: Replicas, arguments: inputs.Arguments, outputs: Outputs) -> None:

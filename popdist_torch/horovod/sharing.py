@@ -51,7 +51,15 @@ def broadcast_parameters(params: nn.Module | Named, root_rank: int = 0) -> None:
     ROUNDS.meet(Call("broadcast_parameters"), horovod)
     if isinstance(params, nn.Module):
         params = params.state_dict()
-    pairs = list(params.items() if hasattr(params, "items") else params)
+    pairs: list[Any] = list(params.items() if hasattr(params, "items") else params)
+    for pair in pairs:
+        if not isinstance(pair, tuple):
+            raise PlainLoopError(
+                "PD308",
+                "only tensors with names can be broadcast",
+                value=type(pair).__name__,
+                accepted="a module, its state_dict() or its named_parameters()",
+            )
     _require_same({name: _described(name, value) for name, value in pairs}, horovod)
     handles = []
     waiting = []

@@ -256,6 +256,7 @@ def mistakes():
     attempt("several", lambda: hvd.average_metrics({"loss": torch.ones(2)}))
     attempt("text", lambda: hvd.local_batch_size("8"))
     attempt("model", lambda: hvd.DistributedOptimizer(nn.Linear(1, 1)))
+    attempt("nameless", lambda: hvd.broadcast_parameters(nn.Linear(1, 1).parameters()))
     attempt("best", restored_on_one_rank)
     attempt("order", lambda: list(hvd.DistributedSampler(range(10), seed=3)))
     mixed = {
@@ -289,6 +290,7 @@ def test_mistakes_are_named_on_every_rank():
         assert "metrics are numbers by name" in answer["several"]
         assert "is a whole number" in answer["text"]
         assert "this is not an optimizer" in answer["model"]
+        assert "named_parameters()" in answer["nameless"]
         assert "[PD007]" in answer["best"]
         assert "values of weight" in answer["best"]
         assert "metrics would be those of several models" in answer["best"]

@@ -122,6 +122,14 @@ def test_executables_are_refused_with_what_to_do_instead(name):
         inference.setOptimizer(torch.optim.SGD(inference.model.parameters()))
 
 
+def test_a_name_that_neither_model_nor_wrapper_has_is_told_what_is_near():
+    inference = poptorch.inferenceModel(Net())
+    with pytest.raises(AttributeError, match=r"wrapper has(.|\n)*did you mean copyWeightsToHost"):
+        inference.copyWeightsToHots()
+    with pytest.raises(AttributeError, match="'Net' object has no attribute 'x'"):
+        _ = inference.x
+
+
 def test_unknown_names_are_told_what_is_near():
     with pytest.raises(AttributeError, match="did you mean 'trainingModel'"):
         _ = poptorch.trainingModl
