@@ -159,7 +159,7 @@ def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int)
     inputs, labels = _parted(inputs, labels)
     if _are_arrays(inputs):
         return Arrays(data.named(inputs, labels), layout)
-    _require_no_labels(labels)
+    _require_no_labels(inputs, labels)
     _require_pair(inputs)
     batches = isinstance(inputs, list) and not _is_sample(_arrays(inputs[0], data), data)
     if not _streams(inputs) and not batches and _is_indexed(inputs):
@@ -185,7 +185,7 @@ def gathered(inputs: Any, labels: Any, data: Data) -> dict[str, Array]:
     inputs, labels = _parted(inputs, labels)
     if _are_arrays(inputs):
         return data.named(inputs, labels)
-    _require_no_labels(labels)
+    _require_no_labels(inputs, labels)
     batches = [_batched(element, data) for element in _maker(inputs)()]
     if not batches:
         raise popart_exception("PD586", "the data have no samples", value=type(inputs).__name__)
@@ -204,8 +204,15 @@ def _parted(inputs: Any, labels: Any) -> tuple[Any, Any]:
     return inputs, labels
 
 
-def _require_no_labels(labels: Any) -> None:
+def _require_no_labels(inputs: Any, labels: Any) -> None:
     if labels is not None:
+        if isinstance(inputs, tuple) and all(hasattr(one, "__array__") for one in inputs):
+            raise ArgumentError(
+                "PD586",
+                "arrays of several inputs come by their ids",
+                value=f"a tuple of {len(inputs)} arrays",
+                hint='fit({"x0": first, "x1": second}, labels)',
+            )
         raise ArgumentError(
             "PD586",
             "a data set brings its labels itself",

@@ -91,6 +91,9 @@ def test_data_that_cannot_be_used():
     ):
         with pytest.raises(popdist_onnx.popart_exception, match=what):
             made.fit(given, epochs=epochs)
+    x, y = data()
+    with pytest.raises(popdist_onnx.popart_exception, match="several inputs come by their ids"):
+        made.fit((x, x), y)
 
 
 @pytest.mark.parametrize(
