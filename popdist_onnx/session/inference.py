@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.large_files import INLINE_UP_TO
+from popdist_onnx.runtime.compiled import default_threads
 from popdist_onnx.runtime.graph_reader import read
+from popdist_onnx.runtime.scatters import add_in_order
 from popdist_onnx.session.arguments import options_of, require_data_flow
 from popdist_onnx.session.pipeline import inference_graph, layout, read_with_shapes
 from popdist_onnx.session.session import Session
@@ -55,6 +57,8 @@ class InferenceSession(Session):
                 "PD572", "Gradient Accumulation only available when training", value=name
             )
         graph = inference_graph(proto, options)
+        if deviceInfo is None or deviceInfo.runs_on_processor:
+            add_in_order(graph, default_threads())
         weights = weights_and_statistics(graph.graph)
         self._fixed = options.constantWeights
         # Constants of ONNX Runtime's graph, unless they are too many for one message.

@@ -24,6 +24,7 @@ from popdist_onnx.runtime.compiled import default_threads
 from popdist_onnx.runtime.convolutions import block_length, choose_convolutions
 from popdist_onnx.runtime.fusion import exchange_operands, fuse_updates, write_out_transposed
 from popdist_onnx.runtime.graph_reader import read
+from popdist_onnx.runtime.scatters import add_in_order
 from popdist_onnx.session.arguments import options_of, require_data_flow, require_id
 from popdist_onnx.session.pipeline import (
     layout,
@@ -95,6 +96,7 @@ class TrainingSession(Session):
         if deviceInfo is None or deviceInfo.runs_on_processor:
             choose_convolutions(graph, block_length())
             block_chains(graph, dataFlow.anchors(), default_threads())
+            add_in_order(graph, default_threads())
         exchange_operands(graph, keep=dataFlow.anchors())
         if layout(options).runs == 1:
             fuse_updates(graph, keep=dataFlow.anchors())
