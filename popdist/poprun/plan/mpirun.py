@@ -40,14 +40,22 @@ ONE_HOST = {
 """Horovod's settings for a job on one machine, where the user has set none. The defaults suit a
 network: inside one machine, copying tensors together costs more than it saves, and waiting a
 millisecond for more tensors dominates small exchanges (`python -m benchmarks --only exchange`)."""
-EVERYWHERE = {"HOROVOD_IDLE_CYCLE_TIME": "5", "OMPI_MCA_mpi_yield_when_idle": "1"}
+EVERYWHERE = {
+    "HOROVOD_IDLE_CYCLE_TIME": "5",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    # The TCP transport's own flags without "put": send, inplace, need-ack, need-csum, hetero-rdma.
+    "OMPI_MCA_btl_tcp_flags": "313",
+}
 """Settings of Horovod and Open MPI for all jobs, where the user has set none. In every cycle all
 instances exchange a message, also without work: cycles of 0.1 ms took a third of a core, and those
 of 1 ms beside a network 5 to 10 ms of a step of 450 ms. So cycles without work become longer (the
 patch ``idle-cycles`` of `popdist.horovod_build.patches`; another Horovod ignores that variable). A
 Horovod thread polls inside MPI beside each program. Without MPI's setting the thread occupies the
 processor that computes (with two instances on two cores, computing took twice as long). No cost for
-exchanges was measured."""
+exchanges was measured. Over TCP, Open MPI lets the receiver of a long message ask for each part of
+it; where programs compute on all cores, the receiver's thread is late every time. Without that, the
+sender goes on by itself: of an exchange over 1 Gbit/s, 34 to 55 % instead of 13 to 32 % were hidden
+behind a step, and the median of an exchange alone was 140 to 150 ms instead of 205."""
 _HOROVODS_PATIENCE = 60.0
 _GUARD = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "guard"))
 
