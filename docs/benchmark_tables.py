@@ -31,13 +31,22 @@ def aims_table() -> str:
     machine = record["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     about = (
-        f"Recorded on {measured(record)[:10]} at commit {machine['commit']}, on "
+        f"Recorded on {measured(record)[:10]} at commit {_commits(record)}, on "
         f"{machine['description']}; {versions}. All rows: `{path.relative_to(ROOT)}`."
     )
     head = "| Benchmark | Measured | Minimum | Peer | Peer's | Ratio | Aim | |"
     return "\n".join(
         [about, "", *_tally(record), "", head, "|---|---|---|---|---|---|---|---|", *_lines(record)]
     )
+
+
+def _commits(record: dict[str, Any]) -> str:
+    """The commit of most benchmarks, and those that others were measured at."""
+    by_commit: dict[str, list[str]] = {}
+    for one in record["benchmarks"]:
+        by_commit.setdefault(one["commit"], []).append(f"`{one['name']}`")
+    main, *others = sorted(by_commit, key=lambda commit: -len(by_commit[commit]))
+    return "; ".join([main, *(f"{', '.join(by_commit[one])} at {one}" for one in others)])
 
 
 def phases_table() -> str:
