@@ -36,6 +36,15 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
+def graphs_within(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph of a file and all graphs inside of its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from graphs_within(inner)
+
+
 def captured(node: ir.Node) -> list[ir.Value]:
     """The outer values that a node's sub-graphs read, in the order of their first use."""
     found: dict[ir.Value, None] = {}

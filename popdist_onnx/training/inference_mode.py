@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import onnx
 from onnx import helper, numpy_helper
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from popdist_onnx.graph.compat import graphs_within
 
 _RATIO_AND_DATA = 2
 _MEAN = 3
@@ -50,7 +47,7 @@ def modes(proto: onnx.ModelProto) -> list[str]:
 
 
 def _training(proto: onnx.ModelProto) -> list[tuple[onnx.GraphProto, onnx.NodeProto]]:
-    graphs = list(_graphs(proto.graph))
+    graphs = list(graphs_within(proto.graph))
     true = {one.name for graph in graphs for one in graph.initializer if _is_true(one)}
     nodes = [(graph, node) for graph in graphs for node in graph.node]
     true |= {
@@ -68,16 +65,6 @@ def _trains(node: onnx.NodeProto, true: set[str]) -> bool:
         return any(name in true for name in node.input[_RATIO_AND_DATA:])
     stated = any(one.name == "training_mode" and one.i for one in node.attribute)
     return node.op_type == "BatchNormalization" and (stated or any(node.output[1:]))
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all graphs inside of its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for one in (attribute.g, *attribute.graphs):
-                if one.node:
-                    yield from _graphs(one)
 
 
 def _is_true(tensor: onnx.TensorProto) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
+from popdist_onnx.graph.compat import graphs_within
 from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.names import FROZEN, PADDING, UNBIASED
@@ -544,12 +545,9 @@ def _padding_rows(
 
 def _mark_padding(graph: onnx.GraphProto, rows: Mapping[str, int]) -> None:
     """Notes at look-ups in an embedding which row they do not train: ONNX has no word for it."""
-    for node in graph.node:
+    for node in (node for one in graphs_within(graph) for node in one.node):
         if node.op_type == "Gather" and node.input[0] in rows:
             node.metadata_props.add(key=PADDING, value=str(rows[node.input[0]]))
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                _mark_padding(inner, rows)
 
 
 def ties_of(module: torch.nn.Module) -> dict[str, str]:
@@ -571,12 +569,5 @@ def _rename(proto: onnx.ModelProto, names: Mapping[str, str]) -> None:
         if tensor.name in seen:
             del proto.graph.initializer[index]
         seen.add(tensor.name)
-    _rename_inputs(proto.graph, names)
-
-
-def _rename_inputs(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    for node in graph.node:
+    for node in (node for one in graphs_within(proto.graph) for node in one.node):
         node.input[:] = [names.get(name, name) for name in node.input]
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                _rename_inputs(inner, names)

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto, helper, numpy_helper
 
 from popdist_onnx.errors import ValueRangeError, popart_exception
-from popdist_onnx.graph.compat import FLOATING
+from popdist_onnx.graph.compat import FLOATING, graphs_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -55,7 +55,7 @@ class GraphTransformer:
     def removeUnusedInputs(self) -> None:
         """Removes inputs and initializers that no node reads."""
         used = {name for node in _nodes(self._graph) for name in node.input}
-        used.update(one.name for graph in _graphs(self._graph) for one in graph.output)
+        used.update(one.name for graph in graphs_within(self._graph) for one in graph.output)
         for entries in (self._graph.input, self._graph.initializer):
             for unused in [one for one in entries if one.name not in used]:
                 entries.remove(unused)
@@ -163,7 +163,7 @@ class GraphTransformer:
 
     def _retype(self, old: int, new: int) -> None:
         dtype = helper.tensor_dtype_to_np_dtype(new)
-        for graph in _graphs(self._graph):
+        for graph in graphs_within(self._graph):
             for info in (*graph.input, *graph.output, *graph.value_info):
                 if info.type.tensor_type.elem_type == old:
                     info.type.tensor_type.elem_type = new
@@ -219,16 +219,8 @@ class GraphTransformer:
 _OPSET_WITH_TRAINING_MODE = 14
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _graphs(inner)
-
-
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for one in _graphs(graph):
+    for one in graphs_within(graph):
         yield from one.node
 
 
