@@ -96,6 +96,8 @@ class Session:
         self._aborts = abort_flags(reading)
         self._require_work()
         self._host = HostTensors(reading)
+        # What is run was written for so many threads.
+        self._threads = default_threads()
         self._engine: Engine | None = None
         # Inputs that no NaN has been found in; None looks for none.
         self._watched: set[str] | None = None
@@ -115,14 +117,13 @@ class Session:
         """
         del loadEngine
         checks = self._options.enableFloatingPointChecks
-        threads = default_threads()
         with _bar(f"Compiling {self.name}") as advance:
             self._engine = Engine(
                 self._reading,
                 execution=Execution(
                     providers=self.deviceInfo.providers,
-                    threads=threads,
-                    spinning=may_spin(threads, alone=launch().alone),
+                    threads=self._threads,
+                    spinning=may_spin(self._threads, alone=launch().alone),
                     gpu=self.deviceInfo.gpu,
                 ),
                 anchors=[*self._anchors, *self._aborts],

@@ -94,9 +94,10 @@ class TrainingSession(Session):
         graph = training_graph(proto, loss, optimizer, options, dataFlow.anchors())
         kept = [str(value.name) for value in variables(graph.graph)]
         if deviceInfo is None or deviceInfo.runs_on_processor:
+            threads = default_threads()
             choose_convolutions(graph, block_length())
-            block_chains(graph, dataFlow.anchors(), default_threads())
-            add_in_order(graph, default_threads())
+            block_chains(graph, dataFlow.anchors(), threads)
+            add_in_order(graph, threads)
         exchange_operands(graph, keep=dataFlow.anchors())
         if layout(options).runs == 1:
             fuse_updates(graph, keep=dataFlow.anchors())

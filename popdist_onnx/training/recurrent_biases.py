@@ -32,7 +32,7 @@ def with_single_biases(proto: onnx.ModelProto) -> onnx.ModelProto:
         for node in proto.graph.node
         if _has_one_bias(node) and len(node.input) > _BIAS and node.input[_BIAS] in stored
     }
-    found = {name: one for name, one in found.items() if not _second(one).any()}
+    found = {name: one for name, one in found.items() if not _second_of(content(one)).any()}
     if not found:
         return proto
     made = onnx.ModelProto()
@@ -60,10 +60,6 @@ def _has_one_bias(node: onnx.NodeProto) -> bool:
     return not node.domain and (
         node.op_type in ("LSTM", "RNN") or (node.op_type == "GRU" and not after)
     )
-
-
-def _second(tensor: onnx.TensorProto) -> Array:
-    return _second_of(content(tensor))
 
 
 def _second_of(biases: Array) -> Array:

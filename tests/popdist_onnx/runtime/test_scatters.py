@@ -147,24 +147,32 @@ def table_of(rows, width, count, within=None):
     return builder.getModelProto(), table, loss
 
 
-@pytest.mark.parametrize("within", [None, "a branch"])
-def test_the_gradient_of_an_embedding_is_exact_with_several_threads(within, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    rows, width, count = 3, 32, 60_000
-    proto, table, loss = table_of(rows, width, count, within)
+ROWS, WIDTH, COUNT = 3, 32, 60_000
+
+
+def assert_exact_gradients(monkeypatch, threads, prepared_with, within=None):
+    """Trains an embedding in a session that is built, and then prepared, with so many threads."""
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    proto, table, loss = table_of(ROWS, WIDTH, COUNT, within)
     gradient = f"Gradient___{table}"
-    session = popart.TrainingSession(
-        proto,
-        popart.DataFlow(1, {gradient: popart.AnchorReturnType("All")}),
-        loss,
-        popart.ConstSGD(0.5),
-        popart.DeviceManager().createCpuDevice(),
-    )
+    flow = popart.DataFlow(1, {gradient: popart.AnchorReturnType("All")})
+    device = popart.DeviceManager().createCpuDevice()
+    session = popart.TrainingSession(proto, flow, loss, popart.ConstSGD(0.5), device)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(prepared_with))
     session.prepareDevice()
     session.weightsFromHost()
     anchors = session.initAnchorArrays()
-    indices = RNG.integers(0, rows, count)
-    expected = np.repeat(np.bincount(indices)[:, None], width, axis=1)
+    indices = RNG.integers(0, ROWS, COUNT)
+    expected = np.repeat(np.bincount(indices)[:, None], WIDTH, axis=1)
     for _ in range(3):
         session.run(popart.PyStepIO({"indices": indices}, anchors))
-        np.testing.assert_array_equal(anchors[gradient].reshape(rows, width), expected)
+        np.testing.assert_array_equal(anchors[gradient].reshape(ROWS, WIDTH), expected)
+
+
+@pytest.mark.parametrize("within", [None, "a branch"])
+def test_the_gradient_of_an_embedding_is_exact_with_several_threads(within, monkeypatch):
+    assert_exact_gradients(monkeypatch, 4, 4, within)
+
+
+def test_threads_that_are_asked_for_after_the_graph_was_written_are_not_started(monkeypatch):
+    assert_exact_gradients(monkeypatch, 1, 4)
