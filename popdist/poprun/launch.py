@@ -10,7 +10,7 @@ from popdist.poprun.log import say
 from popdist.poprun.plan.command import Run, check_lengths, check_open_files, into_file, needs_file
 from popdist.poprun.plan.placement import place
 from popdist.poprun.protocol.guard_argv import JOB
-from popdist.poprun.supervisor.job_folder import new_folder
+from popdist.poprun.supervisor.job_folder import Parts, new_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ class Launch:
         self._attempts: list[Outcome] = []
         self._placed: list[tuple[Instance, ...]] = []
         self._mpirun = ""
+        self._parts: Parts | None = None
 
     def run(self) -> int:
         """Runs the job to its end, and returns the exit code."""
@@ -245,9 +246,8 @@ class Launch:
             return None
         if self._job.is_local:
             return folder.path
-        place = f"{self._files['timeline']}.parts"  # visible to other hosts too
-        os.makedirs(place, exist_ok=True)
-        return place
+        self._parts = Parts(f"{self._files['timeline']}.parts")  # visible to other hosts too
+        return self._parts.path
 
     def _keep_timeline(self, timelines: str | None, outcome: Outcome) -> None:
         path = self._files["timeline"]
@@ -262,10 +262,8 @@ class Launch:
             say(f"poprun: the timeline cannot be written: {error}")
             return
         finally:
-            if not self._job.is_local:
-                import shutil
-
-                shutil.rmtree(timelines, ignore_errors=True)
+            if self._parts is not None:
+                self._parts.remove()
         if not recorded:
             say("poprun: Horovod has recorded no timeline: the job exchanged nothing")
 

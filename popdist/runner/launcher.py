@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 
 from popdist.errors import PopdistError
 from popdist.poprun.cli import INTERRUPTED_EXIT_CODE, USAGE_EXIT_CODE, launch
+from popdist.poprun.protocol.own_folder import remove_own
 from popdist.poprun.secrets import hide
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
             json.dump(facts, file)
         sys.stdout.flush()
     except BrokenPipeError:  # the caller has been killed, and can no longer remove its folder
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_own(folder)
     os._exit(code)
 
 

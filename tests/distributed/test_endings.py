@@ -1,5 +1,6 @@
 """Ends of jobs that are no row of the fault matrix (`tests.distributed.faults`)."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import uuid
 import pytest
 
 from popdist.poprun.protocol.guard_argv import JOB, Fronts
+from popdist.poprun.protocol.own_folder import make_folder, mark, new_name
 from tests.distributed.endings import DETACHING, STUBBORN, Job, children
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command
 
@@ -110,8 +112,10 @@ def test_orphans_that_another_instance_makes_meanwhile_are_left_alone():
 
 
 def test_a_front_whose_guard_was_killed_before_it_began_ends(tmp_path):
-    folder = tmp_path / "poprun-test"
-    folder.mkdir()
+    folder = tmp_path / new_name()
+    fd = make_folder(str(folder))
+    mark(fd, folder.name)
+    os.close(fd)
     Fronts(str(folder), 1).close()
     left = subprocess.Popen(["sleep", "300"], env={JOB: folder.name})
     env = {"POPRUN_FRONT": str(folder), "OMPI_COMM_WORLD_RANK": "0"}

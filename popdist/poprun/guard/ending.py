@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 from time import monotonic
 
 from popdist.poprun.protocol.guard_argv import JOB
+from popdist.poprun.protocol.own_folder import remove, remove_own
 from popdist.poprun.protocol.processes import (
     is_readable,
     kill_marked,
@@ -26,6 +28,8 @@ _SIGKILL = 9
 _DAEMONS = ("orted", "prted")
 _SHARED = "/dev/shm"  # noqa: S108 - where Open MPI puts them
 _SEGMENTS = "vader_segment.", "sm_segment."  # of Open MPI 4 and 5
+_SEGMENT_DOTS = 4
+_HEX = frozenset("0123456789abcdef")
 _SESSION = "PMIX_SERVER_TMPDIR"
 
 
@@ -60,7 +64,7 @@ def remove_after(mpirun: int, folder: str) -> None:
             os.dup2(nothing, fd)
         os.closerange(3, 256)
         _see_out(mpirun)
-        _remove(folder)
+        remove_own(folder)
     finally:
         os._exit(0)
 
@@ -83,15 +87,9 @@ def stand_by(folder: str, mpirun: int) -> None:
         fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
         kill_marked(f"{JOB}={os.path.basename(folder)}", _DRAIN_SECONDS)
         _see_out(mpirun)
-        _remove(folder)
+        remove_own(folder)
     finally:
         os._exit(0)
-
-
-def _remove(folder: str) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_segments(since: float) -> None:
@@ -102,11 +100,10 @@ def remove_segments(since: float) -> None:
             process still uses, stay.
     """
     try:
-        found = [f"{_SHARED}/{name}" for name in os.listdir(_SHARED) if name.startswith(_SEGMENTS)]
+        found = [f"{_SHARED}/{name}" for name in os.listdir(_SHARED) if _is_segment(name)]
     except OSError:
         return
-    host = f".{os.uname().nodename}."
-    unused = {path for path in found if host in path and _is_ours(path, since)}
+    unused = {path for path in found if _is_ours(path, since)}
     for name in os.listdir("/proc") if unused else ():
         if name.isdecimal():
             unused -= _mapped(name)
@@ -114,12 +111,24 @@ def remove_segments(since: float) -> None:
         _unlink(path)
 
 
+def _is_segment(name: str) -> bool:
+    """Whether a name is one of Open MPI's: ``<prefix><host>.<user>.<job>.<rank>``."""
+    kind = next((kind for kind in _SEGMENTS if name.startswith(kind)), None)
+    if kind is None or name.count(".") < _SEGMENT_DOTS:
+        return False
+    host, user, *numbers = name.removeprefix(kind).rsplit(".", 3)
+    here = os.uname().nodename
+    is_here = host in (here, here.partition(".")[0]) and user == str(os.geteuid())
+    return is_here and all(map(_HEX.issuperset, numbers))
+
+
 def _is_ours(path: str, since: float) -> bool:
     try:
-        stat = os.stat(path)
+        facts = os.lstat(path)
     except OSError:
         return False
-    return stat.st_uid == os.geteuid() and stat.st_ctime >= since
+    is_file = stat.S_ISREG(facts.st_mode)
+    return is_file and facts.st_uid == os.geteuid() and facts.st_ctime >= since
 
 
 def _mapped(process: str) -> set[str]:
@@ -144,13 +153,18 @@ def see_daemon_out(daemon: int, environ: Mapping[str, str], *, cut_off: bool) ->
         send(daemon, _SIGKILL)
         is_readable(watchable(daemon), _LOOK_SECONDS)
     folder = environ.get(_SESSION, "")
-    ours = os.path.basename(os.path.dirname(folder)).startswith(("ompi.", "prte."))
-    if ours and not process_start(daemon):
-        _remove(folder)
-        try:
-            os.rmdir(os.path.dirname(folder))
-        except OSError:  # another job of this user uses the folder
-            pass
+    above = os.path.basename(os.path.dirname(folder))
+    is_session = above.startswith(("ompi.", "prte.")) and str(os.geteuid()) in above.split(".")
+    if not is_session or process_start(daemon):
+        return
+    try:
+        session = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        if os.fstat(session).st_uid == os.geteuid():
+            remove(folder, session)
+        os.close(session)
+        os.rmdir(os.path.dirname(folder))
+    except OSError:  # it is gone, or another job of this user uses the folder above
+        pass
 
 
 def _command(pid: int) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 
 from popdist.errors import LaunchError
 
 _LATEST = "latest"
 _MOST_TRIES = 1000
+_RUN = re.compile(r"\d{8}-\d{6}-[^/]+")
+_LONGEST_STEM = 200  # a file's name has at most 255 bytes
 
 
 def make_run_folder(parent: str, program: str) -> str:
@@ -53,13 +56,17 @@ def check_writable(option: str, path: str) -> str:
     Raises:
         LaunchError: The file cannot be written.
     """
-    absolute = os.path.abspath(path)
-    existed = os.path.exists(absolute)
+    absolute = _target(os.path.abspath(path))
     try:
-        with open(absolute, "ab"):
-            pass
-        if not existed:
-            os.unlink(absolute)
+        if os.path.isdir(absolute):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if os.path.exists(absolute):
+            if not os.access(absolute, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        else:
+            fresh, fd = _new_beside(absolute)
+            os.close(fd)
+            os.unlink(fresh)
     except OSError as error:
         raise unwritable(option, path, error) from None
     return absolute
@@ -81,16 +88,37 @@ def write_whole(path: str, text: str) -> None:
     Raises:
         OSError: The file cannot be written; an older file is unchanged.
     """
-    fresh = f"{path}.{os.getpid()}"
+    # A word that is not UTF-8 is escaped as in JSON.
+    data = text.encode("utf-8", "backslashreplace")
+    path = _target(path)
+    if os.path.exists(path) and not os.path.isfile(path):  # /dev/null, a pipe
+        with open(path, "wb") as stream:
+            stream.write(data)
+        return
+    fresh, fd = _new_beside(path)
     try:
-        # A word that is not UTF-8 is escaped as in JSON.
-        with open(fresh, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
         os.replace(fresh, path)
     except OSError:
-        if os.path.exists(fresh):
-            os.unlink(fresh)
+        os.unlink(fresh)
         raise
+
+
+def _target(path: str) -> str:
+    """Where a link of the user's own leads; a link of another user is replaced, not followed."""
+    try:
+        is_own = os.path.islink(path) and os.lstat(path).st_uid == os.geteuid()
+    except OSError:
+        return path
+    return os.path.realpath(path) if is_own else path
+
+
+def _new_beside(path: str) -> tuple[str, int]:
+    """The path and the descriptor of a new file in the same folder, with an unknown name."""
+    folder, name = os.path.split(path)
+    fresh = os.path.join(folder, f".{name[:_LONGEST_STEM]}.{os.urandom(8).hex()}")
+    return fresh, os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
 
 
 def _make_new(base: str) -> str:
@@ -105,9 +133,9 @@ def _make_new(base: str) -> str:
 
 
 def _point(link: str, target: str) -> None:
-    """Replaces the link atomically; a path that is not a link is left unchanged."""
-    if os.path.lexists(link) and not os.path.islink(link):
+    """Replaces the link to another run's folder atomically; anything else is left unchanged."""
+    if os.path.lexists(link) and not (os.path.islink(link) and _RUN.fullmatch(os.readlink(link))):
         return
-    fresh = f"{link}.{os.getpid()}"
+    fresh = f"{link}.{os.urandom(8).hex()}"
     os.symlink(target, fresh)
     os.replace(fresh, link)

@@ -1,16 +1,20 @@
-"""The private folder of a running job, and the removal of folders of killed launchers."""
+"""The private folders of a running job, and the removal of folders of killed launchers."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import time
 
 from popdist.errors import LaunchError
 from popdist.poprun.protocol.guard_argv import Fronts
-
-_PREFIX = "poprun-"
-_YOUNG_SECONDS = 30.0
+from popdist.poprun.protocol.own_folder import (
+    has_our_form,
+    make_folder,
+    mark,
+    new_name,
+    open_own,
+    remove,
+)
 
 
 def new_folder(*, is_local: bool = False, has_one_guard: bool = False) -> JobFolder:
@@ -56,10 +60,11 @@ class JobFolder:
     def __init__(self, parent: str, *, is_local: bool, has_one_guard: bool) -> None:
         _remove_abandoned(parent)
         # tempfile does the same for a quarter of the launcher's time budget.
-        self.path = os.path.join(parent, f"{_PREFIX}{os.urandom(8).hex()}")
-        os.mkdir(self.path, 0o700)
-        self._lock = os.open(self.path, os.O_RDONLY)
+        name = new_name()
+        self.path = os.path.join(parent, name)
+        self._lock = make_folder(self.path)
         _try_lock(self._lock)
+        mark(self._lock, name)  # it has the lock already when another launcher may find it
         self.session = os.path.join(self.path, "mpi")
         self.pipe = self.keyboard = None
         if is_local:
@@ -75,41 +80,43 @@ class JobFolder:
 
     def remove(self) -> None:
         """Removes the folder and its content."""
-        try:
-            for name in os.listdir(self.path):
-                path = os.path.join(self.path, name)
-                os.rmdir(path) if path == self.session else os.unlink(path)
-            os.rmdir(self.path)
-        except OSError:  # a killed mpirun has not cleaned up, or a guard was quicker
-            _remove_tree(self.path)
+        remove(self.path, self._lock)
         os.close(self._lock)
+
+
+class Parts:
+    """A new folder for files that instances on other hosts write, beside the file made of them.
+
+    Args:
+        prefix: The beginning of its path.
+
+    Attributes:
+        path: Its path.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.path = f"{prefix}-{os.urandom(8).hex()}"
+        self._folder = make_folder(self.path)
+
+    def remove(self) -> None:
+        """Removes the folder and its content."""
+        remove(self.path, self._folder)
+        os.close(self._folder)
 
 
 def _remove_abandoned(parent: str) -> None:
     """Removes folders of this user's launchers that were killed."""
     try:
         with os.scandir(parent) as entries:
-            names = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
+            paths = [entry.path for entry in entries if has_our_form(entry.name)]
     except OSError:
         return
-    for path in names:
-        if _is_abandoned(path):
-            _remove_tree(path)
-
-
-def _is_abandoned(path: str) -> bool:
-    try:
-        facts = os.lstat(path)
-        # A new folder may not be locked yet.
-        if facts.st_uid != os.geteuid() or time.time() - facts.st_mtime < _YOUNG_SECONDS:
-            return False
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        return _try_lock(fd)
-    finally:
-        os.close(fd)
+    for path in paths:
+        folder = open_own(path)
+        if folder is not None:
+            if _try_lock(folder):
+                remove(path, folder)
+            os.close(folder)
 
 
 def _try_lock(fd: int) -> bool:
@@ -118,9 +125,3 @@ def _try_lock(fd: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _remove_tree(path: str) -> None:
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)

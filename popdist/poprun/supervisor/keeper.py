@@ -13,6 +13,7 @@ import sys
 
 sys.path.insert(0, os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..")))
 
+from popdist.poprun.protocol.own_folder import remove_own
 from popdist.poprun.protocol.processes import (
     adopt_orphans,
     hear_of_parents_end,
@@ -48,9 +49,7 @@ def main(arguments: list[str]) -> int:
     def on_orphaned(_number: int, _frame: object) -> None:
         send(mpirun, signal.SIGKILL)
         kill_descendants(_LAST_WORD_SECONDS)
-        import shutil
-
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_own(folder)
         os._exit(1)
 
     for number in (*FORWARDED, END_SOFTLY, END_AT_ONCE, WAKE):
