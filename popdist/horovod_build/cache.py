@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import re
 import shutil
 import time
 from contextlib import contextmanager, suppress
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from popdist.horovod_build.plan import Plan
 
 _KEPT_LOGS = 20
+_SCRATCH = re.compile(r"-[0-9a-f]{15,17}$")
+_LOG = re.compile(r"\d{8}-\d{6}-\w+\.log")
 _ABANDONED_S = 2 * 24 * 3600
 
 
@@ -72,7 +75,8 @@ class Cache:
         for left in home.iterdir():
             # The folder of a killed build; no build takes this long.
             with suppress(FileNotFoundError):
-                if left.stat().st_mtime < time.time() - _ABANDONED_S:
+                is_scratch = _SCRATCH.search(left.name) and not left.is_symlink()
+                if is_scratch and left.stat().st_mtime < time.time() - _ABANDONED_S:
                     shutil.rmtree(left, ignore_errors=True)
         folder = home / f"{label}-{time.time_ns():x}"
         folder.mkdir()
@@ -81,7 +85,8 @@ class Cache:
     def new_log(self, key: str) -> Path:
         """The path of a new log; the oldest logs are removed."""
         folder = self._folder("logs")
-        for old in sorted(folder.glob("*.log"))[: -_KEPT_LOGS + 1]:
+        logs = [path for path in folder.iterdir() if _LOG.fullmatch(path.name)]
+        for old in sorted(logs)[: -_KEPT_LOGS + 1]:
             old.unlink(missing_ok=True)
         return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{key}.log"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from popdist.errors import LaunchError, PopdistError
-from popdist.poprun.output.run_folder import write_whole
 from popdist.report.page import page
 from popdist.report.run_reader import read_run
+from popdist.whole_files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -61,7 +61,7 @@ def move_initializers(writer: GraphWriter, ids: Iterable[str], fn: str | PathLik
                 f"'{tensor}' is not an initializer",
                 accepted=", ".join(initializers) or "there are none",
             )
-    with path.open("wb") as file:
+    with path.open("xb") as file:
         for tensor in chosen:
             content = initializers[tensor].const_value
             if content is None:

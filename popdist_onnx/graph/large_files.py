@@ -22,6 +22,7 @@ from onnx.external_data_helper import (
     uses_external_data,
 )
 
+from popdist.whole_files import target
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.typed_data import as_bytes, has_bytes, write_streamed
 
@@ -144,6 +145,7 @@ def write_model(
             )
             model.graph.register_initializer(value)
         initializers[name].const_value = tensor
+    path = Path(target(str(path)))
     # A name of this call: all instances of a job may save to the same place at once.
     new = path.with_name(f".{path.name}.{token_hex(4)}.new")
     new_data = new.with_name(f"{new.name}.data")

@@ -9,15 +9,16 @@ import os
 import pickle
 import random
 import sys
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
+from popdist.whole_files import target
 from popdist_torch.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 
 def write(path: Path, content: Any) -> None:
@@ -42,10 +43,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def _replace(path: Path, fill: Callable[[IO[bytes]], Any]) -> None:
+    path = Path(target(str(path)))
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("wb") as stream:
+        unfinished.unlink(missing_ok=True)  # a killed process has left it
+        with unfinished.open("xb") as stream:  # follows no link
             fill(stream)
             stream.flush()
             os.fsync(stream.fileno())

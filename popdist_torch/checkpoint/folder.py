@@ -7,6 +7,7 @@ Tensors that are equal on all instances are written once, each by one of them.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ CURRENT = "current"
 """The file with the name of the save that is complete."""
 
 _INDEX = "index.pt"
+_FILES = re.compile(r"(index|instance-\d+)\.pt|\.(index|instance-\d+)\.pt\.unfinished")
 
 
 def write(path: Path, job: Job, shared: Any, private: Collection[str], content: Any) -> None:
@@ -111,10 +113,13 @@ def _begin(
     try:
         path.mkdir(parents=True, exist_ok=True)
         past = (path / CURRENT).read_text(encoding="utf-8") if (path / CURRENT).exists() else "0"
-        name = str(int(past) + 1)
-        if (path / name).exists():  # a killed job had begun it
+        number = int(past) + 1
+        while not _may_become_save(path / str(number)):
+            number += 1
+        name = str(number)
+        if _is_save(path / name):  # a killed job had begun it
             shutil.rmtree(path / name)
-        (path / name).mkdir()
+        (path / name).mkdir(exist_ok=True)
     except (OSError, ValueError) as error:
         raise CheckpointError(
             "PD307",
@@ -143,8 +148,22 @@ def _finish(path: Path, name: str, count: int, index: dict[str, Any]) -> None:
     file.write(path / name / _INDEX, {**index, "count": count})
     file.write_bytes(path / CURRENT, name.encode())
     for other in path.iterdir():
-        if other.is_dir() and other.name.isdigit() and other.name != name:
+        if other.name.isdigit() and other.name != name and _is_save(other):
             shutil.rmtree(other, ignore_errors=True)
+
+
+def _may_become_save(folder: Path) -> bool:
+    if folder.is_symlink() or not folder.exists():
+        return not folder.is_symlink()
+    return _is_save(folder) or (folder.is_dir() and not any(folder.iterdir()))
+
+
+def _is_save(folder: Path) -> bool:
+    """Whether a folder has files of a save only; other folders are the user's."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    files = list(folder.iterdir())
+    return bool(files) and all(_FILES.fullmatch(one.name) and one.is_file() for one in files)
 
 
 def _part(save: Path, index: int) -> Path:

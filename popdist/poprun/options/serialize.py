@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from popdist.errors import UsageError
 from popdist.poprun.options.config_file import PROGRAM
 from popdist.poprun.options.table import OPTIONS
 from popdist.poprun.options.types import FLAG
 from popdist.poprun.secrets import HIDDEN, hide, hide_assignment, hide_words
+from popdist.whole_files import write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,12 +26,12 @@ def export_config(line: CommandLine, path: str, *, overwrite: bool) -> None:
         UsageError: The file exists or cannot be written, or a value has no form in the file.
     """
     text = config_text(line)
-    target = path if not overwrite else f"{path}.{os.getpid()}.new"
     try:
-        with open(target, "x", encoding="utf-8") as file:
-            file.write(text)
         if overwrite:
-            os.replace(target, path)
+            write_whole(path, text)
+        else:
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(text)
     except FileExistsError:
         raise UsageError(
             "PD106",

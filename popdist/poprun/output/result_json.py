@@ -8,10 +8,10 @@ import time
 
 from popdist._version import __version__
 from popdist.poprun.output.failure_report import headline, out_of_memory
-from popdist.poprun.output.run_folder import write_whole
 from popdist.poprun.record import Record
 from popdist.poprun.secrets import hide, hide_words
 from popdist.poprun.supervisor.outcome import Progress, root_cause
+from popdist.whole_files import write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

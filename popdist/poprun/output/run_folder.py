@@ -1,4 +1,4 @@
-"""The folder of a run's logs, ``<dir>/<date>-<time>-<program>/``, and files written atomically."""
+"""The folder of a run's logs, ``<dir>/<date>-<time>-<program>/``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 import time
 
 from popdist.errors import LaunchError
+from popdist.whole_files import new_beside, target
 
 _LATEST = "latest"
 _MOST_TRIES = 1000
 _RUN = re.compile(r"\d{8}-\d{6}-[^/]+")
-_LONGEST_STEM = 200  # a file's name has at most 255 bytes
 
 
 def make_run_folder(parent: str, program: str) -> str:
@@ -56,7 +56,7 @@ def check_writable(option: str, path: str) -> str:
     Raises:
         LaunchError: The file cannot be written.
     """
-    absolute = _target(os.path.abspath(path))
+    absolute = target(os.path.abspath(path))
     try:
         if os.path.isdir(absolute):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -64,7 +64,7 @@ def check_writable(option: str, path: str) -> str:
             if not os.access(absolute, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         else:
-            fresh, fd = _new_beside(absolute)
+            fresh, fd = new_beside(absolute)
             os.close(fd)
             os.unlink(fresh)
     except OSError as error:
@@ -80,45 +80,6 @@ def unwritable(option: str, path: str, error: OSError) -> LaunchError:
         value=path,
         accepted="a path in a folder that exists and may be written",
     )
-
-
-def write_whole(path: str, text: str) -> None:
-    """Writes a file atomically.
-
-    Raises:
-        OSError: The file cannot be written; an older file is unchanged.
-    """
-    # A word that is not UTF-8 is escaped as in JSON.
-    data = text.encode("utf-8", "backslashreplace")
-    path = _target(path)
-    if os.path.exists(path) and not os.path.isfile(path):  # /dev/null, a pipe
-        with open(path, "wb") as stream:
-            stream.write(data)
-        return
-    fresh, fd = _new_beside(path)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        os.replace(fresh, path)
-    except OSError:
-        os.unlink(fresh)
-        raise
-
-
-def _target(path: str) -> str:
-    """Where a link of the user's own leads; a link of another user is replaced, not followed."""
-    try:
-        is_own = os.path.islink(path) and os.lstat(path).st_uid == os.geteuid()
-    except OSError:
-        return path
-    return os.path.realpath(path) if is_own else path
-
-
-def _new_beside(path: str) -> tuple[str, int]:
-    """The path and the descriptor of a new file in the same folder, with an unknown name."""
-    folder, name = os.path.split(path)
-    fresh = os.path.join(folder, f".{name[:_LONGEST_STEM]}.{os.urandom(8).hex()}")
-    return fresh, os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
 
 
 def _make_new(base: str) -> str:

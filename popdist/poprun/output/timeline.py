@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import os
 
-from popdist.poprun.output.run_folder import write_whole
 from popdist.poprun.plan.command import timeline_file
+from popdist.whole_files import write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -60,9 +60,11 @@ def test_looking_up_makes_no_folders(cache):
 
 def test_old_logs_go(cache):
     for number in range(40):
-        cache.new_log("key").with_name(f"{number:04d}.log").write_text("")
+        cache.new_log("key").with_name(f"20260101-{number:06d}-key.log").write_text("")
+    (cache.home / "logs" / "0.log").write_text("a user's")
     log = cache.new_log("key")
-    assert len(list(log.parent.glob("*.log"))) == 19
+    assert len(list(log.parent.glob("2*.log"))) == 19
+    assert (log.parent / "0.log").exists()
     assert not log.exists()
 
 
@@ -70,8 +72,12 @@ def test_what_a_killed_build_left_goes_after_days(cache):
     old, fresh = cache.scratch("old"), cache.scratch("fresh")
     (old / "file").write_text("")
     os.utime(old, (1, 1))
+    users = old.with_name("experiments")
+    users.mkdir()
+    os.utime(users, (1, 1))
     cache.scratch("new")
     assert not old.exists()
+    assert users.exists()
     assert fresh.exists()
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from popdist.poprun.output.run_folder import make_run_folder, write_whole
+from popdist.poprun.output.run_folder import make_run_folder
 from popdist.poprun.protocol.own_folder import has_our_form, mark, new_name, open_own, remove_own
 from popdist.poprun.supervisor.job_folder import JobFolder, Parts
+from popdist.whole_files import write_whole
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user")
 

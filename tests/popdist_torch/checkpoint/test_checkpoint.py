@@ -195,6 +195,39 @@ def test_a_folder_holds_what_a_file_holds(tmp_path):
         sharded.load()
 
 
+def test_a_folder_keeps_what_a_user_has_put_there(tmp_path):
+    training = training_of(1)
+    run(training)
+    for name in ("1", "2020", "best"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text("precious")
+    (tmp_path / "3").symlink_to(tmp_path / "best")
+    checkpoint = poptorch.Checkpoint(tmp_path, sharded=True, model=training)
+    for epoch in range(3):
+        checkpoint.save(epoch=epoch)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["1", "2020", "3", "5", "best", "current"]
+    for name in ("1", "2020", "3"):
+        assert (tmp_path / name / "notes.txt").read_text() == "precious"
+    assert checkpoint.load() == {"epoch": 2}
+
+
+def test_a_file_goes_where_a_link_of_the_user_leads(tmp_path):
+    training = training_of(1)
+    run(training)
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run.pt").symlink_to("disk/run.pt")
+    # A file of that name is a killed job's; a link there is not followed.
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "disk" / ".run.pt.unfinished").symlink_to(tmp_path / "precious")
+    checkpoint = poptorch.Checkpoint(tmp_path / "run.pt", model=training)
+    checkpoint.save(epoch=1)
+    assert (tmp_path / "run.pt").is_symlink()
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["run.pt"]
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert checkpoint.load() == {"epoch": 1}
+
+
 def streams(seed):
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - what programs use
