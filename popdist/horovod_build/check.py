@@ -86,6 +86,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_plm": "isolated",  # Open MPI 4 does not start without an ssh client else
         # Containers often forbid ranks to read each other's memory; Open MPI then prints many
         # warnings before it copies through shared memory.
         "OMPI_MCA_btl_vader_single_copy_mechanism": "none",

@@ -121,12 +121,9 @@ def look_at_ssh(
 ) -> Iterator[Finding]:
     """Checks the ssh client and the named hosts: one finding for the client, one per host."""
     if shutil.which("ssh", path=environ.get("PATH")) is None:
-        yield Finding(
-            "ssh",
-            "problem" if hosts else "note",
-            "there is no ssh client, so jobs stay on this machine",
-            fix="apt install openssh-client, or what the system calls it",
-        )
+        text = "there is no ssh client, which only jobs on several hosts need"
+        fix = "apt install openssh-client, or what the system calls it"
+        yield Finding("ssh", "problem", text, fix=fix) if hosts else Finding("ssh", "ok", text)
         return
     version = answer(["ssh", "-V"], environ).strip()
     keys = sorted(file.stem for file in Path("~/.ssh").expanduser().glob("id_*.pub"))

@@ -22,6 +22,8 @@ _MPIRUNS_OWN = ("OMPI_MCA_orte_local_tmpdir_base", "PRTE_MCA_prte_local_tmpdir_b
 """Where mpirun alone keeps its files, in a job over several hosts. Its daemons tell programs of
 another place, and MPI does not start with both."""
 
+_STARTER, _ISOLATED = "OMPI_MCA_plm", "isolated"
+
 NOT_FOUND = 127
 """The exit code where the program cannot be started, as in shells."""
 
@@ -224,8 +226,7 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
         "NODE_RANK": settings.get("node"),
         JOB: settings.get("job"),
     }
-    for name in _MPIRUNS_OWN:
-        environ.pop(name, None)
+    _drop_mpiruns_own(environ)
     workers = environ.pop(CLUSTER, None)
     if workers is not None:
         standard["TF_CONFIG"] = (
@@ -249,3 +250,10 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
         from popdist.sdk.startup.environment import enable
 
         enable(environ)
+
+
+def _drop_mpiruns_own(environ: MutableMapping[str, str]) -> None:
+    for name in _MPIRUNS_OWN:
+        environ.pop(name, None)
+    if environ.get(_STARTER) == _ISOLATED:  # for an mpirun that the program itself starts
+        del environ[_STARTER]

@@ -22,6 +22,7 @@ class Dialect(Record):
         session_variable: The variable for the folder of mpirun's own files.
         own_session_variable: The variable for the same folder of mpirun alone, without the daemons
             on other hosts.
+        here_alone: Variables for a job on this machine, which needs no ssh client.
         scheduler_variables: The variables that choose how mpirun finds hosts and starts daemons.
         control_network: The variable that names the networks between mpirun and its daemons.
         ssh_variable: The variable for the options of mpirun's ssh.
@@ -31,6 +32,7 @@ class Dialect(Record):
     oversubscribe: tuple[str, ...]
     session_variable: str
     own_session_variable: str
+    here_alone: Mapping[str, str]
     scheduler_variables: tuple[str, ...]
     control_network: str
     ssh_variable: str
@@ -41,6 +43,7 @@ OPEN_MPI_4 = Dialect(
     oversubscribe=("--oversubscribe",),
     session_variable="OMPI_MCA_orte_tmpdir_base",
     own_session_variable="OMPI_MCA_orte_local_tmpdir_base",
+    here_alone={"OMPI_MCA_plm": "isolated"},  # else it does not start without an ssh client
     scheduler_variables=("OMPI_MCA_ras", "OMPI_MCA_plm"),
     control_network="OMPI_MCA_oob_tcp_if_include",
     ssh_variable="OMPI_MCA_plm_rsh_args",
@@ -50,6 +53,7 @@ OPEN_MPI_5 = Dialect(
     oversubscribe=("--map-by", ":OVERSUBSCRIBE"),
     session_variable="PRTE_MCA_prte_tmpdir_base",
     own_session_variable="PRTE_MCA_prte_local_tmpdir_base",
+    here_alone={},
     scheduler_variables=("PRTE_MCA_ras", "PRTE_MCA_plm"),
     control_network="PRTE_MCA_prte_if_include",
     ssh_variable="PRTE_MCA_plm_ssh_args",

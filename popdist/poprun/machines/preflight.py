@@ -17,7 +17,13 @@ import time
 from popdist._version import __version__
 from popdist.errors import LaunchError
 from popdist.poprun.machines.cpus import Node, usable_cpus, usable_nodes
-from popdist.poprun.machines.reasons import Reason, explain_answer, explain_ssh, unfit_hosts
+from popdist.poprun.machines.reasons import (
+    Reason,
+    explain_answer,
+    explain_ssh,
+    lacks_client,
+    unfit_hosts,
+)
 from popdist.poprun.machines.ssh import CONNECT_SECONDS, QUIET
 from popdist.poprun.protocol.guard_argv import format_list, parse_list
 from popdist.poprun.protocol.processes import hear_of_parents_end, is_readable, watchable
@@ -126,6 +132,7 @@ class _Question:
         self._ended = False
         self._asked_at = time.time()
         self._answered_at = 0.0
+        self._failure: Reason | None = None
         # ssh passes the words to the host's login shell, which splits the words again.
         there = shlex.join([sys.executable, "-I", "-S", "-c", _PROBE, _ROOT, mpirun])
         self.fd, writer = os.pipe()
@@ -140,7 +147,7 @@ class _Question:
             )
         except OSError as error:
             self._process = None
-            self._output += f"{ssh[0] if ssh else 'ssh'}: {error.strerror}".encode()
+            self._failure = lacks_client(ssh[0] if ssh else "ssh", error.strerror)
         finally:
             os.close(writer)
 
@@ -159,6 +166,8 @@ class _Question:
     def close(self, mpirun: str) -> Nodes | Reason:
         """Ends ssh and returns the host's nodes, or the reason why the host cannot take part."""
         os.close(self.fd)
+        if self._failure is not None:
+            return self._failure
         code = self._end()
         text = self._output.decode(errors="replace")
         for line in text.splitlines():
@@ -167,8 +176,7 @@ class _Question:
         return explain_ssh(code, text, sys.executable)
 
     def _end(self) -> int | None:
-        if self._process is None:
-            return 255
+        assert self._process is not None  # noqa: S101 - else there is a failure
         if self._ended:
             try:
                 return self._process.wait(1.0)

@@ -111,6 +111,16 @@ def explain_ssh(code: int | None, errors: str, python: str) -> Reason:
     return Reason("failed", f"looking at it failed ({last})", "see what 'ssh {host} true' says")
 
 
+def lacks_client(name: str, why: str | None) -> Reason:
+    """The reason why no host can be reached from here."""
+    return Reason(
+        "no client",
+        f"{name} cannot be started on this machine ({why})",
+        f"install an ssh client here (apt install openssh-client), or run on this machine alone, "
+        f"which needs no {name}",
+    )
+
+
 def explain_answer(
     answer: Mapping[str, object], version: str, mpirun: str, skew: float
 ) -> Reason | None:

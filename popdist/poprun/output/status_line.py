@@ -68,8 +68,12 @@ class Status:
         self._next = now + self._every
         text = self.text(outcome, now)
         if self._is_terminal:
+            try:
+                columns = os.get_terminal_size(2).columns or len(text) + 1
+            except OSError:  # the terminal has gone
+                self._is_on = False
+                return
             self._is_shown = True
-            columns = os.get_terminal_size(2).columns or len(text) + 1
             _write(f"{_CLEAR}{text[: columns - 1]}")
         else:
             _write(f"{text}\n")

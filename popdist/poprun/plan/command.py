@@ -251,7 +251,7 @@ def guard_settings(job: Job, one: Instance, run: Run, neighbours: int) -> list[s
         settings.append("tag=1")
     if run.colored:
         settings.append(f"color={_COLORS[one.index % len(_COLORS)]}")
-    if shown and (job.num_instances == 1 or only is not None):
+    if shown and not job.tag_output and (job.num_instances == 1 or only is not None):
         settings.append("eager=1")  # no other line can be broken by an unfinished one
     if job.sdk_names:
         settings.append("names=1")

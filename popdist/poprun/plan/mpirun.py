@@ -168,8 +168,8 @@ def network_variables(job: Job, dialect: Dialect, environ: Mapping[str, str]) ->
     """
     if job.is_local:
         # A job on one machine needs no help from Slurm, and must not spread over other hosts.
-        inside = job.allocation is not None
-        return dict.fromkeys(dialect.scheduler_variables, "^slurm") if inside else {}
+        names = dialect.scheduler_variables if job.allocation is not None else ()
+        return {**dict.fromkeys(names, "^slurm"), **dialect.here_alone}
     found: dict[str, str] = {}
     if job.reach.host_subnet is not None:
         _check_networks(job.reach.host_subnet)

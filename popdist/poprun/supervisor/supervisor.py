@@ -114,7 +114,9 @@ class Supervisor:
         os.set_blocking(wake_end, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         previous: dict[int, Any] = {
-            number: signal.signal(number, self._termination.on_interrupt) for number in _INTERRUPTS
+            number: signal.signal(number, self._termination.on_interrupt)
+            for number in _INTERRUPTS
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN  # nohup
         }
         previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         previous |= {

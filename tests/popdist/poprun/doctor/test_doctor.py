@@ -83,7 +83,7 @@ def test_single_copies_are_tried_and_leave_no_process():
 
 def test_a_machine_without_ssh_can_still_run_jobs():
     (found,) = machine.look_at_ssh([], None, {"PATH": "/nowhere"})
-    assert found.status == "note"
+    assert found.status == "ok"
     (found,) = machine.look_at_ssh(["other"], None, {"PATH": "/nowhere"})
     assert found.status == "problem"
 
