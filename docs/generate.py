@@ -14,6 +14,7 @@ from typing import Any
 
 from api_parts import PARTS as API_PARTS  # beside this script
 from benchmark_tables import aims_table, phases_table, pictures  # beside this script
+from check_tables import PARTS as CHECK_PARTS  # beside this script
 from error_texts import texts  # beside this script
 from growth_tables import PARTS as GROWTH_PARTS  # beside this script
 from operator_tables import (  # beside this script
@@ -123,6 +124,7 @@ PARTS = {
     "benchmark-pictures": pictures,
     "launch-phases": phases_table,
     "fault-matrix": fault_matrix,
+    **CHECK_PARTS,
     **GROWTH_PARTS,
     **TORCH_PARTS,
     **SDK_PARTS,

@@ -164,6 +164,22 @@ VARIABLES: tuple[Variable, ...] = (
 
 NAMES = {variable.field: variable.name for variable in VARIABLES}
 
+SKIP_CHECKS = "POPDIST_SKIP_CHECKS"
+"""Names of the checks that a program's owner switches off, with commas; ``all`` for every one."""
+
+
+def skipped_checks(environ: Mapping[str, str]) -> frozenset[str]:
+    """The names in ``POPDIST_SKIP_CHECKS``.
+
+    Args:
+        environ: A mapping such as ``os.environ``.
+
+    Returns:
+        The names; empty where the variable is not set.
+    """
+    names = (name.strip() for name in environ.get(SKIP_CHECKS, "").split(","))
+    return frozenset(name for name in names if name)
+
 
 def read(environ: Mapping[str, str]) -> dict[str, Any]:
     """Reads the contract from an environment.

@@ -69,6 +69,9 @@ CODES: dict[str, str] = {
 RETIRED: dict[str, str] = {
     "PD132": "a note: a V-IPU server on the network is not an error",
     "PD304": "PD007",
+    "PD334": "PD335",
+    "PD337": "PD335",
+    "PD338": "PD335",
     "PD413": "PD007",
     "PD526": "PD525",
     "PD568": "PD007",

@@ -14,6 +14,7 @@ from popdist_torch.executor.compile_hooks import registerPostCompileHook, regist
 from popdist_torch.executor.executor import Executor as PoplarExecutor
 from popdist_torch.executor.inference import inferenceModel
 from popdist_torch.executor.training import trainingModel
+from popdist_torch.global_batch_hooks import global_batch_hook
 from popdist_torch.horovod.batch_norm import SyncBatchNorm
 from popdist_torch.ops import (
     CPU,
@@ -68,7 +69,6 @@ from popdist_torch.options import (
     VariableRetrievalMode,
 )
 from popdist_torch.profiling import ipuHardwareIsAvailable, ipuHardwareVersion, logger, setLogLevel
-from popdist_torch.replica_gradients.activation_hooks import global_batch_hook
 from popdist_torch.unexchanged import local_training, watch_if_launched
 
 __all__ = [

@@ -24,7 +24,7 @@ from popdist.errors import PopdistError
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
 from popdist_torch.executor.weights import a_model_runs
-from popdist_torch.replica_gradients.parameter_hooks import of_popdist
+from popdist_torch.parameter_hooks import of_popdist
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

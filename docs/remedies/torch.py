@@ -158,40 +158,22 @@ REMEDIES = {
             "Train what one process alone uses in `with popdist_torch.local_training():`."
         ),
     ),
-    "PD334": (
-        (
-            "A hook of an activation (`Tensor.register_hook`) or of a module "
-            "(`register_full_backward_hook`) clips, normalizes, takes signs, or is another "
-            "function whose result is not in proportion to the gradient. The gradient of an "
-            "activation is that of one replica's mean loss: with n replicas it is n times as large "
-            "as in one process with all rows, so the hook acts at another size. The same holds for "
-            "hooks of graph nodes, and for the `backward` of a `torch.autograd.Function`, whose "
-            "gradients of parameters must add up over replicas as well. Or `global_batch_hook` was "
-            "called in a pass of an optimizer with `op=Sum`, beside one that averages."
-        ),
-        (
-            "Register `popdist_torch.global_batch_hook(hook)`, which divides the gradient by n, "
-            "calls the hook, and multiplies its result by n. It decorates the `backward` of a "
-            "function too, below `@staticmethod`. Or clip the gradients of parameters "
-            "between `backward()` and `step()`. A hook that draws from a generator of its own "
-            "may be refused although it is in proportion: draw from torch's default generator."
-        ),
-    ),
     "PD335": (
         (
-            "A loss is a mean over as many elements as a process's batch, or a wrapped model's "
-            "micro-batch, has: tokens without "
-            "padding (`ignore_index`), classes by weight, a mask, or rows, and the processes have "
-            "other numbers. Gradients are averaged over the processes, so an element counts less "
-            "on a process with more. One process with all rows weighs all elements alike."
+            "A wrapped model was measured after an update: the gradient of a micro-batch is not "
+            "the mean of the gradients of its halves. So its replicas, which each see a part of "
+            "the global batch, train another model than one process with all rows. Reasons are a "
+            "mean over as many elements as a batch has (`ignore_index`, class weights, a mask), a "
+            "sum of rows, a function of a mean, a loss that compares rows, an embedding that "
+            "counts words, and a hook or an autograd function that clips gradients."
         ),
         (
-            "Divide the sum by the mean number of all processes: `count = hvd.allreduce((y != "
-            "-100).sum().float())`, then `cross_entropy(scores, y, reduction='sum') / count`. "
-            "In a wrapped model, divide by a number that is equal for all micro-batches, and mark "
-            "the result with `identity_loss(value, 'none')`. "
-            "Ignore the warning where processes are meant to count alike, as under torch's "
-            "`DistributedDataParallel`."
+            "Divide sums by counts of the global batch, with `popdist_torch.global_mean(sum, "
+            "count)`. Gather the rows that the loss compares with "
+            "`popdist_torch.horovod.allgather`. Give hooks of activations the gradients of one "
+            "process with `popdist_torch.global_batch_hook`. If the message names a constant "
+            "factor, divide the loss by the number of its rows. Where each replica's own loss is "
+            "meant, set `POPDIST_SKIP_CHECKS=parts`. [Checks](checks.md) says what is measured."
         ),
     ),
     "PD336": (
@@ -204,28 +186,6 @@ REMEDIES = {
         (
             "Start as many instances as replicas (`poprun --num-instances=N --num-replicas=N`). "
             "Derive layers with a `forward` of their own from `popdist_torch.SyncBatchNorm`."
-        ),
-    ),
-    "PD337": (
-        (
-            "A warning. The `backward` of a program's own `torch.autograd.Function` gives other "
-            "results each time (a state, random numbers of its own), or cannot run twice. So it "
-            "is not known whether it depends on the size of gradients, as PD334 forbids."
-        ),
-        (
-            "Ignore the warning if the result is in proportion to the gradient. If not, decorate "
-            "`backward` with `popdist_torch.global_batch_hook`, below `@staticmethod`."
-        ),
-    ),
-    "PD338": (
-        (
-            "An embedding has `scale_grad_by_freq=True`: the gradient of a word is divided by how "
-            "often the word is in the rows of one replica. One process with all rows divides by "
-            "the number in all rows."
-        ),
-        (
-            "Set `scale_grad_by_freq=False`. Weigh the losses of rows instead, by counts of all "
-            "processes: `hvd.allreduce(torch.bincount(words.flatten(), minlength=n), op=hvd.Sum)`."
         ),
     ),
     "PD322": (

@@ -62,7 +62,11 @@ class Arguments:
         parts = batching.parts
         rows = [_rows(value, part, parts) for value in self.values]
         self.taken.append((started, time.perf_counter()))
-        return self.call(self.signature.structure.build(iter(rows)))
+        return self.called(rows)
+
+    def called(self, leaves: Iterable[Any]) -> tuple[Any, Any]:
+        """Positional and keyword arguments with other leaves in the same structure."""
+        return self.call(self.signature.structure.build(iter(leaves)))
 
 
 def collect(

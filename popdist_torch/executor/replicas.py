@@ -317,6 +317,10 @@ class ReplicaBuffers:
             if target == self._active:
                 self._place(position)
 
+    def owned(self) -> Iterator[tuple[nn.Module, dict[str, torch.Tensor | None]]]:
+        """The buffers that each module refers to now."""
+        yield from ((part, _buffers(part)) for part in self._parts)
+
     def objects(self) -> Iterator[torch.Tensor]:
         """The tensor objects that the program's module refers to now, once per module."""
         for part in self._parts:

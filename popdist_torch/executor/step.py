@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from popdist_torch.errors import OptimizerError
 from popdist_torch.executor.compiled import LossPlace, eagerly, plain_backward
 from popdist_torch.executor.losses import LossWatch, final_loss, warn_of_unmarked
-from popdist_torch.replica_gradients.activation_hooks import ACTIVATION_HOOKS
+from popdist_torch.global_batch_hooks import enlarged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from popdist_torch.executor.outputs import Outputs
     from popdist_torch.executor.replicas import RandomStreams
     from popdist_torch.executor.weights import DeviceModel
-    from popdist_torch.loss_means import MicroBatchMeans
     from popdist_torch.ops.recomputation import MarkedLayers
     from popdist_torch.optim.device import DeviceOptimizer
 
@@ -81,6 +80,13 @@ class Replicas:
         return nullcontext() if plain else self.marked.forward_pass()
 
 
+class StepCheck(Protocol):
+    """A check that hangs on a training step from outside."""
+
+    def after_update(self, training: Training, arguments: Arguments, iteration: int) -> None:
+        """Checks the update of a device iteration, which was made."""
+
+
 @dataclass
 class Training:
     """The parts of a training model that its weight updates use.
@@ -96,8 +102,8 @@ class Training:
         averages: Whether gradients are means over replicas, not sums.
         share: How many times larger than in one process gradients are in a backward pass.
         early_divisor: Divides losses before the backward pass, where the mean is a running one.
-        means: Compares the numbers that losses are divided by, in a job of several replicas.
         guard: Checks the losses, where the program asked for it.
+        checks: The checks that follow each update.
         strangers: Parameters that the optimizer updates although they are not in the module;
             ``forward`` has to reach them some other way.
         looked: Whether the outputs of a micro-batch were compared with the loss.
@@ -114,8 +120,8 @@ class Training:
     averages: bool = True
     share: float = 1
     early_divisor: float = 1
-    means: MicroBatchMeans | None = None
     guard: LossGuard | None = None
+    checks: Sequence[StepCheck] = ()
     strangers: list[torch.nn.Parameter] = field(default_factory=list)
     looked: bool = False
     last_loss: torch.Tensor | None = None
@@ -135,12 +141,12 @@ class Training:
                     self._accumulate(arguments, outputs, (iteration, step, replica), scale)
             with self.replicas.without_autocast(), self.optimizer.updating():
                 self.gradients.end(scale, self.optimizer.widen)  # exchanges
-                if self.means is not None:
-                    self.means.compare()
                 if self.averages:
                     self.replicas.model.versions.to_group_means()
                 self.anchors.take(iteration, self.tensors)
                 self._update(iteration)
+            for check in self.checks:
+                check.after_update(self, arguments, iteration)
 
     def _accumulate(
         self, arguments: Arguments, outputs: Outputs, place: tuple[int, int, int], scale: float
@@ -153,10 +159,8 @@ class Training:
             with self.replicas.forward_pass():
                 output, loss = self._forward(arguments, part)
             if loss is not None:
-                if self.means is not None:
-                    self.means.note(loss)
                 seed = scale / self.early_divisor
-                with self.replicas.without_autocast(), ACTIVATION_HOOKS.in_pass(self.share):
+                with self.replicas.without_autocast(), enlarged(self.share):
                     self.gradients.backward(loss, seed, replica=replica, last=last)
                 if last:
                     self.last_loss = loss.detach()

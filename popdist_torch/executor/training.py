@@ -9,8 +9,9 @@ import torch
 
 from popdist.metrics import note_compiling, note_step
 from popdist_torch import agreement, job, synchronised_norms
+from popdist_torch.checks import checks_of
 from popdist_torch.data.equal_rows import EqualRows
-from popdist_torch.embeddings import require_no_counts, require_no_shortening
+from popdist_torch.embeddings import require_no_shortening
 from popdist_torch.errors import OptimizerError, OptionValueError
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.gradients import Gradients, OrderedGradients, SharedGradients
@@ -28,12 +29,9 @@ from popdist_torch.executor.loss_scaling import LossScaling
 from popdist_torch.executor.losses import LossGuard
 from popdist_torch.executor.step import Training
 from popdist_torch.gradient_exchange import Facts
-from popdist_torch.loss_means import DIVISORS, MicroBatchMeans
 from popdist_torch.optim.device import DeviceOptimizer, digest_of
 from popdist_torch.options import MeanReductionStrategy, Options, OutputMode, ReductionType
-from popdist_torch.replica_gradients import own_functions
-from popdist_torch.replica_gradients.activation_hooks import ACTIVATION_HOOKS
-from popdist_torch.replica_gradients.parameter_hooks import require_possible
+from popdist_torch.parameter_hooks import require_possible
 from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
@@ -99,6 +97,7 @@ class TrainingExecutor(Executor):
         self._weights_changed = False
         self._all_follow = True
         self._calls = 0
+        self._checks = checks_of(self._batching, self._placement)
         self._rows: EqualRows | None = None
         self._horovod: Any = None
         self._call = Call(f"a step of trainingModel({type(self._user_model).__name__})")
@@ -313,8 +312,6 @@ class TrainingExecutor(Executor):
             require_no_shortening(self._user_model.modules())
         if here.total_replicas > 1:
             synchronised_norms.require_local(self._user_model.modules())
-            require_no_counts(self._user_model.modules())
-            DIVISORS.start()
         synchronised_norms.require_one_replica(self._user_model.modules(), here)
         horovod = self._horovod
         ROUNDS.settle()
@@ -334,9 +331,6 @@ class TrainingExecutor(Executor):
         early = divisor if strategy == MeanReductionStrategy.Running else 1
         gradients = self._gradients(trained, divisor / early, horovod, label)
         gradients.waited = waited
-        if divisor != early:
-            ACTIVATION_HOOKS.start()
-            own_functions.start()
         parts = {id(parameter) for parameter in self._user_model.parameters()}
         self._training = Training(
             self._batching,
@@ -352,10 +346,8 @@ class TrainingExecutor(Executor):
             averages=divisor != 1,
             share=divisor / early,
             early_divisor=early,
-            means=MicroBatchMeans(horovod, label)
-            if self._check_agreement and here.total_replicas > 1 and divisor != 1
-            else None,
             guard=LossGuard(here, horovod, label) if self._stop_at_bad_loss else None,
+            checks=self._checks if self._check_agreement else (),
             strangers=[p for p in trained if id(p) not in parts],
         )
         return self._training

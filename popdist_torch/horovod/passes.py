@@ -13,14 +13,12 @@ from torch.nn.parameter import is_lazy
 
 from popdist_torch import agreement, local_buffers, synchronised_norms
 from popdist_torch.data.equal_rows import EqualRows, divided_selections
-from popdist_torch.embeddings import LAYERS, require_no_counts, require_no_shortening
+from popdist_torch.embeddings import LAYERS, require_no_shortening
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
+from popdist_torch.global_batch_hooks import enlarge
 from popdist_torch.gradient_exchange import InstanceSum, give_rows
-from popdist_torch.loss_means import DIVISORS, LossMeans
-from popdist_torch.replica_gradients import own_functions
-from popdist_torch.replica_gradients.activation_hooks import ACTIVATION_HOOKS
-from popdist_torch.replica_gradients.parameter_hooks import of_popdist, require_possible
+from popdist_torch.parameter_hooks import of_popdist, require_possible
 from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
@@ -118,12 +116,8 @@ class Passes:
         optimizer.register_load_state_dict_post_hook(self._state_loaded)
         self.adopt(dict([*named.items()][::-1]))
         require_possible(self.weights(), loop=True)
-        self._means: LossMeans | None = None
-        DIVISORS.start()
         if copies == 1:
-            ACTIVATION_HOOKS.start(self._size)
-            own_functions.start()
-            self._means = LossMeans(horovod, self._label) if check else None
+            enlarge(self._size)
 
     def adopt(self, named: Mapping[str, torch.Tensor]) -> None:
         """Watches parameters, in the order of their gradients; frozen ones may be trained later."""
@@ -321,10 +315,6 @@ class Passes:
             self._task = task
             ROUNDS.arrived(task, self, self._horovod)
         self._fresh = True
-        if self._copies == 1:
-            ACTIVATION_HOOKS.require_right(task)
-        else:
-            ACTIVATION_HOOKS.require_undivided(task, self._names[index])
         gradient = parameter.grad
         if gradient is not None and gradient.is_sparse and not self._dense:
             raise PlainLoopError(
@@ -378,8 +368,6 @@ class Passes:
             self._round()
         if self._check:
             self._compare()
-        if self._means is not None:
-            self._means.compare()
         give_rows(self._optimizer, self._parameters)
         late = self._said(4)
         self._mixed = self._gradients() if 0 < late < self._size and not self._outside else {}
@@ -418,7 +406,6 @@ class Passes:
             agreement.require(stated, self._horovod)
             if self.sum is None:
                 synchronised_norms.require_local(modules)
-                require_no_counts(modules)
                 remedy = "pass sampler=popdist_torch.horovod.DistributedSampler(...) to the loader"
                 EqualRows(self._horovod, remedy).look_at_gradients(parameters)
         self._slots = {index: slot for slot, index in enumerate(trained)}

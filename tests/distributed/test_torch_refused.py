@@ -4,7 +4,6 @@ Each program runs on two real ranks with other rows on each. Every rank raises t
 """
 
 import copy
-import functools
 
 import horovod.torch
 import pytest
@@ -161,30 +160,6 @@ def hook_that_clips(world):
         step_once(model, optimizer, world.rows(step))
 
 
-def hook_of_an_activation_that_clips(world):
-    """Each rank's gradient is that of its own mean, twice as large as of the mean of all rows."""
-    model = Net()
-    optimizer = world.optimizer(sgd(model), model)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        x, y = world.rows(step)
-        hidden = torch.tanh(model.first(x))
-        hidden.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
-        nn.functional.cross_entropy(model.last(hidden), y).backward()
-        optimizer.step()
-
-
-def hook_of_a_layer_that_normalizes(world):
-    """Its optimizer is distributed after the hook was registered."""
-    model = Net()
-    model.last.register_full_backward_hook(
-        lambda _module, given, _out: (given[0] / given[0].norm(),)
-    )
-    optimizer = world.optimizer(sgd(model), model)
-    for step in range(STEPS):
-        step_once(model, optimizer, world.rows(step))
-
-
 def largest_of_all_ranks(world):
     """The gradient of a maximum belongs to the rank that has it, which Horovod does not say."""
     model = Net()
@@ -316,72 +291,6 @@ def optimizer_on_one_rank_beyond_room(world):
     optimizer_on_one_rank(world)
 
 
-def hook_of_two_sizes(world):
-    """An average trains the judge, and a sum trains the model."""
-    model, judge = Net(), Net()
-    optimizer = world.optimizer(sgd(model), model, op=hvd.Sum)
-    world.optimizer(sgd(judge), judge)
-    hidden = torch.tanh(model.first(world.rows(0)[0]))
-    hidden.register_hook(popdist_torch.global_batch_hook(lambda g: g.clamp(-0.01, 0.01)))
-    model.last(hidden).square().sum().backward()
-    optimizer.step()
-
-
-class Bounded(torch.autograd.Function):
-    @staticmethod
-    def forward(_context, x):
-        return x * 1
-
-    @staticmethod
-    def backward(_context, gradient):
-        return gradient.clamp(-0.01, 0.01)
-
-
-def function_that_clips(world):
-    model = Net()
-    optimizer = world.optimizer(sgd(model), model)
-    hidden = Bounded.apply(torch.tanh(model.first(world.rows(0)[0])))
-    nn.functional.cross_entropy(model.last(hidden), world.rows(0)[1]).backward()
-    optimizer.step()
-
-
-def node_that_normalizes(world):
-    model = Net()
-    optimizer = world.optimizer(sgd(model), model)
-    hidden = torch.tanh(model.first(world.rows(0)[0]))
-    hidden.grad_fn.register_hook(lambda given, _out: (given[0] / given[0].norm(),))
-    nn.functional.cross_entropy(model.last(hidden), world.rows(0)[1]).backward()
-    optimizer.step()
-
-
-def words_by_frequency(world, layer):
-    """Each rank counts the words of its own rows."""
-    weight = nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
-    model = nn.ParameterList([weight])
-    optimizer = world.optimizer(sgd(model), model)
-    words = torch.tensor([[0, 1], [world.rank, 1]])
-    nn.functional.cross_entropy(layer(words, weight), torch.tensor([0, 2])).backward()
-    optimizer.step()
-
-
-def embedded(words, weight):
-    return nn.functional.embedding(words, weight, scale_grad_by_freq=True).sum(1)
-
-
-def embedded_in_bags(words, weight):
-    return nn.functional.embedding_bag(words, weight, scale_grad_by_freq=True)
-
-
-def compiled_embedding(world):
-    """The graph of compiled code has no node of the embedding."""
-    torch._dynamo.reset()
-    model = nn.Embedding(4, 3, scale_grad_by_freq=True, dtype=torch.float64)
-    optimizer = world.optimizer(sgd(model), model)
-    run = torch.compile(model, backend="aot_eager")
-    run(torch.tensor([0, 1, 1 + world.rank])).square().sum().backward()
-    optimizer.step()
-
-
 def embedding_that_shortens(world):
     """Each rank's call changes the words that it looks up."""
     model = nn.Embedding(4, 3, max_norm=0.5, dtype=torch.float64)
@@ -409,20 +318,6 @@ ERRORS = {
         "SyncBatchNorm(3, ",
         "popdist_torch.SyncBatchNorm.convert_sync_batchnorm(model)",
     ),
-    "hook of two sizes": (hook_of_two_sizes, "PD334", "first.", "the same op"),
-    "function clips": (function_that_clips, "PD334", "Bounded.backward, ", "test_torch_refused.py"),
-    "node normalizes": (node_that_normalizes, "PD334", "test_torch_refused.py:"),
-    "words by frequency": (
-        functools.partial(words_by_frequency, layer=embedded),
-        "PD338",
-        "Embedding, scale_grad_by_freq=True",
-    ),
-    "bags by frequency": (
-        functools.partial(words_by_frequency, layer=embedded_in_bags),
-        "PD338",
-        "EmbeddingBag, scale_grad_by_freq=True",
-    ),
-    "compiled, by frequency": (compiled_embedding, "PD338", "Embedding(4, 3, scale_grad"),
     "optimizer state loaded on one rank": (
         optimizer_state_loaded_on_one_rank,
         "PD007",
@@ -442,14 +337,6 @@ ERRORS = {
     "a step left out on one rank": (a_step_left_out_on_one_rank, "PD007", "updates so far: 2 on"),
     "wholly checkpointed, clipped": (wholly_checkpointed_and_clipped, "PD320", "use_reentrant"),
     "hook that clips": (hook_that_clips, "PD314", "first.weight, ", "test_torch_refused.py:"),
-    "activation clipped": (
-        hook_of_an_activation_that_clips,
-        "PD334",
-        "test_torch_refused.py:",
-        "2 times as large",
-        "global_batch_hook(hook)",
-    ),
-    "layer normalizes": (hook_of_a_layer_that_normalizes, "PD334", "test_torch_refused.py:"),
     "largest of all ranks": (largest_of_all_ranks, "PD308", "allreduce(op=Max)", "detach()"),
     "noise on gradients": (noise_on_gradients, "PD007", "values of last.bias", "the same seed"),
     "local batch statistics": (local_batch_statistics, "PD315", "SyncBatchNorm(3, "),
@@ -558,30 +445,6 @@ def weighted_mean(scores, y, rank):
 
 
 # What losses are means over, and what the warning says of their numbers.
-MEANS = {
-    "padding": (lambda s, y, _: nn.functional.cross_entropy(s, y, ignore_index=1), "3 on"),
-    "class weights": (weighted_mean, " on average"),
-    "mask": (masked_mean, " on average"),
-    "uneven rows": (uneven_rows, "4 on this process, 3.5 on average"),
-    "rows": (lambda s, y, _: nn.functional.cross_entropy(s, y), None),
-    "sum": (lambda s, y, _: nn.functional.cross_entropy(s, y, reduction="sum") / len(y), None),
-    "two terms": (lambda s, y, _: loss_of(nn.Identity(), (s, y)) + s.square().mean(), None),
-}
-
-
-def warned_of_mean(world, loss):
-    """The warnings of a loop with a loss."""
-    model = Net()
-    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters())
-    with warnings_of_popdist() as said:
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            x, y = world.rows(step)
-            loss(model(x), y, world.rank).backward()
-            optimizer.step()
-    return said
-
-
 class Coded(Net):
     """With a code that follows rows, a count that is equal everywhere, and running statistics."""
 
@@ -694,8 +557,6 @@ def run_all():
     answer["beside DDP"] = beside_torch_distributed(world)
     for name, (loader, _) in LOADERS.items():
         answer[f"warned, {name}"] = warned(loader())
-    for name, (loss, _) in MEANS.items():
-        answer[f"mean over {name}"] = warned_of_mean(world, loss)
     answer["buffers"] = warned_of_buffers(world, lambda mean: mean)
     answer["averaged buffers"] = warned_of_buffers(world, hvd.allreduce)
     answer["late"] = error_of(a_rank_without_a_backward_pass, world)  # the last: ranks part
@@ -726,18 +587,6 @@ def test_a_loader_that_gives_all_ranks_the_same_rows_is_named_once(answers, name
         else:
             assert "DataLoader(TensorDataset of 16 samples, batch_size=4, sampler=" in warning
             assert "popdist_torch.horovod.DistributedSampler" in warning
-
-
-@pytest.mark.parametrize("name", MEANS)
-def test_a_mean_over_other_numbers_on_each_rank_is_named_once(answers, name):
-    first, second = (answer[f"mean over {name}"] for answer in answers)
-    seen = MEANS[name][1]
-    assert second == []
-    assert len(first) == (seen is not None)
-    for warning in first:
-        assert "[PD335]" in warning
-        assert seen in warning
-        assert "hvd.allreduce(count)" in warning
 
 
 def test_buffers_that_follow_the_rows_of_one_rank_are_named_once(answers):

@@ -9,6 +9,7 @@ ADAPTERS = {"popdist_torch", "popdist_tf", "popdist_onnx"}
 DOORS = {"popdist.poptorch", "popdist.tensorflow", "popdist.popart"}
 FIRST_LAYER = (
     "popdist.exchange", "popdist.poprun", "popdist.runner", "popdist.horovod_build", "popdist.sdk",
+    "popdist.checks",
 )  # fmt: skip
 # What reads a run afterwards stands beside the adapters: it may use the launcher.
 SECOND_LAYER = ("popdist.report",)
