@@ -188,6 +188,21 @@ REMEDIES = {
             "Derive layers with a `forward` of their own from `popdist_torch.SyncBatchNorm`."
         ),
     ),
+    "PD350": (
+        (
+            "`options.Precision.enableFloatingPointExceptions(True)` is set, and an operation gave "
+            "NaN or infinity from finite numbers, or compared a NaN by order."
+        ),
+        "Mend the operation that the error names, or leave the option off.",
+    ),
+    "PD351": (
+        "A warning. `requires_grad` is False for all parameters of a `trainingModel`.",
+        "Unfreeze the parameters that are to be trained, or use `inferenceModel`.",
+    ),
+    "PD352": (
+        "The operation, the root or the splits of a collective of Horovod do not exist or fit.",
+        "Pass `hvd.Average`, `hvd.Sum`, ... and a rank below `hvd.size()`.",
+    ),
     "PD322": (
         ("A reduction was asked for that Horovod does not have."),
         ("Reduce with mean, sum, min or max ([Lightning](lightning-huggingface.md))."),

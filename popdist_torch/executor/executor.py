@@ -17,6 +17,7 @@ from popdist_torch.executor import compile_hooks, groups, inputs, replicas
 from popdist_torch.executor.anchors import Anchors
 from popdist_torch.executor.batching import Batching
 from popdist_torch.executor.compiled import original
+from popdist_torch.executor.float_exceptions import exceptions
 from popdist_torch.executor.latency import Latencies, Timeline
 from popdist_torch.executor.outputs import Outputs
 from popdist_torch.executor.step import Replicas
@@ -161,7 +162,8 @@ class Executor(ABC):
                 compiled.model.storages(),
             )
             self._before_run()
-            with self._latencies.compute.timed(), wrapped_call():
+            strict = self._options.Precision.values().get("floating_point_exceptions", False)
+            with self._latencies.compute.timed(), wrapped_call(), exceptions(enabled=strict):
                 self._run(compiled, arguments, outputs)
             compiled.model.buffers.require_unchanged(broadcast=self._options.broadcast_buffers)
             self._timeline = Timeline.of(arguments, outputs, self._batching.replicas)
@@ -330,14 +332,16 @@ class Executor(ABC):
         )
 
     def detachFromDevice(self) -> None:
-        """Copies all values to the program's module; the next call attaches again.
+        """Copies newer values to the program's module; the next call attaches again.
+
+        Values that the program has set since the last call stay, and the next call uses them.
 
         Raises:
             Error: The device is not attached.
         """
         if not self._attached:
             raise Error("PD305", "Device is not attached")
-        self.copyWeightsToHost()
+        self.copyWeightsToHostIfNeeded()
         self._attached = False
 
     def attachToDevice(self) -> None:

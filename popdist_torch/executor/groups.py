@@ -3,7 +3,7 @@
 Such a parameter has one more dimension, the first, for the versions of all groups. Every instance
 holds all of them. While a replica runs, the parameter is the version of its group, so that the
 gradient is that version's alone. The sum over all replicas of the job, which is exchanged anyway,
-is then the sum over each group.
+is then the sum over each group. As in PopTorch, a mean divides it by all replicas of the job.
 """
 
 from __future__ import annotations
@@ -221,13 +221,6 @@ class Versions:
         versions = dense.new_zeros(count, *dense.shape)
         versions[self._group(parameter, replica)] = dense
         return versions
-
-    @torch.no_grad()
-    def to_group_means(self) -> None:
-        """Makes gradients, which are divided by all replicas of the job, means over the groups."""
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(self._groups[id(parameter)].groups)
 
     def facts(self) -> dict[str, str]:
         """The groups of each parameter that has some, for a comparison of all instances."""

@@ -38,14 +38,17 @@ class Arguments:
     Attributes:
         signature: Their signature.
         values: The leaves.
+        given: The leaves in the program's own memory, which `keep_changes` writes to.
         call: Converts arguments by name into positional and keyword arguments.
         taken: For each micro-batch, the start and end of reading its rows, in seconds.
     """
 
     signature: Signature
     values: tuple[Any, ...]
+    given: tuple[Any, ...]
     call: Callable[[dict[str, Any]], tuple[Any, Any]] = field(compare=False)
     taken: list[tuple[float, float]] = field(default_factory=list, compare=False)
+    _lent: list[tuple[int, torch.Tensor, int]] = field(default_factory=list, compare=False)
 
     def tensors(self) -> int:
         """The number of tensors."""
@@ -61,12 +64,23 @@ class Arguments:
         started = time.perf_counter()
         parts = batching.parts
         rows = [_rows(value, part, parts) for value in self.values]
+        self._lent[:] = [
+            (place, row, row._version)  # noqa: SLF001 - counts changes in place
+            for place, row in enumerate(rows)
+            if isinstance(row, torch.Tensor) and row.dim()
+        ]
         self.taken.append((started, time.perf_counter()))
         return self.called(rows)
 
     def called(self, leaves: Iterable[Any]) -> tuple[Any, Any]:
         """Positional and keyword arguments with other leaves in the same structure."""
         return self.call(self.signature.structure.build(iter(leaves)))
+
+    def keep_changes(self, part: int, batching: Batching) -> None:
+        """Copies rows of the last micro-batch that forward has changed in place to the program."""
+        for place, row, version in self._lent:
+            if row._version != version and place < len(self.given):  # noqa: SLF001 - as above
+                _store(row, self.given[place], part, batching.parts)
 
 
 def collect(
@@ -87,7 +101,7 @@ def collect(
     """
     named, call = _bound(forward, args, kwargs)
     leaves, structure = flatten_arguments(named)
-    values = []
+    values, given = [], []
     described: list[Any] = []
     parts = batching.parts
     for place, leaf in enumerate(leaves):
@@ -97,12 +111,15 @@ def collect(
                 batching.require_divisible(
                     _length(leaf), f"input {path}, shape {tuple(leaf.shape)},"
                 )
-            values.append(leaf.detach().to(device))
+            given.append(leaf.detach())
+            values.append(given[-1].to(device))
             described.append((leaf.shape, leaf.dtype))
         else:
+            given.append(leaf)
             values.append(leaf)
             described.append(leaf)
-    return Arguments(Signature(structure, tuple(described)), tuple(values), call)
+    signature = Signature(structure, tuple(described))
+    return Arguments(signature, tuple(values), tuple(given), call)
 
 
 def synthetic(arguments: Arguments) -> Arguments:
@@ -121,7 +138,7 @@ def synthetic(arguments: Arguments) -> Arguments:
         return torch.randn(value.shape, generator=generator).to(value)
 
     values = tuple(map(generated, arguments.values))
-    return Arguments(arguments.signature, values, arguments.call)
+    return Arguments(arguments.signature, values, (), arguments.call)
 
 
 def require_same(expected: Signature, seen: Signature) -> None:
@@ -250,9 +267,20 @@ def _rows(value: Any, part: int, parts: int) -> Any:
         return value
     size = value.shape[0] // parts
     rows = value.narrow(0, part * size, size)
-    # A forward that writes to its inputs must not change the program's, as on any other device. And
-    # some matrix products round by where their operands begin: a copy is aligned in every layout.
+    # Some matrix products round by where their operands begin: a copy is aligned in every layout.
     return rows.clone() if rows.device.type == "cpu" else rows
+
+
+@torch.no_grad()
+def _store(row: torch.Tensor, given: torch.Tensor, part: int, parts: int) -> None:
+    """Copies a micro-batch's rows to their place in the program's tensor."""
+    if any(
+        not stride and size > 1 for stride, size in zip(given.stride(), given.shape, strict=True)
+    ):
+        return  # an expanded tensor has no place for each row
+    size = given.shape[0] // parts
+    with torch.inference_mode(given.is_inference()):
+        given.narrow(0, part * size, size).copy_(row.detach())
 
 
 def _shown(leaf: Any) -> str:

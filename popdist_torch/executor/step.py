@@ -141,8 +141,6 @@ class Training:
                     self._accumulate(arguments, outputs, (iteration, step, replica), scale)
             with self.replicas.without_autocast(), self.optimizer.updating():
                 self.gradients.end(scale, self.optimizer.widen)  # exchanges
-                if self.averages:
-                    self.replicas.model.versions.to_group_means()
                 self.anchors.take(iteration, self.tensors)
                 self._update(iteration)
             for check in self.checks:
@@ -158,6 +156,7 @@ class Training:
         with self.replicas.running(replica), torch.enable_grad():
             with self.replicas.forward_pass():
                 output, loss = self._forward(arguments, part)
+            arguments.keep_changes(part, self.batching)
             if loss is not None:
                 seed = scale / self.early_divisor
                 with self.replicas.without_autocast(), enlarged(self.share):
@@ -212,7 +211,9 @@ def infer(arguments: Arguments, batching: Batching, replicas: Replicas, outputs:
     """Runs the model once per device iteration and replica."""
     for iteration in range(batching.iterations):
         for replica in range(batching.replicas):
-            args, kwargs = arguments.micro_batch(batching.part(iteration, 0, replica), batching)
+            part = batching.part(iteration, 0, replica)
+            args, kwargs = arguments.micro_batch(part, batching)
             with replicas.running(replica), torch.no_grad():
                 output = replicas.model.run(*args, **kwargs)
+                arguments.keep_changes(part, batching)
                 outputs.add(output, iteration, 0, replica)

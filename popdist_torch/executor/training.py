@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from popdist_torch import agreement, job, synchronised_norms
 from popdist_torch.checks import checks_of
 from popdist_torch.data.equal_rows import EqualRows
 from popdist_torch.embeddings import require_no_shortening
-from popdist_torch.errors import OptimizerError, OptionValueError
+from popdist_torch.errors import Error, OptimizerError, OptionValueError
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.gradients import Gradients, OrderedGradients, SharedGradients
 from popdist_torch.executor.groups import require_elementwise
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from popdist_torch.executor.inputs import Arguments
     from popdist_torch.executor.outputs import Outputs
     from popdist_torch.executor.step import Replicas
+
+logger = logging.getLogger("popdist.torch")
 
 _PARTED = (
     "forward, a hook or the optimizer changes them with data or random numbers of one instance "
@@ -307,6 +310,16 @@ class TrainingExecutor(Executor):
                 "PD306",
                 "the optimizer has no parameter that requires gradients",
                 hint="build it from model.parameters(), before parameters are frozen",
+            )
+        if not trained and any(True for _ in self._user_model.parameters()):
+            logger.warning(
+                "%s",
+                Error(
+                    "PD351",
+                    "all parameters of the model are frozen, so calls train nothing",
+                    value="requires_grad is False for each of them",
+                    hint="unfreeze some with requires_grad_(), or wrap the model by inferenceModel",
+                ),
             )
         if here.num_processes > 1:
             require_no_shortening(self._user_model.modules())

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist.backend import launch
 from popdist_torch.errors import PlainLoopError
+from popdist_torch.horovod.world import connected, require_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,6 +57,37 @@ class _Call:
         """The tensors that the program gave."""
         given = self._given.arguments[self._place]
         return [*given] if self.grouped else [given]
+
+    def require_valid(self) -> None:
+        """Checks the arguments as a job of several processes does.
+
+        Raises:
+            PlainLoopError: There is no such operation or process, or the splits do not fit.
+            ValueError: Horovod cannot send such a tensor.
+        """
+        settings = self.settings
+        if settings.get("op") not in (None, *_operations(self.horovod).values()):
+            raise PlainLoopError(
+                "PD352",
+                "op is none of Horovod's operations",
+                value=repr(settings["op"]),
+                accepted=", ".join(f"hvd.{name}" for name in _operations(self.horovod)),
+            )
+        if "root_rank" in settings:
+            require_root(settings["root_rank"])
+        splits = settings.get("splits")
+        rows = 0 if splits is None else sum(map(int, splits))
+        if rows > len(self.tensors[0]):
+            raise PlainLoopError(
+                "PD352",
+                "splits has more rows than the tensor",
+                value=f"{rows} rows in splits, {len(self.tensors[0])} in the tensor",
+            )
+        operations: Any = import_module("horovod.torch.mpi_ops")
+        prefix = "_grouped_" if self.grouped else "_"
+        factory = getattr(operations, f"{prefix}{self.kind}_function_factory")
+        for tensor in self.tensors:
+            operations._check_function(factory, tensor.contiguous())  # noqa: SLF001 - as its calls
 
     def run(self, tensors: Tensors) -> list[torch.Tensor]:
         """The results for some tensors, which have no graph."""
@@ -187,7 +218,9 @@ def differentiable(name: str) -> Callable[..., Any]:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         call = _Call(name, given)
-        if launch().alone and not call.horovod.is_initialized():
+        here = connected()
+        call.require_valid()
+        if here is None and not call.horovod.is_initialized():
             return _alone(call)
         if not torch.is_grad_enabled() or not _needs_gradient(call):
             return plain(*args, **kwargs)
@@ -219,6 +252,10 @@ def _needs_gradient(call: _Call) -> bool:
     return bool(trained) and not (call.in_place and any(tensor.is_leaf for tensor in trained))
 
 
+def _operations(horovod: Any) -> dict[str, int]:
+    names = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
+    return {name: getattr(horovod, name) for name in names}
+
+
 def _name_of(op: Any, horovod: Any) -> str:
-    names = ("Adasum", "Min", "Max", "Product")
-    return next((name for name in names if getattr(horovod, name) == op), str(op))
+    return next((name for name, known in _operations(horovod).items() if known == op), str(op))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 import copyreg
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -352,9 +354,12 @@ def _require_initialised(optimizer: Any) -> None:
 
 
 def _require_supported(op: Any, process_set: Any, passes: int) -> None:
-    horovod = connected()
+    connected()  # started
     everyone = process_set is None or getattr(process_set, "process_set_id", None) == 0
-    known = op is None or horovod is None or op in (horovod.Average, horovod.Sum)
+    known = op is None
+    if not known and find_spec("horovod") is not None:
+        horovod = import_module("horovod.torch")
+        known = op in (horovod.Average, horovod.Sum)
     for wrong, what, value, accepted in (
         (not known, "gradients cannot be reduced like this", op, "Average or Sum"),
         (not everyone, "only all processes can train together", process_set, "process_set=None"),

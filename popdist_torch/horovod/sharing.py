@@ -13,7 +13,7 @@ from popdist_torch import agreement
 from popdist_torch.checkpoint import file
 from popdist_torch.checkpoint.parts import Job, load_optimizer
 from popdist_torch.errors import AgreementError, PlainLoopError
-from popdist_torch.horovod.world import connected
+from popdist_torch.horovod.world import connected, require_root
 from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def broadcast_parameters(params: nn.Module | Named, root_rank: int = 0) -> None:
     Raises:
         AgreementError: The processes have other names, shapes or types (raised on all of them), or
             do not all call this.
-        PlainLoopError: Something is not a tensor.
+        PlainLoopError: Something is not a tensor, or there is no process of this rank.
     """
     horovod = connected()
-    if horovod is None:
-        return
-    ROUNDS.meet(Call("broadcast_parameters"), horovod)
+    require_root(root_rank)
+    if horovod is not None:
+        ROUNDS.meet(Call("broadcast_parameters"), horovod)
     if isinstance(params, nn.Module):
         params = params.state_dict()
     pairs: list[Any] = list(params.items() if hasattr(params, "items") else params)
@@ -60,7 +60,10 @@ def broadcast_parameters(params: nn.Module | Named, root_rank: int = 0) -> None:
                 value=type(pair).__name__,
                 accepted="a module, its state_dict() or its named_parameters()",
             )
-    _require_same({name: _described(name, value) for name, value in pairs}, horovod)
+    stated = {name: _described(name, value) for name, value in pairs}
+    if horovod is None:
+        return
+    _require_same(stated, horovod)
     handles = []
     waiting = []
     for name, value in pairs:
@@ -87,8 +90,10 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
         AgreementError: The processes do not all call this.
         CheckpointError: The state holds something that is neither a tensor nor a plain value;
             raised on all processes.
+        PlainLoopError: There is no process of this rank.
     """
     horovod = connected()
+    require_root(root_rank)
     if horovod is None:
         return
     ROUNDS.meet(Call("broadcast_optimizer_state"), horovod)

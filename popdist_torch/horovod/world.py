@@ -99,7 +99,7 @@ def connected() -> Any | None:
         PlainLoopError: `init` was not called.
     """
     horovod = backend.started("torch")
-    if horovod is None and not backend.launch().alone:
+    if horovod is None and not (backend.launch().alone and backend.isBackendInitialized()):
         raise PlainLoopError(
             "PD308", "Horovod has not been started", hint="call popdist_torch.horovod.init() first"
         )
@@ -144,6 +144,22 @@ def local_size() -> int:
     """
     horovod = connected()
     return 1 if horovod is None else int(horovod.local_size())
+
+
+def require_root(root_rank: object) -> None:
+    """Checks the rank of a process whose values the others get.
+
+    Raises:
+        PlainLoopError: There is no such process, or `init` was not called.
+    """
+    count = size()
+    if type(root_rank) is not int or not 0 <= root_rank < count:
+        raise PlainLoopError(
+            "PD352",
+            "root_rank is the rank of no process",
+            value=repr(root_rank),
+            accepted=f"0 to {count - 1}",
+        )
 
 
 def pin_device() -> torch.device:

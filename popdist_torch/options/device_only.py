@@ -412,10 +412,11 @@ class PrecisionOptions(OptionsDict):
         flag,
     )
     enableFloatingPointExceptions = Setting(
-        "Whether the device stops at overflows and undefined results.",
+        "Whether a model stops at overflows, divisions by zero and invalid operations.",
         "enabled",
         "floating_point_exceptions",
         flag,
+        effect="a call raises `poptorch.Error` there (PD350); checks each operation, so it is slow",
     )
     halfFloatCasting = Setting(
         "How half and single precision combine; without effect in PopTorch too since SDK 3.",

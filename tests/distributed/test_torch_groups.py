@@ -182,10 +182,9 @@ def in_one_process(case):
                 _, loss = functional_call(template, own, pair)
                 loss.backward()
                 losses.append(loss.item())
-        for name, p in trained.items():
-            size = group_of.count(0) if name in versions else REPLICAS
+        for p in trained.values():
             if case.get("reduction") != "Sum":
-                p.grad /= STEPS * size
+                p.grad /= STEPS * REPLICAS
         optimizer.step()
     losses = np.array(losses).reshape(CALLS, STEPS, REPLICAS)
     found = values(net)
@@ -209,7 +208,8 @@ def as_jobs_of_their_own(case):
         for call in range(CALLS):
             optimizer.zero_grad()
             # Equal parts: the mean over all rows of the group is the mean of the means.
-            net(x[call][:, mine].flatten(0, 2), y[call][:, mine].flatten(0, 2))[1].backward()
+            loss = net(x[call][:, mine].flatten(0, 2), y[call][:, mine].flatten(0, 2))[1]
+            (loss * len(mine) / REPLICAS).backward()
             optimizer.step()
     states = [values(net) for net in nets]
     if len(nets) == 1:

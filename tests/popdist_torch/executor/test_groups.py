@@ -49,8 +49,8 @@ def test_a_group_learns_from_its_own_rows():
     model = training(4)
     model.scale.replicaGrouping(CommGroupType.NoGrouping, 0, ONE)
     model(torch.tensor([1.0, 10.0, 100.0, 1000.0]))
-    # The gradient of s * x is x, and each group is one replica: w - 0.5 x.
-    assert model.scale.tolist() == [0.5, 2 - 5, 3 - 50, 4 - 500]
+    # The gradient of s * x is x; a mean divides it by all four replicas: w - 0.5 x / 4.
+    assert model.scale.tolist() == [1 - 0.125, 2 - 1.25, 3 - 12.5, 4 - 125]
 
 
 def test_values_of_each_replica():
@@ -58,7 +58,7 @@ def test_values_of_each_replica():
     model.scale.replicaGrouping(CommGroupType.Consecutive, 2, EACH)
     assert model.scale.tolist() == [1, 1, 2, 2]
     model(torch.tensor([1.0, 3.0, 5.0, 7.0]))
-    assert model.state_dict()["scale"].tolist() == [0, 0, -1, -1]
+    assert model.state_dict()["scale"].tolist() == [0.5, 0.5, 0.5, 0.5]  # 1 - 4/8 and 2 - 12/8
     model.load_state_dict({"scale": torch.tensor([4.0, 4.0, 8.0, 8.0])})
     model(torch.zeros(4))
     assert model.scale.tolist() == [4, 4, 8, 8]

@@ -265,6 +265,65 @@ def test_detaching_and_attaching():
         training.attachToDevice()
 
 
+def _attached_again(training):
+    training.detachFromDevice()
+    training.attachToDevice()
+
+
+@pytest.mark.parametrize("looked", [False, True])
+@pytest.mark.parametrize(
+    "copy_of",
+    [
+        lambda training: training.detachFromDevice(),
+        lambda training: training.destroy(),
+        _attached_again,
+        lambda training: training.state_dict(),
+        lambda training: training.copyWeightsToHostIfNeeded(),
+        lambda training: poptorch.inferenceModel(training.model)(X),
+    ],
+    ids=["detach", "destroy", "attach", "state_dict", "if needed", "second model"],
+)
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda model, state: model.load_state_dict(state),
+        lambda model, state: [p.data.copy_(state[n]) for n, p in model.named_parameters()],
+        lambda model, _state: [nn.init.constant_(p, 0.5) for p in model.parameters()],
+    ],
+    ids=["load_state_dict", "data", "init"],
+)
+def test_weights_that_the_program_loads_survive_implicit_copies(load, copy_of, looked):
+    model, training, _ = trained()
+    state = {name: torch.full_like(v, 0.5) for name, v in net().state_dict().items()}
+    if looked:
+        reference.flat(model)
+    load(model, state)
+    copy_of(training)
+    assert (reference.flat(model) == 0.5).all()
+
+
+def test_loaded_weights_are_used_after_attaching():
+    model = net()
+    training = poptorch.trainingModel(model, options(), sgd(model, momentum=0))
+    training(X, Y)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    _attached_again(training)
+    training(X, Y)
+    # Zero weights give zero gradients everywhere but in the last bias.
+    assert not model.layers[0].weight.any()
+
+
+def test_a_model_without_trained_parameters_warns(caplog):
+    model = net().requires_grad_(requires_grad=False)
+    training = poptorch.trainingModel(model, options(), sgd(model))
+    with caplog.at_level(logging.WARNING, "popdist.torch"):
+        training(X, Y)
+        training(X, Y)
+    assert [record.message.count("PD351") for record in caplog.records] == [1]
+
+
 def test_momentum_survives_detaching():
     straight, interrupted = net(), net()
     first = poptorch.trainingModel(straight, options(), sgd(straight))

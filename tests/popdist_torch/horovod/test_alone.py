@@ -91,6 +91,45 @@ def test_names_must_fit_the_optimizer(names, told):
         named(torch.optim.SGD(model.parameters(), lr=0.1), names(model))
 
 
+WRONG = {
+    "operation": lambda: hvd.allreduce(torch.ones(2), op="sum"),
+    "operation of the optimizer": lambda: hvd.DistributedOptimizer(
+        torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1), op="sum"
+    ),
+    "root": lambda: hvd.broadcast(torch.ones(2), root_rank=5),
+    "root of parameters": lambda: hvd.broadcast_parameters(nn.Linear(1, 1), root_rank=5),
+    "root of a state": lambda: hvd.broadcast_optimizer_state(
+        torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1), root_rank=-1
+    ),
+    "name": lambda: hvd.broadcast_parameters({"epoch": 3}),
+    "splits": lambda: hvd.alltoall(torch.ones(2), splits=torch.tensor([7])),
+    "type": lambda: hvd.allreduce(torch.ones(2, dtype=torch.bfloat16)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_are_refused_at_every_size(name):
+    kind = ValueError if name == "type" else PopdistError
+    with pytest.raises(kind):
+        WRONG[name]()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        hvd.rank,
+        hvd.size,
+        lambda: hvd.allreduce(torch.ones(2)),
+        lambda: hvd.broadcast_parameters(nn.Linear(1, 1)),
+        lambda: hvd.average_metrics({"loss": 1.0}),
+    ],
+)
+def test_calls_before_init_are_refused_at_every_size(call, monkeypatch):
+    monkeypatch.setattr("popdist.backend._backend", None)
+    with pytest.raises(PopdistError, match="Horovod has not been started"):
+        call()
+
+
 @pytest.mark.parametrize("size", [0, -2])
 def test_batches_have_samples(size):
     with pytest.raises(PopdistError, match="cannot be divided"):
