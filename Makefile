@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The groups of tests share the machine badly.
 .NOTPARALLEL:
-.PHONY: demo test $(GROUPS) test-pages test-fast test-all test-latest test-tf-latest test-zoo lint format bench docs \
+.PHONY: demo test $(GROUPS) test-pages test-fast test-all test-latest test-tf-latest test-zoo test-public lint format bench docs \
 	clean help
 
 help:
@@ -39,6 +39,7 @@ help:
 	@echo "make test-latest  the same with the newest frameworks, in an environment of its own"
 	@echo "make test-tf-latest  the tests of the TensorFlow adapter alone, in that environment"
 	@echo "make test-zoo     small networks of transformers and timm against torch; writes docs/zoo.md"
+	@echo "make test-public SOURCES=folder  public programs, from your checkouts; writes docs/programs.md"
 	@echo "make lint         style and types only"
 	@echo "make bench        all benchmarks, side by side with their peers; QUICK=1 for a look"
 	@echo "make docs         the documentation as a site, in build/site"
@@ -101,6 +102,10 @@ test-zoo: .venv-zoo/.ready
 	rm -rf build/zoo
 	.venv-zoo/bin/python -m pytest -n $(WORKERS) -p no:logging tests/zoo; \
 		code=$$?; .venv-zoo/bin/python -m tests.zoo.page && exit $$code
+
+# The folder has checkouts as OWNER/REPOSITORY/TAG; ONLY="words" chooses programs.
+test-public: $(READY)
+	$(BIN)/python -m tests.public $(SOURCES) $(ONLY)
 
 .venv-zoo/.ready: setup.py constraints/latest.txt
 	$(PYTHON) -m venv .venv-zoo

@@ -2,7 +2,7 @@
 
 A folder with this file on PYTHONPATH makes every Python program write what it trained, as JSON, to
 ``$OBSERVED/<process id>.json`` when it ends. The programs also get what a test cannot download:
-Keras' MNIST is answered with scikit-learn's digits, enlarged to 28 x 28 pixels.
+MNIST of Keras, and MNIST and CIFAR of torchvision, are answered with scikit-learn's digits.
 
 Environment:
     OBSERVED: Folder for the answers; without it nothing is observed.
@@ -114,7 +114,100 @@ def np_is_scalar(value):
     return getattr(value, "shape", None) == () and value.dtype.kind == "f"
 
 
+def watch_torch(module):
+    """Keeps the losses of wrapped models, and reads their parameters at the end."""
+    trained = {}  # by executor, in the order of their first calls
+
+    def values(executor):
+        named = executor._user_model.named_parameters()
+        return {name: one.detach().float().numpy() for name, one in named}
+
+    def report():
+        now = [digest(values(executor)) for executor in trained]
+        answer(
+            rank=int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")),
+            updates=[len(kept["losses"]) for kept in trained.values()],
+            losses=[loss for kept in trained.values() for loss in kept["losses"]],
+            digests=now,
+            moved=all(
+                kept["before"] != one for kept, one in zip(trained.values(), now, strict=True)
+            ),
+        )
+
+    original = module.TrainingExecutor.__call__
+
+    @functools.wraps(original)
+    def call(self, *args, **kwargs):
+        from torch.utils import _pytree as pytree
+
+        if not trained:
+            atexit.register(report)
+        if self not in trained:
+            trained[self] = {"losses": [], "before": digest(values(self))}
+        outputs = original(self, *args, **kwargs)
+        tensors = [one for one in pytree.tree_leaves(outputs) if hasattr(one, "numel")]
+        smallest = min((one for one in tensors if one.is_floating_point()), key=lambda t: t.numel())
+        trained[self]["losses"].append(float(smallest.detach().double().mean()))
+        return outputs
+
+    module.TrainingExecutor.__call__ = call
+
+
+def watch_mnist(module):
+    """Answers torchvision's MNIST and its kin with scikit-learn's digits, enlarged."""
+
+    def prepare(self, root, train=True, transform=None, target_transform=None, download=False):
+        import torch
+
+        super(module.MNIST, self).__init__(
+            root, transform=transform, target_transform=target_transform
+        )
+        self.train = train
+        self.data, self.targets = map(torch.from_numpy, load_data()[0 if train else 1])
+        self.targets = self.targets.long()
+
+    module.MNIST.__init__ = prepare
+
+
+def watch_cifar(module):
+    """Answers torchvision's CIFAR with scikit-learn's digits in three colours."""
+
+    def prepare(self, root, train=True, transform=None, target_transform=None, download=False):
+        import numpy as np
+
+        super(module.CIFAR10, self).__init__(
+            root, transform=transform, target_transform=target_transform
+        )
+        self.train = train
+        images, labels = load_data()[0 if train else 1]
+        wide = np.pad(images, ((0, 0), (2, 2), (2, 2)))
+        self.data, self.targets = np.stack([wide] * 3, axis=-1), labels.tolist()
+        self.classes = [str(digit) for digit in range(10)]
+        self.class_to_idx = {name: int(name) for name in self.classes}
+
+    module.CIFAR10.__init__ = prepare
+
+
+def watch_torchvision(_module):
+    """Declares the operators of torchvision where its compiled part is for another PyTorch."""
+    import torch
+
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    schemas = {
+        "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+        "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    }
+    for name, schema in schemas.items():
+        if not hasattr(torch.ops.torchvision, name):
+            library.define(name + schema)
+    sys.modules["torchvision.extension"].kept = library
+
+
 WATCHED = {
+    "popdist_torch.executor.training": watch_torch,
+    "torchvision.datasets.cifar": watch_cifar,
+    "torchvision.datasets.mnist": watch_mnist,
+    "torchvision.extension": watch_torchvision,
     "popdist_onnx.session.training": watch_onnx,
     "tensorflow.python.training.monitored_session": watch_estimator,
 }

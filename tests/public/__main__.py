@@ -1,0 +1,79 @@
+"""``python -m tests.public SOURCES [WORDS...]``: runs public programs and writes the page."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.public import manifest, page, prediction, verdicts
+from tests.public.environments import python_of
+from tests.public.running import ROOT, run
+
+if TYPE_CHECKING:
+    from tests.public.manifest import Manifest, Program
+
+BUILD = ROOT / "build" / "public"
+
+
+def examine(program: Program, file: Manifest, sources: Path) -> dict[str, Any]:
+    """Runs a program and judges it.
+
+    Args:
+        program: The program.
+        file: Its manifest.
+        sources: The folder of checkouts.
+
+    Returns:
+        Its record.
+    """
+    runs = []
+    if program.command:
+        packages = file.environments.get(program.environment, ())
+        python = python_of(program.environment, packages, BUILD / "environments")
+        room = BUILD / "runs" / program.key.replace("/", "-").replace(" ", "-")
+        for instances in (1, 2):
+            runs.append(run(program, sources, python, room / str(instances), instances))
+            if runs[-1].code != 0:
+                break
+    record = verdicts.judge(program, runs)
+    record["predicted"] = prediction.predict(program, sources)
+    record["measured"] = date.today().isoformat()  # noqa: DTZ011 - a day of the machine
+    record["commit"] = _commit()
+    return record
+
+
+def _commit() -> str:
+    words = ["git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def main() -> int:
+    """Runs the command; the exit code is 1 where a verdict is worse than the recorded one."""
+    parser = argparse.ArgumentParser(prog="python -m tests.public", description=__doc__)
+    parser.add_argument("sources", type=Path, help="folder with OWNER/REPOSITORY/TAG")
+    parser.add_argument("words", nargs="*", help="run the programs whose key has one of these")
+    asked = parser.parse_args()
+    worse = 0
+    for file in manifest.read_all():
+        seen = page.recorded(file.name)
+        for program in file.programs:
+            if not (asked.sources / program.repository / program.tag).is_dir():
+                continue
+            if asked.words and not any(word in program.key for word in asked.words):
+                continue
+            record = examine(program, file, asked.sources.resolve())
+            print(f"{program.key}: {record['verdict']}: {record['reason']}", flush=True)  # noqa: T201
+            before = seen.get(program.key, {}).get("verdict", "")
+            worse += before in page.GOOD and record["verdict"] not in page.GOOD
+            seen[program.key] = record
+            page.keep(file.name, seen)
+    page.PAGE.write_text(page.text())
+    return int(worse > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Generated data for public programs: ``python data.py NAME ARGUMENTS``.
+
+A program's manifest names the calls, which run in the program's folder. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+_RNG = np.random.default_rng(7)
+
+
+def bert_records(path: str, count: str, length: str = "128", masked: str = "20") -> None:
+    """Writes masked sentences as TFRecord with an index, in the form of BERT's pretraining data."""
+    from tfrecord.tools.tfrecord2idx import create_index
+    from tfrecord.writer import TFRecordWriter
+
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    writer = TFRecordWriter(path)
+    for _ in range(int(count)):
+        words = _RNG.integers(5, 200, int(length))
+        positions = np.sort(_RNG.choice(int(length), int(masked), replace=False))
+        row = {
+            "input_ids": np.where(np.isin(np.arange(int(length)), positions), 4, words),
+            "input_mask": np.ones(int(length), int),
+            "segment_ids": np.arange(int(length)) // (int(length) // 2),
+            "masked_lm_positions": positions,
+            "masked_lm_ids": words[positions],
+            "next_sentence_labels": _RNG.integers(0, 2, 1),
+        }
+        writer.write({name: (value.tolist(), "int") for name, value in row.items()})
+    writer.close()
+    create_index(path, path.replace(".tfrecord", ".index"))
+
+
+def main(name: str, *arguments: str) -> None:
+    """Calls one function of this module."""
+    globals()[name.replace("-", "_")](*arguments)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

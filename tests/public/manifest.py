@@ -1,0 +1,121 @@
+"""The manifests: the public programs, and how each starts on a tiny configuration."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).parent
+MANIFESTS = HERE / "manifests"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program of a public repository.
+
+    Attributes:
+        name: The folder of the program, and its file where a folder has several.
+        repository: Owner and name.
+        tag: The tag or branch.
+        command: The words after ``python``; empty for a program that is not run.
+        folder: The working directory, by default ``name``.
+        beside: Other folders and files of the repository that the program reads.
+        environment: A key of the manifest's environments.
+        prepare: Commands of `tests.public.data`, which are run in the folder before each run.
+        alone: More words for the run with one instance.
+        job: More words for the run with two instances.
+        poprun: More options of poprun.
+        variables: Environment variables.
+        losses: The largest relative difference between the losses of one and of two instances that
+            train the same global batch; None if the losses cannot be compared.
+        trains: Whether a run makes weight updates.
+        limit: Seconds for one run.
+        reason: Why the program is not run, or a remark.
+    """
+
+    name: str
+    repository: str
+    tag: str
+    command: tuple[str, ...] = ()
+    folder: str = ""
+    beside: tuple[str, ...] = ()
+    environment: str = ""
+    prepare: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    job: tuple[str, ...] = ()
+    poprun: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    losses: float | None = None
+    trains: bool = True
+    limit: int = 300
+    reason: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name of the program's record."""
+        return f"{self.repository}@{self.tag}/{self.name}"
+
+    @property
+    def place(self) -> str:
+        """The folder in which the program starts, in the repository."""
+        return self.folder or self.name.partition(" ")[0]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One file of programs.
+
+    Attributes:
+        name: The file's name, such as ``pytorch``.
+        title: Its heading on the page.
+        environments: The packages of each environment, on top of the project's own.
+        programs: The programs.
+    """
+
+    name: str
+    title: str
+    environments: dict[str, tuple[str, ...]]
+    programs: tuple[Program, ...]
+
+
+def read(path: Path) -> Manifest:
+    """Reads one manifest.
+
+    Args:
+        path: A TOML file with ``title``, ``[environments]``, ``[[sources]]`` (``repository``,
+            ``tag``) and ``[[sources.programs]]`` (the attributes of `Program`).
+
+    Returns:
+        The manifest.
+    """
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    programs = [
+        Program(
+            repository=source["repository"],
+            tag=source["tag"],
+            **{
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in row.items()
+            },
+        )
+        for source in content["sources"]
+        for row in source["programs"]
+    ]
+    keys = [program.key for program in programs]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ValueError(f"{path}: two entries of {', '.join(twice)}")
+    environments = {name: tuple(rows) for name, rows in content.get("environments", {}).items()}
+    if unknown := {program.environment for program in programs} - {"", *environments}:
+        raise ValueError(f"{path}: no environment {', '.join(sorted(unknown))}")
+    return Manifest(path.stem, content["title"], environments, tuple(programs))
+
+
+def read_all() -> list[Manifest]:
+    """All manifests of the project."""
+    return [read(path) for path in sorted(MANIFESTS.glob("*.toml"))]

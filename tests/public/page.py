@@ -1,0 +1,103 @@
+"""Writes ``docs/programs.md`` from the manifests and the recorded results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.public import manifest
+
+if TYPE_CHECKING:
+    from tests.public.manifest import Program
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEN = Path(__file__).parent / "seen"
+PAGE = ROOT / "docs" / "programs.md"
+GOOD = ("trains", "runs")
+
+_HEAD = """# Public programs
+
+This page lists public programs that were written for the IPU SDK or for PopDist, and the result of
+each, unchanged, on this project. `make test-public SOURCES=folder` runs them and writes the page.
+Each program runs on a tiny configuration (few layers, generated data, no download) in one process
+and as a job of two instances under `poprun --sdk-names`.
+
+| Verdict | Meaning |
+|---|---|
+| trains | both runs succeed, and the instances' parameters change and end bit-equal |
+| runs | both runs end with exit code 0; the program does not train |
+| stops | a run ends with an error, which the last column shows |
+| differs | both runs end with exit code 0, but the instances or the losses differ |
+| not run | the last column has the reason |
+
+"Losses" is the largest relative difference between the losses of one instance and of two instances
+that train the same global batch, where a program's data and random numbers allow that comparison.
+"Check" is what `popdist-sdk check` predicts from the source alone.
+
+To repeat the runs, clone each repository at its tag into `folder/OWNER/REPOSITORY/TAG`:
+
+<!-- not run: it needs the internet, and takes an hour -->
+```console
+$ git clone -b v3.4.1 https://github.com/graphcore/examples folder/graphcore/examples/v3.4.1
+$ make test-public SOURCES=folder
+```
+
+With `ONLY="nlp/bert vision/vit"`, only programs are run whose name has one of these words. Packages
+that a program pins are installed in environments in `build/public`, in the nearest version that
+this Python and this PyTorch support. Modules such as wandb are replaced by stand-ins.
+"""
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """The records of a manifest by the keys of programs."""
+    path = SEEN / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def keep(name: str, records: dict[str, Any]) -> None:
+    """Writes the records of a manifest."""
+    SEEN.mkdir(exist_ok=True)
+    (SEEN / f"{name}.json").write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
+
+
+def text() -> str:
+    """The page."""
+    lines = [_HEAD]
+    for file in manifest.read_all():
+        seen = recorded(file.name)
+        lines += [f"## {file.title}", ""]
+        for source in dict.fromkeys((one.repository, one.tag) for one in file.programs):
+            programs = [one for one in file.programs if (one.repository, one.tag) == source]
+            verdicts = [seen.get(one.key, {}).get("verdict", "not run") for one in programs]
+            counts = {word: verdicts.count(word) for word in dict.fromkeys(verdicts)}
+            total = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+            lines += [
+                f"### {source[0]}, {source[1]}",
+                "",
+                f"{len(programs)} programs: {total}.",
+                "",
+            ]
+            lines += ["| Program | Verdict | Losses | Check | Reason or remark |"]
+            lines += ["|---|---|---:|---|---|"]
+            lines += [_row(program, seen.get(program.key, {})) for program in programs]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _row(program: Program, record: dict[str, Any]) -> str:
+    losses = record.get("losses")
+    reason = record.get("reason") or program.reason
+    cells = [
+        f"`{program.name}`",
+        record.get("verdict", "not run"),
+        "" if losses is None else f"{losses:.0e}",
+        record.get("predicted", ""),
+        reason.replace("|", "/").replace("<", "&lt;"),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text())

@@ -1,0 +1,114 @@
+"""The runner itself, on small programs of ours: public ones are run by ``make test-public``."""
+
+import sys
+
+import pytest
+
+from tests.public import manifest, page, verdicts
+from tests.public.__main__ import examine
+from tests.public.manifest import Manifest, Program
+from tests.public.running import Run
+
+TRAIN = """
+import sys
+import poptorch, torch
+
+class WithLoss(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = torch.nn.Linear(2, 1)
+
+    def forward(self, x, y):
+        return poptorch.identity_loss(((self.model(x) - y) ** 2).mean(), "none")
+
+torch.manual_seed(1)
+model = WithLoss()
+options = poptorch.Options()
+index, count = options.Distributed.processId, options.Distributed.numProcesses
+optimizer = poptorch.optim.SGD(model.parameters(), lr=float(open("rate.txt").read()))
+training = poptorch.trainingModel(model, options, optimizer=optimizer)
+for _ in range(3):
+    x, y = torch.randn(8, 2), torch.randn(8, 1)
+    training(*(part.chunk(count)[index].contiguous() for part in (x, y)))
+"""
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """A checkout with a program that trains, and one that stops."""
+    folder = tmp_path / "sources" / "us" / "ours" / "v1" / "program"
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "rate.txt").write_text("0.1")
+    (folder / "stop.py").write_text('raise RuntimeError("as planned")\n')
+    return tmp_path / "sources"
+
+
+@pytest.fixture(autouse=True)
+def room(monkeypatch, tmp_path):
+    monkeypatch.setattr("tests.public.__main__.BUILD", tmp_path / "build")
+
+
+def record_of(sources, *command, **changes):
+    program = Program("program", "us/ours", "v1", command, **changes)
+    return examine(program, Manifest("ours", "Ours", {}, (program,)), sources)
+
+
+def test_a_program_that_trains_has_equal_parameters_and_the_losses_of_one_instance(sources):
+    record = record_of(sources, "train.py", losses=1e-5)
+    assert record["verdict"] == "trains", record
+    assert record["losses"] <= 1e-5
+    assert record["predicted"] == "fine"
+    alone, job = record["runs"]
+    assert len(alone["ranks"]) == 1
+    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
+    assert alone["ranks"][0]["updates"] == job["ranks"][1]["updates"] == [3]
+
+
+def test_a_program_that_changes_nothing_does_not_train(sources):
+    (sources / "us" / "ours" / "v1" / "program" / "rate.txt").write_text("0")
+    record = record_of(sources, "train.py")
+    assert (record["verdict"], record["reason"]) == ("differs", "the parameters did not change")
+
+
+def test_a_program_that_stops_has_its_own_error_as_the_reason(sources):
+    record = record_of(sources, "stop.py")
+    assert record["verdict"] == "stops"
+    assert record["reason"] == "one instance: RuntimeError: as planned"
+
+
+def test_a_program_without_a_command_is_not_run(sources):
+    record = record_of(sources, reason="it is a web page")
+    assert (record["verdict"], record["reason"]) == ("not run", "it is a web page")
+
+
+def rank(number, digest="a", losses=(1.0,)):
+    return {
+        "rank": number, "updates": [len(losses)], "losses": list(losses),
+        "digests": [digest], "moved": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reason"),
+    [
+        ([rank(0), rank(1, "b")], "the instances have different parameters"),
+        ([rank(0)], "1 of 2 instances trained"),
+        ([rank(0), rank(1, losses=(1.0, 1.0))], "the instances made different numbers of calls"),
+        ([rank(0, losses=(2.0,)), rank(1, losses=(1.0,))], "the losses of 1 and 2 instances"),
+    ],
+)
+def test_runs_that_end_well_can_still_differ(ranks, reason):
+    program = Program("program", "us/ours", "v1", ("train.py",), losses=1e-3)
+    record = verdicts.judge(program, [Run(1, 0, "", [rank(0)]), Run(2, 0, "", ranks)])
+    assert record["verdict"] == "differs"
+    assert record["reason"].startswith(reason)
+
+
+def test_the_page_is_made_from_the_manifests_and_the_recorded_results():
+    assert page.PAGE.read_text() == page.text(), f"{sys.executable} -m tests.public.page"
+
+
+def test_each_record_belongs_to_a_program():
+    for file in manifest.read_all():
+        assert set(page.recorded(file.name)) <= {program.key for program in file.programs}
