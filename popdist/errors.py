@@ -59,6 +59,7 @@ CODES: dict[str, str] = {
     "PD204": "no MPI that Horovod and the launcher can share was found",
     "PD205": "the built wheel could not be installed",
     # Names of the IPU SDK (popdist.sdk).
+    "PD366": "a library for custom operators cannot be written",
     "PD450": "a name of the IPU SDK is refused on a host",
     "PD451": "the IPU SDK publishes no such name",
     "PD452": "the names of the IPU SDK cannot be enabled here",

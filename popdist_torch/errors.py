@@ -43,6 +43,12 @@ CODES = declare(
         "PD350": "floating-point exceptions are enabled, and an operation raised one",
         "PD351": "all parameters of a model that is to be trained are frozen (a warning)",
         "PD352": "a collective operation has a wrong argument",
+        "PD360": "a custom operator has no host function",
+        "PD361": "host functions of custom operators cannot be imported",
+        "PD362": "a host function of a custom operator returns another number of tensors",
+        "PD363": "a known custom operator does not support an attribute",
+        "PD364": "a custom operator over replicas needs one replica on each process",
+        "PD365": "a custom operator cannot divide a tensor over replicas",
         "PD390": "a model cannot be wrapped",
         "PD391": "the arguments or shapes of a call do not fit a wrapped model",
         "PD392": "a wrapped model has no tensor of this name",
@@ -90,6 +96,10 @@ class UnrecoverableError(Error):
 
 class NotOnHostError(Error, NotImplementedError):
     """Something was asked for that only an IPU has, or only PopTorch's compiler."""
+
+
+class CustomOperatorError(NotOnHostError):
+    """A custom operator has no host function, or the function cannot be used here."""
 
 
 class OptionError(PopdistError, AssertionError):

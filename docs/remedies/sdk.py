@@ -1,6 +1,13 @@
 """Causes and fixes: programs with the SDK's names."""
 
 REMEDIES = {
+    "PD366": (
+        (
+            "`popdist-sdk custom-ops` was given the path of a file that it did not write, or of a "
+            "file that cannot be written."
+        ),
+        "Remove the file, or give the path that the program loads.",
+    ),
     "PD450": (
         "The program uses a feature that only an IPU or its compiler has.",
         (

@@ -352,6 +352,36 @@ REMEDIES = {
         ),
         "Return the loss from `forward` in every step, such as `return output, loss`.",
     ),
+    "PD360": (
+        "The program calls an operator that it compiles for an IPU, and no function computes it.",
+        (
+            "Write the function with `@popdist_torch.host_op` in a file, and name the file in "
+            "`POPDIST_CUSTOM_OPS` (see [custom operators](custom-operators.md))."
+        ),
+    ),
+    "PD361": (
+        "`POPDIST_CUSTOM_OPS` names a file or module that raises an error or does not exist.",
+        "The message has the error. Separate several names by colons.",
+    ),
+    "PD362": (
+        "The function of an operator returned another number of tensors than `example_outputs`.",
+        "Return one tensor for each example.",
+    ),
+    "PD363": (
+        "A known custom operator was called with an attribute that its function does not have.",
+        "Use a value of the message, or register your own function of the same name.",
+    ),
+    "PD364": (
+        (
+            "A custom operator over replicas was called where a process has several replicas. They "
+            "run one after the other, and cannot wait for each other."
+        ),
+        "Start as many instances as replicas: `poprun --num-instances=N --num-replicas=N`.",
+    ),
+    "PD365": (
+        "`ReplicatedAllToAll` sends equal parts of the first dimension, which has another size.",
+        "Use a size that is a multiple of the number of replicas.",
+    ),
     "PD390": (
         ("The argument is not a module or not options, or is wrapped already."),
         "Wrap the module itself. Call `destroy()` before you wrap it again.",

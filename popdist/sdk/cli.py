@@ -63,6 +63,12 @@ def _answer(asked: argparse.Namespace) -> int:
         from popdist.sdk.check.verdicts import check
 
         return check(asked.paths, as_json=asked.json)
+    if asked.command == "custom-ops":
+        from popdist.sdk.loadable import write
+
+        for path in write(asked.paths):
+            print(path)  # noqa: T201 - asked for
+        return 0
     from popdist.sdk import permanent
 
     if asked.command == "status":
@@ -99,6 +105,13 @@ def _parser() -> argparse.ArgumentParser:
         "file cannot be checked.",
     )
     check.add_argument("paths", nargs="+", metavar="path", help="a Python file, or a folder")
+    operators = commands.add_parser(
+        "custom-ops",
+        help="write the libraries of custom operators that a program loads",
+        description="Writes an empty shared library at each path. Programs load it in place of the "
+        "operators that they compile for an IPU; poptorch.custom_op calls host functions.",
+    )
+    operators.add_argument("paths", nargs="+", metavar="path", help="such as custom_ops.so")
     check.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -24,6 +24,7 @@ from popdist_torch.executor.step import Replicas
 from popdist_torch.executor.weights import DeviceModel, choose
 from popdist_torch.ops.annotations import wrapped_call
 from popdist_torch.ops.recomputation import MarkedLayers
+from popdist_torch.ops.updates import over_replicas
 from popdist_torch.options import ConnectionType, Options, OutputMode
 
 if TYPE_CHECKING:
@@ -163,7 +164,13 @@ class Executor(ABC):
             )
             self._before_run()
             strict = self._options.Precision.values().get("floating_point_exceptions", False)
-            with self._latencies.compute.timed(), wrapped_call(), exceptions(enabled=strict):
+            here = self._placement
+            with (
+                self._latencies.compute.timed(),
+                wrapped_call(),
+                exceptions(enabled=strict),
+                over_replicas(here.local_replicas, here.num_processes),
+            ):
                 self._run(compiled, arguments, outputs)
             compiled.model.buffers.require_unchanged(broadcast=self._options.broadcast_buffers)
             self._timeline = Timeline.of(arguments, outputs, self._batching.replicas)

@@ -12,6 +12,7 @@ from popdist_torch.errors import OptimizerError
 from popdist_torch.executor.compiled import LossPlace, eagerly, plain_backward
 from popdist_torch.executor.losses import LossWatch, final_loss, warn_of_unmarked
 from popdist_torch.global_batch_hooks import enlarged
+from popdist_torch.ops.updates import update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -136,9 +137,10 @@ class Training:
         for iteration in range(self.batching.iterations):
             self.gradients.begin(facts)
             scale = self.scaling.scale
-            for step in range(self.batching.accumulation):
-                for replica in range(self.batching.replicas):
-                    self._accumulate(arguments, outputs, (iteration, step, replica), scale)
+            with update():
+                for step in range(self.batching.accumulation):
+                    for replica in range(self.batching.replicas):
+                        self._accumulate(arguments, outputs, (iteration, step, replica), scale)
             with self.replicas.without_autocast(), self.optimizer.updating():
                 self.gradients.end(scale, self.optimizer.widen)  # exchanges
                 self.anchors.take(iteration, self.tensors)

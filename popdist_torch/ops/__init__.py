@@ -14,9 +14,9 @@ from popdist_torch.ops.annotations import (
 )
 from popdist_torch.ops.control_flow import cond, dynamic_slice, dynamic_update, for_loop
 from popdist_torch.ops.ctc import ctc_beam_search_decoder
+from popdist_torch.ops.custom import custom_op, host_op
 from popdist_torch.ops.hints import (
     CPU,
-    custom_op,
     identity_loss,
     ipu_print_tensor,
     nop,
@@ -43,6 +43,7 @@ __all__ = [
     "dynamic_slice",
     "dynamic_update",
     "for_loop",
+    "host_op",
     "identity_loss",
     "ipu_print_tensor",
     "isRunningOnIpu",

@@ -6,13 +6,13 @@ On a host the hints check their arguments and return the tensor.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch.utils import _pytree as pytree
 
-from popdist_torch.errors import NotOnHostError, OptionValueError
+from popdist_torch.errors import OptionValueError
 from popdist_torch.options.enums import MatMulSerializationMode, OverlapMode
 from popdist_torch.options.settings import member, stored_only
 
@@ -183,7 +183,7 @@ def ipu_print_tensor(
     return shown
 
 
-# Code that a model runs on the CPU, and code that only an IPU can run.
+# Code that a model runs on the CPU.
 
 
 class CPU:
@@ -217,36 +217,6 @@ class CPU:
         args, named = pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, (inputs, kwargs))
         result = self._layer(*args, **named)
         return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(home), result)
-
-
-def custom_op(
-    inputs: Any = None,
-    name: str = "",
-    domain: str = "",
-    domain_version: int = 1,
-    example_outputs: Any = None,
-    attributes: Any = None,
-) -> NoReturn:
-    """Stands for an operation that was compiled for an IPU, which cannot run here.
-
-    Args:
-        inputs: Its tensors.
-        name: Its name.
-        domain: Its domain.
-        domain_version: The domain's version.
-        example_outputs: Tensors like its results.
-        attributes: Its attributes.
-
-    Raises:
-        NotOnHostError: Always.
-    """
-    del inputs, example_outputs, attributes
-    raise NotOnHostError(
-        "PD393",
-        "custom_op runs compiled IPU code, which a host does not have",
-        value=f"{domain}.{name}, version {domain_version}",
-        hint="compute it with torch operations where poptorch.ipuHardwareIsAvailable() is False",
-    )
 
 
 # Marks a value as the loss.

@@ -166,6 +166,7 @@ _OPERATIONS = (
         "CPU",
         "cond",
         "ctc_beam_search_decoder",
+        "custom_op",
         "dynamic_slice",
         "dynamic_update",
         "for_loop",
@@ -251,11 +252,6 @@ _REFUSED = (
         "a host does not count an IPU's cycles",
         "PoplarExecutor.cycleCount",
         instead="getLatency() and getComputeLatency(), in seconds",
-    ),
-    *refused(
-        "it runs code that was compiled for an IPU",
-        "custom_op",
-        instead="torch operations, where ipuHardwareIsAvailable() is False",
     ),
     *refused(
         "there is no IPU whose version could be told",

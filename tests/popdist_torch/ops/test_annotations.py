@@ -121,11 +121,6 @@ def test_parts_of_a_model_can_run_on_the_cpu():
     assert weight.grad.item() == 3
 
 
-def test_compiled_ipu_code_cannot_run():
-    with pytest.raises(poptorch.Error, match="custom_op runs compiled IPU code"):
-        poptorch.custom_op([torch.ones(1)], "Cube", "custom.ops", 1, [torch.ones(1)])
-
-
 class Pair:
     def __init__(self, left, right, name):
         self.left, self.right, self.name = left, right, name

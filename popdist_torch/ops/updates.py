@@ -1,0 +1,61 @@
+"""Work of a forward pass that an update does once, after its last micro-batch.
+
+An update runs ``forward`` for each micro-batch and each local replica, one after the other. What
+an IPU does once for an update waits here.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+_waiting: ContextVar[dict[int, Callable[[], None]] | None] = ContextVar("waiting", default=None)
+_replicas: ContextVar[tuple[int, int] | None] = ContextVar("replicas", default=None)
+
+
+@contextmanager
+def update() -> Iterator[None]:
+    """Wraps the micro-batches of one weight update; what waits runs at the end."""
+    waiting: dict[int, Callable[[], None]] = {}
+    token = _waiting.set(waiting)
+    try:
+        yield
+    finally:
+        _waiting.reset(token)
+    for action in waiting.values():
+        action()
+
+
+def before_update(changed: torch.Tensor, action: Callable[[], None]) -> None:
+    """Runs an action once for an update, before the weights change; at once outside of training.
+
+    Args:
+        changed: The tensor that the action changes; of several actions the last one runs.
+        action: The action.
+    """
+    waiting = _waiting.get()
+    if waiting is None:
+        action()
+    else:
+        waiting[id(changed)] = action
+
+
+@contextmanager
+def over_replicas(local: int, processes: int) -> Iterator[None]:
+    """Wraps a call of a model with the replicas of its options."""
+    token = _replicas.set((local, processes))
+    try:
+        yield
+    finally:
+        _replicas.reset(token)
+
+
+def replicas() -> tuple[int, int]:
+    """The numbers of local replicas and of processes of the model that runs; 1 outside of one."""
+    return _replicas.get() or (1, 1)
