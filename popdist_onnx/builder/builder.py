@@ -69,7 +69,9 @@ class Builder:
         proto = read(source)
         for imported in proto.opset_import:
             self._writer.use_opset(imported.domain or "ai.onnx", imported.version)
-        self._writer.continue_graph(ir.from_proto(proto).graph)
+        model = ir.from_proto(proto)
+        self._writer.metadata.update(model.metadata_props)
+        self._writer.continue_graph(model.graph)
 
     @property
     def graph(self) -> ir.Graph:

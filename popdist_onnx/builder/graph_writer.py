@@ -53,6 +53,7 @@ class GraphWriter:
         values: The graph's own tensors by id.
         notes: For each annotation the values of the contexts around, innermost last.
         graph: The graph.
+        metadata: Of the model; what a saved model holds beside its graph.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class GraphWriter:
         self.values: dict[str, ir.Value] = {}
         self.notes: dict[str, list[Any]] = parent.notes if parent else {}
         self.graph = ir.Graph([], [], nodes=[], name="BuilderGraph")
+        self.metadata: dict[str, str] = {}
 
     def continue_graph(self, graph: ir.Graph) -> None:
         """Continues a graph that exists."""

@@ -40,7 +40,10 @@ def model_proto(writer: GraphWriter) -> onnx.ModelProto:
         if domain not in ("ai.onnx", *DEFAULT_OPSETS):
             writer.graph.opset_imports[domain] = version
     model = ir.Model(
-        writer.graph, ir_version=_ir_version(opset), producer_name="popdist", doc_string=None
+        writer.graph,
+        ir_version=_ir_version(opset),
+        producer_name="popdist",
+        metadata_props=writer.metadata,
     )
     proto: onnx.ModelProto = ir.to_proto(model)
     use_typed_fields(proto)

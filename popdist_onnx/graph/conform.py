@@ -147,6 +147,26 @@ def _scan(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return made
 
 
+@_form("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean")
+@_form("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare")
+def _of_elements(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """A reduction over no axes: of each element alone.
+
+    The kernels of some releases of ONNX Runtime copy the input, whatever the reduction.
+    """
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    known = None if axes is None else constant(axes)
+    is_empty = axes is None or (known is not None and not known.size)
+    if not is_empty or not node.attributes.get_int("noop_with_empty_axes", 0):
+        return None
+    x = tape.wrap(node.inputs[0])  # type: ignore[arg-type]
+    if node.op_type == "ReduceSumSquare":
+        return [x * x]
+    if node.op_type == "ReduceLogSum":
+        return [tape.Log(x)]
+    return [tape.Abs(x) if node.op_type in ("ReduceL1", "ReduceL2") else tape.Identity(x)]
+
+
 @_form(*RECURRENT)
 def _recurrent(tape: Tape, node: ir.Node) -> None:
     """Sets the length of the state, which the kernels require."""

@@ -20,7 +20,9 @@ def copy_nodes(tape: Tape, nodes: Iterable[ir.Node], inside: Inside) -> None:
     for node in nodes:
         attributes = {name: _attribute(tape, node, name, inside) for name in node.attributes}
         inputs = [None if value is None else inside.get(value, value) for value in node.inputs]
+        metadata, tape.metadata = tape.metadata, {**node.metadata_props, **tape.metadata}
         made = tape.custom(node.domain, node.op_type, len(node.outputs), *inputs, **attributes)
+        tape.metadata = metadata
         for old, new in zip(node.outputs, made, strict=True):
             if new.value.type is None:
                 new.value.type = old.type

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
-import onnx.inliner
 import onnx_ir as ir
+import onnx_ir.passes.common
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from popdist_onnx.errors import popart_exception
@@ -214,8 +214,6 @@ def load(source: Source) -> ir.Model:
     """
     proto = read(source)
     opset = _require_opset(proto)
-    if proto.functions:
-        proto = onnx.inliner.inline_local_functions(proto)
     model = ir.from_proto(proto)
     model.graph.meta[OPSET] = opset
     _drop_initializer_inputs(model.graph)
@@ -259,6 +257,8 @@ def _count(model: ir.Model, op_type: str) -> int:
 def read(source: Source) -> onnx.ModelProto:
     """Reads a model's proto; shared weights of equal content become separate weights.
 
+    Local functions are inlined.
+
     Weights of loops and branches become weights of the main graph, where training finds them.
 
     Large weights in a file of their own stay there; see `popdist_onnx.graph.large_files`.
@@ -277,10 +277,10 @@ def read(source: Source) -> onnx.ModelProto:
             else None,
         )
     if isinstance(source, ir.Model):
-        return untie(lift(ir.to_proto(source)))
+        return untie(lift(_inlined(ir.to_proto(source))))
     if isinstance(source, onnx.ModelProto):
         _require_tensors(source)
-        return untie(lift(source))
+        return untie(lift(_inlined(source)))
     try:
         if isinstance(source, bytes):
             proto = onnx.load_from_string(source)
@@ -309,7 +309,27 @@ def read(source: Source) -> onnx.ModelProto:
             accepted="an ONNX model (a serialized ModelProto)",
         )
     _require_tensors(proto)
-    return untie(lift(proto))
+    return untie(lift(_inlined(proto)))
+
+
+def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A model without local functions: their nodes stand where the functions were called.
+
+    onnx-ir's pass is used, as the inliner of onnx 1.18 ignores default values of attributes.
+    """
+    if not proto.functions:
+        return proto
+    model = ir.from_proto(proto)
+    try:
+        ir.passes.common.InlinePass()(model)
+    except ValueError as error:
+        raise popart_exception(
+            "PD520",
+            f"a local function of the model cannot be inlined: {error}",
+            accepted="functions of the model's own opsets, without graphs as attributes",
+            hint="export the model without functions, or inline them with onnx.inliner",
+        ) from None
+    return ir.to_proto(model)
 
 
 def _require_tensors(proto: onnx.ModelProto) -> None:

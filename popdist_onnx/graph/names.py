@@ -5,7 +5,7 @@ graph order) instead of a random operator, because ONNX Runtime fixes an operato
 session is made. The input's metadata say how the runtime fills it for every micro-batch:
 
 ===========================  ================================================================
-``popdist.random``           ``bernoulli`` | ``uniform`` | ``normal``
+``popdist.random``           ``bernoulli`` | ``uniform`` | ``normal`` | ``key``
 ``popdist.random.keep``      bernoulli: probability of a kept element, as a decimal number
 ``popdist.random.low/high``  uniform: the interval
 ``popdist.random.mean/scale``  normal: mean and standard deviation
@@ -13,7 +13,8 @@ session is made. The input's metadata say how the runtime fills it for every mic
 ===========================  ================================================================
 
 A ``bernoulli`` mask is a bool tensor, true where the element is kept; the graph scales by ``1 /
-keep`` itself. ``uniform`` and ``normal`` tensors have the operator's own type.
+keep`` itself. ``uniform`` and ``normal`` tensors have the operator's own type. A ``key`` is a whole
+number, from which a branch or the body of a loop computes its random tensors.
 """
 
 from __future__ import annotations

@@ -178,7 +178,8 @@ def _axes(tape: Tape, node: Parts) -> None:
     axes = _ints(node.take("axes"))
     if axes is not None and not axes.size and node.op_type.startswith("Reduce"):
         # PopART reduces over the axes that a list names, be it empty; without a list over all.
-        node.op_type, node.attributes = "Identity", {}
+        node.attributes["noop_with_empty_axes"] = 1
+        node.feed(1, axes)
     elif axes is not None:
         node.feed(1, axes)
 

@@ -205,6 +205,8 @@ def _fill(mask: _Mask, generator: np.random.Generator) -> None:
     elif kind == "uniform":
         low, high = mask.number("low", 0), mask.number("high", 1)
         target[...] = generator.uniform(low, high, target.shape)
+    elif kind == "key":
+        target[...] = generator.integers(-(2**63), 2**63, target.shape, np.int64)
     else:
         mean, scale = mask.number("mean", 0), mask.number("scale", 1)
         target[...] = generator.normal(mean, scale, target.shape)

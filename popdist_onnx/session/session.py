@@ -20,7 +20,7 @@ from popdist.backend import launch
 from popdist.popdist_core import topology
 from popdist_onnx.errors import NotOnHostError, popart_exception, popart_runtime_error
 from popdist_onnx.graph.large_files import release, write_model
-from popdist_onnx.graph.load import save
+from popdist_onnx.graph.load import read, save
 from popdist_onnx.graph.names import ACCUMULATOR, LOSS_SCALE_COUNT
 from popdist_onnx.runtime.compiled import Execution, default_threads, may_spin
 from popdist_onnx.runtime.engine import Engine, Layout
@@ -219,8 +219,9 @@ class Session:
         Raises:
             popart_exception: An initializer is unknown or does not fit.
         """
+        proto = read(modelProtoOrFilename)
         self._host.reset(
-            modelProtoOrFilename,
+            proto,
             {
                 name: self._reading.constant(name)
                 for name, value in self._reading.constants.items()
@@ -228,6 +229,7 @@ class Session:
             },
             ignore_unknown=ignoreWeightsInModelWithoutCorrespondingHostWeight,
         )
+        self._continue(proto)
         self._loaded = False
 
     def modelToHost(self, path: str | PathLike[str]) -> None:
@@ -522,6 +524,9 @@ class Session:
         """
         del filename
         raise _no_report("loadExecutable", "prepareDevice() compiles the model in seconds")
+
+    def _continue(self, _proto: onnx.ModelProto) -> None:
+        """Takes over what a saved model holds beside tensors."""
 
     def _prepared(self, _engine: Engine) -> None:
         """Completes `prepareDevice`."""

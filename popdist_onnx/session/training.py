@@ -42,6 +42,8 @@ from popdist_onnx.transforms.optimizer import scalar_inputs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import onnx
+
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.runtime.engine import Engine
@@ -112,6 +114,7 @@ class TrainingSession(Session):
         self._since_scaled = 0
         self._streams: Streams | None = None
         self._loss = loss
+        self._continued = proto
 
     def updateOptimizerFromHost(self, optimizer: Optimizer) -> None:
         """Takes over the optimizer's non-constant values.
@@ -233,9 +236,8 @@ class TrainingSession(Session):
 
     def _prepared(self, _engine: Engine) -> None:
         engine = _engine
-        self._continue_loss_scale()
         self._load_scalars(engine)
-        self._continue_random_streams(engine)
+        self._continue(self._continued)
         if engine.gradients:
             self._streams = Streams(engine.gradients, self._layout.replicas)
         exchanged = engine.gradients and not self._options.hostAllReduce
@@ -298,14 +300,15 @@ class TrainingSession(Session):
         label = f"popdist_onnx.abort.{self.name}"
         return combined(rows, lambda one: horovod.allreduce(one, op=horovod.Sum, name=label))
 
-    def _continue_loss_scale(self) -> None:
-        """Takes over the last loss scale of a saved model."""
-        for prop in self._proto.metadata_props:
+    def _continue(self, _proto: onnx.ModelProto) -> None:
+        """Takes over the last loss scale and the position of random streams of a saved model."""
+        self._continued, engine = _proto, self._engine
+        if engine is None:
+            return
+        for prop in _proto.metadata_props:
             if prop.key == _LOSS_SCALE and self._options.automaticLossScalingSettings.enabled:
                 self._optimizer = self._optimizer.with_loss_scaling(float(prop.value))
-
-    def _continue_random_streams(self, engine: Engine) -> None:
-        for prop in self._proto.metadata_props:
+                self._load_scalars(engine)
             if prop.key == RANDOM_STATE:
                 engine.seed, engine.micro_batches = (int(word) for word in prop.value.split())
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from popdist_onnx.errors import ArgumentError, popart_exception
 from popdist_onnx.graph.large_files import content
-from popdist_onnx.graph.load import read
 from popdist_onnx.session.arguments import rearranged, require_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from popdist_onnx.graph.load import Source
+    import onnx
+
     from popdist_onnx.runtime.graph_reader import Reading
     from popdist_onnx.runtime.state import Array
 
@@ -77,14 +77,14 @@ class HostTensors:
             self._data[name] = array.astype(like.dtype).reshape(like.shape).copy()
 
     def reset(
-        self, source: Source, constants: Mapping[str, Array], *, ignore_unknown: bool
+        self, proto: onnx.ModelProto, constants: Mapping[str, Array], *, ignore_unknown: bool
     ) -> None:
         """Replaces data by a model's initializers; ``constants`` are not variables.
 
         Raises:
             popart_exception: The model has other initializers, or one does not fit.
         """
-        found = {tensor.name: content(tensor) for tensor in read(source).graph.initializer}
+        found = {tensor.name: content(tensor) for tensor in proto.graph.initializer}
         unknown = [name for name in found if name not in {*self._data, *constants}]
         if unknown and not ignore_unknown:
             raise popart_exception(

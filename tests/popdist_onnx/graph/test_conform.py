@@ -119,23 +119,54 @@ def test_transposed_convolution_crops_odd_paddings_as_its_opset_says(arguments, 
         np.testing.assert_array_equal(run(builder, [y], feeds)[0].ravel(), wanted)
 
 
-REDUCTIONS = ["l1", "l2", "logsum", "logsumexp", "max", "mean", "min", "prod", "sum", "sumsquare"]
+REDUCTIONS = {
+    "l1": lambda x: np.sum(np.abs(x), axis=()),
+    "l2": lambda x: np.sqrt(np.sum(x * x, axis=())),
+    "logsum": lambda x: np.log(np.sum(x, axis=())),
+    "logsumexp": lambda x: np.log(np.sum(np.exp(x), axis=())),
+    "max": lambda x: np.max(x, axis=()),
+    "mean": lambda x: np.mean(x, axis=()),
+    "min": lambda x: np.min(x, axis=()),
+    "prod": lambda x: np.prod(x, axis=()),
+    "sum": lambda x: np.sum(x, axis=()),
+    "sumsquare": lambda x: np.sum(x * x, axis=()),
+}
 
 
 @pytest.mark.parametrize("opset", [6, 10, 11])
-def test_a_reduction_over_no_axes_is_the_identity(opset):
+def test_a_reduction_over_no_axes_is_that_of_each_element(opset):
     builder = Builder(opsets={"ai.onnx": opset})
     x = builder.addInputTensor("FLOAT", [2, 3])
     outputs = [getattr(builder.aiOnnx, f"reduce{name}")([x], axes=[]) for name in REDUCTIONS]
     outputs += builder.aiGraphcore.reducemedian([x], axes=[])[:1]
     assert all(builder.getTensorShape(output) == [2, 3] for output in outputs)
     array = RANDOM.standard_normal([2, 3]).astype(np.float32)
+    array[0, 0] = -abs(array[0, 0])
     for output in outputs:
         builder.addOutputTensor(output)
     proto = save(lower(load(builder.getModelProto())))
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    for found in session.run(None, {x: array}):
-        np.testing.assert_array_equal(found, array)
+    wanted = [*REDUCTIONS.values(), lambda x: x]
+    for found, reduction in zip(session.run(None, {x: array}), wanted, strict=True):
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(found, reduction(array.astype("f8")), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("axes", ["", ", a"])
+def test_a_file_may_say_that_no_axes_reduce_nothing(name, axes):
+    op = {"logsum": "LogSum", "logsumexp": "LogSumExp", "sumsquare": "SumSquare"}
+    text = f"y = Reduce{op.get(name, name.capitalize())}<noop_with_empty_axes=1>(x{axes})"
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 18]> g (float[2,3] x) => (float[2,3] y) {{ {text} }}'
+    )
+    if axes:
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(0, np.int64), "a"))
+    array = np.abs(RANDOM.standard_normal([2, 3])).astype(np.float32)
+    session = ort.InferenceSession(save(load(proto)).SerializeToString())
+    np.testing.assert_allclose(
+        session.run(None, {"x": array})[0], REDUCTIONS[name](array.astype("f8")), 1e-6
+    )
 
 
 def test_found_indices_have_32_bits_and_go_with_either_width():

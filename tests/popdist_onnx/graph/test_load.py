@@ -127,6 +127,38 @@ def test_functions_are_written_out():
     assert [node.op_type for node in load(proto).graph] == ["Add"]
 
 
+def test_attributes_of_functions_have_their_defaults():
+    """ONNX Runtime is the oracle: the inliner of onnx 1.18 drops the defaults."""
+    text = (
+        '<ir_version: 9, opset_import: ["" : 18, "local" : 1]>'
+        " g (float[2,3] x) => (float[2,3] y, float[2,3] z, float[2,3] v)"
+        " { y = local.outer(x) z = local.outer<slope=0.7>(x) v = local.bare(x) }"
+        ' <domain: "local", opset_import: ["" : 18, "local" : 1]> outer <slope: float = 0.3> (a)'
+        " => (b) { c = local.inner<alpha: float = @slope>(a) b = Identity(c) }"
+        ' <domain: "local", opset_import: ["" : 18]> inner <alpha: float = 0.9> (a)'
+        " => (b) { b = LeakyRelu<alpha: float = @alpha>(a) }"
+        ' <domain: "local", opset_import: ["" : 18, "local" : 1]> bare (a)'
+        " => (b) { b = local.inner(a) }"
+    )
+    proto = parser.parse_model(text)
+    x = np.linspace(-3, 3, 6, dtype=np.float32).reshape(2, 3)
+    wanted = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    model = load(proto)
+    assert not model.functions
+    for found, array in zip(session(model).run(None, {"x": x}), wanted, strict=True):
+        np.testing.assert_array_equal(found, array)
+
+
+def test_a_function_of_another_opset_is_refused():
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18, "local" : 1]>'
+        " g (float[2] x) => (float[2] y) { y = local.twice(x) }"
+        ' <domain: "local", opset_import: ["" : 15]> twice (a) => (b) { b = Add(a, a) }'
+    )
+    with pytest.raises(popart_exception, match="cannot be inlined: Opset mismatch"):
+        load(proto)
+
+
 @pytest.mark.parametrize("opset", [5, newest_opset() + 1])
 def test_opsets_out_of_range_are_refused(opset):
     proto = parsed("g (float[2] x) => (float[2] y) { y = Relu(x) }", 18)

@@ -200,6 +200,32 @@ OPTIMIZERS = {
 }
 
 
+def from_builder(path):
+    return session(popart.Builder(str(path)).getModelProto())
+
+
+def from_reset_weights(path):
+    other = session(networks.perceptron(MICRO_BATCH, dropout=0.5))
+    other.resetHostWeights(str(path))
+    other.weightsFromHost()
+    return other
+
+
+@pytest.mark.parametrize("way", [from_builder, from_reset_weights])
+def test_every_way_to_resume_continues_the_random_streams(tmp_path, way):
+    x, target = networks.batches(3, 2, MICRO_BATCH)
+    straight = session(networks.perceptron(MICRO_BATCH, dropout=0.5))
+    straight.setRandomSeed(5)
+    run(straight, x[0], target[0])
+    straight.modelToHost(tmp_path / "half.onnx")
+    other = way(tmp_path / "half.onnx")
+    for step in (1, 2):
+        run(straight, x[step], target[step])
+        run(other, x[step], target[step])
+    for key, wanted in weights_of(straight).items():
+        np.testing.assert_array_equal(weights_of(other)[key], wanted, err_msg=key)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("network", [{}, {"dropout": 0.5}, {"batchnorm": True}], ids=str)
 def test_a_resumed_training_continues_bit_for_bit(tmp_path, name, network):

@@ -80,10 +80,36 @@ def test_other_random_operators_become_inputs():
     np.testing.assert_array_equal(found[2], [0, 1])
 
 
-def test_a_ratio_that_is_not_known_is_refused():
-    proto = parsed("g (float[2] x, float r) => (y) { y = Dropout(x, r) }")
+@pytest.mark.parametrize(("ratio", "mode", "wanted"), [(0.75, True, 4.0), (0.5, False, 1.0)])
+def test_ratio_and_mode_may_be_inputs(ratio, mode, wanted):
+    proto = parsed("g (float[4] x, float r, bool t) => (y, m) { y, m = Dropout(x, r, t) }")
+    model = random_inputs(load(proto))
+    drawn = np.array([0.1, 0.2, 0.9, 0.3], np.float32)
+    feeds = {"x": np.ones(4, np.float32), "r": np.array(ratio, np.float32), "t": np.array(mode)}
+    y, kept = session(model).run(None, {**feeds, "RandomMask___0": drawn})
+    np.testing.assert_array_equal(kept, (drawn < 1 - ratio) | (not mode))
+    np.testing.assert_array_equal(y, kept * wanted)
+
+
+def test_a_ratio_of_one_is_refused():
+    proto = parsed(
+        "g (float[2] x) => (y) { y = Dropout(x, r, t) }",
+        r=np.array(1, np.float32),
+        t=np.array(True),  # noqa: FBT003
+    )
     with pytest.raises(popart_exception, match="ratio of Dropout"):
         random_inputs(load(proto))
+
+
+def test_multinomial_draws_classes_by_their_probability():
+    proto = parsed("g (float[1,3] p) => (y) { y = Multinomial<dtype=7, sample_size=20000>(p) }")
+    model = random_inputs(load(proto))
+    (mask,) = model.graph.inputs[1:]
+    drawn = np.random.default_rng(0).random(list(mask.shape), np.float32)
+    odds = np.array([[0.2, 0.5, 0.3]])
+    (y,) = session(model).run(None, {"p": np.log(odds).astype(np.float32), mask.name: drawn})
+    assert (y.shape, y.dtype) == ((1, 20000), np.int64)
+    np.testing.assert_allclose(np.bincount(y[0], minlength=3) / 20000, odds[0], atol=0.015)
 
 
 @pytest.mark.parametrize("opset", [9, 15])
