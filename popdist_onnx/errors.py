@@ -61,6 +61,8 @@ CODES = declare(
         "PD577": "methods of a session were called in the wrong order",
         "PD578": "DistributedOptimizer was used in a wrong way",
         "PD579": "an argument of popdist_onnx.train is not valid",
+        "PD610": "a tensor of a model's file has no readable content of the size that it states",
+        "PD611": "a model's graph is malformed",
         "PD580": "the type or shape of a tensor cannot be inferred",
         "PD581": "automatic loss scaling is not possible with these settings",
         "PD583": "settings, metrics or callbacks of a training are not valid",

@@ -56,6 +56,17 @@ REMEDIES = {
         ),
         "Give an `.onnx` file or bytes; create the folder before you save a model.",
     ),
+    "PD610": (
+        (
+            "A tensor's data lie outside of the model's folder, are not in a regular file, or are "
+            "not of the size that the tensor's shape needs: a damaged or a hostile file."
+        ),
+        "Copy or export the model again, with its external data in the same folder.",
+    ),
+    "PD611": (
+        "The model's graph is not valid ONNX; the message has the reason from onnx's checker.",
+        "Export the model again, or report the file where the message asks for that.",
+    ),
     "PD521": (
         "The model's opset is below 6, or it uses a form that only old opsets had.",
         "Export it again with a newer opset.",

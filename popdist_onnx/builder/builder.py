@@ -20,6 +20,7 @@ from popdist_onnx.builder.node_notes import NodeNotes
 from popdist_onnx.builder.onnx_methods import OLDEST_OPSET, ai_onnx, newest_opset
 from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
 from popdist_onnx.graph.load import read
+from popdist_onnx.graph.malformed import sound
 from popdist_onnx.types import DataType, InputSettings, TensorInfo
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class Builder:
         proto = read(source)
         for imported in proto.opset_import:
             self._writer.use_opset(imported.domain or "ai.onnx", imported.version)
-        model = ir.from_proto(proto)
+        with sound(proto):
+            model = ir.from_proto(proto)
         self._writer.metadata.update(model.metadata_props)
         self._writer.continue_graph(model.graph)
 

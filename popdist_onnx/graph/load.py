@@ -20,9 +20,11 @@ from popdist_onnx.graph.expand import expand, split_sequences, split_slices
 from popdist_onnx.graph.fold import fold, fold_node
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.large_files import resolve_external_data
+from popdist_onnx.graph.malformed import sound
 from popdist_onnx.graph.names import OPSET, ORIGIN
 from popdist_onnx.graph.operands import require_inferred, require_operands, require_steps
 from popdist_onnx.graph.opset_upgrades import UPGRADES, Parts
+from popdist_onnx.graph.stored_tensors import require_stored
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.torch_files import untie
 
@@ -214,6 +216,11 @@ def load(source: Source) -> ir.Model:
     """
     proto = read(source)
     opset = _require_opset(proto)
+    with sound(proto):
+        return _loaded(proto, opset)
+
+
+def _loaded(proto: onnx.ModelProto, opset: int) -> ir.Model:
     model = ir.from_proto(proto)
     model.graph.meta[OPSET] = opset
     _drop_initializer_inputs(model.graph)
@@ -277,16 +284,20 @@ def read(source: Source) -> onnx.ModelProto:
             else None,
         )
     if isinstance(source, ir.Model):
-        return untie(lift(_inlined(ir.to_proto(source))))
+        return _for_training(ir.to_proto(source))
     if isinstance(source, onnx.ModelProto):
+        require_stored(source, Path.cwd(), own=True)
         _require_tensors(source)
-        return untie(lift(_inlined(source)))
+        return _for_training(source)
     try:
         if isinstance(source, bytes):
             proto = onnx.load_from_string(source)
+            require_stored(proto, Path.cwd())
         else:
             proto = onnx.load(Path(source), load_external_data=False)
-            resolve_external_data(proto, Path(source).absolute().parent)
+            folder = Path(source).absolute().parent
+            require_stored(proto, folder)
+            resolve_external_data(proto, folder)
     except FileNotFoundError as missing:
         raise popart_exception(
             "PD520",
@@ -309,7 +320,12 @@ def read(source: Source) -> onnx.ModelProto:
             accepted="an ONNX model (a serialized ModelProto)",
         )
     _require_tensors(proto)
-    return untie(lift(_inlined(proto)))
+    return _for_training(proto)
+
+
+def _for_training(proto: onnx.ModelProto) -> onnx.ModelProto:
+    with sound(proto):
+        return untie(lift(_inlined(proto)))
 
 
 def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:

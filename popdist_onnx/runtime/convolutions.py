@@ -221,6 +221,9 @@ def _weight_gradient(tape: Tape, node: ir.Node, block: int | None) -> None:
     sources = [None if one is None else one.inputs[0] for one in turned]
     if any(value is None or not static(value) for value in (*sources, result)):
         return
+    if len(_shape(result)) != _IMAGES:
+        # The formula was chosen where the gradient was written.
+        return
     shape, pads = _shape(result), _pads(node)
     windows = Windows(
         kernel=shape[2:],

@@ -11,6 +11,7 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load, read
+from popdist_onnx.graph.malformed import sound
 from popdist_onnx.graph.names import GRADIENT, reserved_prefix
 from popdist_onnx.graph.torch_files import (
     freeze_constants,
@@ -104,6 +105,17 @@ def training_graph(
     Raises:
         popart_exception: The model or an option is not supported.
     """
+    with sound(proto):
+        return _training_graph(proto, loss, optimizer, options, anchors)
+
+
+def _training_graph(
+    proto: onnx.ModelProto,
+    loss: str,
+    optimizer: Optimizer,
+    options: SessionOptions,
+    anchors: Sequence[str],
+) -> ir.Model:
     check_host_options(options, require_optimizer(optimizer))
     scaling = options.automaticLossScalingSettings
     if scaling.enabled:
@@ -155,8 +167,9 @@ def _gradients_asked_for(model: ir.Model, anchors: Sequence[str]) -> list[str]:
 
 def inference_graph(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
     """A graph of standard operators that computes a model of known input shapes."""
-    model = lower(_loaded(proto, options), keep=_summed_by_runtime(options))
-    return batch_statistics(random_inputs(model, training=False))
+    with sound(proto):
+        model = lower(_loaded(proto, options), keep=_summed_by_runtime(options))
+        return batch_statistics(random_inputs(model, training=False))
 
 
 def _summed_by_runtime(options: SessionOptions) -> frozenset[str]:
@@ -180,6 +193,11 @@ def read_with_shapes(source: Source, shapes: InputShapeInfo | None) -> onnx.Mode
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(read(source))
+    with sound(proto):
+        return _with_shapes(proto, shapes)
+
+
+def _with_shapes(proto: onnx.ModelProto, shapes: InputShapeInfo | None) -> onnx.ModelProto:
     freeze_constants(proto)
     initializers = {tensor.name for tensor in proto.graph.initializer}
     inputs = {v.name: v for v in proto.graph.input if v.name not in initializers}

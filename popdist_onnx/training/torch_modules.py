@@ -19,15 +19,15 @@ from popdist_onnx.graph.compat import graphs_within
 from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.names import FROZEN, PADDING, UNBIASED
-from popdist_onnx.training.export_check import check_export, flat
-from popdist_onnx.training.gradient_check import check_gradients
+from popdist_onnx.training.export_check import check_export
 from popdist_onnx.training.model import LABELS, LOSS_KIND, LOSSES
+from popdist_onnx.training.module_runs import flat
 from popdist_onnx.training.torch_losses import written_out_losses
 from popdist_onnx.training.trace_check import check_decisions, noted_decisions
 from popdist_onnx.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -123,7 +123,6 @@ def from_torch(
     proto, looked_up, places = _exported(target, arguments, names, outputs, exporter, opset)
     proto.metadata_props.add(key=UNBIASED, value="1")
     if check:
-        check_export(proto, target, arguments, exporter)
         check_decisions(proto, target, arguments, places)
     ties = ties_of(module)
     prefix = "" if target is module else "module."
@@ -142,7 +141,7 @@ def from_torch(
     if check:
         plain = {name: name.removeprefix(prefix) for name, _ in target.named_parameters()}
         known = {name: ties.get(one, one) for name, one in plain.items()}
-        check_gradients(proto, target, arguments, known)
+        check_export(proto, target, arguments, exporter, known, prefix)
     return proto
 
 
@@ -253,7 +252,29 @@ def _exported(
         if tensor.name in buffers:
             array = buffers[tensor.name].cpu().numpy()
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    _declare_inputs(proto, names, arguments)
     return proto, looked_up, places
+
+
+def _declare_inputs(
+    proto: onnx.ModelProto, names: Sequence[str], arguments: Sequence[torch.Tensor]
+) -> None:
+    """Declares inputs that forward does not use, which exporters leave out, in their places."""
+    written = {value.name: value for value in proto.graph.input}
+    declared = [
+        written.pop(name) if name in written else _declared(name, one)
+        for name, one in zip(names, arguments, strict=False)
+    ]
+    rest = list(written.values())
+    del proto.graph.input[:]
+    proto.graph.input.extend([*declared, *rest])
+
+
+def _declared(name: str, one: torch.Tensor) -> onnx.ValueInfoProto:
+    array = one.detach().cpu().numpy()
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    shape = ["batch", *array.shape[1:]] if array.ndim else []
+    return onnx.helper.make_tensor_value_info(name, kind, shape)
 
 
 @contextmanager
@@ -371,7 +392,7 @@ def _by_torchscript(
     import torch
 
     file = io.BytesIO()
-    with written_out_losses():
+    with written_out_losses(), _without_dumps():
         torch.onnx.export(
             module,
             arguments,
@@ -385,6 +406,22 @@ def _by_torchscript(
             dynamo=False,
         )
     return onnx.load_from_string(file.getvalue())
+
+
+@contextmanager
+def _without_dumps() -> Iterator[None]:
+    """A context in which torch does not print its graph, of up to hundreds of lines, on errors."""
+    import torch
+
+    own = getattr(torch._C, "_jit_onnx_log", None)  # noqa: SLF001 - no public switch exists
+    if own is None:
+        yield
+        return
+    torch._C._jit_onnx_log = lambda *_: None  # noqa: SLF001 - while it exports
+    try:
+        yield
+    finally:
+        torch._C._jit_onnx_log = own  # noqa: SLF001 - as above
 
 
 def _by_dynamo(

@@ -19,7 +19,9 @@ import numpy as np
 
 import popdist_onnx
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.training.export_check import RANDOM, file_of, outputs_of
+from popdist_onnx.training.export_check import RANDOM
+from popdist_onnx.training.file_runs import file_of
+from popdist_onnx.training.module_runs import outputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-    from popdist_onnx.training.export_check import Array
+    from popdist_onnx.training.module_runs import Array
 
 _SHOWN = 3
 _SCALE = 10.0

@@ -21,6 +21,7 @@ from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import has_large_content, moved_to_file, write_model
 from popdist_onnx.graph.load import read
+from popdist_onnx.graph.malformed import sound
 from popdist_onnx.graph.names import reserved_prefix
 from popdist_onnx.graph.torch_files import freeze_constants
 from popdist_onnx.session.devices import DeviceManager
@@ -141,13 +142,14 @@ class Trainer:
         self._loss_kind = loss or stated_loss(self._original) or "cross_entropy"
         self._metrics = metrics_of(metrics)
         self._optimizer = clipped(optimizer_of(optimizer, learning_rate), clip_norm)
-        self._model = with_batch(with_single_biases(self._original), batch_size)
         self._layout = Layout(batch_size, accumulation, self._job)
         self.stop = False
         note_compiling()
-        proto, self._loss, classes = trainable(self._model, self._loss_kind)
-        self._data = Data.of(proto, classes)
-        self._divisors = Divisors(proto, self._loss, self._layout, self._original)
+        with sound(self._original):
+            self._model = with_batch(with_single_biases(self._original), batch_size)
+            proto, self._loss, classes = trainable(self._model, self._loss_kind)
+            self._data = Data.of(proto, classes)
+            self._divisors = Divisors(proto, self._loss, self._layout, self._original)
         self._predictor: Evaluator | None = None
         self._measures: Measures | None = None
         self.session = TrainingSession(

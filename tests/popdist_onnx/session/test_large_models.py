@@ -116,19 +116,6 @@ def test_all_instances_of_a_job_may_save_to_one_path(tmp_path):
     assert [one.name for one in tmp_path.iterdir() if one.name.endswith(".new")] == []
 
 
-def test_data_outside_the_models_folder_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(large_files, "MAPPED_FROM", 0)
-    (tmp_path / "inner").mkdir()
-    path = written(tmp_path / "inner")
-    model = onnx.load(path, load_external_data=False)
-    for entry in model.graph.initializer[0].external_data:
-        if entry.key == "location":
-            entry.value = "../elsewhere.bin"
-    onnx.save(model, path)
-    with pytest.raises(popdist_onnx.popart_exception, match="lie outside the model's folder"):
-        read(path)
-
-
 def test_what_measures_a_model_reads_the_weights_where_they_are_trained(tmp_path):
     trainer = trained(written(tmp_path))
     x, target = data()

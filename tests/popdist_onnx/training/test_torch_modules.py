@@ -712,15 +712,18 @@ class Between(nn.Module):
         *("fake quantization", "checkpoint", "no gradient", "an edge"),
     ],
 )
-def test_what_a_file_does_not_say_of_gradients_is_refused(function, trains):
+def test_what_a_file_does_not_say_of_gradients_is_refused(function, trains, request):
     torch.manual_seed(0)
     module, x = Between(function), torch.randn(BATCH, 6)
     if trains:
         popdist_onnx.from_torch(module, x)
         return
-    with pytest.raises(popdist_onnx.popart_exception, match=r"first\.weight") as refused:
+    # What the examples bring is a constant of the file, so that its outputs differ for others.
+    baked = "data" in request.node.callspec.id
+    said = "for other inputs" if baked else r"first\.weight"
+    with pytest.raises(popdist_onnx.popart_exception, match=said) as refused:
         popdist_onnx.from_torch(module, x)
-    assert refused.value.code == "PD597"
+    assert refused.value.code == ("PD592" if baked else "PD597")
     popdist_onnx.from_torch(module, x, check=False)
 
 
@@ -830,3 +833,72 @@ def test_a_divisor_that_follows_the_batch_trains_as_in_torch():
     loss(exact(x.double()), labels).backward()
     after = exact.weight.detach() - RATE * exact.weight.grad
     np.testing.assert_allclose(trainer.weights["weight"], after, atol=1e-6)
+
+
+class Unused(nn.Module):
+    """A layer of the first and the third input."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, ids, kinds, mask):  # noqa: ARG002 - the point of it
+        return self.layer(ids * mask)
+
+
+def test_an_input_that_forward_does_not_use_stays_an_input():
+    torch.manual_seed(0)
+    module, names = Unused(), ["ids", "kinds", "mask"]
+    given = (torch.randn(5, 4), torch.zeros(5, 2, dtype=torch.int64), torch.randn(5, 4))
+    proto = popdist_onnx.from_torch(module, given, loss="mse", input_names=names)
+    assert [one.name for one in proto.graph.input] == names
+    arrays = {name: one.numpy() for name, one in zip(names, given, strict=True)}
+    trainer = popdist_onnx.Trainer(proto, batch_size=5)
+    np.testing.assert_allclose(
+        trainer.predict(arrays), module(*given).detach().numpy(), rtol=1e-5, atol=1e-6
+    )
+
+
+class Decomposed(nn.Linear):
+    """Has a factorisation, which ONNX has no operator for."""
+
+    def forward(self, x):
+        return torch.linalg.qr(super().forward(x))[0]
+
+
+def test_torch_prints_no_graphs_when_it_cannot_export(capfd):
+    with pytest.raises(popdist_onnx.popart_exception, match="cannot export"):
+        popdist_onnx.from_torch(Decomposed(4, 4), torch.randn(4, 4))
+    assert capfd.readouterr().out == ""
+
+
+class Clamped(torch.autograd.Function):
+    """A clamp at 3, which the file lacks."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.clamp(-3, 3)
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient
+
+    @staticmethod
+    def symbolic(graph, x):
+        return graph.op("Identity", x)
+
+
+def test_a_file_that_is_wrong_for_larger_weights_only_is_refused():
+    torch.manual_seed(0)
+    module, x = Between(Clamped.apply), torch.rand(BATCH, 6) + 1
+    with torch.no_grad():
+        assert 1 < module.first(x).abs().max() < 3
+    with pytest.raises(popdist_onnx.popart_exception, match="weights are 3 times as large"):
+        popdist_onnx.from_torch(module, x)
+
+
+def test_the_error_of_gradients_at_zeros_says_so():
+    module = Between(lambda x: hooked(x * 1.0))
+    with pytest.raises(popdist_onnx.popart_exception, match="example inputs are zeros") as raised:
+        popdist_onnx.from_torch(module, torch.zeros(BATCH, 6))
+    assert raised.value.code == "PD597"
