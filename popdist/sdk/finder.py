@@ -67,7 +67,9 @@ class Finder:
         finders = sys.meta_path
         behind = finders[finders.index(self) + 1 :] if self in finders else []
         return any(
-            other.find_spec(name, path, target) is not None
+            (spec := other.find_spec(name, path, target)) is not None
+            # A folder without __init__.py is no module of Graphcore's.
+            and spec.loader is not None
             for other in behind
             if hasattr(other, "find_spec")
         )

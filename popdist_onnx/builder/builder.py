@@ -204,6 +204,17 @@ class Builder:
         require_unreserved(outputTensorId)
         self.graph.outputs.append(value)
 
+    def getNameScope(self, name: str = "") -> str:
+        """A name in the current scope, without a number.
+
+        Args:
+            name: The name.
+
+        Returns:
+            The scopes that are open and the name, with slashes between and after each scope.
+        """
+        return self._writer.ids.scoped(name)
+
     def nameScope(self, name: str) -> AbstractContextManager[None]:
         """Puts ``name/`` before ids made meanwhile.
 
@@ -630,29 +641,35 @@ class Builder:
                 self._notes.annotate(tensor, key.RECOMPUTE, 0)
         return kept
 
-    def hasVirtualGraph(self, ids: Iterable[str] | str) -> bool:
-        """Whether it was said which IPU computes a node.
+    def hasVirtualGraph(self, ids: Iterable[str] | str | None = None) -> bool:
+        """Whether an IPU is set for a node, or for what is made here.
 
         Args:
-            ids: Outputs of the node.
+            ids: Outputs of the node; None for the contexts of `virtualGraph` that are open.
 
         Returns:
-            True after a `virtualGraph` around the node or for it.
+            True after a `virtualGraph` around the node or for it, or within one.
         """
+        if ids is None:
+            return bool(self._notes.current(key.VIRTUAL_GRAPH))
         return self.nodeHasAttribute(key.VIRTUAL_GRAPH, ids)
 
-    def getVirtualGraph(self, ids: Iterable[str] | str) -> int:
-        """The IPU that computes a node.
+    def getVirtualGraph(self, ids: Iterable[str] | str | None = None) -> int:
+        """The IPU that computes a node, or what is made here.
 
         Args:
-            ids: Outputs of the node.
+            ids: Outputs of the node; None for the innermost context of `virtualGraph`.
 
         Returns:
             Its number, from 0.
 
         Raises:
-            ValueRangeError: It was not said.
+            ValueRangeError: None is set.
         """
+        if ids is None:
+            if not self.hasVirtualGraph():
+                raise ValueRangeError("PD505", "no virtual graph is set here")
+            return int(self._notes.current(key.VIRTUAL_GRAPH)[-1])
         return self.getInt64NodeAttribute(key.VIRTUAL_GRAPH, ids)
 
     def hasPipelineStage(self) -> bool:

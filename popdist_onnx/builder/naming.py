@@ -40,13 +40,17 @@ class Ids:
         Returns:
             The id, taken from now on.
         """
-        base = chosen = "/".join([*self._scopes, name])
+        base = chosen = self.scoped(name)
         number = 0
         while chosen in self._taken:
             number += 1
             chosen = f"{base}/{number}"
         self._taken.add(chosen)
         return chosen
+
+    def scoped(self, name: str) -> str:
+        """A name in the current scope: ``scope/name``, or ``scope/`` of an empty name."""
+        return "/".join([*self._scopes, name])
 
     def take(self, ids: Iterable[str]) -> None:
         """Marks ids as taken.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 
 import numpy as np
@@ -68,7 +69,10 @@ class ClipNormSettings:
                 "a clipping group is empty",
                 hint="ClipNormSettings.clipAllWeights(maxNorm) takes all",
             )
-        self.weightIds = list(weightIds)
+        # Sets have another order in each process, and sums would round in another way.
+        self.weightIds = (
+            sorted(weightIds) if isinstance(weightIds, AbstractSet) else list(weightIds)
+        )
         self.maxNorm = float(maxNorm)
         self.mode = mode
 

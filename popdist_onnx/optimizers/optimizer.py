@@ -429,7 +429,7 @@ class Optimizer:
         return {}
 
     def __repr__(self) -> str:
-        # Complete, so that instances can compare theirs.
+        # Complete and without the order of insertion, so that instances can compare theirs.
         defaults = {
             setting.constructor_key: (value.val(), value.isConst())
             for setting in self.settings
@@ -439,8 +439,8 @@ class Optimizer:
         if self._clips:
             parts.append(f"clip_norm_settings={list(self._clips)!r}")
         parts += [
-            f"{weight}: { {key: (v.val(), v.isConst()) for key, v in own.items()} }"
-            for weight, own in self._specifics.items()
+            f"{weight}: { {key: (v.val(), v.isConst()) for key, v in sorted(own.items())} }"
+            for weight, own in sorted(self._specifics.items())
         ]
         return f"{self.published}({', '.join(parts)})"
 

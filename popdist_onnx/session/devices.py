@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from popdist.popdist_core import topology
 from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.types import (
     DeviceConnectionType,
@@ -188,7 +189,7 @@ class DeviceManager:
         pattern: SyncPattern = SyncPattern.Full,
         connectionType: DeviceConnectionType = DeviceConnectionType.Always,
     ) -> DeviceInfo | None:
-        """The device of a number.
+        """The device of a number; in a job it has the IPUs of this instance's replicas.
 
         Args:
             id: The number; with GPUs, which of them.
@@ -205,7 +206,9 @@ class DeviceManager:
         _check(1, connectionType)
         if id < 0:
             raise ValueRangeError("PD570", "a device's number is not negative", value=id)
-        return self._host(id, 1, 0, connectionType)
+        here = topology()
+        ipus = here.num_ipus_per_replica * here.num_local_replicas
+        return self._host(id, ipus, 0, connectionType)
 
     def enumerateDevices(
         self,

@@ -273,7 +273,7 @@ def _declare_inputs(
 def _declared(name: str, one: torch.Tensor) -> onnx.ValueInfoProto:
     array = one.detach().cpu().numpy()
     kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    shape = ["batch", *array.shape[1:]] if array.ndim else []
+    shape: list[str | int | None] = ["batch", *array.shape[1:]] if array.ndim else []
     return onnx.helper.make_tensor_value_info(name, kind, shape)
 
 

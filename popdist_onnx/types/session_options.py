@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from popdist_onnx.errors import ArgumentError
 from popdist_onnx.types.enums import (
     AccumulateOuterFragmentSchedule,
     AutodiffStitchStrategy,
@@ -46,9 +47,14 @@ class AutomaticLossScalingSettings(Settings):
     )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(init=False)
 class TensorLocation(Settings):
-    """Where a tensor lies in an IPU system."""
+    """Where a tensor lies in an IPU system.
+
+    Args:
+        *given: The attributes in their order; or the storage and whether replicas share.
+        **named: The same by name.
+    """
 
     storage: TensorStorage = stored(TensorStorage.OnChip, "the memory it lies in")
     loadTileSet: TileSet = stored(TileSet.Compute, "the tiles that load it")
@@ -56,6 +62,22 @@ class TensorLocation(Settings):
     replicatedTensorSharding: ReplicatedTensorSharding = stored(
         ReplicatedTensorSharding.Off, "whether replicas keep a share each"
     )
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        fields = dataclasses.fields(self)
+        names = [field.name for field in fields]
+        if len(given) == 2 and isinstance(given[1], ReplicatedTensorSharding):  # noqa: PLR2004
+            names = ["storage", "replicatedTensorSharding"]
+        if len(given) > len(names):
+            raise ArgumentError(
+                "PD506",
+                "TensorLocation takes fewer arguments",
+                value=given,
+                accepted=", ".join(names),
+            )
+        values = {field.name: field.default for field in fields}
+        for name, value in (values | dict(zip(names, given, strict=False)) | named).items():
+            setattr(self, name, value)
 
 
 @dataclasses.dataclass

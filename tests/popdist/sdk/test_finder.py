@@ -123,6 +123,13 @@ def test_modules_are_the_same_by_both_names(program, tmp_path):
     assert passed(ended) == "done\n"
 
 
+def test_a_plain_folder_hides_no_module(tmp_path):
+    (tmp_path / "popart").mkdir()
+    (tmp_path / "popart" / "notes.txt").write_text("applications/popart is such a folder")
+    code = "import popart; print(popart.Builder.__module__)"
+    assert passed(python(*NAMES, "-c", code, cwd=tmp_path)).startswith("popdist_onnx.")
+
+
 def test_real_modules_win(tmp_path):
     """Whatever finder has them: the path's, or one that was installed after ours."""
     (tmp_path / "poptorch").mkdir()

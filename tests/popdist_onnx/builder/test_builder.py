@@ -282,3 +282,14 @@ def test_operators_of_other_domains():
     }.items()
     with pytest.raises(popart_exception, match="uses opset 2 already"):
         builder.customOp("Cube", 3, "com.acme", [x], {})
+
+
+def test_scopes_and_placement_are_known_where_tensors_are_made():
+    builder = Builder()
+    assert (builder.getNameScope("w"), builder.hasVirtualGraph()) == ("w", False)
+    with builder.nameScope("layer"), builder.nameScope("mlp"), builder.virtualGraph(3):
+        assert builder.getNameScope("w") == "layer/mlp/w"
+        assert builder.getNameScope() == "layer/mlp/"
+        assert (builder.hasVirtualGraph(), builder.getVirtualGraph()) == (True, 3)
+    with pytest.raises(popart_exception, match="no virtual graph"):
+        builder.getVirtualGraph()

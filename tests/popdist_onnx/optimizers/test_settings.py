@@ -193,3 +193,14 @@ def test_the_scaling_of_states_follows_the_loss_scaling():
     assert after.state_factors(before) == {"Accl1___": 4.0, "Accl2___": 16.0}
     after = make(16.0, scaled_optimizer_state=True, mode=AdamMode.AdaMax)
     assert after.state_factors(before) == {"Accl1___": 4.0, "Accl2___": 4.0}
+
+
+def test_what_instances_compare_does_not_depend_on_the_order_of_insertion():
+    made = []
+    for order in (["w", "v"], ["v", "w"]):
+        clip = ClipNormSettings.clipWeights(dict.fromkeys(order).keys(), 1.0)
+        optimizer = SGD({"defaultLearningRate": (0.1, False)}, clip_norm_settings=[clip])
+        for name in order:
+            optimizer.insertSpecific(name, {"weightDecay": (0.0, True), "momentum": (0.5, True)})
+        made.append(repr(optimizer))
+    assert made[0] == made[1]

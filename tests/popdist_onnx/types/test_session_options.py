@@ -12,8 +12,12 @@ from popdist_onnx.types import (
     MergeVarUpdateType,
     RecomputationType,
     ReductionType,
+    ReplicatedTensorSharding,
     SessionOptions,
     SyntheticDataMode,
+    TensorLocation,
+    TensorStorage,
+    TileSet,
     VirtualGraphMode,
 )
 
@@ -150,3 +154,14 @@ def test_every_option_says_what_it_does(settings):
         setting = field.metadata["setting"]
         assert setting.meaning
         assert setting.effect in ("", setting.meaning)
+
+
+def test_a_tensor_location_has_the_published_constructors():
+    off, on = TensorStorage.OffChip, ReplicatedTensorSharding.On
+    assert TensorLocation().storage is TensorStorage.OnChip
+    short, long = TensorLocation(off, on), TensorLocation(off, TileSet.IO, TileSet.Compute, on)
+    assert (short.storage, short.replicatedTensorSharding) == (off, on)
+    assert (long.loadTileSet, long.replicatedTensorSharding) == (TileSet.IO, on)
+    assert TensorLocation(storage=off) == TensorLocation(off) != short
+    with pytest.raises(popart_exception, match="another type"):
+        TensorLocation(on)
