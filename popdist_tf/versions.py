@@ -49,6 +49,48 @@ def update_method() -> str:
     return "apply" if keras_is_3() else "apply_gradients"
 
 
+def optimizer_kinds() -> tuple[Any, ...]:
+    """The base classes of Keras' optimizers.
+
+    Returns:
+        One, or with Keras 2 two: it still has the optimizers that it had until 2.10.
+    """
+    kinds = tf.keras.optimizers
+    return (kinds.Optimizer,) if keras_is_3() else (kinds.Optimizer, kinds.legacy.Optimizer)
+
+
+def is_legacy(optimizer: Any) -> bool:
+    """Whether an optimizer is of the kind that Keras had until 2.10.
+
+    Args:
+        optimizer: An optimizer of Keras.
+    """
+    return isinstance(optimizer, optimizer_kinds()[1:])
+
+
+def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Creates the slots of an optimizer, where they do not exist.
+
+    Args:
+        optimizer: An optimizer of Keras.
+        variables: What it is to update.
+    """
+    if is_legacy(optimizer):
+        optimizer._create_all_weights(list(variables))
+    else:
+        optimizer.build(list(variables))
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """The slots and counters of an optimizer.
+
+    Args:
+        optimizer: An optimizer of Keras.
+    """
+    held = optimizer.variables
+    return list(held() if callable(held) and not isinstance(held, (list, tuple)) else held)
+
+
 def tensorflow_variable(variable: Any) -> Any:
     """The variable of TensorFlow inside one of Keras.
 
@@ -183,6 +225,29 @@ def clip_sums_where(reduces: Callable[[], bool]) -> None:
     scaling.check_finite = check_all
 
 
+def compile_where(compiles: Callable[[], bool]) -> None:
+    """Makes ``tf.function`` ask before XLA compiles it; safe to call again.
+
+    Programs of the SDK compile their loops for the device by ``jit_compile=True``. XLA on a host
+    can compile neither queues nor exchanges.
+
+    Args:
+        compiles: Whether functions that are called now are compiled, where the program says so.
+    """
+    kind: Any = def_function.Function
+    if hasattr(kind, "_jit_compile"):
+        return
+
+    def asked(self: Any) -> Any:
+        held = vars(self)["_jit_compile"]
+        return held if not held or compiles() else None
+
+    def hold(self: Any, value: Any) -> None:
+        vars(self)["_jit_compile"] = value
+
+    kind._jit_compile = property(asked, hold)
+
+
 def divide_losses_where(divides: Callable[[], bool]) -> None:
     """Makes Keras ask before it divides a loss by the number of replicas; safe to call again.
 
@@ -301,10 +366,7 @@ def before_updates(name: str, check: Callable[[Any, list[Any], list[Any]], None]
             checked.
     """
     method = update_method()
-    owners: list[Any] = [tf.keras.optimizers.Optimizer]
-    if not keras_is_3():
-        owners.append(tf.keras.optimizers.legacy.Optimizer)
-    for kind in owners:
+    for kind in optimizer_kinds():
         owner: Any = next(one for one in kind.__mro__ if method in vars(one))
         if not hasattr(owner, _CHECK):
             setattr(owner, method, _checked_update(getattr(owner, method)))

@@ -25,18 +25,32 @@ ALIASES: dict[str, str] = {
 }
 """The SDK's modules and popdist's; submodules map accordingly."""
 
+_BESIDE: dict[str, str] = {
+    "keras.ipu": "popdist_tf.ipu.keras",
+    "tensorflow.compiler.plugin": "popdist_tf.ipu.plugin",
+    # Modules that the SDK's TensorFlow had, and that moved since.
+    "tensorflow.python.distribute.distribution_strategy_context": (
+        "tensorflow.python.distribute.distribute_lib"
+    ),
+    "tensorflow.python.keras.applications": "keras.src.applications",
+    "tensorflow.python.keras.datasets": "keras.src.datasets",
+    "tensorflow.python.keras.preprocessing": "keras.src.preprocessing",
+}
+"""More modules of the SDK's frameworks, of which `ALIASES` has the published lists."""
+
 # By name, as what is served is: the lists of the SDK's names stand on this module, not below it.
 _REFUSALS = "popdist.sdk.surface"
 
 _ABSENT = ("popxl",)  # modules of the SDK without a counterpart, refused with a message
-_TOPS = {name.partition(".")[0] for name in (*ALIASES, *_ABSENT)}
+_TOPS = {name.partition(".")[0] for name in (*ALIASES, *_BESIDE, *_ABSENT)}
 
 
 def ours(name: str) -> str | None:
     """The popdist module for a module name of the SDK; None for other names."""
-    for sdk, mine in ALIASES.items():
-        if name == sdk or name.startswith(f"{sdk}."):
-            return mine + name[len(sdk) :]
+    for aliases in (ALIASES, _BESIDE):
+        for sdk, mine in aliases.items():
+            if name == sdk or name.startswith(f"{sdk}."):
+                return mine + name[len(sdk) :]
     return None
 
 
@@ -115,9 +129,10 @@ class _Loader:
         # pickling need the module's own spec.
         module.__spec__ = self._own
         if self._mine == "popdist_tf.ipu":
-            from popdist.sdk.tensorflow1 import serve
+            from importlib import import_module
 
-            serve(sys.modules["tensorflow"])
+            for served in ("popdist.sdk.tensorflow1", "popdist_tf.strategies.device_names"):
+                import_module(served).serve(sys.modules["tensorflow"])
 
     def get_code(self, _name: str) -> "CodeType | None":
         code: CodeType | None = self._spec.loader.get_code(self._mine)  # type: ignore[union-attr]

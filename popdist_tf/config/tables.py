@@ -49,6 +49,15 @@ class StochasticRoundingBehaviour(Enum):
     ON = 1
     REPLICA_IDENTICAL_ONLY = 2
 
+    @staticmethod
+    def from_bool(value: object) -> StochasticRoundingBehaviour:
+        """`ON` for a true value, otherwise `OFF`.
+
+        Args:
+            value: What older programs set.
+        """
+        return StochasticRoundingBehaviour.ON if value else StochasticRoundingBehaviour.OFF
+
 
 class ExecutionProfileType(Enum):
     """What a profile records (the options of SDK 2.2 and before)."""

@@ -95,6 +95,44 @@ _KERAS_LAYERS = _names(
     "GroupNorm GroupNormalization InstanceNorm InstanceNormalization LSTM LayerNorm "
     "LayerNormalization PopnnGRU PopnnLSTM RecomputationCheckpoint SerialDense",
 )
+_KERAS_LAYER_MODULES = {
+    "assume_equal_across_replicas": "AssumeEqualAcrossReplicas",
+    "ctc": "CTCInferenceLayer CTCLoss CTCPredictionsLayer",
+    "dense": "SerialDense",
+    "dropout": "Dropout",
+    "embedding_lookup": "Embedding",
+    "math": "SerialDense",
+    "normalization": "GroupNorm GroupNormalization InstanceNorm InstanceNormalization LayerNorm "
+    "LayerNormalization",
+    "recomputation": "RecomputationCheckpoint",
+    "rnn": "GRU LSTM PopnnGRU PopnnLSTM",
+}
+
+
+def _below_layers(path: str) -> dict[str, Published]:
+    """The modules of single layers, below a module of layers."""
+    about = "Layers, as in the module above."
+    return {
+        f"{path}.{name}": _module(about, _names("keras.layers", names))
+        for name, names in _KERAS_LAYER_MODULES.items()
+    }
+
+
+_STAGES = _names(
+    "keras.pipelining",
+    "PipelineStage ReplicatedMetricReductionMethod SequentialLayerPipelineStageAssignment",
+    FunctionalLayerPipelineStageAssignment="PipelineStageAssignment",
+    ModelLayerPipelineStageAssignment="PipelineStageAssignment",
+)
+_WRAPPED_OPTIMIZERS = _names(
+    "keras.wrapped_optimizers",
+    "ALSOptimizer CrossReplicaGradientAccumulationOptimizer CrossReplicaOptimizer "
+    "GradientAccumulationOptimizer MapGradientOptimizer",
+    AutomaticLossScalingOptimizer="ALSOptimizer",
+    CrossReplicaGradientAccumulationOptimizerV2="CrossReplicaGradientAccumulationOptimizer",
+    GradientAccumulationOptimizerV2="GradientAccumulationOptimizer",
+    MapGradientOptimizerInvertedChaining="MapGradientOptimizer",
+)
 _KERAS_OPTIMIZERS = _names("keras.formulas", "AdamIpuOptimizer LAMBIpuOptimizer SGDIpuOptimizer")
 
 # Operations stand below `ipu.ops`, and most directly below `ipu` as well.
@@ -118,13 +156,25 @@ _OPERATIONS = {
     "image_ops": _module("Images.", _names("loops.operations", "normalise_image")),
     "internal_ops": _module(
         "Printing and placing tensors.",
-        _names("loops.operations", "fifo print_tensor remap", remap_deduce="remap"),
+        _names(
+            "loops.operations",
+            "fifo print_tensor remap",
+            block_recompute="remap",
+            recompute="remap",
+            remap_deduce="remap",
+        ),
         _names("loops.pipelining", "get_current_iteration_counter"),
     ),
-    "math_ops": _module("Sums of segments.", _names("loops.operations", "segment_sum")),
+    "math_ops": _module(
+        "Sums of segments, and products in parts.",
+        _names("loops.operations", "segment_sum serialized_matmul"),
+    ),
     "nn_ops": _module(
         "Activations, convolutions, and sequences without alignment.",
-        _names("loops.operations", "gelu hard_sigmoid multi_conv softmax"),
+        _names(
+            "loops.operations",
+            "gelu hard_sigmoid multi_conv nce_loss sampled_softmax_loss softmax swish",
+        ),
         _names(
             "loops.ctc",
             "ctc_beam_search_decoder ctc_beam_search_decoder_with_log_probs ctc_loss_v2 "
@@ -142,10 +192,21 @@ _OPERATIONS = {
             "OptimizerFunctionOutput PipelineSchedule PipelineStageOptions RecomputationMode "
             "pipeline recomputation_checkpoint",
         ),
+        _names("loops.accumulation", "GradientAccumulationReductionMethod"),
     ),
     "rand_ops": _module("Random numbers.", _names("loops.operations", "dropout")),
     "reduce_scatter_op": _module(
         "Parts of sums over replicas.", _names("loops.replicas", "reduce_scatter")
+    ),
+    "within_replica_ops": _module(
+        "Reductions over the shards of a replica.",
+        _names(
+            "loops.scopes",
+            "",
+            all_gather="gather_shards",
+            all_reduce="reduce_shards",
+            reduce_scatter="reduce_and_divide_shards",
+        ),
     ),
     "replication_ops": _module(
         "Which replica runs.", _names("loops.replicas", "replication_index")
@@ -176,6 +237,9 @@ _OPTIMIZERS = {
             "GradientAccumulationOptimizer GradientAccumulationOptimizerV2",
         ),
     ),
+    "ipu_optimizer": _module(
+        "The base of optimizers around optimizers.", _names("loops.optimizers", "IpuOptimizer")
+    ),
     "map_gradient_optimizer": _module(
         "Gradients that are changed by a function.",
         _names("loops.optimizers", "MapGradientOptimizer MapGradientOptimizerInvertedChaining"),
@@ -184,6 +248,9 @@ _OPTIMIZERS = {
         "Updates beside their variables.", _names("loops.optimizers", "ShardedOptimizer")
     ),
 }
+
+ROOT_NAMES = _OPERATIONS["functional_ops"].homes
+"""Names directly below `ipu`."""
 
 MODULES: dict[str, Published] = {
     "config": _module(
@@ -199,6 +266,7 @@ MODULES: dict[str, Published] = {
     "utils": _module(
         "Configuration as SDK 2.2 and before had it, and small questions.",
         _CONFIGURED,
+        _names("config.ipu_config", "IPUConfig"),
         _names(
             "config.legacy",
             "auto_select_ipus create_ipu_config select_ipus set_compilation_options "
@@ -345,16 +413,6 @@ MODULES: dict[str, Published] = {
         _names("loops.scopes", "dependencies get_sharding has_attr propagate_sharding"),
     ),
     "ops": _module("Operations of device code."),
-    "ops.within_replica_ops": _module(
-        "Reductions over the shards of a replica.",
-        _names(
-            "loops.scopes",
-            "",
-            all_gather="gather_shards",
-            all_reduce="reduce_shards",
-            reduce_scatter="reduce_and_divide_shards",
-        ),
-    ),
     "ops.autoshard": _module(
         "Dividing a graph over devices.",
         _names("loops.scopes", "automatic_sharding ipu_autoshard"),
@@ -369,41 +427,68 @@ MODULES: dict[str, Published] = {
     **_OPTIMIZERS,
     **{f"optimizers.{name}": module for name, module in _OPTIMIZERS.items()},
     # Keras.
-    "keras": _module("Models in pipeline stages.", _names("keras.pipelining", "PipelineStage")),
-    "keras.extensions": _module(
-        "The stages of models' layers.",
-        _names(
-            "keras.pipelining",
-            "",
-            FunctionalLayerPipelineStageAssignment="PipelineStageAssignment",
-            ModelLayerPipelineStageAssignment="PipelineStageAssignment",
-        ),
-    ),
+    "keras": _module("Models in pipeline stages.", _STAGES),
+    "keras.extensions": _module("The stages of models' layers.", _STAGES),
+    "keras.extensions.functional_extensions": _module("The stages of models' layers.", _STAGES),
+    "keras.extensions.pipeline_stage_assignment": _module("The stages of layers.", _STAGES),
     "keras.layers": _module("Layers under their published names.", _KERAS_LAYERS),
+    **_below_layers("keras.layers"),
     "keras.losses": _module("Losses as layers.", _names("keras.layers", "CTCLoss")),
+    "keras.losses.ctc": _module("Losses as layers.", _names("keras.layers", "CTCLoss")),
     "keras.optimizers": _module(
         "Optimizers of Keras: wrappers, and optimizers whose states have dtypes of their own.",
-        _names(
-            "keras.wrapped_optimizers",
-            "ALSOptimizer CrossReplicaGradientAccumulationOptimizer CrossReplicaOptimizer "
-            "GradientAccumulationOptimizer MapGradientOptimizer",
-            AutomaticLossScalingOptimizer="ALSOptimizer",
-            CrossReplicaGradientAccumulationOptimizerV2="CrossReplicaGradientAccumulationOptimizer",
-            GradientAccumulationOptimizerV2="GradientAccumulationOptimizer",
-            MapGradientOptimizerInvertedChaining="MapGradientOptimizer",
-        ),
+        _WRAPPED_OPTIMIZERS,
         _KERAS_OPTIMIZERS,
+    ),
+    **{
+        f"keras.optimizers.{name}": _module(
+            "Optimizers, as in the module above.",
+            {one: home for one, home in _WRAPPED_OPTIMIZERS.items() if part in one},
+        )
+        for name, part in {
+            "als_optimizer": "ALSOptimizer",
+            "cross_replica_optimizer": "CrossReplicaOptimizer",
+            "gradient_accumulate_optimizer": "GradientAccumulationOptimizer",
+            "gradient_accumulation_optimizer": "GradientAccumulationOptimizer",
+            "map_gradient_optimizer": "MapGradientOptimizer",
+        }.items()
+    },
+    "gradient_accumulation": _module(
+        "How gradients of micro-batches are combined.",
+        _names("loops.accumulation", "GradientAccumulationReductionMethod"),
+    ),
+    # The package `tensorflow.compiler.plugin`, of which programs use a few operations.
+    "plugin": _module("The original's plugin of TensorFlow."),
+    "plugin.poplar": _module("The original's plugin of TensorFlow."),
+    "plugin.poplar.ops": _module("Operations below the public ones."),
+    "plugin.poplar.ops.gen_ipu_ops": _module(
+        "Events of the device.", _names("loops.plugin", "ipu_event_trace")
+    ),
+    "plugin.poplar.ops.gen_poputil_ops": _module(
+        "Sums of gradients.",
+        _names("loops.plugin", "ipu_replication_normalise ipu_stateful_gradient_accumulate"),
     ),
     # The package `ipu_tensorflow_addons`, which stands here as `addons`.
     "addons": _module("Layers and optimizers that SDK 2.4 moved to a package of their own."),
     "addons.keras": _module("Layers and optimizers of Keras."),
     "addons.keras.layers": _module("Layers of Keras.", _KERAS_LAYERS),
+    **_below_layers("addons.keras.layers"),
     "addons.keras.optimizers": _module("Optimizers of Keras.", _KERAS_OPTIMIZERS),
+    **{
+        f"addons.keras.optimizers.{name}_optimizer": _module(
+            "Optimizers, as in the module above.",
+            _names("keras.formulas", f"{title}IpuOptimizer"),
+        )
+        for name, title in {"adam": "Adam", "lamb": "LAMB", "sgd": "SGD"}.items()
+    },
     "addons.layers": _module("Recurrent layers of TensorFlow 1.", _RECURRENT_LAYERS),
+    "addons.layers.rnn_ops": _module("Recurrent layers of TensorFlow 1.", _RECURRENT_LAYERS),
     "addons.v1": _module("Layers of TensorFlow 1."),
     "addons.v1.layers": _module("Recurrent layers of TensorFlow 1.", _RECURRENT_LAYERS),
+    "addons.v1.layers.rnn_ops": _module("Recurrent layers of TensorFlow 1.", _RECURRENT_LAYERS),
     "addons.v1.keras": _module("Layers of Keras, in TensorFlow 1."),
     "addons.v1.keras.layers": _module("Layers of Keras, in TensorFlow 1.", _KERAS_LAYERS),
+    **_below_layers("addons.v1.keras.layers"),
 }
 """Path below `popdist_tf.ipu` to module."""
 
@@ -426,7 +511,7 @@ def plant(root: dict[str, Any]) -> None:
     entry = _ENTRY.format(ROOT)
     if entry not in root["__path__"]:
         root["__path__"].append(entry)
-    _fill(root, "", Published(str(root["__doc__"]), {}))
+    _fill(root, "", Published(str(root["__doc__"]), ROOT_NAMES))
 
 
 class Modules:
@@ -521,7 +606,7 @@ def stubs() -> dict[str, str]:
     """
     written = {}
     for path in ("", *MODULES):
-        homes = MODULES[path].homes if path else {}
+        homes = MODULES[path].homes if path else ROOT_NAMES
         lines = [
             f"from popdist_tf.{home} import {there} as {name}"
             for name, (home, there) in sorted(homes.items())

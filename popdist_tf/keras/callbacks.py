@@ -14,7 +14,13 @@ import tensorflow as tf
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.guards.epochs import optimizers_of
-from popdist_tf.versions import describe, tensorflow_variable, variable_name
+from popdist_tf.versions import (
+    build_optimizer,
+    describe,
+    optimizer_variables,
+    tensorflow_variable,
+    variable_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,8 +74,9 @@ def broadcast_training_state(model: Any, root_rank: int) -> None:
     """Broadcasts the weights and the optimizer state of a model that is built and compiled."""
     optimizer = model.optimizer
     # An instance that has resumed from a file has slots already; the others need them to receive.
-    optimizer.build(list(model.trainable_variables))
-    held = {id(one): one for kind in (optimizer, *optimizers_of(model)) for one in kind.variables}
+    build_optimizer(optimizer, model.trainable_variables)
+    kinds = (optimizer, *optimizers_of(model))
+    held = {id(one): one for kind in kinds for one in optimizer_variables(kind)}
     broadcast_variables([*model.weights, *held.values()], root_rank)
 
 

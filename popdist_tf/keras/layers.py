@@ -16,7 +16,8 @@ class Dropout(tf.keras.layers.Dropout):  # type: ignore[misc]
 
     Args:
         rate: The part, from 0 to 1.
-        noise_shape: Dimensions of size 1 share their decision; None for one decision a value.
+        noise_shape: Dimensions of size 1 share their decision; None or an empty list, as
+            published, for one decision a value.
         seed: An integer, or two as published.
         **kwargs: As for every layer.
     """
@@ -27,7 +28,7 @@ class Dropout(tf.keras.layers.Dropout):  # type: ignore[misc]
         if seed is not None and not isinstance(seed, int):
             first, second = (int(one) for one in seed)
             seed = (first * 1_000_003 + second) % 2**31
-        super().__init__(rate, noise_shape=noise_shape, seed=seed, **kwargs)
+        super().__init__(rate, noise_shape=noise_shape or None, seed=seed, **kwargs)
 
 
 class Embedding(tf.keras.layers.Embedding):  # type: ignore[misc]
@@ -37,8 +38,13 @@ class Embedding(tf.keras.layers.Embedding):  # type: ignore[misc]
         input_dim: Rows of the table.
         output_dim: Size of a row.
         embeddings_initializer: Where the table starts.
+        embeddings_regularizer: As for the layer of Keras; refused by the original.
+        activity_regularizer: As for the layer of Keras; refused by the original.
+        embeddings_constraint: As for the layer of Keras; refused by the original.
+        mask_zero: As for the layer of Keras; refused by the original.
+        input_length: Accepted as published, without effect on a host.
         serialization_factor: Accepted as published, without effect on a host.
-        **kwargs: As for the layer of Keras.
+        **kwargs: As for every layer.
     """
 
     def __init__(
@@ -46,11 +52,25 @@ class Embedding(tf.keras.layers.Embedding):  # type: ignore[misc]
         input_dim: int,
         output_dim: int,
         embeddings_initializer: Any = "uniform",
+        embeddings_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        embeddings_constraint: Any = None,
+        mask_zero: bool = False,
+        input_length: int | None = None,
         serialization_factor: int = 1,
         **kwargs: Any,
     ) -> None:
-        del serialization_factor
-        super().__init__(input_dim, output_dim, embeddings_initializer, **kwargs)
+        del input_length, serialization_factor
+        super().__init__(
+            input_dim,
+            output_dim,
+            embeddings_initializer=embeddings_initializer,
+            embeddings_regularizer=embeddings_regularizer,
+            embeddings_constraint=embeddings_constraint,
+            mask_zero=mask_zero,
+            activity_regularizer=activity_regularizer,
+            **kwargs,
+        )
 
 
 def _recurrent_settings(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -425,26 +445,68 @@ class GroupNormalization(tf.keras.layers.Layer):  # type: ignore[misc]
         return {**super().get_config(), **self._settings}
 
 
-class LayerNormalization(GroupNormalization):
-    """Normalises all channels together, as `GroupNormalization` with one group.
+class LayerNormalization(tf.keras.layers.LayerNormalization):  # type: ignore[misc]
+    """Normalises over one or several axes, as the layer of Keras: each position by itself.
 
     Args:
-        **settings: As for `GroupNormalization`, without ``groups``.
+        axis: An axis, or several.
+        epsilon: Added to the variance.
+        center: Whether a learnt offset (``beta``) is added.
+        scale: Whether a learnt factor (``gamma``) is multiplied.
+        beta_initializer: Where the offset starts; None for zeros.
+        gamma_initializer: Where the factor starts; None for ones.
+        **kwargs: As for the layer of Keras.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{**settings, "groups": 1})
+    def __init__(
+        self,
+        axis: Any = -1,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = "zeros",
+        gamma_initializer: Any = "ones",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            axis=axis,
+            epsilon=epsilon,
+            center=center,
+            scale=scale,
+            beta_initializer=beta_initializer or "zeros",
+            gamma_initializer=gamma_initializer or "ones",
+            **kwargs,
+        )
 
 
 class InstanceNormalization(GroupNormalization):
     """Normalises every channel by itself.
 
     Args:
-        **settings: As for `GroupNormalization`, without ``groups``.
+        channels_axis: As for `GroupNormalization`, like all other arguments.
+        center: Whether a learnt offset is added.
+        scale: Whether a learnt factor is multiplied.
+        epsilon: Added to the variance.
+        beta_initializer: Where the offset starts; None for zeros.
+        gamma_initializer: Where the factor starts; None for ones.
+        **settings: More arguments of `GroupNormalization`, except for ``groups``.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{**settings, "groups": 1})
+    def __init__(
+        self,
+        channels_axis: int = -1,
+        center: bool = True,
+        scale: bool = True,
+        epsilon: float = 1e-3,
+        beta_initializer: Any = None,
+        gamma_initializer: Any = None,
+        **settings: Any,
+    ) -> None:
+        settings.pop("groups", None)  # of a saved layer
+        super().__init__(
+            1, channels_axis, center, scale, epsilon, beta_initializer, gamma_initializer,
+            **settings,
+        )  # fmt: skip
         self._groups = None
 
 

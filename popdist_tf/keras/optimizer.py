@@ -23,7 +23,7 @@ from popdist_tf.guards.local_clips import warn_of_local_clips
 from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.progress import report_fits
 from popdist_tf.strategies.masked_losses import share_masks
-from popdist_tf.versions import describe, update_method, variable_name
+from popdist_tf.versions import describe, optimizer_kinds, update_method, variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,12 +96,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
 
 def _check(optimizer: Any, method: str, op: Any, passes: int) -> None:
-    if not isinstance(optimizer, tf.keras.optimizers.Optimizer) or not hasattr(optimizer, method):
+    if not isinstance(optimizer, optimizer_kinds()) or not hasattr(optimizer, method):
         raise StrategyError(
             "PD440",
             "the argument is not an optimizer of Keras",
             value=type(optimizer),
-            accepted="an instance of tf.keras.optimizers.Optimizer",
+            accepted="an instance of tf.keras.optimizers.Optimizer, or of its legacy kind",
         )
     if hasattr(optimizer, REDUCTION) or "horovod" in type(optimizer).__module__:
         raise StrategyError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,12 @@ from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
     GradientAccumulator,
     accumulate,
-    reduction_method,
 )
 from popdist_tf.strategies.devices import warn_of_missing_replicas
 from popdist_tf.versions import (
     add_callbacks,
     before_training,
+    build_optimizer,
     extend_models,
     keras_is_3,
     strategy_of,
@@ -94,6 +95,51 @@ class PipelineStageAssignment:
         return f"layer {self.layer.name!r}, call {self.node_index}: stage {self.pipeline_stage}"
 
 
+class SequentialLayerPipelineStageAssignment(PipelineStageAssignment):
+    """The stage of a layer of a sequential model.
+
+    Args:
+        layer: The layer.
+        pipeline_stage: The stage; None for a layer without one.
+    """
+
+    def __init__(self, layer: Any, pipeline_stage: int | None = None) -> None:
+        super().__init__(layer, 0, pipeline_stage)
+
+
+class ReplicatedMetricReductionMethod(Enum):
+    """How the original combines the metrics of the replicas of one instance."""
+
+    NONE = 1
+    LIST = 2
+    SUM = 3
+    MEAN = 4
+
+    @classmethod
+    def parse(cls, value: Any) -> ReplicatedMetricReductionMethod:
+        """The member for a member, or for its name in any case.
+
+        Args:
+            value: A member or a name.
+
+        Returns:
+            The member.
+
+        Raises:
+            PipelineError: There is no such member. It is a `ValueError`.
+        """
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, str) or value.upper() not in cls.__members__:
+            raise PipelineError(
+                "PD425",
+                f"Cannot parse {value} as a ReplicatedMetricReductionMethod",
+                value=value,
+                accepted=", ".join(cls.__members__),
+            )
+        return cls[value.upper()]
+
+
 class _Accumulation:
     """How a model's gradients are accumulated, as its options say."""
 
@@ -106,7 +152,7 @@ class _Accumulation:
                 accepted="1, 2, ...",
             )
         self.count = count
-        self.method = reduction_method(method)
+        self.method = GradientAccumulationReductionMethod.parse(method)
         self.dtype: Any = None
         self.needs_stages = needs_stages
 
@@ -118,7 +164,7 @@ class _Accumulation:
         def apply_gradients(itself: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
             pairs = list(grads_and_vars)
             with tf.init_scope():
-                itself.build([variable for _, variable in pairs])
+                build_optimizer(itself, [variable for _, variable in pairs])
             replica = tf.distribute.get_replica_context()
             number = int(replica._replica_id_in_sync_group or 0)  # the number, not a tensor
             if number not in replicas:
@@ -131,7 +177,8 @@ class _Accumulation:
             index = counter.assign_add(1) - 1
 
             def update(totals: list[tuple[Any, Any]]) -> Any:
-                return tf.convert_to_tensor(kind.apply_gradients(itself, totals, *args, **kwargs))
+                kind.apply_gradients(itself, totals, *args, **kwargs)
+                return tf.no_op()  # a function's side effects run in order by themselves
 
             return accumulate(accumulator, pairs, index, update)
 
@@ -281,6 +328,33 @@ def set_outfeed_queue_options(self: Any, **kwargs: Any) -> None:
         **kwargs: Arguments of `IPUOutfeedQueue`.
     """
     del self, kwargs
+
+
+def set_asynchronous_callbacks(self: Any, asynchronous: bool = False) -> None:
+    """Accepts when callbacks are called; on a host, always at the end of their batch.
+
+    Args:
+        self: The model.
+        asynchronous: Accepted as published, without effect on a host.
+    """
+    del self, asynchronous
+
+
+def set_replication_options(
+    self: Any,
+    replicated_metric_reduction_method: Any = ReplicatedMetricReductionMethod.NONE,
+) -> None:
+    """Accepts how metrics of replicas are combined; under the strategies, over all their rows.
+
+    Args:
+        self: The model.
+        replicated_metric_reduction_method: Checked, without effect on a host.
+
+    Raises:
+        PipelineError: There is no such method.
+    """
+    del self
+    ReplicatedMetricReductionMethod.parse(replicated_metric_reduction_method)
 
 
 def get_pipeline_stage_assignment(self: Any) -> list[Any]:
@@ -488,11 +562,13 @@ _METHODS: tuple[Any, ...] = (
     get_pipeline_stage_assignment,
     print_pipeline_stage_assignment_summary,
     reset_pipeline_stage_assignment,
+    set_asynchronous_callbacks,
     set_gradient_accumulation_options,
     set_infeed_queue_options,
     set_outfeed_queue_options,
     set_pipeline_stage_assignment,
     set_pipelining_options,
+    set_replication_options,
 )
 
 

@@ -22,7 +22,13 @@ from popdist_tf.loops.accumulation import (
 )
 from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
-from popdist_tf.versions import keras_is_3, program_code
+from popdist_tf.versions import (
+    build_optimizer,
+    is_legacy,
+    keras_is_3,
+    optimizer_kinds,
+    program_code,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,7 +140,9 @@ def GradientAccumulationOptimizer(  # noqa: N802 - published name
             )
         number = replica._replica_id_in_sync_group  # the number, not a tensor
         with tf.init_scope():
-            opt.build([variable for _, variable in pairs])  # no variables inside of the branch
+            build_optimizer(
+                opt, [variable for _, variable in pairs]
+            )  # no variables inside of the branch
             if number not in replicas:
                 counter = ResourceVariable(0, dtype=tf.int64, trainable=False, name="mini_batches")
                 replicas[number] = GradientAccumulator(*settings), counter
@@ -209,22 +217,35 @@ def ALSOptimizer(  # noqa: N802 - published name
         total = reduction.collectives.sum_by_name
         return scale.unscaled(grads, lambda counts: total(counts, "popdist_loss_scaling"))
 
-    def compute_gradients(self: Any, loss: Any, var_list: Any, tape: Any = None) -> Any:
+    def compute_gradients(
+        self: Any, loss: Any, var_list: Any, *others: Any, tape: Any = None, **named: Any
+    ) -> Any:
+        if others and not is_legacy(self):
+            tape, others = others[0], others[1:]
         tape = tf.GradientTape() if tape is None else tape
         with tape:
-            scaled = scale.scaled(loss)
-        pairs = kind.compute_gradients(self, scaled, var_list, tape)
+            scaled = scale.scaled(loss() if callable(loss) else loss)
+        pairs = computed(self, scaled, var_list, *others, tape=tape, **named)
         gradients = unscaled(self, [gradient for gradient, _ in pairs])
         return list(zip(gradients, (variable for _, variable in pairs), strict=True))
 
     kind = type(opt)
+    name_of_method = "_compute_gradients" if is_legacy(opt) else "compute_gradients"
+    computed = getattr(kind, name_of_method)
     marks = {
-        "compute_gradients": compute_gradients,
+        name_of_method: compute_gradients,
         "get_scaled_loss": lambda _, loss: scale.scaled(loss),
         "get_unscaled_gradients": unscaled,
         "loss_scaling_factor": property(lambda _: scale.factor),
     }
     return _wrapped(opt, "ALSOptimizer", lambda pairs, update: update(pairs), marks=marks)
+
+
+def _summed(optimizer: Any, pairs: Pairs) -> Pairs:
+    if not is_legacy(optimizer):
+        return list(optimizer.aggregate_gradients(pairs))
+    totals = optimizer._aggregate_gradients(pairs)
+    return [(total, variable) for total, (_, variable) in zip(totals, pairs, strict=True)]
 
 
 def _wrapped(
@@ -240,7 +261,7 @@ def _wrapped(
     Gradients are each replica's own, or with ``needs_sums`` those that the strategy has summed.
     ``marks`` become attributes of the optimizer's class.
     """
-    if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
+    if not isinstance(optimizer, optimizer_kinds()):
         raise OptimizerError(
             "PD435",
             f"{wrapper} of ipu.keras.optimizers wraps an optimizer of Keras",
@@ -256,10 +277,14 @@ def _wrapped(
         skips = skip_gradients_aggregation or not k.pop("experimental_aggregate_gradients", True)
         pairs = [pair for pair in grads_and_vars if pair[0] is not None]
         if needs_sums and not skips:
-            pairs, skips = list(self.aggregate_gradients(pairs)), True
+            pairs, skips = _summed(self, pairs), True
+        if is_legacy(self):
+            k["experimental_aggregate_gradients"] = not skips
+        else:
+            k["skip_gradients_aggregation"] = skips
 
         def update(changed: Pairs) -> Any:
-            return kind.apply_gradients(self, changed, *args, skip_gradients_aggregation=skips, **k)
+            return kind.apply_gradients(self, changed, *args, **k)
 
         return around(pairs, update)
 

@@ -25,37 +25,44 @@ class GradientAccumulationReductionMethod(Enum):
     MEAN = 1
     RUNNING_MEAN = 2
 
+    @classmethod
+    def parse(cls, reduction_method: Any) -> GradientAccumulationReductionMethod:
+        """The member for a member, or for its name in any case.
 
-def reduction_method(method: Any) -> GradientAccumulationReductionMethod:
-    """The member of `GradientAccumulationReductionMethod` for a member or its name in any case.
+        Args:
+            reduction_method: A member or a name.
 
-    Raises:
-        PipelineError: The method does not exist.
-    """
-    if isinstance(method, str):
-        method = GradientAccumulationReductionMethod.__members__.get(method.upper(), method)
-    if not isinstance(method, GradientAccumulationReductionMethod):
-        raise PipelineError(
-            "PD424",
-            "gradients cannot be accumulated in this way",
-            value=method,
-            accepted=", ".join(GradientAccumulationReductionMethod.__members__),
-        )
-    return method
+        Returns:
+            The member.
+
+        Raises:
+            PipelineError: The method does not exist. It is a `ValueError`.
+        """
+        if isinstance(reduction_method, cls):
+            return reduction_method
+        name = str(reduction_method).upper()
+        if not isinstance(reduction_method, str) or name not in cls.__members__:
+            raise PipelineError(
+                "PD424",
+                f"Cannot parse {reduction_method} as one of GradientAccumulationReductionMethod",
+                value=reduction_method,
+                accepted=", ".join(cls.__members__),
+            )
+        return cls[name]
 
 
 class GradientAccumulator:
     """The gradients of one replica, from one update to the next.
 
     Args:
-        count: Micro-batches of an update.
+        count: Micro-batches of an update: an integer, or an int32 scalar.
         method: How their gradients are combined.
         dtype: Dtype of the totals: a dtype, a function of the variable that returns one, or None
             for the variable's own.
     """
 
-    def __init__(self, count: int, method: Any, dtype: Any = None) -> None:
-        self._method = reduction_method(method)
+    def __init__(self, count: Any, method: Any, dtype: Any = None) -> None:
+        self._method = GradientAccumulationReductionMethod.parse(method)
         self._dtype = dtype
         self.count = count
         self._held: dict[int, ResourceVariable] = {}
@@ -86,7 +93,7 @@ class GradientAccumulator:
         if self._method is GradientAccumulationReductionMethod.SUM:
             return held.assign_add(gradient, read_value=False)
         if self._method is GradientAccumulationReductionMethod.MEAN:
-            return held.assign_add(gradient / self.count, read_value=False)
+            return held.assign_add(gradient / tf.cast(self.count, held.dtype), read_value=False)
         before = tf.cast(index, held.dtype)
         mean = held.read_value() * (before / (before + 1)) + gradient / (before + 1)
         return held.assign(mean, read_value=False)

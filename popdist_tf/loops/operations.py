@@ -29,6 +29,19 @@ def gelu(x: Any, approximate: bool = True, name: str | None = None) -> Any:
     return tf.nn.gelu(x, approximate=approximate, name=name)
 
 
+def swish(x: Any, name: str | None = None) -> Any:
+    """The activation ``x * sigmoid(x)``.
+
+    Args:
+        x: Floating point values.
+        name: Of the operation.
+
+    Returns:
+        As ``x``.
+    """
+    return tf.identity(tf.nn.silu(x), name=name)
+
+
 def softmax(x: Any, stable: bool = False, name: str | None = None) -> Any:
     """The softmax over the last dimension.
 
@@ -63,27 +76,52 @@ def dropout(
     noise_shape: Any = None,
     seed: Any = None,
     name: str | None = None,
-    ref: Any = None,
+    ref: bool = True,
 ) -> Any:
     """Sets a part of the values to zero, and divides the others by the part that is kept.
 
     Args:
         x: Floating point values.
-        rate: The part that is set to zero, from 0 to 1.
-        noise_shape: As of `tf.nn.dropout`: dimensions of size 1 share their decision.
+        rate: The part that is set to zero, from 0 up to 1, but not 1.
+        noise_shape: The shape of ``x``, where dimensions of size 1 share their decision. None and
+            an empty list, as published, for one decision for each value.
         seed: Two integers, which decide alike in every call; None for decisions that differ.
         name: Of the operation.
         ref: Accepted as published.
 
     Returns:
         As ``x``.
+
+    Raises:
+        ValueError: The rate, the seed or the shape of the decisions is not as above.
     """
     del ref
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"The rate must be in the range [0, 1), but was {rate}")
+    x = tf.convert_to_tensor(x)
+    noise_shape = _noise_shape(x.shape.as_list(), noise_shape)
+    if seed is not None and tf.convert_to_tensor(seed).shape != [2]:
+        raise ValueError(
+            f"Expected the seed to have a shape [2], but got {tf.convert_to_tensor(seed).shape}."
+        )
     if seed is None:
         return tf.nn.dropout(x, rate, noise_shape, name=name)
     return tf.nn.experimental.stateless_dropout(
         x, rate, tf.cast(seed, tf.int32), "auto_select", noise_shape, name
     )
+
+
+def _noise_shape(shape: list[Any], noise_shape: Any) -> list[Any] | None:
+    """The published argument ``noise_shape``, checked; None where each value decides by itself."""
+    sizes = list(noise_shape) if noise_shape is not None else []
+    if not sizes:
+        return None
+    if len(sizes) != len(shape):
+        raise ValueError("The length of noise_shape must equal the rank of x.")
+    for size, noise in zip(shape, sizes, strict=True):
+        if noise not in (1, size):
+            raise ValueError(f"Dimension mismatch, {size} != {noise}.")
+    return sizes
 
 
 def segment_sum(data: Any, segment_ids: Any, num_segments: int, name: str | None = None) -> Any:
@@ -128,27 +166,131 @@ def normalise_image(
     return tf.concat([normal, tf.zeros_like(normal[..., :1])], axis=-1, name=name or "concat")
 
 
+_SERIAL_DIMENSIONS = ("a_columns", "a_rows_b_columns", "b_rows")
+
+
+def serialized_matmul(
+    a: Any,
+    b: Any,
+    serialization_factor: int,
+    serialization_dimension: str,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    name: str | None = None,
+) -> Any:
+    """A product of matrices that the original computes in parts; the result is the same.
+
+    Args:
+        a: Matrices, of rank 2 or more.
+        b: Matrices of the same rank.
+        serialization_factor: Parts of the product.
+        serialization_dimension: Which dimension is divided: "a_columns", "a_rows_b_columns" or
+            "b_rows".
+        transpose_a: Whether the matrices of ``a`` are transposed first.
+        transpose_b: Whether the matrices of ``b`` are transposed first.
+        name: Of the operation.
+
+    Returns:
+        The products.
+
+    Raises:
+        ValueError: The number of parts is below 1, or does not divide the dimension; a matrix has
+            too few dimensions; or the dimension does not exist.
+    """
+    factor = int(serialization_factor)
+    if factor < 1:
+        raise ValueError(f"serialization_factor has to be at least 1, but was {factor}.")
+    a, b = tf.convert_to_tensor(a), tf.convert_to_tensor(b)
+    for letter, one in (("a", a), ("b", b)):
+        if one.shape.rank < _OF_MATRIX:
+            raise ValueError(f"Expected tensor '{letter}' to have a minimum rank of 2")
+    if serialization_dimension not in _SERIAL_DIMENSIONS:
+        raise ValueError(
+            f"Invalid serialization_dimension={serialization_dimension}, expected one of: "
+            f"{', '.join(_SERIAL_DIMENSIONS)}."
+        )
+    place = _SERIAL_DIMENSIONS.index(serialization_dimension)
+    of_a = reversed(a.shape[-2:]) if transpose_a else a.shape[-2:]
+    sizes = (*of_a, b.shape[-2 if transpose_b else -1])
+    if sizes[place] is not None and sizes[place] % factor:
+        raise ValueError(
+            f"{serialization_dimension} serialization ({sizes[place]}) must be divisible by "
+            f"serialization_factor ({factor})."
+        )
+    return tf.matmul(a, b, transpose_a, transpose_b, name=name or "serialized_matmul")
+
+
+_OF_MATRIX = 2
+
+
 def embedding_lookup(
     params: Any,
     ids: Any,
+    serialization_factor: Any = 1,
+    indices_are_sorted: Any = False,
     name: str | None = None,
-    serialization_factor: int = 1,
-    indices_are_sorted: bool = False,
 ) -> Any:
     """The rows of a table.
 
     Args:
         params: The table: a variable or tensor of at least one dimension.
         ids: Which rows; integers of any shape.
-        name: Of the operation.
-        serialization_factor: Accepted as published, without effect on a host.
+        serialization_factor: Accepted as published, without effect on a host. In SDK 2.2 and
+            before, the third argument was the name.
         indices_are_sorted: Accepted as published, without effect on a host.
+        name: Of the operation.
 
     Returns:
         Shape ``(*ids.shape, *params.shape[1:])``.
     """
-    del serialization_factor, indices_are_sorted
+    del indices_are_sorted
+    name = serialization_factor if isinstance(serialization_factor, str) else name
     return tf.nn.embedding_lookup(params, ids, name=name)
+
+
+def nce_loss(
+    weights: Any,
+    biases: Any,
+    labels: Any,
+    inputs: Any,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: Any = None,
+    name: str = "nce_loss",
+) -> Any:
+    """The loss of noise-contrastive estimation: `tf.nn.nce_loss`, whose arguments these are.
+
+    Returns:
+        A loss for each row.
+    """
+    return tf.nn.nce_loss(
+        weights, biases, tf.cast(labels, tf.int64), inputs, num_sampled, num_classes, num_true,
+        sampled_values, name=name,
+    )  # fmt: skip
+
+
+def sampled_softmax_loss(
+    weights: Any,
+    biases: Any,
+    labels: Any,
+    inputs: Any,
+    num_sampled: int,
+    num_classes: int,
+    num_true: int = 1,
+    sampled_values: Any = None,
+    name: str = "sampled_softmax_loss",
+    seed: int | None = None,
+) -> Any:
+    """The loss of a sampled softmax: `tf.nn.sampled_softmax_loss`, whose arguments these are.
+
+    Returns:
+        A loss for each row.
+    """
+    return tf.nn.sampled_softmax_loss(
+        weights, biases, tf.cast(labels, tf.int64), inputs, num_sampled, num_classes, num_true,
+        sampled_values, seed=seed, name=name,
+    )  # fmt: skip
 
 
 def print_tensor(input: Any, name: str = "") -> Any:  # noqa: A002 - published name
@@ -213,8 +355,7 @@ def fifo(x: Any, depth: int, offload: bool = False, name: str | None = None) -> 
             tf.zeros([depth, *x.shape], x.dtype), trainable=False, name="fifo/values"
         )
         count = ResourceVariable(0, dtype=tf.int64, trainable=False, name="fifo/count")
-    # A function does not keep what it uses.
-    _FIFOS.setdefault(tf.compat.v1.get_default_graph(), []).extend([held, count])
+    keep_with_graph(held, count)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def passed(value: Any) -> tuple[Any, Any]:
@@ -229,7 +370,16 @@ def fifo(x: Any, depth: int, offload: bool = False, name: str | None = None) -> 
     return passed(x)
 
 
-_FIFOS: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+_KEPT: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
+def keep_with_graph(*variables: Any) -> None:
+    """Keeps variables as long as the graph that is being built: a function keeps none that it uses.
+
+    Args:
+        *variables: Variables of the operations of this graph.
+    """
+    _KEPT.setdefault(tf.compat.v1.get_default_graph(), []).extend(variables)
 
 
 def _no_gradient(*_: Any, **__: Any) -> Any:

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from popdist_tf.errors import PipelineError
@@ -207,8 +208,10 @@ def pipeline(
         computational_stages: Functions, called one after the other. The first takes ``inputs`` and
             an element of the queue (a tuple's parts as further arguments, a dict as keywords); each
             of the others what the one before it has returned.
-        gradient_accumulation_count: Micro-batches of an update. Without an ``optimizer_function``,
-            micro-batches of a repetition.
+            A list of functions is one stage: each takes the same, and their results stand behind
+            each other.
+        gradient_accumulation_count: Micro-batches of an update, as an integer or a tensor. Without
+            an ``optimizer_function``, micro-batches of a repetition.
         gradient_accumulation_dtype: In which dtype gradients are accumulated: a dtype, a function
             of the variable that returns one, or None for the variable's own.
         repeat_count: Updates.
@@ -216,7 +219,8 @@ def pipeline(
             element of the queue.
         inputs: Tensors that the first stage takes with each micro-batch, such as learning rates.
         infeed_queue: Where elements come from.
-        outfeed_queue: Takes what the last stage returns for each micro-batch, as a list.
+        outfeed_queue: Takes what the last stage returns for each micro-batch: a list; without an
+            ``optimizer_function`` also a dict or a single tensor.
         optimizer_function: Takes what the last stage returns; returns an
             `OptimizerFunctionOutput`. None for inference.
         device_mapping: A device for each stage; checked, without effect on a host.
@@ -242,18 +246,21 @@ def pipeline(
     if published.pop("continuous_weight_updates", False):
         raise NotImplementedError("continuous_weight_updates was never implemented by the original")
     check_published(published)
-    stages = list(computational_stages)
+    stages = [
+        _parallel(stage) if isinstance(stage, (list, tuple)) else stage
+        for stage in computational_stages
+    ]
     _check(stages, gradient_accumulation_count, repeat_count, device_mapping)
     stages = [program_code(stage) for stage in stages]
     optimizer_function = optimizer_function and program_code(optimizer_function)
-    if outfeed_loss and outfeed_mask is not None:
-        raise _contradiction("outfeed_loss and outfeed_mask were both given")
-    if outfeed_loss and optimizer_function is None:
-        raise _contradiction("outfeed_loss needs an optimizer_function, which has a loss")
-    if accumulate_outfeed and getattr(outfeed_queue, "mode", None) is not IPUOutfeedMode.ALL:
-        raise _contradiction("accumulate_outfeed needs an outfeed_queue that keeps ALL values")
-    constant = [] if inputs is None else list(inputs)
-    count = int(gradient_accumulation_count or 1) * batch_serialization_iterations
+    _check_outfeed(
+        outfeed_queue, optimizer_function, outfeed_mask, outfeed_loss, accumulate_outfeed
+    )
+    constant = [] if inputs is None else _listed(inputs)
+    count: Any = gradient_accumulation_count  # an integer, or a tensor as published
+    if tf.is_tensor(count) or isinstance(count, tf.Variable):
+        count = tf.cast(count, tf.int32)
+    count = count * batch_serialization_iterations
 
     def micro_batch(index: Any, *element: Any, **named: Any) -> list[Any]:
         token = _micro_batch.set(index % count)
@@ -270,9 +277,11 @@ def pipeline(
             accumulator = GradientAccumulator(count, reduction_method, gradient_accumulation_dtype)
             operations.append(accumulate(accumulator, asked.gradients(), index, asked.apply))
             out = asked.loss if outfeed_loss else results
-        out = out if outfeed_loss or isinstance(out, dict) else _masked(_listed(out), outfeed_mask)
+        is_trained = optimizer_function is not None
+        if not outfeed_loss:
+            out = _for_outfeed(out, outfeed_mask, is_listed=is_trained or accumulate_outfeed)
         if outfeed_queue is None:
-            _refuse_lost(out, optimizer_function)
+            _refuse_lost(out)
         elif accumulate_outfeed:
             dtype = accumulate_outfeed_dtype
             operations.append(_accumulated_enqueue(outfeed_queue, out, index, count, dtype))
@@ -335,7 +344,9 @@ def _check(stages: list[Any], count: Any, repeats: int, mapping: Any) -> None:
             value=stages,
             accepted="one function for each stage",
         )
-    if not isinstance(count, int) or count < 1 or repeats < 1:
+    is_known = isinstance(count, (int, np.integer))
+    is_tensor = tf.is_tensor(count) or isinstance(count, tf.Variable)
+    if not (is_known or is_tensor) or (is_known and count < 1) or repeats < 1:
         raise PipelineError(
             "PD424",
             "gradient_accumulation_count and repeat_count must be at least 1",
@@ -349,13 +360,33 @@ def _check(stages: list[Any], count: Any, repeats: int, mapping: Any) -> None:
         )
 
 
+def _check_outfeed(
+    queue: Any, optimizer_function: Any, mask: Any, outfeed_loss: bool, accumulates: bool
+) -> None:
+    if outfeed_loss and mask:
+        raise _contradiction("outfeed_loss and outfeed_mask were both given")
+    if outfeed_loss and optimizer_function is None:
+        raise _contradiction("outfeed_loss needs an optimizer_function, which has a loss")
+    if accumulates and getattr(queue, "mode", None) is not IPUOutfeedMode.ALL:
+        raise _contradiction("accumulate_outfeed needs an outfeed_queue that keeps ALL values")
+
+
+def _parallel(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """One stage of several functions, which the original runs on different devices at once."""
+
+    def stage(*args: Any, **kwargs: Any) -> list[Any]:
+        return [one for function in functions for one in _listed(function(*args, **kwargs))]
+
+    return stage
+
+
 def _contradiction(what: str) -> PipelineError:
     return PipelineError("PD424", what, hint="leave one of them away")
 
 
-def _refuse_lost(out: Any, optimizer_function: Any) -> None:
+def _refuse_lost(out: Any) -> None:
     tensors = [one for one in tf.nest.flatten(out) if tf.is_tensor(one)]
-    if optimizer_function is None and tensors:
+    if tensors:
         raise PipelineError(
             "PD424",
             "the last stage returns tensors, and there is no outfeed_queue for them",
@@ -364,10 +395,22 @@ def _refuse_lost(out: Any, optimizer_function: Any) -> None:
         )
 
 
-def _masked(values: list[Any], mask: Sequence[bool] | None) -> list[Any]:
-    values = [one for one in values if not isinstance(one, tf.Operation)]
-    if mask is None:
+def _for_outfeed(results: Any, mask: Sequence[bool] | None, *, is_listed: bool) -> Any:
+    """What the outfeed gets of the last stage's results, in the published structure.
+
+    It is a list, except for a dict or a single tensor of a pipeline without training.
+    """
+    if not is_listed and (isinstance(results, dict) or tf.is_tensor(results)):
+        return results
+    values = [one for one in _listed(results) if not isinstance(one, tf.Operation)]
+    if not mask:
         return values
+    if len(mask) != len(values):
+        raise PipelineError(
+            "PD424",
+            "outfeed_mask must have one element for each result of the last stage",
+            value=f"{len(mask)} elements for {len(values)} results",
+        )
     return [value for value, is_kept in zip(values, mask, strict=True) if not is_kept]
 
 

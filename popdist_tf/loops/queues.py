@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,17 @@ from popdist_tf.errors import LayerError, StrategyError
 from popdist_tf.loops.data import synthetic_or_real
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+
+def _without_feed_name(init: Callable[..., None]) -> Any:
+    """Drops the name of a queue, which SDK 2.2 and before had before the other settings."""
+
+    @functools.wraps(init)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *(one for one in args if not isinstance(one, str)), **kwargs)
+
+    return wrapped
 
 
 class IPUInfeedQueue:
@@ -22,7 +33,9 @@ class IPUInfeedQueue:
         dataset: The elements; batches of one replica.
         device_ordinal: Accepted as published, without effect.
         prefetch_depth: How many elements are prepared ahead; with None, TensorFlow decides.
-        **_published: More published arguments, without effect on a host.
+        optimise_latency: Accepted as published, without effect on a host.
+        **_published: Arguments of SDK 2.2 and before (as ``feed_name``, which may also be the
+            second argument), without effect on a host.
 
     Attributes:
         dataset: The elements; synthetic ones where the program asks for them.
@@ -32,14 +45,16 @@ class IPUInfeedQueue:
         ValueError: The elements have no fixed shape.
     """
 
+    @_without_feed_name
     def __init__(
         self,
         dataset: Any,
         device_ordinal: Any = None,
         prefetch_depth: int | None = None,
+        optimise_latency: bool = False,
         **_published: Any,
     ) -> None:
-        del device_ordinal
+        del device_ordinal, optimise_latency
         if not isinstance(dataset, tf.data.Dataset | tf.compat.v1.data.Dataset):
             raise LayerError(
                 "PD434",
@@ -57,6 +72,7 @@ class IPUInfeedQueue:
         self.dataset = synthetic_or_real(dataset)
         self._dataset = self.dataset.prefetch(prefetch_depth or tf.data.AUTOTUNE)
         self._iterator: Any = None
+        self._is_dequeued = False
         # A graph's iterator belongs to the graph, not to the loop that first uses it.
         if not tf.executing_eagerly():
             self._iterator = tf.compat.v1.data.make_initializable_iterator(self._dataset)
@@ -80,6 +96,7 @@ class IPUInfeedQueue:
             A tensor, or a tuple or dict of them.
         """
         _refuse_xla("an infeed queue")
+        self._is_dequeued = True
         if self._iterator is None:
             # Inside of a loop that is being built, the data would begin again in each iteration.
             with tf.init_scope():
@@ -90,6 +107,17 @@ class IPUInfeedQueue:
         return element if guard is None else guard.next_of_infeed(self, element)
 
     _dequeue = dequeue
+
+    @property
+    def number_of_tuple_elements(self) -> int:
+        """How many arguments a loop's body gets of an element; 1 for a tensor."""
+        spec = self.dataset.element_spec
+        return len(spec) if isinstance(spec, (list, tuple)) else 1
+
+    @property
+    def dequeued(self) -> bool:
+        """Whether a loop takes elements of this queue, as far as the program has been built."""
+        return self._is_dequeued
 
 
 class IPUIterator(IPUInfeedQueue):
@@ -136,21 +164,28 @@ class IPUOutfeedQueue:
     """Collects values of a loop's iterations; the program reads them after the loop.
 
     Args:
-        outfeed_mode: Whether all values are kept, or the last.
+        outfeed_mode: Whether all values are kept, or the last; None for all.
         device_ordinal: Accepted as published, without effect.
-        **_published: More published arguments, without effect on a host.
+        buffer_depth: Accepted as published, without effect on a host.
+        optimise_latency: Accepted as published, without effect on a host.
+        **_published: Arguments of SDK 2.2 and before (as ``feed_name``, which may also be the
+            first argument), without effect on a host.
 
     Raises:
         LayerError: The mode is not an `IPUOutfeedMode`.
     """
 
+    @_without_feed_name
     def __init__(
         self,
-        outfeed_mode: IPUOutfeedMode = IPUOutfeedMode.ALL,
+        outfeed_mode: IPUOutfeedMode | None = None,
         device_ordinal: Any = None,
+        buffer_depth: int = 3,
+        optimise_latency: bool = False,
         **_published: Any,
     ) -> None:
-        del device_ordinal
+        del device_ordinal, buffer_depth, optimise_latency
+        outfeed_mode = outfeed_mode or IPUOutfeedMode.ALL
         if not isinstance(outfeed_mode, IPUOutfeedMode):
             raise LayerError(
                 "PD434",

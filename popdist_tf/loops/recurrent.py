@@ -46,8 +46,8 @@ class _Recurrent:
         activation: Of the candidate and the output: "tanh", "relu", "softmax", "sigmoid" or
             "hard_sigmoid".
         recurrent_activation: Of the gates, likewise.
-        return_state: Whether the last state is returned beside the outputs.
         name: Of the variables' scope; None for the class's own.
+        return_state: Whether the last state is returned beside the outputs.
         **published: More published arguments (``options``, ``options_bwd``,
             ``preserve_final_state``), without effect on a host: a sequence's last state is that
             after its last time step.
@@ -69,8 +69,8 @@ class _Recurrent:
         bias_initializer: Any = None,
         activation: str = "tanh",
         recurrent_activation: str = "sigmoid",
-        return_state: bool = True,
         name: str | None = None,
+        return_state: bool = True,
         **published: Any,
     ) -> None:
         del partials_dtype
@@ -241,7 +241,14 @@ class PopnnGRU(_Recurrent):
 
     Args:
         num_units: As for `PopnnLSTM`.
-        *arguments: As for `PopnnLSTM`.
+        dtype: As for `PopnnLSTM`, like all other arguments.
+        partials_dtype: Accepted as published, without effect on a host.
+        seed: Of the default initializer of the weights.
+        weights_initializer: Where the kernel starts.
+        bias_initializer: Where the biases start.
+        activation: Of the candidate.
+        recurrent_activation: Of the gates.
+        name: Of the variables' scope.
         reset_after: Whether the reset gate multiplies the product of output and weights, instead
             of the output. The biases then have the shape ``(3, 2, num_units)``.
         **settings: As for `PopnnLSTM`.
@@ -250,9 +257,23 @@ class PopnnGRU(_Recurrent):
     _GATES, _SCOPE = 3, "popnn_gru"
 
     def __init__(
-        self, num_units: int, *arguments: Any, reset_after: bool = False, **settings: Any
+        self,
+        num_units: int,
+        dtype: Any = tf.float32,
+        partials_dtype: Any = tf.float32,
+        seed: int | None = None,
+        weights_initializer: Any = None,
+        bias_initializer: Any = None,
+        activation: str = "tanh",
+        recurrent_activation: str = "sigmoid",
+        name: str | None = None,
+        reset_after: bool = False,
+        **settings: Any,
     ) -> None:
-        super().__init__(num_units, *arguments, **settings)
+        super().__init__(
+            num_units, dtype, partials_dtype, seed, weights_initializer, bias_initializer,
+            activation, recurrent_activation, name, **settings,
+        )  # fmt: skip
         self._resets_after = reset_after
 
     def _bias_shape(self) -> list[int]:

@@ -209,11 +209,13 @@ def compile(  # noqa: A001 - published name
         inputs: What it is called with.
 
     Returns:
-        The tensors as a list, where there is one as well as where there are several; an operation
-        where there are none. Operations that ``computation`` returned run with any of the tensors.
+        What ``computation`` returned, in the same structure, with these exceptions, as published:
+        a list where it returned a flat list, a tuple or one tensor; an operation where it returned
+        no tensors. Operations of a flat list run with any of the tensors.
 
     Raises:
         TypeError: ``inputs`` is not a list or tuple.
+        ValueError: An operation stands inside of a nested structure, or before a tensor.
     """
     if inputs is not None and not isinstance(inputs, (list, tuple)):
         raise TypeError(f"ipu_compiler.compile needs a list of inputs: {inputs!r}")
@@ -221,15 +223,28 @@ def compile(  # noqa: A001 - published name
         outputs = program_code(computation)(
             *(tf.nest.map_structure(tf.convert_to_tensor, list(inputs or [])))
         )
-    flat = [] if outputs is None else _flat(outputs)
-    operations = [output for output in flat if isinstance(output, tf.Operation)]
-    operations += updates.operations
-    tensors = [output for output in flat if not isinstance(output, tf.Operation)]
-    with tf.control_dependencies(operations):
+    if _is_flat(outputs):
+        # Eagerly, what would be an operation has run and returned None.
+        flat = [one for one in _as_list(outputs) if one is not None]
+    else:
+        flat = tf.nest.flatten(outputs)
+    operations = [one for one in flat if isinstance(one, tf.Operation)]
+    tensors = [one for one in flat if not isinstance(one, tf.Operation)]
+    if operations and not _is_flat(outputs):
+        raise ValueError(
+            "xla.compile does not support Operation as return value in non-flat output structure: "
+            f"{operations[0].name}; return it in a list of tensors and operations"
+        )
+    with tf.control_dependencies([*operations, *updates.operations]):
         if not tensors:
-            return tf.group(*operations)
-        return [tf.identity(tensor) for tensor in tensors]
+            return tf.group(*operations, *updates.operations)
+        results = [tf.identity(tensor) for tensor in tensors]
+    return results if _is_flat(outputs) else tf.nest.pack_sequence_as(outputs, results)
 
 
-def _flat(outputs: Any) -> list[Any]:
-    return [output for output in tf.nest.flatten(outputs) if output is not None]
+def _is_flat(outputs: Any) -> bool:
+    """Whether a function's result is one tensor or operation, or a list or tuple of them."""
+    nested = tf.nest.is_nested
+    return not nested(outputs) or (
+        isinstance(outputs, (list, tuple)) and not any(map(nested, outputs))
+    )

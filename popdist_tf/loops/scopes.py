@@ -201,6 +201,22 @@ def reduce_shards(input_shards: Sequence[Any], op: Any) -> tuple[Any, ...]:
     Raises:
         LayerError: The reduction does not exist.
     """
+    shards = [tf.convert_to_tensor(shard) for shard in input_shards]
+    return (_OVER_SHARDS[reduction_name(op)](shards),) * len(shards)
+
+
+def reduction_name(op: Any) -> str:
+    """The short name of a published reduction, such as ``ADD`` for ``"COLLECTIVE_OP_ADD"``.
+
+    Args:
+        op: The reduction.
+
+    Returns:
+        ADD, MAX, MEAN, MIN or MUL.
+
+    Raises:
+        LayerError: The reduction does not exist.
+    """
     name = str(getattr(op, "name", op)).upper().removeprefix("COLLECTIVE_OP_")
     if name not in _OVER_SHARDS:
         raise LayerError(
@@ -209,8 +225,7 @@ def reduce_shards(input_shards: Sequence[Any], op: Any) -> tuple[Any, ...]:
             value=op,
             accepted=", ".join(f"COLLECTIVE_OP_{one}" for one in _OVER_SHARDS),
         )
-    shards = [tf.convert_to_tensor(shard) for shard in input_shards]
-    return (_OVER_SHARDS[name](shards),) * len(shards)
+    return name
 
 
 def reduce_and_divide_shards(input_shards: Sequence[Any], op: Any) -> tuple[Any, ...]:

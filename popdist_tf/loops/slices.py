@@ -91,7 +91,12 @@ def sequence_slice_unpack(
 
 
 def sequence_slice_pack(
-    dst: Any, src: Any, num_elems: Any, dst_offsets: Any, name: str | None = None
+    dst: Any,
+    src: Any,
+    num_elems: Any,
+    dst_offsets: Any,
+    zero_unused: bool = False,
+    name: str | None = None,
 ) -> Any:
     """Copies consecutive runs of rows into a tensor: the opposite of `sequence_slice_unpack`.
 
@@ -100,13 +105,14 @@ def sequence_slice_pack(
         src: The source, in which the runs stand one behind the other.
         num_elems: How many rows each run has: one dimension of integers.
         dst_offsets: The first row of each run in the destination.
+        zero_unused: Whether rows that no run writes are zero; otherwise they are those of ``dst``.
         name: Of the operation.
 
     Returns:
-        Shape and dtype of ``dst``. Rows that no run writes are those of ``dst``.
+        Shape and dtype of ``dst``, with the runs copied.
 
     Raises:
         InvalidArgumentError: A run is not inside of the source or the destination.
     """
     places = tf.cumsum(tf.cast(tf.convert_to_tensor(num_elems), tf.int32), exclusive=True)
-    return sequence_slice(dst, src, num_elems, places, dst_offsets, zero_unused=False, name=name)
+    return sequence_slice(dst, src, num_elems, places, dst_offsets, zero_unused, name=name)

@@ -18,7 +18,12 @@ from popdist_tf.keras.averages import overwrite_by_averages_where
 from popdist_tf.keras.spectral import support_spectral_normalization
 from popdist_tf.strategies.masked_losses import share_masks
 from popdist_tf.strategies.random_numbers import separate_random_numbers
-from popdist_tf.versions import before_updates, clip_sums_where, support_loss_scaling
+from popdist_tf.versions import (
+    before_updates,
+    clip_sums_where,
+    compile_where,
+    support_loss_scaling,
+)
 
 
 def refuse_tf_config(strategy: str) -> None:
@@ -61,6 +66,7 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
         support_loss_scaling()
         support_spectral_normalization()
         clip_sums_where(_is_current)
+        compile_where(lambda: not _is_current())
         before_updates("clips", warn_in_replica)
         note_targets()
         before_updates("means", warn_of_local_mean)

@@ -7,6 +7,7 @@ the class can be made without arguments.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Literal, NamedTuple
 
 Status = Literal["works", "accepted without effect", "refused"]
@@ -95,6 +96,37 @@ def refused(reason: str, *names: str, instead: str, error: str = "") -> tuple[En
             path (``popdist_onnx.popart_exception``).
     """
     return tuple(Entry(name, "refused", reason, instead, error) for name in names)
+
+
+def with_offered(
+    modules: str, below: str, *groups: tuple[Entry, ...]
+) -> tuple[tuple[Entry, ...], ...]:
+    """Groups of names, and a group of all names of a table of modules that are in none of them.
+
+    Args:
+        modules: The module that has the table: ``MODULES``, from the path of a module to what it
+            ``homes``, and ``ROOT_NAMES``, names of the root.
+        below: The part of the table that is meant: names below this path, without the path.
+        groups: What `works`, `without_effect` and `refused` return.
+    """
+    table = import_module(modules)
+    start = f"{below}." if below else ""
+    names = [] if below else [*table.ROOT_NAMES]
+    for path, published in table.MODULES.items():
+        names += [path, *(f"{path}.{name}" for name in published.homes)]
+    declared = {entry.name for group in groups for entry in group}
+    own = dict.fromkeys(name[len(start) :] for name in names if name.startswith(start))
+    left_out = () if below else _OTHERS
+    others = [
+        name
+        for name in own
+        if name not in declared and not f"{name}.".startswith(tuple(f"{one}." for one in left_out))
+    ]
+    return (*groups, works(*others))
+
+
+_OTHERS = ("addons", "plugin")
+"""Parts of the table of ``tensorflow.python.ipu`` that stand for other modules of the SDK."""
 
 
 def surface(sdk: str, ours: str, *groups: tuple[Entry, ...]) -> Surface:

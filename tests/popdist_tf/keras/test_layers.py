@@ -25,7 +25,6 @@ def normalised(groups):
     [
         (layers.GroupNormalization(2), [[0, 2, 4], [1, 3, 5]]),
         (layers.GroupNorm(2, strided_channel_grouping=False), [[0, 1, 2], [3, 4, 5]]),
-        (layers.LayerNormalization(), [range(6)]),
         (layers.InstanceNormalization(), [[i] for i in range(6)]),
     ],
 )
@@ -139,3 +138,22 @@ def test_spectral_normalization_divides_by_the_largest_singular_value(start):
     model.fit(np.ones((2, 4)), np.ones((2, 3)), verbose=0)
     expected = values / (np.linalg.svd(values, compute_uv=False)[0] or 1)
     np.testing.assert_allclose(layer.layer.kernel, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [-1, (2, 3), [1]])
+def test_layers_are_normalised_over_their_axes_alone_as_by_keras(axis):
+    layer = layers.LayerNormalization(axis, beta_initializer="ones", gamma_initializer=None)
+    expected = tf.keras.layers.LayerNormalization(axis, beta_initializer="ones")
+    np.testing.assert_array_equal(np.asarray(layer(INPUTS)), np.asarray(expected(INPUTS)))
+    again = type(layer).from_config(layer.get_config())
+    np.testing.assert_array_equal(np.asarray(again(INPUTS)), np.asarray(layer(INPUTS)))
+
+
+def test_layers_take_the_published_arguments_in_their_order():
+    table = layers.Embedding(5, 2, "ones", None, None, None, True, 7, 2)
+    assert np.asarray(table(np.array([[1, 4]]))).tolist() == [[[1, 1], [1, 1]]]
+    assert table.mask_zero
+    normal = layers.InstanceNormalization(1, False, True, 1e-5, None, "ones")
+    assert normal.get_config()["channels_axis"] == 1
+    kept = np.asarray(layers.Dropout(0.5, [])(np.ones((64, 64)), training=True)) != 0
+    assert 0.3 < kept.mean() < 0.7

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from popdist_tf.errors import PipelineError
 from popdist_tf.ipu.ipu_strategy import IPUStrategy
-from popdist_tf.ipu.keras import PipelineStage
+from popdist_tf.ipu.keras import PipelineStage, optimizers
 from popdist_tf.ipu.keras.extensions import FunctionalLayerPipelineStageAssignment
 from popdist_tf.versions import keras_is_3
 
@@ -123,3 +123,26 @@ def test_a_later_call_changes_how_gradients_are_accumulated():
     # Two updates of two micro-batches, and one of four.
     assert model.optimizer.iterations.numpy() == 3
     assert type(model.optimizer).__mro__[1] is tf.keras.optimizers.SGD
+
+
+@keras_2
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+@pytest.mark.parametrize("way", ["options", "wrapper"])
+def test_optimizers_of_the_old_kind_accumulate_as_those_of_the_new_kind(name, way):
+    kinds = (tf.keras.optimizers, tf.keras.optimizers.legacy)
+    found = []
+    for kind in kinds:
+        model = sequential()
+        model.set_weights([np.full(one.shape, 0.1) for one in model.get_weights()])
+        optimizer = getattr(kind, name)(0.1)
+        if way == "wrapper":
+            optimizer = optimizers.GradientAccumulationOptimizer(optimizer, 2)
+        else:
+            model.set_gradient_accumulation_options(2)
+        model.compile(optimizer, "mse", steps_per_execution=4)
+        model.fit(data(4), verbose=0)
+        assert model.optimizer.iterations.numpy() == 2
+        found.append(model.get_weights())
+    for new, old in zip(*found, strict=True):
+        np.testing.assert_allclose(old, new, rtol=1e-4)
+        assert abs(new - 0.1).max() > 0.01

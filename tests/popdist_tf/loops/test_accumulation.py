@@ -6,15 +6,17 @@ import tensorflow as tf
 
 from popdist_tf import ipu
 from popdist_tf.errors import PipelineError
-from popdist_tf.loops.accumulation import GradientAccumulationReductionMethod, reduction_method
+from popdist_tf.loops.accumulation import GradientAccumulationReductionMethod
 
 SGD = tf.compat.v1.train.GradientDescentOptimizer
 
 
 def test_a_reduction_is_known_by_name():
-    assert reduction_method("Running_Mean") is GradientAccumulationReductionMethod.RUNNING_MEAN
+    kind = GradientAccumulationReductionMethod
+    assert kind.parse("Running_Mean") is kind.RUNNING_MEAN
+    assert kind.parse(kind.SUM) is kind.SUM
     with pytest.raises(PipelineError, match="SUM, MEAN, RUNNING_MEAN"):
-        reduction_method("max")
+        kind.parse("max")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_inference_is_a_pipeline_without_updates():
             infeed_queue=infeed,
             outfeed_queue=outfeed,
         )
-        (results,) = outfeed.dequeue()
+        results = outfeed.dequeue()  # a tensor, as the last stage returns one
         with tf.compat.v1.Session() as session:
             session.run(infeed.initializer)
             session.run(run)

@@ -189,6 +189,8 @@ def modules():
 
 def test_everything_that_is_offered_is_listed():
     for path, module in modules():
+        if path.startswith("plugin"):
+            continue  # of another module, `tensorflow.compiler.plugin`
         sdk, own = published(f"popdist_tf.ipu.{path}")
         listed = {"", *(entry.name for entry in load(sdk).entries)}
         assert own in listed
@@ -199,3 +201,57 @@ def test_everything_that_is_offered_is_listed():
 def test_a_name_that_never_was_is_answered_with_a_near_one():
     with pytest.raises(AttributeError, match="did you mean 'IPUConfig'"):
         ipu.config.IPUConfg  # noqa: B018 - the access is the test
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("dimension", ["a_columns", "a_rows_b_columns", "b_rows"])
+def test_a_product_in_parts_is_a_product(dimension, transposed):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 4, 6)), rng.normal(size=(3, 6, 8))
+    given = [
+        np.swapaxes(one, 1, 2) if turned else one
+        for one, turned in zip((a, b), transposed, strict=True)
+    ]
+    found = ipu.math_ops.serialized_matmul(*given, 2, dimension, *transposed)
+    np.testing.assert_allclose(found, a @ b)
+    with pytest.raises(ValueError, match=r"must be divisible by\s+serialization_factor"):
+        ipu.math_ops.serialized_matmul(*given, 5, dimension, *transposed)
+
+
+def test_swish_and_sampled_losses_are_tensorflows():
+    x = tf.constant([-2.0, 0.5])
+    np.testing.assert_array_equal(ipu.nn_ops.swish(x), tf.nn.silu(x))
+    rng = np.random.default_rng(0)
+    weights, rows = (rng.normal(size=(n, 3)).astype(np.float32) for n in (8, 2))
+    labels = tf.constant([[1], [5]], tf.int64)
+    sampled = tf.random.uniform_candidate_sampler(labels, 1, 4, True, 8, seed=1)
+    for name in ("nce_loss", "sampled_softmax_loss"):
+        own = getattr(ipu.nn_ops, name)(
+            weights, tf.zeros(8), tf.cast(labels, tf.int32), rows, 4, 8, sampled_values=sampled
+        )
+        expected = getattr(tf.nn, name)(
+            weights, tf.zeros(8), labels, rows, 4, 8, sampled_values=sampled
+        )
+        np.testing.assert_array_equal(own, expected)
+
+
+@pytest.mark.parametrize("shape", [[64, 1, 4], [64, 64, 4], [], None])
+def test_dropout_decides_in_the_shape_that_is_asked_for(shape):
+    kept = ipu.rand_ops.dropout(tf.ones([64, 64, 4]), 0.5, noise_shape=shape).numpy() != 0
+    assert 0.3 < kept.mean() < 0.7  # an empty list means none, as published
+    assert (kept == kept[:, :1]).all() == (shape == [64, 1, 4])
+    for wrong, message in (([64, 4], "length of noise_shape"), ([64, 2, 4], "mismatch, 64 != 2")):
+        with pytest.raises(ValueError, match=message):
+            ipu.rand_ops.dropout(tf.ones([64, 64, 4]), 0.5, noise_shape=wrong)
+
+
+def test_a_gradient_accumulates_in_the_operation_of_the_plugin():
+    ops = importlib.import_module("popdist_tf.ipu.plugin.poplar.ops.gen_poputil_ops")
+
+    @tf.function
+    def step(gradient):
+        return ops.ipu_stateful_gradient_accumulate(gradient, num_mini_batches=3)
+
+    found = [step(tf.constant([float(i)])).numpy().tolist() for i in range(6)]
+    assert found == [[0], [0], [0 + 1 + 2], [0], [0], [3 + 4 + 5]]
+    assert ops.ipu_replication_normalise(tf.constant([6.0])).numpy().tolist() == [6]

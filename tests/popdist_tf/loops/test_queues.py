@@ -84,3 +84,17 @@ def test_xla_compiles_no_queue(queue):
 
     with pytest.raises(ValueError, match=rf"\[PD428\] XLA cannot compile a loop with an {queue}"):
         tf.function(use, autograph=False, jit_compile=True)()
+
+
+def test_queues_may_have_names_as_in_sdk_2():
+    mode = ipu.ipu_outfeed_queue.IPUOutfeedMode
+    queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue
+    assert queue(None).mode is mode.ALL
+    assert queue("losses").mode is mode.ALL
+    assert queue("losses", mode.LAST).mode is mode.LAST
+    assert queue("losses", outfeed_mode=mode.LAST, replication_factor=2).mode is mode.LAST
+    assert queue(feed_name="losses", io_batch_size=2).mode is mode.ALL
+    infeed = ipu.ipu_infeed_queue.IPUInfeedQueue
+    pairs = tf.data.Dataset.from_tensor_slices((np.ones(4), np.zeros(4)))
+    assert infeed(pairs, "rows", 0).number_of_tuple_elements == 2
+    assert infeed(pairs.map(lambda x, _: x), feed_name="rows").number_of_tuple_elements == 1

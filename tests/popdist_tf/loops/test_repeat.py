@@ -127,9 +127,26 @@ def test_a_compiled_function_returns_lists_and_runs_its_operations():
 
     assert run(build(lambda _, op: op)) == ([], 1)
     assert run(build(lambda x, op: (x + 1, op))) == ([4], 1)
-    assert run(build(lambda x, op: [x, {"a": x * 2}, op, None])) == ([3, 6], 1)
+    assert run(build(lambda x, op: [x, x * 2, op, None])) == ([3, 6], 1)
     with pytest.raises(TypeError, match="a list of inputs"):
         ipu.ipu_compiler.compile(lambda x: x, 3.0)
+
+
+def test_a_compiled_function_keeps_nested_results():
+    def pairs(x):
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
+        return {"y": x * 2}, optimizer.compute_gradients(x**2, x)
+
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [3])
+        found = ipu.ipu_compiler.compile(pairs, [x])
+        assert isinstance(found, tuple)
+        outputs, ((gradient, variable),) = session.run(found, {x: [1.0, 2.0, 3.0]})
+        assert outputs["y"].tolist() == [2, 4, 6]
+        assert gradient.tolist() == [2, 4, 6]
+        assert variable.tolist() == [1, 2, 3]
+        with pytest.raises(ValueError, match="does not support Operation as return value"):
+            ipu.ipu_compiler.compile(lambda: [tf.constant(1.0), [tf.no_op()]])
 
 
 @pytest.mark.parametrize("strided", [False, True])

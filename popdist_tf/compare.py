@@ -1,0 +1,169 @@
+"""Compares the published module tree with the sources of the IPU's TensorFlow.
+
+Run it as ``python -m popdist_tf.compare CHECKOUT...`` on checkouts of the original's repositories
+(TensorFlow, Keras, the addons), whose sources are parsed and never run. Each line is a difference:
+a module, name, method or argument that popdist lacks, or arguments in another order. Names that
+popdist refuses are listed with the reason. The exit code is 1 where there is a difference that is
+no refusal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from popdist.sdk.surface import load
+from popdist.sdk.surface.answers import Placeholder
+from popdist_tf.ipu.tree import MODULES, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_TREES = {
+    "tensorflow/python/ipu": "",
+    "keras/ipu": "keras",
+    "ipu_tensorflow_addons": "addons",
+}
+"""Folders of the published sources, and the module below `popdist_tf.ipu` for each."""
+
+_PRIVATE = ("test", "tests", "test_utils", "docs", "single_ipu", "saved_model_tool")
+"""Folders that hold no interface of programs."""
+
+
+class Difference(NamedTuple):
+    """One difference between the published sources and this package.
+
+    Attributes:
+        name: The published name, below ``tensorflow.python.ipu``.
+        kind: ``module``, ``name``, ``method``, ``argument``, ``order``, or ``refused``.
+        detail: What is missing, or the reason of a refusal.
+    """
+
+    name: str
+    kind: str
+    detail: str = ""
+
+
+def differences(checkout: Path) -> Iterator[Difference]:
+    """The differences to the sources in one checkout, in the order of its files.
+
+    Args:
+        checkout: The root of a repository of the original.
+
+    Yields:
+        Each difference once.
+    """
+    for folder, below in _TREES.items():
+        root = checkout / folder
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            if set(parts) & set(_PRIVATE) or parts[-1].endswith(("_test", "_grad")):
+                continue
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            module = ".".join([*([below] if below else []), *parts])
+            yield from _module_differences(module, ast.parse(path.read_text(encoding="utf-8")))
+
+
+def _module_differences(path: str, tree: ast.Module) -> Iterator[Difference]:
+    public = [
+        node
+        for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+    ]
+    if not public:
+        return
+    if path and path not in MODULES:
+        yield _absent(path, "module", ", ".join(node.name for node in public))
+        return
+    module = import_module(f"{ROOT}.{path}".rstrip("."))
+    for node in public:
+        name = f"{path}.{node.name}".lstrip(".")
+        try:
+            ours = getattr(module, node.name)
+        except AttributeError:
+            ours = None
+        if ours is None or isinstance(ours, Placeholder):
+            yield _absent(name, "name")
+            continue
+        if isinstance(node, ast.ClassDef):
+            yield from _class_differences(name, node, ours)
+        else:
+            yield from _signature_differences(name, node.args, ours)
+
+
+def _class_differences(name: str, node: ast.ClassDef, ours: Any) -> Iterator[Difference]:
+    for member in node.body:
+        if not isinstance(member, (ast.FunctionDef, ast.Assign)):
+            continue
+        if isinstance(member, ast.Assign):
+            names = [one.id for one in member.targets if isinstance(one, ast.Name)]
+        else:
+            names = [member.name]
+        for one in names:
+            if one == "__init__":
+                yield from _signature_differences(name, member.args, ours)  # type: ignore[union-attr]
+            elif not one.startswith("_") and not hasattr(ours, one):
+                yield _absent(f"{name}.{one}", "method")
+            elif not one.startswith("_") and isinstance(member, ast.FunctionDef):
+                held = inspect.getattr_static(ours, one)
+                if callable(held):
+                    yield from _signature_differences(f"{name}.{one}", member.args, held)
+
+
+def _signature_differences(name: str, args: ast.arguments, ours: Any) -> Iterator[Difference]:
+    try:
+        held = inspect.signature(ours).parameters
+    except (TypeError, ValueError):
+        return
+    published = [one.arg for one in (*args.posonlyargs, *args.args) if one.arg not in _SELF]
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in held.values())
+    named = [one.name for one in held.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    named = [one for one in named if one not in _SELF]
+    asked = (*published, *(one.arg for one in args.kwonlyargs))
+    missing = [one for one in asked if one not in held and not takes_any]
+    if missing:
+        yield Difference(name, "argument", ", ".join(missing))
+    common = [one for one in published if one in held]
+    if named[: len(common)] != common and not missing:
+        yield Difference(name, "order", f"({', '.join(published)}), not ({', '.join(named)})")
+
+
+_SELF = ("self", "cls")
+
+
+def _absent(name: str, kind: str, detail: str = "") -> Difference:
+    entry = load("tensorflow.python.ipu").find(name)
+    if entry is not None and entry.status == "refused":
+        return Difference(name, "refused", entry.reason)
+    return Difference(name, kind, detail)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the differences to the checkouts that are named on the command line.
+
+    Args:
+        arguments: The command line; None for this process's.
+
+    Returns:
+        The exit code.
+    """
+    parser = argparse.ArgumentParser(prog="python -m popdist_tf.compare", description=__doc__)
+    parser.add_argument("checkouts", nargs="+", type=Path, metavar="checkout")
+    found: dict[Difference, None] = {}
+    for checkout in parser.parse_args(arguments).checkouts:
+        found |= dict.fromkeys(differences(checkout))
+    kinds = dict.fromkeys(one.kind for one in found)
+    for kind in sorted(kinds):
+        held = [one for one in found if one.kind == kind]
+        print(f"{kind}: {len(held)}")  # noqa: T201 - asked for
+        for name, _, detail in held:
+            print(f"  {name}" + (f": {detail}" if detail else ""))  # noqa: T201 - asked for
+    return int(set(kinds) - {"refused"} != set())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,84 @@
+"""Operations that programs take from the original's plugin of TensorFlow, below its public ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from popdist_tf.errors import LayerError
+from popdist_tf.loops.operations import keep_with_graph
+from popdist_tf.loops.replicas import replica_count
+
+
+def ipu_event_trace(name: str | None = None) -> Any:
+    """The events that the original's compiler and device have recorded: none, on a host.
+
+    Args:
+        name: Of the operation.
+
+    Returns:
+        A string tensor without elements.
+    """
+    return tf.constant([], tf.string, name=name or "ipu_event_trace")
+
+
+def ipu_replication_normalise(input: Any, name: str | None = None) -> Any:  # noqa: A002 - published
+    """Divides a tensor by the number of replicas; see `cross_replica_sum` for which.
+
+    Args:
+        input: A tensor.
+        name: Of the operation.
+
+    Returns:
+        As ``input``.
+    """
+    tensor = tf.convert_to_tensor(input)
+    return tf.divide(tensor, tf.cast(replica_count(), tensor.dtype), name=name)
+
+
+def ipu_stateful_gradient_accumulate(
+    input: Any,  # noqa: A002 - published
+    num_mini_batches: int,
+    verify_usage: bool = True,
+    name: str | None = None,
+) -> Any:
+    """Sums a gradient over several mini-batches, in a loop or function that runs repeatedly.
+
+    Each call in the program's text has a sum of its own, of its replica.
+
+    Args:
+        input: The gradient of a mini-batch, of a fixed shape.
+        num_mini_batches: Mini-batches of a sum.
+        verify_usage: Accepted as published.
+        name: Of the operation.
+
+    Returns:
+        The sum with the last of the mini-batches, and zeros with all others.
+
+    Raises:
+        LayerError: The shape is unknown, or the code is eager.
+    """
+    del verify_usage
+    gradient = tf.convert_to_tensor(input)
+    if tf.executing_eagerly() or not gradient.shape.is_fully_defined():
+        raise LayerError(
+            "PD434",
+            "ipu_stateful_gradient_accumulate cannot hold a sum of this",
+            value=f"shape {gradient.shape}" + (", in eager code" if tf.executing_eagerly() else ""),
+            accepted="a fixed shape, in code of a loop or tf.function",
+        )
+    with tf.init_scope():
+        # They belong to one replica, so the strategy must not create them.
+        zeros = tf.zeros(gradient.shape, gradient.dtype)
+        total = ResourceVariable(zeros, trainable=False, name="accumulated/total")
+        count = ResourceVariable(0, dtype=tf.int64, trainable=False, name="accumulated/count")
+    keep_with_graph(total, count)
+    is_last = tf.equal(count.assign_add(1) % num_mini_batches, 0)
+    summed = total.assign_add(gradient)
+    answer = tf.where(is_last, summed, tf.zeros_like(summed))
+    with tf.control_dependencies([answer]):
+        kept = total.assign(tf.where(is_last, tf.zeros_like(summed), summed), read_value=False)
+    with tf.control_dependencies([] if kept is None else [kept]):
+        return tf.identity(answer, name=name)

@@ -1,0 +1,60 @@
+"""The IPU's names in TensorFlow itself: its devices, and its part of Keras.
+
+A program may name an IPU wherever TensorFlow takes a device. Its code then runs on the replica's
+own device, and counts as device code, as in `ipu.scopes.ipu_scope`.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python.eager.context import Context
+from tensorflow.python.framework.ops import Graph
+
+from popdist_tf.strategies.extended import device_code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+
+def serve(tensorflow: ModuleType) -> None:
+    """Lets TensorFlow take the names of IPUs, and have ``tf.keras.ipu``; safe to call again.
+
+    Args:
+        tensorflow: The module ``tensorflow``.
+    """
+    for kind in (Graph, Context):
+        if not hasattr(kind.device, "__wrapped_by_popdist__"):
+            kind.device = _local(kind.device)
+    vars(tensorflow.keras)["ipu"] = import_module("popdist_tf.ipu.keras")
+    # TensorFlow's own copy of Keras lacks parts that programs use, and is another Keras.
+    vars(import_module("tensorflow.python"))["keras"] = tensorflow.keras
+
+
+def _local(known: Any) -> Any:
+    @functools.wraps(known)
+    def device(self: Any, name: Any) -> Any:
+        return _on_ipu(known, self) if _is_ipu(name) else known(self, name)
+
+    device.__wrapped_by_popdist__ = True  # type: ignore[attr-defined]
+    return device
+
+
+def _is_ipu(name: Any) -> bool:
+    return isinstance(name, str) and "device:ipu:" in name.lower()
+
+
+@contextmanager
+def _on_ipu(known: Any, owner: Any) -> Iterator[None]:
+    with device_code():
+        if tf.distribute.has_strategy():  # which has set the replica's device already
+            yield
+            return
+        gpu = tf.config.list_physical_devices("GPU")
+        with known(owner, "/device:GPU:0" if gpu else "/device:CPU:0"):
+            yield
