@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist.metrics import note_step
 from popdist.program_status import is_watched

@@ -8,7 +8,7 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.core import config as autograph_config
 from tensorflow.python.autograph.impl import api as autograph

@@ -181,9 +181,59 @@ def _is_importing() -> bool:
     return False
 
 
-def install() -> None:
-    """Makes the SDK's names importable in this process; each name is resolved on first import."""
+class _FirstTensorFlow:
+    """Waits for the first import of ``tensorflow``, and decides between its two interfaces.
+
+    Args:
+        version1: Whether TensorFlow 1's is asked for; None to ask the program's sources.
+    """
+
+    def __init__(self, version1: "bool | None") -> None:
+        self._version1 = version1
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        if name != "tensorflow" or not _is_importing():
+            return None
+        sys.meta_path.remove(self)
+        if not (self._is_of_version1() if self._version1 is None else self._version1):
+            return None
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def then_become(module: "ModuleType") -> None:
+            execute(module)
+            from popdist.sdk.version1 import become
+
+            become(module)
+
+        spec.loader.exec_module = then_become  # type: ignore[method-assign]
+        return spec
+
+    def _is_of_version1(self) -> bool:
+        program = getattr(sys.modules.get("__main__"), "__file__", None)
+        if program is None:
+            return False
+        from popdist.sdk.version1 import is_of_version1
+
+        return is_of_version1(program)
+
+
+def install(version1: "bool | None" = None) -> None:
+    """Makes the SDK's names importable in this process; each name is resolved on first import.
+
+    Args:
+        version1: Whether ``tensorflow`` has the interface of TensorFlow 1; None where the sources of
+            the program decide.
+    """
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        if "tensorflow" not in sys.modules:
+            sys.meta_path.insert(0, _FirstTensorFlow(version1))
         # The last finder remains the last. absl inserts its finder before the last to detect
         # reloads, and detects none where the finder of `sys.path` comes earlier.
         sys.meta_path.insert(-1, Finder())

@@ -12,7 +12,7 @@ import functools
 import re
 from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.eager import def_function
 
 _COUNTERS = "_popdist_collectives"

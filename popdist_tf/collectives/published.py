@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.collectives.instances import Average, initialised_collectives, require_op
 from popdist_tf.collectives.names import pairing_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 import popdist
 from popdist_tf.collectives.instances import place_in_job

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.collectives.agreement import agree, compared
 from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import EstimatorValueError

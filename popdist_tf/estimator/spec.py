@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
 from popdist_tf.versions import estimator_api, program_code

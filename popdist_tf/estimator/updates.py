@@ -11,7 +11,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute import distribute_coordinator
 
 from popdist_tf.errors import AgreementError, EstimatorValueError

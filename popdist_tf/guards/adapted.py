@@ -16,7 +16,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist import agreement
 from popdist.agreement import ABSENT

@@ -22,7 +22,7 @@ import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute.values import DistributedValues
 from tensorflow.python.eager import def_function
 

@@ -12,7 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute.values import DistributedValues
 from tensorflow.python.eager import context
 

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 

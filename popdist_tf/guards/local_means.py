@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.guards.local_clips import place
 from popdist_tf.guards.means import warn

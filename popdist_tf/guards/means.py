@@ -16,7 +16,7 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.collectives.agreement import compared
 from popdist_tf.strategies.masked_losses import masked_means

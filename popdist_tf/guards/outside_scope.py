@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.collectives.agreement import agree
 from popdist_tf.errors import StrategyError

@@ -12,7 +12,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.guards.means import warn_of_sizes

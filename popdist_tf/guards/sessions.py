@@ -18,7 +18,7 @@ import weakref
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.client.session import BaseSession, _FetchHandler
 from tensorflow.python.distribute import distribute_coordinator_context
 from tensorflow.python.eager import context

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.collectives.instances import job_collectives

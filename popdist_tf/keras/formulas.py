@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import OptimizerError
 from popdist_tf.versions import keras_is_3, tensorflow_variable, variable_name

@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import PipelineError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.versions import keras_is_3
 

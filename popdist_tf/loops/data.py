@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import LayerError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import LayerError
 from popdist_tf.loops.queues import IPUOutfeedMode, IPUOutfeedQueue

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import PipelineError
 from popdist_tf.loops.accumulation import (

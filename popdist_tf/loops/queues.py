@@ -6,7 +6,7 @@ import functools
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.collectives.host import is_for_xla
 from popdist_tf.errors import LayerError, StrategyError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import LayerError
 from popdist_tf.loops.operations import hard_sigmoid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import StrategyError
 from popdist_tf.loops.scopes import reduce_shards, reduction_name

@@ -6,7 +6,7 @@ import functools
 import json
 from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.distribute.values import DistributedValues
 

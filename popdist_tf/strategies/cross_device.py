@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute import cross_device_ops, distribute_utils, values
 from tensorflow.python.distribute import cross_device_utils as local
 

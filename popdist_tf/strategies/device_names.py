@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.eager.context import Context
 from tensorflow.python.framework.ops import Graph
 

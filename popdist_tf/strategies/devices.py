@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.eager import context
 
 import popdist

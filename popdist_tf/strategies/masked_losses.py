@@ -13,7 +13,7 @@ import functools
 from importlib import import_module
 from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 from popdist_tf.versions import keras_is_3
 

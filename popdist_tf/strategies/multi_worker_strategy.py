@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute import collective_all_reduce_strategy as collective
 from tensorflow.python.distribute import collective_util
 

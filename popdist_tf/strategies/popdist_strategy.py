@@ -10,7 +10,7 @@ import warnings
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 
 import popdist
 from popdist_tf.collectives.host import HostCollectives

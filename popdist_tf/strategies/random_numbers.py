@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import random_seed
 

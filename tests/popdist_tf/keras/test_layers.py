@@ -150,10 +150,10 @@ def test_layers_are_normalised_over_their_axes_alone_as_by_keras(axis):
 
 
 def test_layers_take_the_published_arguments_in_their_order():
-    table = layers.Embedding(5, 2, "ones", None, None, None, True, 7, 2)
+    table = layers.Embedding(5, 2, "ones", None, None, None, True, 7, 2)  # noqa: FBT003 - published order
     assert np.asarray(table(np.array([[1, 4]]))).tolist() == [[[1, 1], [1, 1]]]
     assert table.mask_zero
-    normal = layers.InstanceNormalization(1, False, True, 1e-5, None, "ones")
+    normal = layers.InstanceNormalization(1, False, True, 1e-5, None, "ones")  # noqa: FBT003 - published order
     assert normal.get_config()["channels_axis"] == 1
     kept = np.asarray(layers.Dropout(0.5, [])(np.ones((64, 64)), training=True)) != 0
     assert 0.3 < kept.mean() < 0.7

@@ -224,7 +224,7 @@ def test_swish_and_sampled_losses_are_tensorflows():
     rng = np.random.default_rng(0)
     weights, rows = (rng.normal(size=(n, 3)).astype(np.float32) for n in (8, 2))
     labels = tf.constant([[1], [5]], tf.int64)
-    sampled = tf.random.uniform_candidate_sampler(labels, 1, 4, True, 8, seed=1)
+    sampled = tf.random.uniform_candidate_sampler(labels, 1, 4, True, 8, seed=1)  # noqa: FBT003
     for name in ("nce_loss", "sampled_softmax_loss"):
         own = getattr(ipu.nn_ops, name)(
             weights, tf.zeros(8), tf.cast(labels, tf.int32), rows, 4, 8, sampled_values=sampled
