@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 USAGE_EXIT_CODE = 2
 
 _RUN_HELP = """\
-usage: python -m popdist.sdk [python options] program.py [arguments]
-       python -m popdist.sdk [python options] -m module [arguments]
+usage: python -m popdist.sdk [--tf1] [python options] program.py [arguments]
+       python -m popdist.sdk [--tf1] [python options] -m module [arguments]
 
 Runs a Python program in which `import popart`, `import poptorch`, `import horovod.popart`,
 `from tensorflow.python import ipu` and `import ipu_tensorflow_addons` give popdist's modules, where
-the real ones are not installed.
+the real ones are not installed. With --tf1, and by itself where a program's sources are those of
+TensorFlow 1, `import tensorflow` gives TensorFlow 1's interface.
 Everything else is as under `python`, whose options are taken too.
 
 See also: popdist-sdk --help"""
@@ -132,7 +133,8 @@ def become(arguments: Sequence[str]) -> NoReturn:
     Raises:
         UsageError: An option would start Python without the names.
     """
-    words = [*_own_options(), *arguments]
+    version1 = list(arguments[:1]) == ["--tf1"]
+    words = [*_own_options(), *arguments[version1:]]
     refused = [letter for letter in _letters(words) if letter in _DEAF]
     refused += [letter for letter, flag in _DEAF.items() if getattr(sys.flags, flag)]
     if refused:
@@ -143,7 +145,7 @@ def become(arguments: Sequence[str]) -> NoReturn:
             hint=f"leave out -{refused[0]}, or enable the names for the whole environment: "
             "popdist-sdk enable",
         )
-    enable(os.environ)
+    enable(os.environ, version1=version1)
     program_status.release()  # this process is not the program yet
     sys.stdout.flush()
     sys.stderr.flush()

@@ -192,7 +192,7 @@ class _FirstTensorFlow:
         self._version1 = version1
 
     def find_spec(
-        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+        self, name: str, _path: "Sequence[str] | None" = None, _target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
         if name != "tensorflow" or not _is_importing():
             return None
@@ -228,8 +228,8 @@ def install(version1: "bool | None" = None) -> None:
     """Makes the SDK's names importable in this process; each name is resolved on first import.
 
     Args:
-        version1: Whether ``tensorflow`` has the interface of TensorFlow 1; None where the sources of
-            the program decide.
+        version1: Whether ``tensorflow`` has the interface of TensorFlow 1; None where the sources
+            of the program decide.
     """
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         if "tensorflow" not in sys.modules:

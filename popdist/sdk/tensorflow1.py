@@ -8,7 +8,6 @@ its own sessions must still turn eager execution off.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,8 +57,6 @@ verify_tensor_all_finite
 
 def serve(tensorflow: ModuleType) -> None:
     """Lets the module ``tensorflow`` resolve names of TensorFlow 1; safe to call again."""
-    pywrap = import_module("tensorflow.python.pywrap_tensorflow")
-    vars(pywrap).setdefault("NewCheckpointReader", tensorflow.compat.v1.train.NewCheckpointReader)
     if "contrib" in vars(tensorflow):
         return  # `popdist.sdk.version1` has put TensorFlow 1's interface in its place
     version1 = tensorflow.compat.v1

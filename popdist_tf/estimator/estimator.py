@@ -268,6 +268,19 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
             self._announced = None if is_endless(result) else AnnounceInSession(collectives)
         return result
 
+    def _get_iterator_from_input_fn(
+        self, input_fn: Any, mode: str, distribution: Any = None
+    ) -> tuple[Any, list[Any]]:
+        if distribution is not None:
+            found: tuple[Any, list[Any]] = super()._get_iterator_from_input_fn(
+                input_fn, mode, distribution
+            )
+            return found
+        # TensorFlow's own method knows data sets of TensorFlow 1 alone.
+        data = self._call_input_fn(input_fn, mode)
+        iterator = tf.compat.v1.data.make_initializable_iterator(data)
+        return iterator, [_StartOfData(iterator)]
+
     def _call_model_fn(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
         if labels is not None and not accepts(self._model_fn, "labels"):
             raise EstimatorValueError(
@@ -425,6 +438,22 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
                 scaffold=scaffold,
                 on_all=any(map(reduces_when_read, tf.compat.v1.global_variables())),
             )
+
+
+class _StartOfData(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Starts the data with the session.
+
+    Args:
+        iterator: Of the data.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self._initializer = iterator.initializer
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Starts the data."""
+        del coord
+        session.run(self._initializer)
 
 
 def _is_first_replica() -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute import distribute_coordinator
+from tensorflow.python.ops import control_flow_util
 
 from popdist_tf.errors import AgreementError, EstimatorValueError
 
@@ -188,21 +189,37 @@ def _writers(graph: Any) -> int:
 
 def repeated(count: int, update: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
     """The mean loss of ``count`` updates in sequence, and an operation that has run them all."""
+    inner = control_flow_util.ENABLE_CONTROL_FLOW_V2
 
     def body(done: Any, total: Any) -> tuple[Any, Any]:
-        loss, train_op = update()
-        with tf.control_dependencies([train_op]):
-            return done + 1, total + tf.cast(loss, tf.float32)
+        with _functional_control_flow(enabled=inner):
+            loss, train_op = update()
+            with tf.control_dependencies([train_op]):
+                return done + 1, total + tf.cast(loss, tf.float32)
 
-    # One iteration at a time: a collective may not start again before it has ended.
-    done, total = tf.compat.v1.while_loop(
-        lambda done, _: done < count,
-        body,
-        [tf.constant(0), tf.constant(0.0)],
-        parallel_iterations=1,
-        back_prop=False,
-    )
+    # A loop of this graph, as in the original: what a model function makes beside its loss, such as
+    # metrics, belongs to the graph and not to a function of its own.
+    with _functional_control_flow(enabled=False):
+        # One iteration at a time: a collective may not start again before it has ended.
+        done, total = tf.compat.v1.while_loop(
+            lambda done, _: done < count,
+            body,
+            [tf.constant(0), tf.constant(0.0)],
+            parallel_iterations=1,
+            back_prop=False,
+        )
     return total / count, done.op
+
+
+@contextmanager
+def _functional_control_flow(*, enabled: bool) -> Iterator[None]:
+    """Whether loops and branches that are built here are functions, as in TensorFlow 2."""
+    before = control_flow_util.ENABLE_CONTROL_FLOW_V2
+    control_flow_util.ENABLE_CONTROL_FLOW_V2 = enabled
+    try:
+        yield
+    finally:
+        control_flow_util.ENABLE_CONTROL_FLOW_V2 = before
 
 
 class RankContext(distribute_coordinator._WorkerContext):  # type: ignore[misc]

@@ -79,9 +79,10 @@ class IPUInfeedQueue:
 
     @property
     def initializer(self) -> Any:
-        """The operation that restarts the data from the beginning, in graph mode."""
-        if self._iterator is None or tf.executing_eagerly():
-            raise RuntimeError("IPUInfeedQueue.initializer exists in graph mode only")
+        """The operation that restarts the data from the beginning; eagerly, it does so at once."""
+        if tf.executing_eagerly():
+            self._iterator = None
+            return None
         return self._iterator.initializer
 
     @property

@@ -32,6 +32,8 @@ def serve(tensorflow: ModuleType) -> None:
         if not hasattr(kind.device, "__wrapped_by_popdist__"):
             kind.device = _local(kind.device)
     vars(tensorflow.keras)["ipu"] = import_module("popdist_tf.ipu.keras")
+    reader = tf.compat.v1.train.NewCheckpointReader
+    vars(import_module("tensorflow.python.pywrap_tensorflow"))["NewCheckpointReader"] = reader
     # TensorFlow's own copy of Keras lacks parts that programs use, and is another Keras.
     vars(import_module("tensorflow.python"))["keras"] = tensorflow.keras
 

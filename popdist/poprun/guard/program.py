@@ -249,7 +249,7 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
     if "names" in settings:
         from popdist.sdk.startup.environment import enable
 
-        enable(environ)
+        enable(environ, version1=settings["names"] == "tf1")
 
 
 def _drop_mpiruns_own(environ: MutableMapping[str, str]) -> None:

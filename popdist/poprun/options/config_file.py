@@ -116,7 +116,7 @@ def _text(value: Any) -> str | None:
 
 def _convert(option: Option, text: str, path: str) -> object:
     try:
-        return option.kind.convert(text)
+        return option.convert(text)
     except ValueError:
         raise _wrong(
             path,

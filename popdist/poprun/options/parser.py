@@ -113,7 +113,8 @@ def _value(option: Option, source: Source) -> object:
     if option.repeatable:
         return tuple(given)
     if option.kind is FLAG:
-        return sum(map(bool, given))
+        words = [one for one in given if isinstance(one, str)]
+        return words[-1] if words else sum(map(bool, given))
     if len(given) > 1:
         raise UsageError(
             "PD100",
@@ -143,7 +144,7 @@ def read_variables(environ: Mapping[str, str]) -> tuple[Source, tuple[str, ...]]
             text = environ[name]
             texts = text.splitlines() if option.repeatable else [text]
             try:
-                given[option.name] = [option.kind.convert(each) for each in texts or [""]]
+                given[option.name] = [option.convert(each) for each in texts or [""]]
             except ValueError:
                 raise UsageError(
                     "PD100",

@@ -75,7 +75,7 @@ def _left_out(line: CommandLine) -> list[str]:
 
 def _toml(option: Option, value: object) -> str:
     if option.kind is FLAG:
-        return "true"
+        return _quoted(value) if isinstance(value, str) else "true"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -127,7 +127,7 @@ def respell(line: CommandLine, without: Collection[str]) -> list[str]:
 
 def _words(name: str, is_flag: bool, value: object) -> list[str]:
     if is_flag:
-        return [f"--{name}"]
+        return [f"--{name}={value}" if isinstance(value, str) else f"--{name}"]
     values = value if isinstance(value, tuple) else (value,)
     return [f"--{name}={spelled(one)}" for one in values]
 
@@ -158,7 +158,7 @@ def _values(option: Option, value: object) -> list[object]:
 
 def _shown(option: Option, value: object) -> str:
     if option.kind is FLAG:
-        return ""
+        return f"={value}" if isinstance(value, str) else ""
     text = spelled(value)
     if option.name == "env":
         return f"={hide_assignment(text)}"

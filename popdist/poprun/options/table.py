@@ -173,8 +173,10 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "sdk-names",
         FLAG,
-        "Let the program import popart, poptorch, horovod.popart and tensorflow.python.ipu",
+        "Let the program import popart, poptorch, horovod.popart and tensorflow.python.ipu; with "
+        "tf1 behind it, tensorflow is TensorFlow 1's interface",
         _JOB,
+        words=("tf1",),
         since="popdist",
     ),
     Option(

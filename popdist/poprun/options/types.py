@@ -53,6 +53,7 @@ class Option(Record):
         excludes: The name of an option that excludes it.
         takes_options: Whether its value is made of options of another program, so that one which
             looks like an option of the launcher is meant.
+        words: Of a flag: the words that may follow it as its value.
         ipu_only: Whether it is about IPUs, their links or their server, and so without effect on a
             host.
         since: The SDK that introduced it, or "popdist" for ours.
@@ -69,8 +70,17 @@ class Option(Record):
     typed_only: bool = False
     excludes: str = ""
     takes_options: bool = False
+    words: tuple[str, ...] = ()
     ipu_only: bool = False
     since: str = "1.4"
+
+    def convert(self, text: str) -> object:
+        """The value of a text: one of its words, or what its kind makes of it.
+
+        Raises:
+            ValueError: The text is not accepted.
+        """
+        return text if text in self.words else self.kind.convert(text)
 
     @property
     def variable(self) -> str:

@@ -67,9 +67,11 @@ def read_words(arguments: Sequence[str]) -> tuple[Given, tuple[str, ...]]:
         option, text = _split(word)
         position += 1
         if option.kind is FLAG:
-            if text is not None:
-                raise _malformed(option, text, hint=f"write --{option.name} alone")
-            typed.setdefault(option.name, []).append(True)
+            following = arguments[position] if position < len(arguments) else None
+            if text is None and following in option.words:
+                text = following
+                position += 1
+            typed.setdefault(option.name, []).append(_flag(option, text))
             continue
         if text is None:
             if position == len(arguments):
@@ -91,6 +93,14 @@ def read_words(arguments: Sequence[str]) -> tuple[Given, tuple[str, ...]]:
                 )
         typed.setdefault(option.name, []).append(_convert(option, text))
     return typed, tuple(arguments[position:])
+
+
+def _flag(option: Option, text: str | None) -> object:
+    """The value of a flag: true, or one of its words."""
+    if text is not None and text not in option.words:
+        alone = f"write --{option.name} alone"
+        raise _malformed(option, text, hint=" or =".join([alone, *option.words]))
+    return text or True
 
 
 def _module(words: Sequence[str]) -> tuple[str, ...]:

@@ -254,7 +254,7 @@ def guard_settings(job: Job, one: Instance, run: Run, neighbours: int) -> list[s
     if shown and not job.tag_output and (job.num_instances == 1 or only is not None):
         settings.append("eager=1")  # no other line can be broken by an unfinished one
     if job.sdk_names:
-        settings.append("names=1")
+        settings.append(f"names={job.sdk_names}")
     if job.output_folder:
         settings.append(f"files={os.path.abspath(job.output_folder)}")
     if run.logs:

@@ -67,7 +67,8 @@ class Job(Record):
         limits: How the job may end.
         display: Settings of output and logs.
         tf_config: Whether instances get TF_CONFIG.
-        sdk_names: Whether the names of the SDK's modules can be imported.
+        sdk_names: Whether the names of the SDK's modules can be imported: empty, ``auto``, or
+            ``tf1`` where ``tensorflow`` is to be TensorFlow 1's interface.
         allow_run_as_root: Whether root may run it.
     """
 
@@ -99,7 +100,7 @@ class Job(Record):
     limits: Limits = Limits()
     display: Display = Display()
     tf_config: bool = False
-    sdk_names: bool = False
+    sdk_names: str = ""
     allow_run_as_root: bool = True
 
     @property
@@ -189,7 +190,7 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         limits=Limits.of(values),
         display=Display.of(values),
         tf_config=values["tf-config"],
-        sdk_names=bool(values["sdk-names"]),
+        sdk_names=_sdk_names(values["sdk-names"]),
         allow_run_as_root=values["allow-run-as-root"],
     )
 
@@ -391,3 +392,7 @@ def remarks(job: Job, user: int) -> list[str]:
         if option.ipu_only and option.name in job.given
     ]
     return found
+
+
+def _sdk_names(value: object) -> str:
+    return value if isinstance(value, str) else "auto" if value else ""

@@ -12,7 +12,13 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pa
 """The folder that enables the names when it is on ``PYTHONPATH``."""
 
 
-def enable(environ: MutableMapping[str, str]) -> None:
+VERSION1 = os.path.join(FOLDER, "version1")  # noqa: PTH118 - as above
+"""The folder that does so with TensorFlow 1's interface."""
+
+
+def enable(environ: MutableMapping[str, str], *, version1: bool = False) -> None:
     """Enables the SDK's names in ``environ``, in place; ``PYTHONPATH`` keeps its folders."""
-    before = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path != FOLDER]
-    environ["PYTHONPATH"] = os.pathsep.join([FOLDER, *before] if any(before) else [FOLDER])
+    known = (FOLDER, VERSION1)
+    folder = VERSION1 if version1 else FOLDER
+    before = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path not in known]
+    environ["PYTHONPATH"] = os.pathsep.join([folder, *before] if any(before) else [folder])

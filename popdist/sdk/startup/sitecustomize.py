@@ -12,13 +12,14 @@ import sys
 _find = _frozen_importlib_external.PathFinder.find_spec
 _load = _frozen_importlib._load  # type: ignore[attr-defined]  # noqa: SLF001 - as runpy loads
 _FOLDER = __file__.rpartition("/")[0]
+_STARTUP = _FOLDER.removesuffix("/version1")
 _OLDEST = 0x030A0000
 
 if sys.hexversion >= _OLDEST:
     _finder = sys.modules.get("popdist.sdk.finder") or _load(
-        _find("popdist.sdk.finder", [_FOLDER.rpartition("/")[0]])
+        _find("popdist.sdk.finder", [_STARTUP.rpartition("/")[0]])
     )
-    _finder.install()
+    _finder.install(True if _FOLDER != _STARTUP else None)
 
 sys.path[:] = [path for path in sys.path if path != _FOLDER]
 _hidden = _find("sitecustomize")

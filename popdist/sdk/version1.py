@@ -1,0 +1,215 @@
+"""The mode "tf1" of the SDK's names: ``tensorflow`` is TensorFlow 1's interface.
+
+A program that was written for the SDK's TensorFlow 1.15 does ``import tensorflow as tf`` and means
+graphs, sessions, ``tf.contrib``, and what a name meant in TensorFlow 1 (``tf.reduce_sum`` with
+``reduction_indices``, ``tf.nn.dropout`` with ``keep_prob``). In this mode the module ``tensorflow``
+is a view of TensorFlow 2: it has the names of ``tf.compat.v1``, and those of TensorFlow 2 that
+TensorFlow 1 does not have. TensorFlow's own modules, and libraries that have imported it before,
+are not concerned.
+
+The mode is asked for (``poprun --sdk-names tf1``, ``python -m popdist.sdk --tf1``), or chosen where
+the sources of a program are those of TensorFlow 1.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from popdist.sdk.contrib import MODULES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_OWN = ("_api", "compat", "core", "python", "tools")
+"""Parts of TensorFlow 2 that are not those of ``tf.compat.v1``: its packages."""
+
+_LIBRARIES = ("horovod.tensorflow", "tensorflow_estimator.python.estimator.estimator_lib")
+"""Libraries that import ``tensorflow``, and mean TensorFlow 2."""
+
+
+class _Version1(ModuleType):
+    """The module ``tensorflow`` with the names of TensorFlow 1.
+
+    Args:
+        tensorflow: The module.
+    """
+
+    def __init__(self, tensorflow: ModuleType) -> None:
+        super().__init__(tensorflow.__name__, tensorflow.__doc__)
+        for name in ("__file__", "__loader__", "__package__", "__path__", "__spec__"):
+            setattr(self, name, getattr(tensorflow, name))
+        self._popdist_version2 = tensorflow
+
+    def __getattr__(self, name: str) -> Any:
+        version2 = vars(self)["_popdist_version2"]
+        first = version2 if name in _OWN or name.startswith("_") else version2.compat.v1
+        for module in (first, version2):
+            try:
+                value = getattr(module, name)
+            except AttributeError:
+                continue
+            return vars(self).setdefault(name, value)
+        raise AttributeError(f"module 'tensorflow' has no attribute {name!r}", name=name)
+
+    def __dir__(self) -> list[str]:
+        version2 = vars(self)["_popdist_version2"]
+        return sorted({*dir(version2.compat.v1), *dir(version2), *vars(self)})
+
+
+def become(tensorflow: ModuleType) -> None:
+    """Puts TensorFlow 1's interface in the place of a module ``tensorflow`` that has just loaded.
+
+    Args:
+        tensorflow: The module.
+    """
+    for library in _LIBRARIES:
+        if find_spec(library.partition(".")[0]) is not None:
+            try:
+                import_module(library)
+            except ImportError:  # a Horovod that was built without TensorFlow
+                continue
+    level = tensorflow.get_logger().level
+    tensorflow.get_logger().setLevel("ERROR")  # it is said what the program has chosen
+    tensorflow.compat.v1.disable_v2_behavior()
+    tensorflow.get_logger().setLevel(level)
+    _take_whole_floats(import_module("tensorflow.python.framework.tensor_shape").Dimension)
+    version1 = _Version1(tensorflow)
+    sys.modules["tensorflow"] = version1
+    version1.contrib = _contrib()  # type: ignore[attr-defined]
+
+
+def _take_whole_floats(dimension: Any) -> None:
+    """Lets sizes be computed by ``/``, as TensorFlow 1 does."""
+    known = dimension.__init__
+
+    def __init__(self: Any, value: Any) -> None:  # noqa: N807 - becomes the method
+        is_whole = isinstance(value, float) and value.is_integer()
+        known(self, int(value) if is_whole else value)
+
+    dimension.__init__ = __init__
+
+
+def _contrib() -> ModuleType:
+    """The package ``tensorflow.contrib``, with what programs use of it."""
+    root = "tensorflow.contrib"
+    for path, homes in MODULES.items():
+        name = f"{root}.{path}".rstrip(".")
+        module = sys.modules[name] = ModuleType(name, "Names of TensorFlow 1, from other places.")
+        module.__path__ = []  # its parts are found in `sys.modules`
+        module.__getattr__ = _answer(name, homes)  # type: ignore[method-assign]
+        if path:
+            above, _, last = name.rpartition(".")
+            setattr(sys.modules[above], last, module)
+    return sys.modules[root]
+
+
+def _answer(module: str, homes: dict[str, str]) -> Callable[[str], Any]:
+    def answer(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
+        home, _, attribute = homes[name].partition(":")
+        found = import_module(home)
+        for part in attribute.split(".") if attribute else ():
+            found = getattr(found, part)
+        return found
+
+    return answer
+
+
+# Which programs are TensorFlow 1's.
+
+_GRAPHS = {
+    "ConfigProto",
+    "Dimension",
+    "InteractiveSession",
+    "Session",
+    "contrib",
+    "get_variable",
+    "global_variables",
+    "global_variables_initializer",
+    "layers",
+    "placeholder",
+    "variable_scope",
+}
+"""Names by which a program shows that it is TensorFlow 1's."""
+
+_OF_VERSION2 = frozenset(
+    {"GradientTape", "enable_eager_execution", "enable_v2_behavior", "function"}
+)
+_MOST_FILES = 200
+
+
+def is_of_version1(program: str) -> bool:
+    """Whether a program is written for TensorFlow 1: it and the sources beside it that it imports.
+
+    Sources are parsed, and never run.
+
+    Args:
+        program: The path of the program.
+    """
+    names: set[str] = set()
+    for tree in _sources(Path(program)):
+        names |= _tensorflow_names(tree)
+    return bool(names & _GRAPHS) and not names & _OF_VERSION2
+
+
+def _sources(program: Path) -> Iterator[ast.Module]:
+    """The sources of a program, as far as they are files below its folder."""
+    pending, known = [program], {program}
+    while pending and len(known) <= _MOST_FILES:
+        path = pending.pop()
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue
+        yield tree
+        beside = [*_imported(tree, path.parent, program.parent)]
+        pending += [one for one in beside if one not in known]
+        known.update(beside)
+
+
+def _imported(tree: ast.Module, folder: Path, root: Path) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [module, *(f"{module}.{one.name}".lstrip(".") for one in node.names)]
+        for name in names:
+            for place in {folder, root}:
+                path = place.joinpath(*name.split("."))
+                for file in (path.with_suffix(".py"), path / "__init__.py"):
+                    if name and file.is_file():
+                        yield file
+
+
+def _tensorflow_names(tree: ast.Module) -> set[str]:
+    """The names of the module ``tensorflow`` that a source uses."""
+    nodes = [*ast.walk(tree)]
+    aliases, found = set(), set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                if one.name == "tensorflow":
+                    aliases.add(one.asname or one.name)
+                elif one.name.startswith("tensorflow.contrib"):
+                    found.add("contrib")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tensorflow"):
+            below = (node.module or "").split(".")[1:]
+            if not node.level:
+                found |= {below[0]} if below else {one.name for one in node.names}
+    for node in nodes:
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in aliases
+        ):
+            found.add(node.attr)
+    return found

@@ -1,0 +1,103 @@
+"""The mode "tf1" of the SDK's names: which programs get it, and what it gives them."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+
+import pytest
+
+from popdist.sdk.startup.environment import FOLDER, VERSION1, enable
+from popdist.sdk.version1 import _Version1, is_of_version1
+
+GRAPH = "import tensorflow as tf\nx = tf.placeholder(tf.float32)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (GRAPH, True),
+        ("import tensorflow\ntensorflow.Session()\n", True),
+        ("from tensorflow.contrib import layers\n", True),
+        ("from tensorflow import placeholder\n", True),
+        ("import tensorflow.compat.v1 as tf\ntf.placeholder(tf.float32)\n", False),
+        ("import tensorflow as tf\ntf.compat.v1.Session()\n", False),
+        (GRAPH + "@tf.function\ndef f(): ...\n", False),
+        ("import tensorflow as tf\ntf.keras.Model()\n", False),
+        ("import model\n", True),
+        ("from model import x\n", True),
+        ("from parts import model\n", True),
+        ("import missing\nfrom . import nothing\n", False),
+        ("this is no Python", False),
+    ],
+)
+def test_programs_of_tensorflow_1_are_known_by_their_sources(tmp_path, source, expected):
+    (tmp_path / "model.py").write_text(GRAPH)
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").touch()
+    (tmp_path / "parts" / "model.py").write_text("import train\n" + GRAPH)
+    (tmp_path / "train.py").write_text(source)
+    assert is_of_version1(str(tmp_path / "train.py")) == expected
+
+
+def module(name, **content):
+    made = ModuleType(name)
+    vars(made).update(content)
+    return made
+
+
+def test_names_are_those_of_tensorflow_1_and_then_those_of_tensorflow_2():
+    version1 = module("v1", reduce_sum="of 1", Session="session")
+    compat = module("compat", v1=version1)
+    real = module("tensorflow", reduce_sum="of 2", io="of 2", compat=compat, python="package")
+    real.__file__, real.__path__ = "file", []
+    found = _Version1(real)
+    assert (found.reduce_sum, found.Session, found.io) == ("of 1", "session", "of 2")
+    assert found.compat is compat
+    assert {"Session", "io"} <= set(dir(found))
+    with pytest.raises(AttributeError, match="module 'tensorflow' has no attribute 'nothing'"):
+        _ = found.nothing
+
+
+def test_the_mode_is_a_folder_of_its_own():
+    environ = {"PYTHONPATH": os.pathsep.join([FOLDER, "/mine"])}
+    enable(environ, version1=True)
+    assert environ["PYTHONPATH"].split(os.pathsep) == [VERSION1, "/mine"]
+    enable(environ)
+    assert environ["PYTHONPATH"].split(os.pathsep) == [FOLDER, "/mine"]
+
+
+PROGRAM = """
+import tensorflow as tf
+import tensorflow.contrib as contrib
+from tensorflow.python import ipu, pywrap_tensorflow
+from tensorflow.contrib.compiler import xla
+
+x = tf.placeholder(tf.float32, [4, 8 / 2])  # a size that is a whole float
+w = tf.get_variable("w", [4, 2], initializer=tf.ones_initializer())
+loss = tf.reduce_sum(tf.nn.dropout(x @ w, keep_prob=1.0), reduction_indices=[0, 1])
+with tf.device("/device:IPU:0"):
+    (rows,) = ipu.ipu_compiler.compile(lambda a: tf.reduce_sum(a, reduction_indices=1), [x])
+assert contrib.rnn.LSTMCell and contrib.layers.xavier_initializer() and xla.compile
+assert pywrap_tensorflow.NewCheckpointReader and int(tf.Dimension(3.0)) == 3
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    print(*session.run(rows, {x: [[1, 2, 3, 4]] * 4}), session.run(loss, {x: [[1] * 4] * 4}))
+"""
+
+
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs TensorFlow")
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_program_of_tensorflow_1_runs_as_it_is(tmp_path, asked):
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    words = ["--tf1"] if asked else []
+    ran = subprocess.run(
+        [sys.executable, "-m", "popdist.sdk", *words, str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.stdout.split() == ["10.0"] * 4 + ["32.0"], ran.stderr
