@@ -45,6 +45,8 @@ CODES: dict[str, str] = {
     "PD115": "the result of an instance cannot be sent back to popdist.run",
     "PD116": "poprun was started inside a job",
     "PD117": "the limit of open files is too low for a job",
+    "PD118": "the limit of processes is too low for a job",
+    "PD119": "the working directory does not exist",
     "PD140": "a folder has no files of a run, or the report cannot be written",
     "PD120": "hosts cannot be reached, or differ from this host",
     "PD121": "the job and its Slurm allocation contradict each other",

@@ -117,6 +117,18 @@ REMEDIES = {
         ),
         "`ulimit -n 65536` in the shell that starts poprun.",
     ),
+    "PD118": (
+        (
+            "A container (`--pids-limit`), a batch system or `ulimit -u` allows fewer processes "
+            "and threads than the job needs: two for each instance, some for mpirun and poprun, "
+            "and those of the programs."
+        ),
+        "`docker run --pids-limit=-1`, `ulimit -u unlimited`, or fewer instances.",
+    ),
+    "PD119": (
+        "The directory in which poprun was started does not exist any more.",
+        "`cd` to a directory that exists.",
+    ),
     "PD120": (
         (
             "One or more hosts cannot take part in the job. The message has a line for each host. "

@@ -60,12 +60,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"poprun: {hide(str(error))}")
         return USAGE_EXIT_CODE
     except OSError as error:
-        if error.errno != errno.EMFILE:
+        known = _shortage(error)
+        if known is None:
             raise
-        say(f"poprun: {_too_many_files()}")
+        say(f"poprun: {known}")
         return USAGE_EXIT_CODE
     except KeyboardInterrupt:  # while a job is planned; later the supervisor handles signals
         return INTERRUPTED_EXIT_CODE
+
+
+def _shortage(error: OSError) -> LaunchError | None:
+    """What this machine lacks; None for other errors."""
+    if error.errno == errno.EAGAIN:
+        from popdist.poprun.supervisor.shortage import process_shortage
+
+        return process_shortage(1, was_refused=True)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        from popdist.poprun.supervisor.job_folder import unusable
+
+        return unusable(error.strerror)
+    return _too_many_files() if error.errno == errno.EMFILE else None
 
 
 def _too_many_files() -> LaunchError:
@@ -112,7 +126,9 @@ def launch(arguments: Sequence[str]) -> int:
             return 0
 
     from popdist.poprun.plan.job import make_job
+    from popdist.poprun.supervisor.shortage import check_working_directory
 
+    check_working_directory()
     job = make_job(line, os.environ)
     if line.values["emit"] is not None:
         from popdist.poprun.plan.kubernetes import manifest

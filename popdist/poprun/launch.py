@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from popdist.poprun.ready import Ready
     from popdist.poprun.supervisor.job_folder import JobFolder
     from popdist.poprun.supervisor.outcome import Outcome
+    from popdist.poprun.supervisor.supervisor import Supervisor
 
 _INTERRUPTED = 130
 
@@ -46,8 +47,8 @@ def rehearse(job: Job, build: Callable[[Run], Command]) -> Command:
         from popdist.poprun.output.run_folder import check_folder
 
         check_folder("--log-dir", job.display.log_dir)
-    new_folder(is_local=job.is_local, has_one_guard=job.has_one_guard).remove()
     _check_this_machine(job)
+    new_folder(is_local=job.is_local, has_one_guard=job.has_one_guard).remove()
     command = build(
         Run(
             None if job.has_one_guard else "pipe=<folder>/pipe",
@@ -111,6 +112,7 @@ class Launch:
         self._placed: list[tuple[Instance, ...]] = []
         self._mpirun = ""
         self._parts: Parts | None = None
+        self._supervisor: Supervisor | None = None
 
     def run(self) -> int:
         """Runs the job to its end, and returns the exit code."""
@@ -129,6 +131,8 @@ class Launch:
                     self._keep_timeline(timelines, outcome)
                 finally:
                     folder.remove()
+                    if self._supervisor is not None:
+                        self._supervisor.release()
                 if not self._goes_on(outcome):
                     break
         except KeyboardInterrupt:  # between two starts
@@ -171,7 +175,7 @@ class Launch:
         hosts = len({one.host.name for one in self._instances})
         status = Status(job.display.status, job.num_instances, hosts, restart)
         self._log.before = status.clear
-        supervisor = Supervisor(
+        self._supervisor = Supervisor(
             self._log,
             job,
             self._instances,
@@ -180,7 +184,7 @@ class Launch:
             status=status,
             guard_host=_guard_host(settings) if job.has_one_guard else None,
         )
-        outcome = supervisor.run(command, folder, token)
+        outcome = self._supervisor.run(command, folder, token)
         if outcome.lost_proxy and not job.limits.allow_daemons:
             # On this host, poprun has adopted what is left.
             silent = [self._instances[one.index].host for one in outcome.running()]

@@ -22,6 +22,7 @@ from popdist.poprun.guard.output import Stream
 from popdist.poprun.guard.program import start_program
 from popdist.poprun.guard.reporter import Reporter
 from popdist.poprun.guard.stall import ProgramStatus, ProgressWatch, StallWatch
+from popdist.poprun.protocol import frames
 from popdist.poprun.protocol.processes import (
     kill_group,
     process_start,
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, END_SOFTLY)
 """Signals after which a program has its grace period, and is killed then."""
+
+NOT_STARTED = 1
+"""The exit code for mpirun in place of a program that could not be started."""
 
 _DRAIN_SECONDS = 0.3
 _PROMPT_SECONDS = 0.1
@@ -114,16 +118,20 @@ class Guard:
 
             self._heartbeat = Heartbeat(float(settings["heartbeat"]), above[0])
 
-    def start(self) -> None:
-        """Starts the program."""
+    def start(self) -> bool:
+        """Starts the program; False where the kernel refuses a process, which is reported."""
         self._report = Reporter(self._channel)
-        program = start_program(
-            self._settings,
-            self._words,
-            self._origin,
-            resets=(*passed_signals(self._settings), END_AT_ONCE, KILL_NOW, WAKE),
-            status_fd=self._status.fd,
-        )
+        try:
+            program = start_program(
+                self._settings,
+                self._words,
+                self._origin,
+                resets=(*passed_signals(self._settings), END_AT_ONCE, KILL_NOW, WAKE),
+                status_fd=self._status.fd,
+            )
+        except BlockingIOError:
+            self._report.notes([{"what": frames.REFUSED}])
+            return False
         self.pid = program.pid
         self._held = program.held
         self._stall = StallWatch(float(self._settings.get("stall", "0")), self.pid, self._status)
@@ -131,6 +139,7 @@ class Guard:
         self._err = Stream(program.err, "stderr", self._settings)
         self._open = {self._out.fd, self._err.fd}
         self._report.started(self.pid)
+        return True
 
     def actions(self) -> Actions:
         """What to do about each descriptor, and for which events.

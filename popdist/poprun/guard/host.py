@@ -14,7 +14,7 @@ import os
 import resource
 from time import time
 
-from popdist.poprun.guard.guard import Guard, passed_signals
+from popdist.poprun.guard.guard import NOT_STARTED, Guard, passed_signals
 from popdist.poprun.guard.loop import Loop
 from popdist.poprun.guard.program import Origin
 from popdist.poprun.guard.proxy import LAST_WORD_SECONDS
@@ -136,6 +136,9 @@ class _HostGuard:
             from popdist.poprun.guard.ending import remove_segments
 
             remove_segments(self._began)
+        # mpirun may take a second to end; a poprun that is killed meanwhile leaves its folder.
+        while not (loop.is_killed or loop.launcher_lost):
+            loop.turn()
         if loop.launcher_lost:
             from popdist.poprun.guard.ending import remove_after
 
@@ -166,9 +169,11 @@ class _HostGuard:
             _Front(environ, int(front), self._machine),
             above=(int(front),),
         )
-        self._guards[front] = guard
-        self._ranks[guard] = rank
-        self._loop.add(guard)
+        if self._loop.add(guard):
+            self._guards[front] = guard
+            self._ranks[guard] = rank
+        else:
+            os.write(self._fronts.codes[rank], b"%d\n" % NOT_STARTED)
 
     def _on_mpirun_end(self) -> bool:
         self._mpirun_lost = True

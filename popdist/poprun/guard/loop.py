@@ -77,12 +77,14 @@ class Loop:
         self._actions[fd] = guard, action
         self._poll.register(fd, events)
 
-    def add(self, guard: Guard) -> None:
-        """Starts a guard's program."""
-        guard.start()
+    def add(self, guard: Guard) -> bool:
+        """Starts a guard's program; False where it could not be started."""
+        if not guard.start():
+            return False
         self.guards.append(guard)
         for fd, (action, events) in guard.actions().items():
             self.watch(fd, action, events, guard)
+        return True
 
     def turn(self) -> list[Guard]:
         """Waits for events, and returns the guards whose programs have ended."""

@@ -13,11 +13,11 @@ import os
 import select
 from time import time
 
-from popdist.poprun.guard.guard import Guard, passed_signals
+from popdist.poprun.guard.guard import NOT_STARTED, Guard, passed_signals
 from popdist.poprun.guard.loop import Loop
 from popdist.poprun.guard.program import Origin
 from popdist.poprun.guard.reporter import Reporter, open_channel
-from popdist.poprun.protocol.frames import GUARD_KILLED
+from popdist.poprun.protocol.frames import GUARD_KILLED, REFUSED
 from popdist.poprun.protocol.guard_argv import read_words
 from popdist.poprun.protocol.processes import (
     adopt_orphans,
@@ -48,6 +48,17 @@ def main(arguments: list[str]) -> int:
         channel = open_channel(settings)
     except OSError:  # the launcher is gone already
         return 0
+    try:
+        return _run(settings, program, channel)
+    except BlockingIOError:  # there is no process for the guard
+        Reporter(channel).notes([{"what": REFUSED}])
+        select.select([], [], [], _DELIVERY_SECONDS)
+        return NOT_STARTED
+
+
+def _run(
+    settings: Mapping[str, str], program: list[str], channel: PipeChannel | StreamChannel
+) -> int:
     return run_behind_proxy(
         lambda mpirun, announce: _guard_one(settings, program, channel, mpirun, announce),
         on_killed=lambda: _report_killed(channel),
@@ -68,7 +79,8 @@ def _guard_one(
     loop = Loop(passed_signals(settings), channel.liveness, adopts=adopts, repeats=True)
     guard = Guard(settings, program, channel, Origin(dict(os.environ)), above=above)
     began = time()
-    loop.add(guard)
+    if not loop.add(guard):
+        return NOT_STARTED
     os.write(announce, str(guard.pid).encode())
     while loop.guards:
         loop.turn()

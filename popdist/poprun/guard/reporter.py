@@ -74,7 +74,7 @@ class Reporter:
             "asked": int(asked),
             "seconds": f"{monotonic() - self._began:.3f}",
             "memory": memory,
-            "oom": self._evidence.about(pid) if -status == signal.SIGKILL else "",
+            "oom": self._evidence.about(pid, status),
             "speaks": int(speaks),
         }
         self._channel.record(frames.ENDED, frames.encode_fields(**fields) + b"\n\n" + tail)
@@ -188,17 +188,24 @@ class OomEvidence:
         self._files = _counters()
         self._before = [_count(path) for path in self._files]
 
-    def about(self, pid: int) -> str:
-        """The evidence for a process that SIGKILL has ended; empty without evidence."""
+    def about(self, pid: int, status: int) -> str:
+        """The evidence for a process that has failed; empty without evidence.
+
+        A process that was not killed itself may have failed because a child was, as a worker that
+        loads data. ``status`` is the exit code, or the negative signal number.
+        """
+        if not status:
+            return ""
+        was_killed = -status == signal.SIGKILL
         for path, before in zip(self._files, self._before, strict=True):
             if _count(path) > before:
                 limit = _limit(path)
-                return "the kernel killed a process of its control group" + (
-                    f", whose limit is {limit >> 20} MiB" if limit else ""
+                return (
+                    ("" if was_killed else "while it ran, ")
+                    + "the kernel killed a process of its control group"
+                    + (f", whose limit is {limit >> 20} MiB" if limit else "")
                 )
-        if _is_named_in_log(pid):
-            return "the kernel's log names it"
-        return ""
+        return "the kernel's log names it" if was_killed and _is_named_in_log(pid) else ""
 
 
 def _counters() -> list[str]:

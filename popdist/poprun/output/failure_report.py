@@ -124,6 +124,8 @@ def _describe_ending(outcome: Outcome, ending: Ending, instances: Sequence[Insta
 def _describe(one: InstanceRecord, outcome: Outcome, instances: Sequence[Instance]) -> list[str]:
     host = instances[one.index].host.name
     how = f"was killed by {_name(one.signal)}" if one.signal else f"ended with exit code {one.code}"
+    if one.asked and one is outcome.first_failure:
+        how += " after a signal that asked it to end, which poprun did not send"
     if was_leaving(outcome, one):
         how = "failed first, by its own words, and was ended while it was exiting"
     evidence = out_of_memory(one)

@@ -33,6 +33,9 @@ MORE = 0x80
 GUARD_KILLED = "its guard was killed"
 """What the proxy of a guard reports as the end of an instance, in the guard's place."""
 
+REFUSED = "refused"
+"""The note of a guard for whose program the kernel refuses a process."""
+
 BEATS = 4
 """Signs of life (notes of the kind ``alive``) that guards on several hosts send within the time
 after which a silent host is given up."""

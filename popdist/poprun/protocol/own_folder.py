@@ -34,7 +34,11 @@ def make_folder(path: str) -> int:
         OSError: The folder exists, or cannot be made.
     """
     os.mkdir(path, 0o700)
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        os.rmdir(path)
+        raise
 
 
 def mark(folder: int, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 
@@ -16,6 +17,10 @@ from popdist.poprun.protocol.own_folder import (
     remove,
 )
 
+# More than mpirun's files take for a few instances: 36 KiB, 23 files.
+_ROOM_BYTES = 1 << 17
+_ROOM_FILES = 64
+
 
 def new_folder(*, is_local: bool = False, has_one_guard: bool = False) -> JobFolder:
     """Makes a private folder for temporary files, and the pipes that a job needs in it.
@@ -27,17 +32,25 @@ def new_folder(*, is_local: bool = False, has_one_guard: bool = False) -> JobFol
     Raises:
         LaunchError: The folder cannot be made.
     """
-    parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - a private one in it
     try:
-        return JobFolder(parent, is_local=is_local, has_one_guard=has_one_guard)
+        return JobFolder(_parent(), is_local=is_local, has_one_guard=has_one_guard)
     except OSError as error:
-        raise LaunchError(
-            "PD109",
-            f"no private folder can be made for the job: {error.strerror}",
-            value=parent,
-            accepted="a folder for temporary files that can be written",
-            hint="TMPDIR=/path/to/one",
-        ) from None
+        raise unusable(error.strerror) from None
+
+
+def unusable(why: str | None) -> LaunchError:
+    """The error where the folder for temporary files cannot be used."""
+    return LaunchError(
+        "PD109",
+        f"no private folder can be made for the job: {why}",
+        value=_parent(),
+        accepted="a folder for temporary files that can be written and has room",
+        hint="TMPDIR=/path/to/one",
+    )
+
+
+def _parent() -> str:
+    return os.path.abspath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - a private one in it
 
 
 class JobFolder:
@@ -63,16 +76,21 @@ class JobFolder:
         name = new_name()
         self.path = os.path.join(parent, name)
         self._lock = make_folder(self.path)
-        _try_lock(self._lock)
-        mark(self._lock, name)  # it has the lock already when another launcher may find it
-        self.session = os.path.join(self.path, "mpi")
-        self.pipe = self.keyboard = None
-        if is_local:
-            self.keyboard = os.path.join(self.path, "stdin")
-            os.mkfifo(self.keyboard, 0o600)
-            if not has_one_guard:
-                self.pipe = os.path.join(self.path, "pipe")
-                os.mkfifo(self.pipe, 0o600)
+        try:
+            _try_lock(self._lock)
+            mark(self._lock, name)  # it has the lock already when another launcher may find it
+            _check_room(self._lock)
+            self.session = os.path.join(self.path, "mpi")
+            self.pipe = self.keyboard = None
+            if is_local:
+                self.keyboard = os.path.join(self.path, "stdin")
+                os.mkfifo(self.keyboard, 0o600)
+                if not has_one_guard:
+                    self.pipe = os.path.join(self.path, "pipe")
+                    os.mkfifo(self.pipe, 0o600)
+        except OSError:
+            self.remove()
+            raise
 
     def open_fronts(self, count: int) -> Fronts:
         """Makes and opens the pipes of ``count`` fronts."""
@@ -102,6 +120,17 @@ class Parts:
         """Removes the folder and its content."""
         remove(self.path, self._folder)
         os.close(self._folder)
+
+
+def _check_room(folder: int) -> None:
+    """Checks that mpirun's small files have room; its own messages do not name the cause."""
+    facts = os.fstatvfs(folder)
+    is_root = os.geteuid() == 0
+    blocks = facts.f_bfree if is_root else facts.f_bavail
+    files = facts.f_ffree if is_root else facts.f_favail
+    is_full = facts.f_blocks and blocks * facts.f_frsize < _ROOM_BYTES
+    if is_full or (facts.f_files and files < _ROOM_FILES):  # some file systems count neither
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _remove_abandoned(parent: str) -> None:

@@ -25,6 +25,9 @@ MISTAKES = {2: "a mistake on its command line", 126: "not executable", 127: "not
 """Exit codes by which programs and shells say that the user has to change something; 2 is what
 ``argparse`` and most tools use."""
 
+START_CODE = 2
+"""The exit code of a job that this machine could not start."""
+
 _KILLED = 137
 _RAISED = 1
 """The exit code of Python after an error."""
@@ -120,7 +123,7 @@ class Ending(Record):
     """Why the launcher itself ended the job.
 
     Attributes:
-        kind: "timeout", "stall" or "host".
+        kind: "timeout", "stall", "host" or "start".
         exit_code: The job's exit code.
         text: What happened, in words.
         lines: More about it.
@@ -147,6 +150,7 @@ class Outcome:
         mpirun_code: mpirun's exit code; negative for the signal that ended it; None while it runs.
         interrupted: The signal that ended the job from outside, or 0.
         guard_died: Whether a guard was killed.
+        was_refused: Whether the kernel has refused a process for an instance.
         forced: Whether patience ran out and mpirun was killed.
         unwritten: Bytes of output that could not be written.
         began_at: When it was started, in seconds since the epoch.
@@ -161,6 +165,7 @@ class Outcome:
         self.mpirun_code: int | None = None
         self.interrupted = 0
         self.guard_died = False
+        self.was_refused = False
         self.forced = False
         self.unwritten = 0
         self.began_at = 0.0
@@ -261,7 +266,7 @@ def may_restart(outcome: Outcome) -> bool:
     if outcome.exit_code == 0 or outcome.interrupted:
         return False
     if outcome.ending is not None:
-        return outcome.ending.kind != "timeout"
+        return outcome.ending.kind not in ("timeout", "start")
     cause = root_cause(outcome)
     if cause is None:
         return bool(outcome.instances)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _LARGEST_BACKLOG = 64 << 20
 _READ_SIZE = 1 << 16
+_HELD_SECONDS = 0.3
+_START_SECONDS = 5.0
 _STDIN = 0
 _SIGKILL = 9
 _CHATTER = (b"mpirun: Forwarding signal ", b"sh: Warning: setpgid(")
@@ -37,6 +39,8 @@ class Relay:
         on_note: Called with an instance and what its guard has noticed.
         before_output: Called before something is shown.
         merges: Whether an error that several instances print is shown once.
+        expected: The instances of a job on one machine. Until they have started, mpirun's own words
+            are held for a while: if it fails, a known cause says more.
 
     Attributes:
         closed: Whether the reader of the launcher's output has gone away.
@@ -53,6 +57,7 @@ class Relay:
         on_note: Callable[[int, Mapping[str, str]], None],
         before_output: Callable[[], None],
         merges: bool,
+        expected: int = 0,
     ) -> None:
         self.closed = False
         self.started: list[InstanceRecord] = []
@@ -68,6 +73,9 @@ class Relay:
         self._pending = b""
         self._backlog: list[bytes] = []
         self._backlog_size = 0
+        self._expected = expected
+        self._held: list[tuple[int, bytes]] = []
+        self._held_since = self._began = time.monotonic()
         self._text: list[bytes] = []
         self._text_fd = 1
 
@@ -86,14 +94,15 @@ class Relay:
 
     def on_stdout(self, data: bytes) -> None:
         """Takes bytes of mpirun's standard output."""
-        self._show(1, data)
+        if self._token is None:
+            self._hold(1, data)
+        else:
+            self._show(1, data)
 
     def on_stderr(self, data: bytes) -> None:
         """Takes bytes of mpirun's standard error; empty at its end."""
         if self._token is None:
-            # Once a failure is known, mpirun's long abort text says less than our summary.
-            if not self._outcome.is_over or self._log.verbosity:
-                self._show(2, data)
+            self._hold(2, data)
             return
         self._backlog.append(data)
         self._backlog_size += len(data)
@@ -118,8 +127,27 @@ class Relay:
         for line in lines:
             self._on_line(line)
 
+    def _hold(self, fd: int, data: bytes) -> None:
+        """Takes mpirun's own words, which are shown unless a cause becomes known soon."""
+        if data:
+            self._held_since = self._held_since if self._held else time.monotonic()
+            self._held.append((fd, data))
+
+    def _held_until(self) -> float:
+        until = self._held_since + _HELD_SECONDS
+        has_started = len(self._outcome.instances) >= self._expected
+        return until if has_started else max(until, self._began + _START_SECONDS)
+
+    def _show_held(self) -> None:
+        # Once a failure is known, mpirun's long abort text says less than our summary.
+        for fd, data in self._held:
+            if not self._outcome.is_over or self._log.verbosity:
+                self._show(fd, data)
+        self._held.clear()
+
     def finish(self) -> None:
         """Processes the remaining input."""
+        self._show_held()
         while self._backlog:
             self.work()
         self._on_line(self._pending)
@@ -130,15 +158,20 @@ class Relay:
 
     def wait(self, now: float) -> float | None:
         """Seconds until `show_due` has something to show; None where nothing is held."""
-        if self._tracebacks is None:
-            return None
-        return self._tracebacks.wait(now, is_over=self._outcome.is_over)
+        waits = [self._held_until() - now] if self._held else []
+        if self._tracebacks is not None:
+            wait = self._tracebacks.wait(now, is_over=self._outcome.is_over)
+            waits += [] if wait is None else [wait]
+        return min(waits, default=None)
 
     def show_due(self, now: float) -> None:
         """Shows the errors that were held long enough."""
-        wait = self.wait(now)
-        if wait is not None and wait <= 0:
-            self._show_tracebacks()
+        if self._held and now >= self._held_until():
+            self._show_held()
+        if self._tracebacks is not None:
+            wait = self._tracebacks.wait(now, is_over=self._outcome.is_over)
+            if wait is not None and wait <= 0:
+                self._show_tracebacks()
 
     def _show_tracebacks(self) -> None:
         if self._tracebacks is not None:
@@ -189,6 +222,9 @@ class Relay:
         if fields["what"] == "progress":
             self._outcome.record(index).progress.take(fields)
             return
+        if fields["what"] == frames.REFUSED:
+            self._outcome.was_refused = True
+            return
         if fields["what"] != "failed":
             self._on_note(index, fields)
             return
@@ -210,8 +246,14 @@ class Relay:
         self._outcome.guard_died |= one.lost == frames.GUARD_KILLED
         if one.lost and not one.asked:
             self._outcome.first_lost = self._outcome.first_lost or one
-        elif one.failed and not (one.lost or one.asked):
+        elif one.failed and not one.lost and (not one.asked or self._is_first_end(one)):
             self._outcome.first_failure = self._outcome.first_failure or one
+
+    def _is_first_end(self, one: InstanceRecord) -> bool:
+        """Whether nothing that is known was a reason to ask an instance to end."""
+        others = (other for other in self._outcome.instances.values() if other is not one)
+        is_local = self._token is None  # else reports of other hosts may be late
+        return is_local and not self._outcome.is_over and not any(other.ended for other in others)
 
     def _on_lost_guard(self, one: InstanceRecord) -> None:
         """Records an instance's end in place of a guard that was killed."""

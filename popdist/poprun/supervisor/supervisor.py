@@ -20,7 +20,7 @@ from popdist.poprun.protocol.processes import (
     watchable,
 )
 from popdist.poprun.protocol.signals import KILL_NOW
-from popdist.poprun.supervisor.outcome import Outcome
+from popdist.poprun.supervisor.outcome import START_CODE, Ending, Outcome
 from popdist.poprun.supervisor.relay import Keyboard, Relay
 from popdist.poprun.supervisor.termination import GUARDS_LAST_WORD, Termination
 from popdist.poprun.supervisor.watchdog import Watchdog
@@ -79,6 +79,7 @@ class Supervisor:
         self._outcome = Outcome()
         self._mpirun = 0
         self._guard = 0
+        self._reports = -1
         self._guard_host = guard_host
         self._is_local = job.is_local
         self._keyboard: Keyboard | None = None
@@ -106,6 +107,7 @@ class Supervisor:
             on_note=lambda index, fields: self._watchdog.note(index, fields, monotonic()),
             before_output=self._status.clear,
             merges=self._job.num_instances > 1 and self._job.only_output_from is None,
+            expected=self._job.num_instances if self._is_local else 0,
         )
         handlers: Handlers = {}
         others = children_of(os.getpid())
@@ -141,7 +143,8 @@ class Supervisor:
         finally:
             self._sweep()
             if adopts:
-                kill_descendants(GUARDS_LAST_WORD, lambda child: child not in others)
+                kept = {*others, self._guard}
+                kill_descendants(GUARDS_LAST_WORD, lambda child: child not in kept)
                 adopt_orphans(wanted=False)
             self._status.clear()
             if self._keyboard is not None:
@@ -209,7 +212,8 @@ class Supervisor:
                 os._exit(0)
         fronts.close()
         os.close(reports_end)
-        return [*opened, reports]
+        self._reports = reports  # the guard takes its end for that of this process
+        return opened
 
     def _loop(self, handlers: Handlers, wake: int) -> None:
         poll = select.poll()
@@ -228,13 +232,36 @@ class Supervisor:
                     self._serve_keyboard(fd)
                 elif not _read_once(fd, handlers[fd]):
                     poll.unregister(fd)
+            self._explain_refusal()
             self._termination.react(self._relay)
             self._relay.show_due(monotonic())
             self._status.show(self._outcome, monotonic())
+        self._finish(handlers)
+
+    def _finish(self, handlers: Handlers) -> None:
+        """Reads what is left after mpirun's end."""
         for fd, handler in handlers.items():
             while is_readable(fd, 0.0) and _read_once(fd, handler):
                 pass
+        if self._outcome.mpirun_code and self._is_local:
+            self._explain_start()
         self._relay.finish()
+
+    def _explain_refusal(self) -> None:
+        if self._outcome.was_refused:
+            self._explain_start()
+
+    def _explain_start(self) -> None:
+        """Ends a job that could not be started with the cause, where it is known."""
+        from popdist.poprun.supervisor.shortage import process_shortage
+
+        outcome, count = self._outcome, self._job.num_instances
+        if outcome.is_over or (len(outcome.instances) == count and not outcome.was_refused):
+            return
+        cause = process_shortage(count, was_refused=outcome.was_refused)
+        if cause is not None:
+            text, *lines = str(cause).splitlines()
+            self._termination.end(Ending("start", START_CODE, text, tuple(lines)))
 
     def _reports_first(self, ready: list[int], handlers: Handlers) -> list[int]:
         """Leaves mpirun's words for later while a report may decide whether to show them."""
@@ -299,12 +326,18 @@ class Supervisor:
             # given to another process before they are gone.
             if one.began and process_start(one.pid) in (one.began, ""):
                 kill_group(one.pid)
-        if self._guard:
-            if not silent:
-                send(self._guard, KILL_NOW)
-                is_readable(watchable(self._guard), GUARDS_LAST_WORD)
-            send(self._guard, signal.SIGKILL)
-            os.waitpid(self._guard, 0)
+        if silent:
+            self.release()
+
+    def release(self) -> None:
+        """Ends the guard of this machine, which removes the job's folder if poprun is killed."""
+        guard, self._guard = self._guard, 0
+        if guard:
+            send(guard, KILL_NOW)
+            is_readable(watchable(guard), GUARDS_LAST_WORD)
+            send(guard, signal.SIGKILL)
+            os.waitpid(guard, 0)
+            os.close(self._reports)
 
 
 def _widen(pipe: int) -> None:

@@ -70,7 +70,7 @@ class Termination:
         now = monotonic()
         ending = self._watchdog.judge(now)
         if ending is not None:
-            self._end(ending)
+            self.end(ending)
         if self._watchdog.wants_stacks:
             self._watchdog.wants_stacks = False
             self._signal(outcome.running(), WAKE)
@@ -100,7 +100,8 @@ class Termination:
         self._outcome.interrupted = number
         self._ask_to_end()
 
-    def _end(self, ending: Ending) -> None:
+    def end(self, ending: Ending) -> None:
+        """Ends the job for a reason of the launcher's own."""
         self._outcome.ending = ending
         self._ask_to_end()
         if ending.kind == "host":  # nobody is left there who could be asked
