@@ -11,11 +11,7 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.training.model import LABELS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import onnx
-
-    from popdist_onnx.training.job import Job
 
 
 class Data(NamedTuple):
@@ -148,38 +144,3 @@ def sample_count(arrays: Mapping[str, Array]) -> int:
             value={name: array.shape for name, array in arrays.items()},
         )
     return next(iter(counts.values()))
-
-
-def updates_of(samples: int, global_batch: int) -> int:
-    """The number of whole global batches in an epoch.
-
-    Raises:
-        popart_exception: There are fewer samples than one global batch.
-    """
-    if samples < global_batch:
-        raise popart_exception(
-            "PD579",
-            "the data set is smaller than one global batch",
-            value=f"{samples} samples",
-            accepted=f"at least {global_batch} (batch size x accumulation x replicas of the job)",
-            hint="smaller batch_size or accumulation, or fewer replicas",
-        )
-    return samples // global_batch
-
-
-def indices(
-    samples: int, *, batch: int, accumulation: int, job: Job, order: tuple[int, ...] | None
-) -> Iterator[Array]:
-    """Indices ``[accumulation, local replicas, batch]`` of a process, update by update.
-
-    All processes draw the same order from the seeds ``order``; None keeps the order of the samples.
-    A global batch is divided by accumulation step, then replica.
-    """
-    shape = (accumulation, job.total_replicas, batch)
-    size = int(np.prod(shape))
-    order_of = (
-        np.arange(samples) if order is None else np.random.default_rng(order).permutation(samples)
-    )
-    mine = slice(job.first_replica, job.first_replica + job.local_replicas)
-    for update in range(updates_of(samples, size)):
-        yield order_of[update * size : (update + 1) * size].reshape(shape)[:, mine]

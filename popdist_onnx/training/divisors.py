@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from popdist_onnx.training.data import Array
-    from popdist_onnx.training.sources import Layout, Source
+    from popdist_onnx.training.layout import Layout
+    from popdist_onnx.training.sources import Source
 
 logger = logging.getLogger("popdist.onnx")
 
@@ -91,13 +92,17 @@ class Divisors:
         """The inputs; none where the loss adds up as it is."""
         return list(self._values)
 
-    def prepare(self, source: Source) -> bool:
+    def prepare(self, source: Source, *, warn: bool = True) -> bool:
         """Warns of what cannot be mended; looks whether samples of a `fit` leave labels out at all.
+
+        Args:
+            source: The samples.
+            warn: Whether this process may warn.
 
         Returns:
             Whether numbers are exchanged for each update. All instances must agree on it.
         """
-        if self._layout.job.first:
+        if warn and self._layout.job.first:
             for text in self._warnings:
                 logger.warning("%s", text)
         if not self._values:

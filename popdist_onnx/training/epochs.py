@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from popdist_onnx.optimizers.optimizer import Optimizer
-    from popdist_onnx.session.training import TrainingSession
     from popdist_onnx.training.data import Array
-    from popdist_onnx.training.sources import Layout, Source
+    from popdist_onnx.training.layout import Layout
+    from popdist_onnx.training.sources import Source, Update
+    from popdist_onnx.training.updates import Updates
 
 
 class Epochs:
     """Runs the updates of epochs and counts them.
 
     Args:
-        session: The session, prepared and with its weights loaded.
-        loss: The loss, which the session returns.
-        optimizer: The session's optimizer.
-        layout: How samples are divided.
+        usual: What runs updates of the usual size.
+        optimizer: Its session's optimizer.
+        smaller: Compiles the model for smaller updates of a layout.
         seed: Of the order of samples.
 
     Attributes:
@@ -34,16 +34,21 @@ class Epochs:
     """
 
     def __init__(
-        self, session: TrainingSession, loss: str, optimizer: Optimizer, layout: Layout, seed: int
+        self,
+        usual: Updates,
+        optimizer: Optimizer,
+        smaller: Callable[[Layout], Updates],
+        seed: int,
     ) -> None:
-        self._session, self._loss, self._optimizer = session, loss, optimizer
-        self._layout, self._job = layout, layout.job
+        self._usual, self._optimizer, self._smaller = usual, optimizer, smaller
+        self._layout, self._job = usual.layout, usual.layout.job
         self.seed = seed
         self.history = History()
         self._updates = 0
-        # Of the present epoch, and of a resumed one: updates so far, and the sum of their losses.
-        self._done, self._loss_sum = 0, 0.0
-        self._resumed = 0, 0.0
+        # Of the present epoch, and of a resumed one: updates so far, the sum of their losses, and
+        # their weights in it, which is below one for a smaller update.
+        self._done, self._loss_sum, self._weight = 0, 0.0, 0.0
+        self._resumed = 0, 0.0, 0.0
 
     def state(self) -> dict[str, Any]:
         """All that `restore` needs, for JSON."""
@@ -52,19 +57,21 @@ class Epochs:
             "updates": self._updates,
             "done": self._done,
             "loss_sum": self._loss_sum,
+            "weight": self._weight,
             "seed": self.seed,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Lets the next epoch be the one that a state was taken in, from there on."""
         self.seed, self._updates = state["seed"], state["updates"]
-        self._resumed = state.get("done", 0), state.get("loss_sum", 0.0)
+        done = state.get("done", 0)
+        self._resumed = done, state.get("loss_sum", 0.0), state.get("weight", float(done))
         self.history = History(state["records"])
 
     def run(
         self,
         source: Source,
-        more: Callable[[Mapping[str, Array]], Mapping[str, Array]],
+        more: Callable[[Updates, Mapping[str, Array]], Mapping[str, Array]],
         updated: Callable[[int, float], None],
         bar: Any,
         schedule: Callable[[int], float] | None,
@@ -85,46 +92,63 @@ class Epochs:
             The epoch's number, its mean loss over the job, and the learning rate at its end.
 
         Raises:
-            popart_exception: There was no whole update, or instances have different data.
+            popart_exception: There were no samples, or instances have different data.
         """
         number = len(self.history)
-        anchors = self._session.initAnchorArrays()
-        before, self._loss_sum = self._resumed
+        before, self._loss_sum, self._weight = self._resumed
         self._done = before
-        self._resumed = 0, 0.0
+        self._resumed = 0, 0.0, 0.0
         steps = source.updates((self.seed, number) if shuffle else None)
         for _ in range(before):
             self._next(steps, source)
         bar.update(before)
-        while (step := self._next(steps, source)) is not None:
+        while (found := self._next(steps, source)) is not None:
+            layout, step = found
             if self._done == before and source.samples is None:
                 self._job.require_same(source.first(), epoch=number)
             if schedule is not None:
                 self._set_rate(schedule(self._updates))
-            self._session.run(PyStepIO({**step, **more(step)}, anchors))
-            loss = float(anchors[self._loss].mean())
-            note_step(loss=loss, samples=self._layout.own)
+            loss = self._run(layout, step, more)
+            note_step(loss=loss, samples=layout.own)
             update = self._updates
             self._updates += 1
-            self._done, self._loss_sum = self._done + 1, self._loss_sum + loss
+            share = layout.size / self._layout.size
+            self._done, self._weight = self._done + 1, self._weight + share
+            self._loss_sum += loss * share
             updated(update, loss)
             bar.update()
-        total, count = self._loss_sum, self._done
-        self._done, self._loss_sum = 0, 0.0
-        if not count:
+        total, weight = self._loss_sum, self._weight
+        self._done, self._loss_sum, self._weight = 0, 0.0, 0.0
+        if not weight:
             raise popart_exception(
                 "PD586",
-                "the data ended before there was a whole update",
-                accepted=f"at least {self._layout.size} samples (batch size x accumulation x "
-                "replicas of the job)",
+                "the data ended before there was an update",
+                accepted=f"at least {self._layout.size} samples with drop_last (batch size x "
+                "accumulation x replicas of the job), else one",
                 hint="give a function that makes the iterator where it can be used up",
             )
         rate = self._optimizer.value("learningRate").val()
-        weighed = self._job.summed({"loss": total / count * self._job.local_replicas})
+        weighed = self._job.summed({"loss": total / weight * self._job.local_replicas})
         mean = weighed["loss"] / self._job.total_replicas
         return {"epoch": number + 1, "loss": mean, "learning_rate": rate}
 
-    def _next(self, steps: Iterator[dict[str, Array]], source: Source) -> dict[str, Array] | None:
+    def _run(
+        self,
+        layout: Layout,
+        step: Mapping[str, Array],
+        more: Callable[[Updates, Mapping[str, Array]], Mapping[str, Array]],
+    ) -> float:
+        """Runs one update, and returns the mean of its losses."""
+        of = self._usual if layout is self._layout else self._smaller(layout)
+        if of is not self._usual:
+            of.continue_from(self._usual, self._optimizer)
+        anchors = of.session.initAnchorArrays()
+        of.session.run(PyStepIO({**step, **more(of, step)}, anchors))
+        if of is not self._usual:
+            self._usual.continue_from(of, self._optimizer)
+        return float(anchors[of.loss].mean())
+
+    def _next(self, steps: Iterator[Update], source: Source) -> Update | None:
         """The data of the next update; None at the end, which all instances must reach together."""
         step = next(steps, None)
         if self._job.is_shared and source.samples is None:
@@ -142,4 +166,4 @@ class Epochs:
     def _set_rate(self, rate: float) -> None:
         if rate != self._optimizer.value("learningRate").val():
             self._optimizer = self._optimizer.with_learning_rate(float(rate))
-            self._session.updateOptimizerFromHost(self._optimizer)
+            self._usual.session.updateOptimizerFromHost(self._optimizer)

@@ -82,6 +82,17 @@ def with_batch(source: object, batch_size: int) -> onnx.ModelProto:
     return read_with_shapes(proto, shapes)
 
 
+def has_open_batch(proto: onnx.ModelProto) -> bool:
+    """Whether each input leaves the number of samples open."""
+    initializers = {tensor.name for tensor in proto.graph.initializer}
+    dims = [
+        value.type.tensor_type.shape.dim
+        for value in proto.graph.input
+        if value.name not in initializers
+    ]
+    return all(one and not one[0].HasField("dim_value") for one in dims)
+
+
 class Trainable(NamedTuple):
     """A model prepared for training.
 

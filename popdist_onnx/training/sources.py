@@ -7,18 +7,21 @@ samples of an update do not depend on the number of instances.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
 from popdist_onnx.errors import ArgumentError, popart_exception
-from popdist_onnx.training.data import Array, Data, indices, sample_count, updates_of
+from popdist_onnx.training.data import Array, Data, sample_count
+from popdist_onnx.training.layout import Layout, indices, updates_of
 from popdist_onnx.training.model import LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from popdist_onnx.training.job import Job
+
+Update: TypeAlias = "tuple[Layout, dict[str, Array]]"
+"""How the samples of an update are divided, and this process's part of them by input."""
 
 
 class Source(Protocol):
@@ -30,31 +33,8 @@ class Source(Protocol):
     def first(self) -> dict[str, Array]:
         """A few samples, with which instances compare their data."""
 
-    def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
+    def updates(self, order: tuple[int, ...] | None) -> Iterator[Update]:
         """An epoch: for each update arrays [accumulation, local replicas, batch, ...] by input."""
-
-
-class Layout:
-    """How samples are divided into updates.
-
-    Args:
-        batch: Samples of a micro-batch.
-        accumulation: Micro-batches per update and replica.
-        job: Which replicas are this instance's.
-    """
-
-    def __init__(self, batch: int, accumulation: int, job: Job) -> None:
-        self.batch, self.accumulation, self.job = batch, accumulation, job
-        self.shape = (accumulation, job.total_replicas, batch)
-        self.size = accumulation * job.total_replicas * batch
-        self.own = accumulation * job.local_replicas * batch
-        self.parts = accumulation * job.total_replicas
-
-    def chosen(self, samples: int, order: tuple[int, ...] | None) -> Iterator[Array]:
-        """This instance's indices, update by update."""
-        return indices(
-            samples, batch=self.batch, accumulation=self.accumulation, job=self.job, order=order
-        )
 
 
 class Arrays:
@@ -65,19 +45,25 @@ class Arrays:
         layout: How they are divided.
     """
 
-    def __init__(self, arrays: Mapping[str, Array], layout: Layout) -> None:
+    def __init__(self, arrays: Mapping[str, Array], layout: Layout, *, drop_last: bool) -> None:
         self._arrays, self._layout = arrays, layout
         self.samples: int | None = sample_count(arrays)
-        updates_of(self.samples, layout.size)
+        updates_of(self.samples, layout.size, drop_last=drop_last)
+        self._drop_last = drop_last
 
     def first(self) -> dict[str, Array]:
         """All arrays, as reading a few of their samples is cheap."""
         return dict(self._arrays)
 
-    def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
+    def updates(self, order: tuple[int, ...] | None) -> Iterator[Update]:
         """An epoch in an order."""
-        for chosen in self._layout.chosen(self.samples or 0, order):
-            yield {name: np.ascontiguousarray(one[chosen]) for name, one in self._arrays.items()}
+        for layout, chosen in indices(
+            self.samples or 0, self._layout, order, drop_last=self._drop_last
+        ):
+            yield (
+                layout,
+                {name: np.ascontiguousarray(one[chosen]) for name, one in self._arrays.items()},
+            )
 
 
 class Indexed:
@@ -89,20 +75,24 @@ class Indexed:
         layout: How samples are divided. Only this instance's samples are read.
     """
 
-    def __init__(self, dataset: Any, data: Data, layout: Layout) -> None:
+    def __init__(self, dataset: Any, data: Data, layout: Layout, *, drop_last: bool) -> None:
         self._dataset, self._data, self._layout = dataset, data, layout
         self.samples: int | None = len(dataset)
-        updates_of(len(dataset), layout.size)
+        updates_of(len(dataset), layout.size, drop_last=drop_last)
+        self._drop_last = drop_last
 
     def first(self) -> dict[str, Array]:
         """The first and the last sample."""
         return self._fetched(np.asarray([0, len(self._dataset) - 1]))
 
-    def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
+    def updates(self, order: tuple[int, ...] | None) -> Iterator[Update]:
         """An epoch in an order."""
-        for chosen in self._layout.chosen(len(self._dataset), order):
+        for layout, chosen in indices(
+            len(self._dataset), self._layout, order, drop_last=self._drop_last
+        ):
             found = self._fetched(chosen.reshape(-1))
-            yield {n: one.reshape(*chosen.shape, *one.shape[1:]) for n, one in found.items()}
+            shaped = {n: one.reshape(*chosen.shape, *one.shape[1:]) for n, one in found.items()}
+            yield layout, shaped
 
     def _fetched(self, chosen: Array) -> dict[str, Array]:
         samples = [_by_name(self._dataset[int(index)], self._data) for index in chosen]
@@ -121,19 +111,26 @@ class Streamed:
 
     samples: int | None = None
 
-    def __init__(self, make: Callable[[], Iterable[Any]], data: Data, layout: Layout) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Iterable[Any]],
+        data: Data,
+        layout: Layout,
+        *,
+        drop_last: bool,
+    ) -> None:
         self._make, self._data, self._layout = make, data, layout
+        self._drop_last = drop_last
         self._latest: dict[str, Array] = {}
 
     def first(self) -> dict[str, Array]:
         """The latest global batch; nothing before it, as reading a sample would consume it."""
         return self._latest
 
-    def updates(self, order: tuple[int, ...] | None) -> Iterator[dict[str, Array]]:
-        """An epoch; samples that do not fill an update are left out."""
+    def updates(self, order: tuple[int, ...] | None) -> Iterator[Update]:
+        """An epoch, in the iterable's own order."""
         del order
-        size, job = self._layout.size, self._layout.job
-        mine = slice(job.first_replica, job.first_replica + job.local_replicas)
+        size = self._layout.size
         held: dict[str, Array] = {}
         for element in self._make():
             batch = _batched(element, self._data)
@@ -141,15 +138,21 @@ class Streamed:
             while len(next(iter(held.values()))) >= size:
                 self._latest = update = {name: one[:size] for name, one in held.items()}
                 held = {name: one[size:] for name, one in held.items()}
-                yield {
-                    name: np.ascontiguousarray(
-                        one.reshape(*self._layout.shape, *one.shape[1:])[:, mine]
-                    )
-                    for name, one in update.items()
-                }
+                yield self._layout, _divided(update, self._layout)
+        rest = len(next(iter(held.values()))) if held else 0
+        if rest and not self._drop_last:
+            self._latest = held
+            layout = self._layout.rest(rest)
+            yield layout, _divided(held, layout)
 
 
-def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int) -> Source:
+def _divided(samples: Mapping[str, Array], layout: Layout) -> dict[str, Array]:
+    return {name: np.ascontiguousarray(layout.divided(one)) for name, one in samples.items()}
+
+
+def source_of(
+    inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int, *, drop_last: bool
+) -> Source:
     """The source for arrays, a data set, an iterable or a function that makes an iterable.
 
     Raises:
@@ -158,12 +161,12 @@ def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int)
     """
     inputs, labels = _parted(inputs, labels)
     if _are_arrays(inputs):
-        return Arrays(data.named(inputs, labels), layout)
+        return Arrays(data.named(inputs, labels), layout, drop_last=drop_last)
     _require_no_labels(inputs, labels)
     _require_pair(inputs)
     batches = isinstance(inputs, list) and not _is_sample(_arrays(inputs[0], data), data)
     if not _streams(inputs) and not batches and _is_indexed(inputs):
-        return Indexed(inputs, data, layout)
+        return Indexed(inputs, data, layout, drop_last=drop_last)
     make = _maker(inputs)
     if isinstance(inputs, Iterable) and iter(inputs) is inputs and epochs > 1:
         raise ArgumentError(
@@ -172,7 +175,7 @@ def source_of(inputs: Any, labels: Any, data: Data, layout: Layout, epochs: int)
             value=f"epochs={epochs}",
             hint="give the function that makes it: fit(make_batches, epochs=...)",
         )
-    return Streamed(make, data, layout)
+    return Streamed(make, data, layout, drop_last=drop_last)
 
 
 def gathered(inputs: Any, labels: Any, data: Data) -> dict[str, Array]:

@@ -21,32 +21,28 @@ from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import has_large_content, moved_to_file, write_model
 from popdist_onnx.graph.load import read
-from popdist_onnx.graph.malformed import sound
 from popdist_onnx.graph.names import reserved_prefix
 from popdist_onnx.graph.torch_files import freeze_constants
-from popdist_onnx.session.devices import DeviceManager
-from popdist_onnx.session.training import RANDOM_STATE, TrainingSession
+from popdist_onnx.session.training import RANDOM_STATE
 from popdist_onnx.training.callbacks import History, callbacks_of
 from popdist_onnx.training.classical import with_linear_weights
-from popdist_onnx.training.data import Array, Data, sample_count, updates_of
-from popdist_onnx.training.divisors import Divisors
+from popdist_onnx.training.data import Array, Data, sample_count
 from popdist_onnx.training.epochs import Epochs
 from popdist_onnx.training.evaluation import Evaluator, Measures, metrics_of
 from popdist_onnx.training.inference_mode import in_inference_mode, modes
 from popdist_onnx.training.job import current_job
+from popdist_onnx.training.layout import Layout, updates_of
 from popdist_onnx.training.model import (
     LOSSES,
+    has_open_batch,
     hint_of_weights,
     main_output,
     mark_frozen,
     stated_loss,
-    trainable,
-    with_batch,
     with_stored_fills,
     without_labels,
 )
 from popdist_onnx.training.optimizers import optimizer_of
-from popdist_onnx.training.recurrent_biases import with_single_biases
 from popdist_onnx.training.settings import (
     clipped,
     require_flag,
@@ -54,9 +50,9 @@ from popdist_onnx.training.settings import (
     require_positive,
     require_schedule,
 )
-from popdist_onnx.training.sources import Layout, gathered, source_of
+from popdist_onnx.training.sources import gathered, source_of
 from popdist_onnx.training.summary import weight_summary
-from popdist_onnx.types import AnchorReturnType, DataFlow, ReductionType, SessionOptions
+from popdist_onnx.training.updates import Updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -68,6 +64,7 @@ if TYPE_CHECKING:
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.training.callbacks import Callback
     from popdist_onnx.training.evaluation import Metric
+    from popdist_onnx.training.sources import Source as Samples
 
 logger = logging.getLogger("popdist.onnx")
 
@@ -145,28 +142,35 @@ class Trainer:
         self._layout = Layout(batch_size, accumulation, self._job)
         self.stop = False
         note_compiling()
-        with sound(self._original):
-            self._model = with_batch(with_single_biases(self._original), batch_size)
-            proto, self._loss, classes = trainable(self._model, self._loss_kind)
-            self._data = Data.of(proto, classes)
-            self._divisors = Divisors(proto, self._loss, self._layout, self._original)
+        self._check_finite = check_finite
+        self._usual = self._compiled(self._layout)
+        self._smaller: Updates | None = None
+        self._source: Samples | None = None
+        self._model, self._data = self._usual.model, self._usual.data
         self._predictor: Evaluator | None = None
         self._measures: Measures | None = None
-        self.session = TrainingSession(
-            proto,
-            DataFlow(1, {self._loss: AnchorReturnType("All")}),
-            self._loss,
-            self._optimizer,
-            DeviceManager().createCpuDevice(),
-            userOptions=self._session_options(check_finite=check_finite),
-        )
-        self.session.prepareDevice()
+        self.session = self._usual.session
         if self.session.is_random:
             self.session.setRandomSeed(seed)
-        if self._job.horovod is not None:
-            self.session.connect_horovod(self._job.horovod)
-        self.session.weightsFromHost()
-        self._epochs = Epochs(self.session, self._loss, self._optimizer, self._layout, seed)
+        self._epochs = Epochs(self._usual, self._optimizer, self._of_layout, seed)
+
+    def _compiled(self, layout: Layout, name: str = "training") -> Updates:
+        return Updates(
+            self._original,
+            self._loss_kind,
+            self._optimizer,
+            layout,
+            check_finite=self._check_finite,
+            name=name,
+        )
+
+    def _of_layout(self, layout: Layout) -> Updates:
+        """The model, compiled for smaller updates; the latest size is kept."""
+        if self._smaller is None or self._smaller.layout.size != layout.size:
+            self._smaller = self._compiled(layout, f"training, updates of {layout.size} samples")
+            if self._source is not None:
+                self._smaller.divisors.prepare(self._source, warn=False)
+        return self._smaller
 
     @property
     def history(self) -> History:
@@ -184,6 +188,7 @@ class Trainer:
         callbacks: Iterable[Callback | Callable[[Trainer, dict[str, float]], Any]] = (),
         schedule: Callable[[int], float] | None = None,
         progress: bool | None = None,
+        drop_last: bool = False,
     ) -> History:
         """Trains for some epochs; call it again to continue.
 
@@ -205,6 +210,8 @@ class Trainer:
             schedule: The learning rate of each update, by its number from 0 (over all calls).
             progress: Whether a progress bar is shown, by the job's first instance only; None shows
                 it on a terminal.
+            drop_last: Whether samples that do not fill an update at the end of an epoch are left
+                out. By default they are a smaller update, in which each has the same weight.
 
         Returns:
             For each epoch of this call the mean loss over all samples of the job; its ``records``
@@ -222,8 +229,9 @@ class Trainer:
                 accepted="floating-point initializers that reach the loss and are not frozen",
                 hint=hint_of_weights(self._original),
             )
-        require_flag(shuffle=shuffle)
-        source = source_of(inputs, labels, self._data, self._layout, epochs)
+        require_flag(shuffle=shuffle, drop_last=drop_last)
+        drop_last = drop_last or not has_open_batch(self._original)
+        source = self._source_of(inputs, labels, epochs, drop_last=drop_last)
         first = source.first()
         self._job.require_same(
             first,
@@ -231,13 +239,18 @@ class Trainer:
             batch_size=self._layout.batch,
             epochs=epochs,
             shuffle=shuffle,
+            drop_last=drop_last,
             seed=self._epochs.seed,
-            labels_left_out=self._divisors.prepare(source),
+            labels_left_out=self._usual.divisors.prepare(source),
         )
         called = callbacks_of(callbacks)
         require_schedule(schedule)
         held_out = None if validation is None else self._held_out(*_pair(validation))
-        updates = None if source.samples is None else updates_of(source.samples, self._layout.size)
+        updates = (
+            None
+            if source.samples is None
+            else updates_of(source.samples, self._layout.size, drop_last=drop_last)
+        )
         history = History()
 
         def updated(update: int, loss: float) -> None:
@@ -440,8 +453,28 @@ class Trainer:
         _remove_state(proto)
         return proto
 
-    def _divisors_of(self, step: Mapping[str, Array]) -> Mapping[str, Array]:
-        return self._divisors.of(step, self._present) if self._divisors.names else {}
+    def _divisors_of(self, of: Updates, step: Mapping[str, Array]) -> Mapping[str, Array]:
+        return of.divisors.of(step, self._present) if of.divisors.names else {}
+
+    def _source_of(self, inputs: Any, labels: Any, epochs: int, *, drop_last: bool) -> Samples:
+        """The samples of a `fit`."""
+        source = source_of(inputs, labels, self._data, self._layout, epochs, drop_last=drop_last)
+        self._source = source
+        if self._smaller is not None:
+            self._smaller.divisors.prepare(source, warn=False)
+        if not has_open_batch(self._original):
+            self._warn_of_rest(source.samples)
+        return source
+
+    def _warn_of_rest(self, samples: int | None) -> None:
+        rest = 0 if samples is None else samples % self._layout.size
+        if rest and self._job.first:
+            logger.warning(
+                "the model's file fixes the number of samples of a batch: the last %d of %d "
+                "samples of each epoch are not trained; export it with an open batch dimension",
+                rest,
+                samples,
+            )
 
     def _held_out(self, inputs: Any, labels: ArrayLike | None) -> dict[str, Array]:
         """Data to be measured, the same on all instances."""
@@ -483,20 +516,6 @@ class Trainer:
 
     def _stop_asked(self) -> bool:
         return self._job.summed({"stop": float(self.stop)})["stop"] > 0
-
-    def _session_options(self, *, check_finite: bool) -> SessionOptions:
-        options = SessionOptions()
-        options.enableFloatingPointChecks = check_finite
-        options.enableGradientAccumulation = self._layout.accumulation > 1
-        options.accumulationFactor = self._layout.accumulation
-        options.accumulationAndReplicationReductionType = ReductionType.Mean
-        options.enableReplicatedGraphs = self._job.local_replicas > 1
-        options.replicatedGraphCount = self._job.local_replicas
-        options.enableDistributedReplicatedGraphs = self._job.is_shared
-        options.globalReplicationFactor = self._job.total_replicas
-        options.globalReplicaOffset = self._job.first_replica
-        options.hostAllReduce = self._job.horovod is not None
-        return options
 
 
 def train(

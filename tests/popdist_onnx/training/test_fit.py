@@ -84,7 +84,7 @@ def test_data_that_cannot_be_used():
     made = trainer()
     for given, epochs, what in (
         (single_samples(), 2, "an iterator can be gone through once only"),
-        ((one for one in ()), 1, "ended before there was a whole update"),
+        ((one for one in ()), 1, "ended before there was an update"),
         (lambda: iter([(1, 2, 3)]), 1, "another number of parts"),
         (3, 1, "not data to train with"),
         ("mnist", 1, "the data are a text"),

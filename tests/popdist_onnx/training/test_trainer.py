@@ -13,8 +13,8 @@ from torch import nn
 
 import popdist_onnx
 from popdist_onnx.graph.torch_files import untie
-from popdist_onnx.training.data import indices
 from popdist_onnx.training.job import Job
+from popdist_onnx.training.layout import Layout, indices
 
 SAMPLES, FEATURES, CLASSES, BATCH = 48, 6, 3, 8
 
@@ -127,15 +127,33 @@ def test_every_sample_of_the_whole_batches_is_taken_once_by_one_replica():
     jobs = [Job(0, 2, 3, first=True), Job(2, 1, 3, first=False)]
     taken = [
         np.concatenate(
-            [i.reshape(-1) for i in indices(50, batch=4, accumulation=2, job=job, order=(1, 2))]
+            [i.reshape(-1) for _, i in indices(50, Layout(4, 2, job), (1, 2), drop_last=True)]
         )
         for job in jobs
     ]
     together = np.concatenate(taken)
     assert len(together) == 48
     assert len(set(together)) == 48
-    again = list(indices(50, batch=4, accumulation=2, job=jobs[1], order=(1, 3)))
+    again = [i for _, i in indices(50, Layout(4, 2, jobs[1]), (1, 3), drop_last=True)]
     assert not np.array_equal(np.concatenate(again).reshape(-1), taken[1])
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_each_sample_of_a_smaller_update_has_the_same_weight(replicas, accumulation):
+    jobs = [Job(number, 1, replicas, first=not number) for number in range(replicas)]
+    whole = 5 * accumulation * replicas
+    for rest in range(1, whole):
+        weights = np.zeros(whole + rest)
+        for job in jobs:
+            *_, (layout, chosen) = indices(
+                whole + rest, Layout(5, accumulation, job), None, drop_last=False
+            )
+            assert chosen.shape == (layout.accumulation, 1, layout.batch)
+            np.add.at(weights, chosen.reshape(-1), 1 / chosen.size / replicas)
+        np.testing.assert_allclose(weights[whole:], 1 / rest)
+        assert not weights[:whole].any()
+        assert layout.size == rest
 
 
 def test_what_cannot_be_trained_says_why():
@@ -147,7 +165,9 @@ def test_what_cannot_be_trained_says_why():
         popdist_onnx.Trainer(exported(network(), batch=4), batch_size=8)
     trainer = popdist_onnx.Trainer(given, batch_size=BATCH)
     with pytest.raises(popdist_onnx.popart_exception, match="smaller than one global batch"):
-        trainer.fit(x[:4], y[:4])
+        trainer.fit(x[:4], y[:4], drop_last=True)
+    with pytest.raises(popdist_onnx.popart_exception, match="there are no samples"):
+        trainer.fit(x[:0], y[:0])
     with pytest.raises(popdist_onnx.popart_exception, match="same number of samples"):
         trainer.fit(x, y[:4])
     with pytest.raises(popdist_onnx.popart_exception, match="not those of the model's inputs"):
