@@ -9,6 +9,7 @@ from popdist_torch import enums, optim, options, profiling
 from popdist_torch.arguments import ICustomArgParser, registerCustomArgParser
 from popdist_torch.checkpoint import Checkpoint
 from popdist_torch.data import AsynchronousDataAccessor, DataLoader, in_step
+from popdist_torch.ddp import ddp_hook
 from popdist_torch.errors import Error, RecoverableError, UnrecoverableError
 from popdist_torch.executor.compile_hooks import registerPostCompileHook, registerPreCompileHook
 from popdist_torch.executor.executor import Executor as PoplarExecutor
@@ -117,6 +118,7 @@ __all__ = [
     "cond",
     "ctc_beam_search_decoder",
     "custom_op",
+    "ddp_hook",
     "dynamic_slice",
     "dynamic_update",
     "enums",

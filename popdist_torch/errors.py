@@ -49,6 +49,7 @@ CODES = declare(
         "PD363": "a known custom operator does not support an attribute",
         "PD364": "a custom operator over replicas needs one replica on each process",
         "PD365": "a custom operator cannot divide a tensor over replicas",
+        "PD370": "gradients of DistributedDataParallel cannot be exchanged by popdist",
         "PD390": "a model cannot be wrapped",
         "PD391": "the arguments or shapes of a call do not fit a wrapped model",
         "PD392": "a wrapped model has no tensor of this name",
@@ -140,6 +141,10 @@ class LossError(Error):
 
 class AgreementError(Error):
     """The instances of the job were about to train different things."""
+
+
+class DdpError(Error):
+    """Gradients of DistributedDataParallel cannot be exchanged by popdist."""
 
 
 class OptimizerError(PopdistError, AssertionError):

@@ -382,6 +382,13 @@ REMEDIES = {
         "`ReplicatedAllToAll` sends equal parts of the first dimension, which has another size.",
         "Use a size that is a multiple of the number of replicas.",
     ),
+    "PD370": (
+        (
+            "The model has a process group of some processes only, processes were not started by "
+            "poprun, or torch compiles the exchange into the model (`python_reducer`)."
+        ),
+        "Leave such a model to torch: no hook, and `poprun` without `--ddp popdist`.",
+    ),
     "PD390": (
         ("The argument is not a module or not options, or is wrapped already."),
         "Wrap the module itself. Call `destroy()` before you wrap it again.",

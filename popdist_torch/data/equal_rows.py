@@ -59,7 +59,7 @@ class EqualRows:
         """
         if self._seen is None:
             return
-        mine = _digest(rows)
+        mine = digest_of(rows)
         seen = [*self._seen, mine]
         if not self._equal(mine):
             self._seen = None
@@ -70,13 +70,13 @@ class EqualRows:
             if len(set(seen)) == _UPDATES:
                 self._warn(_readers())
 
-    def look_at_gradients(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Takes the gradients of the first backward pass, before they are exchanged.
+    def look_at_gradients(self, gradients: str) -> None:
+        """Takes a digest of the gradients of the first backward pass, before they are exchanged.
 
         They are equal where rows and random streams are. Samples of a stream are not known, so a
         stream of equal samples is named as well.
         """
-        if self._equal(_digest(parameter.grad for parameter in parameters)):
+        if self._equal(gradients):
             self._warn([reader for reader in _readers() if _differ(reader._dataset)])  # noqa: SLF001 - no public name
 
     def _equal(self, mine: str) -> bool:
@@ -112,7 +112,7 @@ def divided_selections() -> dict[str, str]:
     return stated
 
 
-def _digest(values: Iterable[Any]) -> str:
+def digest_of(values: Iterable[Any]) -> str:
     """A digest of tensors; a constant where there is none, or all are zero."""
     parts = [
         digest(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from popdist_torch import agreement, local_buffers, synchronised_norms
-from popdist_torch.data.equal_rows import EqualRows, divided_selections
+from popdist_torch.data.equal_rows import EqualRows, digest_of, divided_selections
 from popdist_torch.embeddings import LAYERS, require_no_shortening
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
@@ -407,7 +407,9 @@ class Passes:
             if self.sum is None:
                 synchronised_norms.require_local(modules)
                 remedy = "pass sampler=popdist_torch.horovod.DistributedSampler(...) to the loader"
-                EqualRows(self._horovod, remedy).look_at_gradients(parameters)
+                EqualRows(self._horovod, remedy).look_at_gradients(
+                    digest_of(parameter.grad for parameter in parameters)
+                )
         self._slots = {index: slot for slot, index in enumerate(trained)}
         self._versions = [parameter._version for parameter in self._parameters]  # noqa: SLF001 - no public name
         self.sum = InstanceSum(

@@ -19,6 +19,7 @@ def answers(tmp_path_factory):
     torchrun = [*python("torch"), "-m", "torch.distributed.run", "--nproc-per-node=2"]
     commands = {
         "poprun": [*LAUNCHER, "-np", "2", "--timeout=200", *program],
+        "popdist": [*LAUNCHER, "-np", "2", "--ddp=popdist", "--timeout=200", *program],
         "torchrun": [*torchrun, "--no-python", *program],
         "alone": program,
     }
@@ -30,7 +31,7 @@ def answers(tmp_path_factory):
         assert code == 0, output
         parts = sorted(folder.glob("answer.*.json"))
         found[launcher] = [json.loads(part.read_text()) for part in parts]
-    assert [len(parts) for parts in found.values()] == [2, 2, 1]
+    assert [len(parts) for parts in found.values()] == [2, 2, 2, 1]
     return found
 
 
@@ -43,6 +44,14 @@ def test_poprun_and_torchrun_come_to_the_same(answers, name):
     assert first[name]["weights"] == second[name]["weights"]
     assert first[name] == answers["torchrun"][0][name]
     assert second[name] == answers["torchrun"][1][name]
+
+
+@pytest.mark.parametrize(
+    "name", [*(f"trainer: {n}" for n in TRAINERS), *(f"loop: {n}" for n in LOOPS)]
+)
+def test_popdists_exchange_comes_to_the_same(answers, name):
+    for index in range(2):
+        assert answers["popdist"][index][name] == answers["torchrun"][index][name]
 
 
 @pytest.mark.parametrize("name", LOOPS)

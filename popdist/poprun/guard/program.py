@@ -211,8 +211,9 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
         settings: ``index`` (of the instance), ``world`` (instances of the job), ``local`` (this
             one's number on its host), ``neighbours`` (instances there), ``node`` (this host's
             number among those of the job), ``keep`` (names that the user has set, separated by
-            commas), ``set.<NAME>``, ``job`` (its name), and ``names`` where the program may import
-            the SDK's modules.
+            commas), ``set.<NAME>``, ``job`` (its name), ``names`` where the program may import
+            the SDK's modules, and ``ddp`` where popdist exchanges DistributedDataParallel's
+            gradients.
     """
     environ.update(
         {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}
@@ -246,10 +247,7 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
     for name, value in values.items():
         if name.startswith(mine):
             environ[name[len(mine) :]] = value
-    if "names" in settings:
-        from popdist.sdk.startup.environment import enable
-
-        enable(environ, version1=settings["names"] == "tf1")
+    _serve(environ, settings)
 
 
 def _drop_mpiruns_own(environ: MutableMapping[str, str]) -> None:
@@ -257,3 +255,13 @@ def _drop_mpiruns_own(environ: MutableMapping[str, str]) -> None:
         environ.pop(name, None)
     if environ.get(_STARTER) == _ISOLATED:  # for an mpirun that the program itself starts
         del environ[_STARTER]
+
+
+def _serve(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
+    """Puts the folders on ``PYTHONPATH`` that change what the program's interpreters import."""
+    from popdist.sdk.startup.environment import DDP, enable, put_first
+
+    if "names" in settings:
+        enable(environ, version1=settings["names"] == "tf1")
+    if "ddp" in settings:
+        put_first(environ, DDP, known=(DDP,))

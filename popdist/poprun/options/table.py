@@ -180,6 +180,14 @@ OPTIONS: tuple[Option, ...] = (
         since="popdist",
     ),
     Option(
+        "ddp",
+        one_of("torch", "popdist"),
+        "Whose exchange sums the gradients of torch's DistributedDataParallel",
+        _JOB,
+        default="torch",
+        since="popdist",
+    ),
+    Option(
         "host",
         HOSTS,
         "A comma-separated list of hosts: name, name:slots or name[0-2,4]",

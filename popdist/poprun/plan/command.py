@@ -253,8 +253,8 @@ def guard_settings(job: Job, one: Instance, run: Run, neighbours: int) -> list[s
         settings.append(f"color={_COLORS[one.index % len(_COLORS)]}")
     if shown and not job.tag_output and (job.num_instances == 1 or only is not None):
         settings.append("eager=1")  # no other line can be broken by an unfinished one
-    if job.sdk_names:
-        settings.append(f"names={job.sdk_names}")
+    served = {"names": job.sdk_names, "ddp": "popdist" if job.ddp == "popdist" else ""}
+    settings += [f"{name}={how}" for name, how in served.items() if how]
     if job.output_folder:
         settings.append(f"files={os.path.abspath(job.output_folder)}")
     if run.logs:

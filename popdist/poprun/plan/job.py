@@ -69,6 +69,7 @@ class Job(Record):
         tf_config: Whether instances get TF_CONFIG.
         sdk_names: Whether the names of the SDK's modules can be imported: empty, ``auto``, or
             ``tf1`` where ``tensorflow`` is to be TensorFlow 1's interface.
+        ddp: Whose exchange DistributedDataParallel uses: ``torch`` or ``popdist``.
         allow_run_as_root: Whether root may run it.
     """
 
@@ -101,6 +102,7 @@ class Job(Record):
     display: Display = Display()
     tf_config: bool = False
     sdk_names: str = ""
+    ddp: str = "torch"
     allow_run_as_root: bool = True
 
     @property
@@ -191,6 +193,7 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         display=Display.of(values),
         tf_config=values["tf-config"],
         sdk_names=_sdk_names(values["sdk-names"]),
+        ddp=values["ddp"],
         allow_run_as_root=values["allow-run-as-root"],
     )
 

@@ -29,6 +29,7 @@ SURFACE = """
 --offline-mode ; boolean ; False
 --executable-cache-path ; directory ; None
 --sdk-names ; flag ; None
+--ddp ; torch|popdist ; torch
 --host -H ; hosts ; None ; not-with:hostfile
 --hostfile ; file ; None ; not-with:host
 --host-subnet ; text ; None
