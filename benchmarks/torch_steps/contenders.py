@@ -27,6 +27,16 @@ def ddp(workload: Any, data: Any, *, compiled: bool = False) -> tuple[torch.nn.M
     return model, _loop(torch.compile(wrapped) if compiled else wrapped, optimizer, data)
 
 
+def ddp_hook(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+    """DistributedDataParallel over popdist's exchange, else as it comes."""
+    import popdist_torch
+
+    model, optimizer = _built(workload)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, popdist_torch.ddp_hook)
+    return model, _loop(wrapped, optimizer, data)
+
+
 def accelerate(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
     """What a program of ``accelerate launch`` runs; poprun sets the variables that it finds."""
     from accelerate import Accelerator

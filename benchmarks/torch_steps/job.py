@@ -69,6 +69,7 @@ def measure(*, workload: str, kind: str, repetitions: int, store: str) -> list[A
         if world.size > 1:
             made["the exchange alone"] = contenders.exchange(chosen)
             if not compiled:
+                made["DDP with popdist's hook"] = contenders.ddp_hook(chosen, data)
                 made["an exchange beside plain torch"] = contenders.beside(chosen, data)
     during = _sampled(world, made, repetitions)
     return [*before, during]

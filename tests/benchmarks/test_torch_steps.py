@@ -13,6 +13,7 @@ TWO = [
         "DDP": [0.3, 0.3, 0.3],
         "popdist model": [0.1, 0.11, 0.13],
         "popdist loop": [0.7, 0.13, 0.13],
+        "DDP with popdist's hook": [0.11, 0.11, 0.11],
         "the exchange alone": [0.02, 0.01],
         "an exchange beside plain torch": [0.105, 0.11, 0.11],
     },
@@ -40,6 +41,9 @@ def test_exposed_communication_is_what_a_step_takes_beyond_computing():
     assert row(rows, f"{model}exposed communication", "Horovod").ratio == pytest.approx(0.1)
     loop = "popdist loop, residual network: "
     assert row(rows, f"{loop}exposed communication", "DDP").met is False
+    hook = row(rows, "DDP with popdist's hook, residual network: exposed communication", "DDP")
+    assert hook.ratio == pytest.approx(0.25)
+    assert hook.met
     assert row(rows, f"{model}step, 1 rank", "plain torch").met
     assert row(rows, f"{loop}step, 1 rank", "plain torch").met is False
     assert row(rows, f"{model}step, 2 ranks", "1 rank").aim is comparison.SCALING_AIM

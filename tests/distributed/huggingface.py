@@ -186,6 +186,7 @@ def main(folder, loops_only=None):
         answer[f"loop: {name}"] = looped(accelerator, f"{folder}/state", **case)
         accelerator.free_memory()
     answer["processes"] = accelerator.num_processes
+    answer["popdist exchanges"] = "popdist_torch.ddp" in sys.modules
     Path(folder, f"answer.{accelerator.process_index}.json").write_text(json.dumps(answer))
     accelerator.end_training()
 

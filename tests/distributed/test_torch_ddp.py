@@ -1,5 +1,6 @@
 """DistributedDataParallel over popdist's exchange: two real ranks against one process and gloo."""
 
+import sys
 from contextlib import nullcontext
 from functools import partial
 
@@ -13,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 import popdist_torch
 from popdist.errors import PopdistError
 from tests.distributed.jobs import LAUNCHER, run_command, run_job
-from tests.distributed.warm import python
 from tests.popdist_torch.reference import flat
 
 EXACT = 1e-14
@@ -270,14 +270,14 @@ torch.distributed.destroy_process_group()
 def test_poprun_gives_an_unchanged_program_the_exchange(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(UNCHANGED)
-    words = [*python("torch"), program]
-    code, theirs = run_command([*LAUNCHER, "-np", "2", *words, "divided"])
+    words = [sys.executable, program]  # a warm one would have imported torch before
+    code, theirs = run_command([*LAUNCHER, "-np", "2", *words, "divided"], timeout=240)
     assert code == 0, theirs
     command = [*LAUNCHER, "-np", "2", "--ddp", "popdist", *words]
-    code, ours = run_command([*command, "divided"])
+    code, ours = run_command([*command, "divided"], timeout=240)
     assert code == 0, ours
     assert "0 False" in theirs
     assert ours == theirs.replace("0 False", "1 True")
-    code, warned = run_command(command)
+    code, warned = run_command(command, timeout=240)
     assert code == 0, warned
     assert "[PD326]" in warned
