@@ -20,6 +20,10 @@ INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c $(SET) -e 
 ONE_OF_EACH := $(addprefix tests/distributed/,test_run.py test_torch_as_written.py \
 	test_onnx_agreement.py test_tf_strategies.py::test_replicas_have_global_ids)
 
+# Wheels of Horovod that another machine has built with --export: none is compiled then.
+ifneq ($(wildcard wheels/*.whl),)
+export POPDIST_HOROVOD_WHEELS ?= $(abspath wheels)
+endif
 # Programs of the environment come first, so that Horovod finds the environment's mpicxx and cmake.
 export PATH := $(abspath $(BIN)):$(PATH)
 # Hundreds of processes import this project; without its bytecode each compiles it again.

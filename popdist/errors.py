@@ -60,6 +60,8 @@ CODES: dict[str, str] = {
     "PD203": "the built Horovod does not work",
     "PD204": "no MPI that Horovod and the launcher can share was found",
     "PD205": "the built wheel could not be installed",
+    "PD206": "a wheel of Horovod cannot be used on other machines",
+    "PD207": "a folder or page has no wheel of Horovod for this environment",
     # Names of the IPU SDK (popdist.sdk).
     "PD366": "a library for custom operators cannot be written",
     "PD450": "a name of the IPU SDK is refused on a host",

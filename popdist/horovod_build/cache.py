@@ -48,24 +48,24 @@ class Cache:
         """Folder of the downloaded source; it exists."""
         return self._folder("source")
 
-    def wheel(self, key: str) -> Path | None:
-        """The path of the wheel that was built for a key, or None."""
-        return next(iter(sorted((self.home / "wheels" / key).glob("*.whl"))), None)
+    def wheel(self, plan: Plan) -> Path | None:
+        """The path of the wheel of a plan, or None."""
+        return next(iter(sorted((self.home / "wheels" / plan.place).glob("*.whl"))), None)
 
     def store(self, plan: Plan, built: Path) -> Path:
         """Moves a folder with a finished wheel into the cache; the caller holds the lock."""
         record = json.dumps(dict(plan.components), indent=2)
         (built / "components.json").write_text(record + "\n", encoding="utf-8")
-        home = self._folder("wheels") / plan.key
+        home = self._folder("wheels") / plan.place
         if home.exists():
             # A rename cannot replace a folder that is not empty; the old folder is renamed first.
             aside = self.scratch("replaced")
-            home.rename(aside / plan.key)
+            home.rename(aside / plan.place)
             built.rename(home)
             shutil.rmtree(aside, ignore_errors=True)
         else:
             built.rename(home)
-        wheel = self.wheel(plan.key)
+        wheel = self.wheel(plan)
         assert wheel is not None  # noqa: S101 - the compile step has seen it
         return wheel
 

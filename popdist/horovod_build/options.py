@@ -33,6 +33,8 @@ class Options:
         cache: Folder of the cache.
         mpi: Prefix of the MPI installation to use; None for the default choice.
         nccl: Build the GPU operations with NCCL.
+        wheels: A folder or a page with wheels of other machines; None to build.
+        export: A folder that gets a wheel for other machines; None to install one here.
         torch: Build the PyTorch binding where PyTorch is installed.
         tensorflow: Build the TensorFlow binding where TensorFlow is installed.
     """
@@ -45,6 +47,8 @@ class Options:
     jobs: int | None = None
     mpi: Path | None = None
     nccl: bool = False
+    wheels: str | None = None
+    export: Path | None = None
     torch: bool = True
     tensorflow: bool = True
 
@@ -61,6 +65,8 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> Options:
         jobs=given.jobs,
         mpi=None if given.mpi is None else given.mpi.expanduser().absolute(),
         nccl=given.with_nccl,
+        wheels=given.wheels,
+        export=None if given.export is None else given.export.expanduser().absolute(),
         torch=not given.without_torch,
         tensorflow=not given.without_tensorflow,
     )
@@ -78,6 +84,19 @@ def _parser(cache: Path) -> argparse.ArgumentParser:
     what.add_argument("--force", action="store_true", help="build again even if a wheel is cached")
     what.add_argument(
         "--print-plan", action="store_true", help="show what would be done, and do nothing"
+    )
+    what.add_argument(
+        "--export",
+        type=Path,
+        metavar="FOLDER",
+        help="write a wheel for other machines with the same versions to FOLDER; install nothing",
+    )
+    parser.add_argument(
+        "--from",
+        dest="wheels",
+        metavar="FOLDER-OR-URL",
+        help="install a wheel that --export has written elsewhere, which needs no compiler "
+        "(default: $POPDIST_HOROVOD_WHEELS; where that has none, one is built)",
     )
     parser.add_argument(
         "--jobs",

@@ -89,6 +89,7 @@ class Plan:
         frameworks: The bindings that are built, by the names of their modules in Horovod.
         nccl: Whether GPU operations are built.
         notes: What to tell the user.
+        libc: The C library of this machine, such as ``"glibc 2.36"``.
     """
 
     components: tuple[tuple[str, str], ...]
@@ -100,12 +101,18 @@ class Plan:
     frameworks: tuple[str, ...]
     nccl: bool
     notes: tuple[str, ...]
+    libc: str
 
     @property
     def key(self) -> str:
-        """The name of the wheel in the cache."""
+        """The name of all wheels that may be used in place of one another."""
         text = json.dumps(self.components)
         return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+    @property
+    def place(self) -> str:
+        """The wheel's folder in the cache, which machines with different C libraries may share."""
+        return f"{self.key}-{self.libc.replace(' ', '-')}"
 
     @property
     def version(self) -> str:
@@ -152,6 +159,7 @@ def make_plan(facts: Facts, options: Options) -> Plan:
         ),
         nccl=options.nccl,
         notes=_notes(facts, jobs, nccl=options.nccl),
+        libc=facts.machine.libc,
     )
     variables = _variables(facts, draft, rpath)
     return Plan(**{**vars(draft), "variables": tuple(sorted(variables.items()))})
@@ -182,7 +190,6 @@ def _components(
     facts: Facts, patches: tuple[Patch, ...], rpath: str, *, nccl: bool
 ) -> tuple[tuple[str, str], ...]:
     assert facts.mpi is not None  # noqa: S101 - checked by requirements
-    compiler = facts.compiler
     machine = facts.machine
     gpu = f"NCCL {facts.cuda.nccl_version}, CUDA {facts.cuda.version}" if nccl else "off"
     return (
@@ -193,9 +200,9 @@ def _components(
         ("tensorflow", str(facts.tensorflow or "left out")),
         ("mpi", f"{facts.mpi.implementation} {facts.mpi.version}"),
         ("library path", rpath),
-        ("compiler", "none" if compiler is None else f"{compiler.kind} {compiler.version}"),
         ("nccl", gpu),
-        ("machine", f"{machine.architecture} {machine.libc}"),
+        # Versions of the C library are in the tags of exported wheels.
+        ("machine", f"{machine.architecture} {machine.libc.partition(' ')[0]}, libstdc++"),
         ("switches", " ".join(f"{name}={on}" for name, on in _switches(facts, nccl=nccl).items())),
         ("flags", " ".join(f"{name}={value}" for name, value in facts.user_flags)),
     )

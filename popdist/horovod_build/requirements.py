@@ -157,7 +157,10 @@ def _cuda_of(facts: Facts) -> str:
 
 
 def _compiler(facts: Facts) -> Iterator[BuildError]:
-    hint = "Debian, Ubuntu: apt install build-essential; Fedora, RHEL: dnf install gcc-c++"
+    hint = (
+        "Debian, Ubuntu: apt install build-essential; Fedora, RHEL: dnf install gcc-c++; a wheel "
+        "that another machine has built needs none: --from FOLDER-OR-URL"
+    )
     if facts.compiler is None:
         yield BuildError(
             "PD200",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from popdist.errors import PopdistError
-from popdist.horovod_build import check, compilation, frameworks, source
+from popdist.horovod_build import check, compilation, frameworks, source, wheels
 from popdist.horovod_build.cache import Cache
 from popdist.horovod_build.compilation import clock
 from popdist.horovod_build.facts import Cuda, Facts, compiler, find, machine, python
@@ -143,12 +143,17 @@ def _session(options: Options, environ: Mapping[str, str]) -> None:
     _refuse(problems_with_environment(facts, options))
     plan, cache = make_plan(facts, options), Cache(options.cache)
     if options.print_plan:
-        text = explain_plan(facts, plan, cache.wheel(plan.key), compilation.installed())
+        text = explain_plan(facts, plan, cache.wheel(plan), compilation.installed())
         sys.stdout.write(text + "\n")
         _refuse(problems_with_build(facts))
         return
     for note in plan.notes:
         _say(f"note: {note}")
+    if options.export is not None:
+        wheels.require_exportable(plan)
+        wheel = _wheel(facts, plan, cache, options, environ)
+        _say(f"exported: {wheels.export(plan, wheel, options.export)}")
+        return
     if not options.check:
         if not options.force and compilation.installed() == plan.version:
             if cache.was_checked(compilation.identity()):
@@ -168,11 +173,20 @@ def _wheel(
     def wait() -> None:
         _say("another process is building the same wheel; waiting for it")
 
-    with cache.lock(plan.key, wait):
-        cached = cache.wheel(plan.key)
+    with cache.lock(plan.place, wait):
+        cached = cache.wheel(plan)
         if cached is not None and not options.force:
             _say(f"{headline(plan)}: taken from the cache ({cached})")
             return cached
+        place = options.wheels or environ.get(wheels.VARIABLE)
+        if place and not options.force:
+            taken = wheels.take(plan, place, cache, environ)
+            if taken is not None:
+                _say(f"{headline(plan)}: taken from {place} ({taken.name})")
+                return taken
+            if options.wheels:
+                raise wheels.nothing_found(plan, place)
+            _say(f"note: {place} has no wheel for this environment")
         _refuse(problems_with_build(facts))
         return _build(facts, plan, cache, options, environ)
 

@@ -36,8 +36,8 @@ def fresh_environment(folder, wheel, *extras):
     (installed,) = distributions(name="popdist", path=[str(site)])
     for text in installed.requires or ():
         if _applies(Requirement(text), {"", *extras}):
-            _link(Requirement(text), site, set())
-    _link(Requirement("pip"), site, set())
+            link(Requirement(text), site, set())
+    link(Requirement("pip"), site, set())
     return python
 
 
@@ -46,7 +46,8 @@ def _applies(requirement, extras):
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
 
 
-def _link(requirement, site, seen):
+def link(requirement, site, seen):
+    """Links a distribution and what it requires into another environment."""
     if requirement.name in seen:
         return
     seen.add(requirement.name)
@@ -66,4 +67,4 @@ def _link(requirement, site, seen):
     for text in dist.requires or ():
         parsed = Requirement(text)
         if _applies(parsed, requirement.extras or {""}):
-            _link(parsed, site, seen)
+            link(parsed, site, seen)

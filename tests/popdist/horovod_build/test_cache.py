@@ -40,9 +40,9 @@ def test_the_folder_follows_the_environment(environ, folder):
 
 
 def test_a_stored_wheel_is_found_with_what_it_depends_on(cache):
-    assert cache.wheel(PLAN.key) is None
+    assert cache.wheel(PLAN) is None
     wheel = cache.store(PLAN, built(cache))
-    assert cache.wheel(PLAN.key) == wheel
+    assert cache.wheel(PLAN) == wheel
     record = json.loads((wheel.parent / "components.json").read_text())
     assert record == dict(PLAN.components)
 
@@ -54,7 +54,7 @@ def test_a_forced_build_takes_the_place_of_the_first(cache):
 
 
 def test_looking_up_makes_no_folders(cache):
-    cache.wheel(PLAN.key)
+    cache.wheel(PLAN)
     assert not cache.root.exists()
 
 

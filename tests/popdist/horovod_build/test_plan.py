@@ -26,8 +26,8 @@ def key(**changes):
         {"tensorflow": None},
         {"mpi": mpi(version="5.0.11")},
         {"mpi": mpi(prefix="/opt/openmpi")},
-        {"compiler": Compiler("/usr/bin/c++", "/usr/bin/cc", "gcc", "13.1.0")},
-        {"machine": replace(facts().machine, libc="glibc 2.31")},
+        {"machine": replace(facts().machine, libc="musl 1.2")},
+        {"machine": replace(facts().machine, architecture="aarch64")},
         {"machine": replace(facts().machine, cpu_flags=())},
         {"user_flags": (("CXXFLAGS", "-O1"),)},
     ],
@@ -48,15 +48,22 @@ def test_the_key_follows_nccl():
     st.integers(0, 100 * GB),
     st.sampled_from(["/env", "/home/somebody/project/.venv", "/tmp/x"]),
     st.sampled_from([None, 1, 7]),
+    st.sampled_from([None, Compiler("/usr/bin/c++", None, "gcc", "13.1.0")]),
 )
-def test_the_key_ignores_what_does_not_change_the_wheel(cpus, memory, prefix, jobs):
-    whole = facts(prefix)
+def test_the_key_ignores_what_does_not_change_the_wheel(cpus, memory, prefix, jobs, compiler):
+    whole = facts(prefix, compiler=compiler)
     whole = replace(
         whole,
         machine=replace(whole.machine, cpus=cpus, available_memory=memory, free_disk=GB),
         cmake_version="4.4.4",
     )
     assert make_plan(whole, options(jobs=jobs)).key == PLAN.key
+
+
+def test_a_cache_that_machines_share_holds_a_wheel_for_each_c_library():
+    older = make_plan(facts(machine=replace(facts().machine, libc="glibc 2.31")), options())
+    assert older.key == PLAN.key
+    assert {older.place, PLAN.place} == {f"{PLAN.key}-glibc-2.31", f"{PLAN.key}-glibc-2.36"}
 
 
 def test_the_wheel_names_its_key():
