@@ -259,6 +259,8 @@ def _drop_mpiruns_own(environ: MutableMapping[str, str]) -> None:
 
 def _serve(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
     """Puts the folders on ``PYTHONPATH`` that change what the program's interpreters import."""
+    if "names" not in settings and "ddp" not in settings:
+        return
     from popdist.sdk.startup.environment import DDP, enable, put_first
 
     if "names" in settings:
