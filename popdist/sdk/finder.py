@@ -20,6 +20,7 @@ ALIASES: dict[str, str] = {
     "popart": "popdist_onnx",
     "horovod.popart": "popdist_onnx.horovod",
     "poptorch": "popdist_torch",
+    "poptorch_geometric": "popdist_torch.geometric",
     "tensorflow.python.ipu": "popdist_tf.ipu",
     "ipu_tensorflow_addons": "popdist_tf.ipu.addons",
 }

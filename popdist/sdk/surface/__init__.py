@@ -30,6 +30,7 @@ LISTS: dict[str, str] = {
     "popart": "popart",
     "horovod.popart": "horovod_popart",
     "poptorch": "poptorch",
+    "poptorch_geometric": "poptorch_geometric",
     "tensorflow.python.ipu": "tensorflow_ipu",
     "ipu_tensorflow_addons": "tensorflow_addons",
 }

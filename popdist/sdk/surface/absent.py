@@ -36,10 +36,9 @@ ABSENT = (
         instead="export the model to ONNX and serve it with ONNX Runtime",
     ),
     *refused(
-        "its layers and samplers are written for IPUs",
-        "poptorch_geometric",
+        "it is a library of its own beside the SDK, and it is not installed",
         "poptorch_experimental_addons",
-        instead="torch_geometric, or the model's layers in PyTorch, in a poptorch.trainingModel",
+        instead="install it from its repository; its operators are functions of a host here",
     ),
 )
 """By the module's name. Sub-modules of the listed ones are refused with them."""
