@@ -36,6 +36,42 @@ def bert_records(path: str, count: str, length: str = "128", masked: str = "20")
     create_index(path, path.replace(".tfrecord", ".index"))
 
 
+def library(path: str) -> None:
+    """Writes the library that a program loads for its custom operators."""
+    from popdist.sdk.loadable import write
+
+    write([path])
+
+
+def images(folder: str, classes: str, count: str, size: str = "256") -> None:
+    """Writes pictures of noise, in a folder for each class."""
+    from PIL import Image
+
+    for kind in range(int(classes)):
+        place = Path(folder) / f"n{kind:08}"
+        place.mkdir(parents=True, exist_ok=True)
+        for number in range(int(count)):
+            coarse = _RNG.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            picture = Image.fromarray(coarse).resize((int(size), int(size)))
+            picture.save(place / f"{kind}-{number}.JPEG")
+
+
+def vit(folder: str, width: str, layers: str, heads: str, inner: str) -> None:
+    """Writes a vision transformer with random weights, as a checkpoint of transformers."""
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(1)
+    config = ViTConfig(
+        hidden_size=int(width),
+        num_hidden_layers=int(layers),
+        num_attention_heads=int(heads),
+        intermediate_size=int(inner),
+        num_labels=10,
+    )
+    ViTForImageClassification(config).save_pretrained(folder)
+
+
 def main(name: str, *arguments: str) -> None:
     """Calls one function of this module."""
     globals()[name.replace("-", "_")](*arguments)

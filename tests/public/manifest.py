@@ -32,6 +32,8 @@ class Program:
         job: More words for the run with two instances.
         poprun: More options of poprun.
         variables: Environment variables.
+        seed: Seeds torch, numpy and ``poptorch.Options`` from outside, for a program that sets no
+            seed; None for a program that sets its own.
         losses: The largest relative difference between the losses of one and of two instances that
             train the same global batch; None if the losses cannot be compared.
         trains: Whether a run makes weight updates.
@@ -51,6 +53,7 @@ class Program:
     job: tuple[str, ...] = ()
     poprun: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
+    seed: int | None = None
     losses: float | None = None
     trains: bool = True
     limit: int = 300

@@ -31,6 +31,9 @@ and as a job of two instances under `poprun --sdk-names`.
 | differs | both runs end with exit code 0, but the instances or the losses differ |
 | not run | the last column has the reason |
 
+A program that sets no seed cannot start from equal weights in two instances. The runner seeds such
+a program from outside, as the last column shows.
+
 "Losses" is the largest relative difference between the losses of one instance and of two instances
 that train the same global batch, where a program's data and random numbers allow that comparison.
 "Check" is what `popdist-sdk check` predicts from the source alone.
@@ -57,9 +60,12 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def keep(name: str, records: dict[str, Any]) -> None:
-    """Writes the records of a manifest."""
-    SEEN.mkdir(exist_ok=True)
-    (SEEN / f"{name}.json").write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
+    """Writes the records of a manifest, without the values of single updates."""
+    short = {
+        key: {fact: value for fact, value in record.items() if fact != "runs"}
+        for key, record in records.items()
+    }
+    (SEEN / f"{name}.json").write_text(json.dumps(short, indent=1, sort_keys=True) + "\n")
 
 
 def text() -> str:
@@ -88,7 +94,8 @@ def text() -> str:
 
 def _row(program: Program, record: dict[str, Any]) -> str:
     losses = record.get("losses")
-    reason = record.get("reason") or program.reason
+    seeded = "" if program.seed is None else "the runner seeds it"
+    reason = record.get("reason") or program.reason or seeded
     cells = [
         f"`{program.name}`",
         record.get("verdict", "not run"),

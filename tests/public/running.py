@@ -116,8 +116,16 @@ def _environment(program: Program, python: Path, observed: Path) -> dict[str, st
         "MPLBACKEND": "agg",
         "USE_TF": "0",  # transformers would import it
         "TF_CPP_MIN_LOG_LEVEL": "3",
+        **_seeded(program.seed),
         **program.variables,
     }
+
+
+def _seeded(seed: int | None) -> dict[str, str]:
+    if seed is None:
+        return {}
+    options = json.dumps({"randomSeed": seed})
+    return {"OBSERVED_SEED": str(seed), "POPTORCH_DEFAULT_OPTIONS": options}
 
 
 def _call(

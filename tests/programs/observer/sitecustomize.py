@@ -6,7 +6,7 @@ MNIST of Keras, and MNIST and CIFAR of torchvision, are answered with scikit-lea
 
 Environment:
     OBSERVED: Folder for the answers; without it nothing is observed.
-    OBSERVED_SEED: Seeds numpy's old generator, which the programs draw from unseeded.
+    OBSERVED_SEED: Seeds torch, and numpy's old generator, which the programs draw from unseeded.
 """
 
 import atexit
@@ -203,7 +203,14 @@ def watch_torchvision(_module):
     sys.modules["torchvision.extension"].kept = library
 
 
+def seed_torch(module):
+    """Seeds torch before the program uses it."""
+    if "OBSERVED_SEED" in os.environ:
+        module.manual_seed(int(os.environ["OBSERVED_SEED"]))
+
+
 WATCHED = {
+    "torch": seed_torch,
     "popdist_torch.executor.training": watch_torch,
     "torchvision.datasets.cifar": watch_cifar,
     "torchvision.datasets.mnist": watch_mnist,
