@@ -117,8 +117,7 @@ def run_on_ranks(
         folder.remove()
     if code:
         raise MeasurementError(_failure(target, f"exit code {code}", said))
-    answers = [load(server.answers[rank]) for rank in range(ranks)]
-    return [load(answer["value"]) for answer in answers]
+    return [load(server.answers[rank][1:]) for rank in range(ranks)]
 
 
 def launch_command(launcher: Literal["mpirun", "poprun"], ranks: int) -> list[str]:

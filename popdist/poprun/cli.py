@@ -29,6 +29,7 @@ SUBCOMMANDS = {
     "partitions": "popdist.poprun.partitions.listing",
 }
 """Subcommands by first word; ``poprun -- doctor`` starts a program of that name."""
+_MAY_BE_SECRET = ("token", "secret", "pass", "pwd", "cred", "auth", "bearer", "cookie", "key", "@")
 _ANSWERED = {"help", "version", "completion"}
 
 
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     143 after an interrupt, or 2 for a mistake on the command line.
     """
     open_standard_streams()
+    hide_secrets_of_command_line()
     try:
         return launch(sys.argv[1:] if arguments is None else arguments)
     except PopdistError as error:
@@ -67,6 +69,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE_EXIT_CODE
     except KeyboardInterrupt:  # while a job is planned; later the supervisor handles signals
         return INTERRUPTED_EXIT_CODE
+
+
+def hide_secrets_of_command_line() -> None:
+    """Removes secrets from this process's command line in process lists, where there may be any."""
+    text = " ".join(sys.argv).lower()
+    if any(part in text for part in _MAY_BE_SECRET):  # else without the time of an import
+        from popdist.poprun.secrets import hide_own_arguments
+
+        try:
+            hide_own_arguments()
+        except OSError:  # not Linux, or a sandbox forbids it
+            pass
+
+
+def _check_working_directory() -> None:
+    """Checks that the working directory, in which programs start, exists.
+
+    Raises:
+        LaunchError: It was removed.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise LaunchError(
+            "PD119",
+            f"the working directory cannot be used: {error.strerror}",
+            value=os.environ.get("PWD", ""),
+            accepted="a directory that exists, in which programs start",
+            hint="cd to a directory that exists",
+        ) from None
 
 
 def _shortage(error: OSError) -> LaunchError | None:
@@ -126,9 +158,8 @@ def launch(arguments: Sequence[str]) -> int:
             return 0
 
     from popdist.poprun.plan.job import make_job
-    from popdist.poprun.supervisor.shortage import check_working_directory
 
-    check_working_directory()
+    _check_working_directory()
     job = make_job(line, os.environ)
     if line.values["emit"] is not None:
         from popdist.poprun.plan.kubernetes import manifest

@@ -6,6 +6,7 @@ key formats of well-known services.
 
 from __future__ import annotations
 
+import os
 import re
 
 TYPE_CHECKING = False
@@ -16,14 +17,19 @@ HIDDEN = "<hidden>"
 
 _NAME = re.compile(
     r"(?:^|[_.-]|(?<=[a-z0-9])(?=[A-Z]))"
-    r"(?i:tokens?|secrets?|passw(?:or)?d|passphrase|pwd|credentials?|creds|auth|bearer|cookie"
-    r"|(?:api|access|account|auth|private|secret|signing|encryption|license|wandb)[_.-]?key)"
+    r"(?:(?i:tokens?|secrets?|passw(?:or)?d|passwd|passphrase|pwd|credentials?|creds|auth|bearer"
+    r"|cookie|(?:api|access|account|auth|private|secret|signing|encryption|license|wandb)[_.-]?key)"
     r"(?:$|[_.-]|(?<=[a-z0-9])(?=[A-Z]))"
+    # At the end of a name only: --pass-through and SSH_KEY_FILE have another meaning.
+    r"|(?i:pass|(?:openai|anthropic|mistral|cohere|pinecone|langsmith|hf|ngc|nvidia|comet|neptune"
+    r"|github|gitlab|slack|stripe|sendgrid|twilio|datadog|aws|azure|gcp|google|storage|ssh|gpg|rsa"
+    r"|hmac|jwt|aes|tls|ssl|vault|kms|master|root|admin|service|session|db)[_.-]?key)$)"
 )
 # Names in which such a word has another meaning.
 _PLAIN = re.compile(
     r"(?:num|max|min|len|length|count|size|special|pad|bos|eos|unk|mask|sep|cls)[_.-]?\w*tokens?"
-    r"|tokens?[_.-]?(?:per|count|length|limit|type|budget)|tokenizer|_?PWD|OLDPWD",
+    r"|tokens?[_.-]?(?:per|count|length|limit|type|budget)|tokenizer|^(?:_?PWD|OLDPWD)$"
+    r"|(?:num|max|min|multi|single|one|two|first|second|forward|backward|low|high|band)[_.-]?pass$",
     re.IGNORECASE,
 )
 _VALUE = re.compile(
@@ -34,8 +40,11 @@ _VALUE = re.compile(
 # A lookbehind prevents a new match attempt at each letter of a long word.
 _NAMED = re.compile(r"(?<![\w.-])([\w.-]+)=(?=\S)")
 _NAMED_VALUE = re.compile(r"'[^']*'|\"[^\"]*\"|[^\s'\"]+|\S+")
+_HEADER = re.compile(r"(?i)(?<!\w)(authorization:\s*(?:\w+\s+)?|bearer\s+(?=\S{8}))[^\s'\"]+")
+_URL_USER = re.compile(r"(?<![A-Za-z0-9+.-])(https?://)[^\s/:@]+@")
 _URL = re.compile(r"(?<![A-Za-z0-9+.-])(?P<head>[A-Za-z0-9+.-]+://[^\s/:@]*):[^\s/@]+@")
 _LONGEST_NAME = 200
+_ARGUMENTS = 45  # the field of /proc/<pid>/stat, counted from the state, with their address
 
 
 def is_secret(name: str) -> bool:
@@ -53,7 +62,8 @@ def hide(text: str) -> str:
             value = _NAMED_VALUE.match(text, match.end())
             end = value.end() if value else match.end()
     text = "".join([*kept, text[end:]])
-    return _URL.sub(rf"\g<head>:{HIDDEN}@", _VALUE.sub(HIDDEN, text))
+    text = _URL.sub(rf"\g<head>:{HIDDEN}@", _VALUE.sub(HIDDEN, text))
+    return _HEADER.sub(rf"\g<1>{HIDDEN}", _URL_USER.sub(rf"\g<1>{HIDDEN}@", text))
 
 
 def hide_assignment(text: str) -> str:
@@ -67,6 +77,33 @@ def hide_assignment(text: str) -> str:
         if not name.startswith("-"):
             break
     return hide(text)
+
+
+def hide_own_arguments() -> None:
+    """Overwrites secrets in this process's command line, as process lists show it.
+
+    The kernel keeps these words in the process's own memory; later children inherit the new ones.
+    """
+    with open("/proc/self/cmdline", "rb") as file:
+        words = file.read().split(b"\0")[:-1]
+    shown = [os.fsencode(word) for word in hide_words(map(os.fsdecode, words))]
+    if shown == words:
+        return
+    with open("/proc/self/stat", "rb") as file:
+        begin = int(file.read().rpartition(b")")[2].split()[_ARGUMENTS])
+    with open("/proc/self/mem", "r+b", buffering=0) as memory:
+        for word, new in zip(words, shown, strict=True):
+            if word != new:
+                memory.seek(begin)
+                memory.write(_masked(word, new))
+            begin += len(word) + 1
+
+
+def _masked(word: bytes, shown: bytes) -> bytes:
+    """A word of the same length, with stars from the hidden part on."""
+    pairs = zip(word, shown, strict=False)
+    kept = next((at for at, (one, other) in enumerate(pairs) if one != other), len(shown))
+    return word[:kept] + b"*" * (len(word) - kept)
 
 
 def hide_words(words: Iterable[str]) -> list[str]:

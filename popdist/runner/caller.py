@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from popdist.poprun.options.types import Option
     from popdist.poprun.plan.job import Job
+    from popdist.runner.pickles import Parts
 
     T = TypeVar("T")
 
@@ -264,20 +265,21 @@ def _unknown(keyword: str, *, known: bool) -> UsageError:
 
 
 def _answers(
-    job: Job, code: int, facts: Mapping[str, Any], given: Mapping[int, bytes]
+    job: Job, code: int, facts: Mapping[str, Any], given: Mapping[int, Parts]
 ) -> list[Any]:
     if "refused" in facts:
         fields = dict(facts["refused"])
         kind = UsageError if fields.pop("kind") == "UsageError" else LaunchError
         raise kind(fields.pop("code"), fields.pop("what"), **fields)
-    answers = {index: load(data) for index, data in sorted(given.items())}
+    answers = {index: load(parts[:1]) for index, parts in sorted(given.items())}
+    values = {index: parts[1:] for index, parts in given.items()}
     error = facts.get("result", {}).get("error") or {}
     if code:
         raised = [index for index, answer in answers.items() if "raised" in answer]
         blamed = [index for index in error.get("instances", []) if index in raised]
         if error.get("kind", "instance") == "instance" and raised:
             index = (blamed or raised)[0]
-            raise _raised(job, index, answers[index], code)
+            raise _raised(job, index, answers[index], values[index], code)
         instances = error.get("instances") or [None]
         raise JobError(
             "PD114",
@@ -288,7 +290,7 @@ def _answers(
         )
     # Fewer than at first where hosts were lost (--min-instances).
     number = facts.get("result", {}).get("job", {}).get("num_instances", job.num_instances)
-    missing = [index for index in range(number) if "value" not in answers.get(index, {})]
+    missing = [index for index in range(number) if "raised" in answers.get(index, {"raised": ""})]
     if missing:
         raise JobError(
             "PD114",
@@ -297,10 +299,10 @@ def _answers(
             exit_code=0,
             instance=missing[0],
         )
-    return [_value(answers[index]["value"], index) for index in range(number)]
+    return [_value(values.pop(index), index) for index in range(number)]
 
 
-def _raised(job: Job, index: int, answer: Mapping[str, Any], code: int) -> JobError:
+def _raised(job: Job, index: int, answer: Mapping[str, Any], pickled: Parts, code: int) -> JobError:
     who = f"instance {index} of {job.num_instances}"
     what = f"{who} raised {answer['raised']}".split("\n", 1)[0]
     if answer["unsent"]:
@@ -314,15 +316,15 @@ def _raised(job: Job, index: int, answer: Mapping[str, Any], code: int) -> JobEr
         traceback=answer["traceback"],
     )
     try:
-        error.__cause__ = load(answer["error"]) if answer["error"] else None
+        error.__cause__ = load(pickled) if pickled else None
     except Exception:  # noqa: BLE001 - its class cannot be had here; the text tells it all
         error.__cause__ = None
     return error
 
 
-def _value(data: bytes, index: int) -> Any:
+def _value(parts: Parts, index: int) -> Any:
     try:
-        return load(data)
+        return load(parts)
     except Exception as error:
         raise JobError(
             "PD115",

@@ -9,11 +9,13 @@ from contextlib import suppress
 
 from popdist.popdist_core import topology
 from popdist.runner.messages import CONTACT, fetch, give
-from popdist.runner.pickles import dump, load
+from popdist.runner.pickles import dump, facts, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
+
+    from popdist.runner.pickles import Parts
 
 
 def main(index: int | None = None) -> None:
@@ -25,11 +27,12 @@ def main(index: int | None = None) -> None:
     if index is None:
         # Not `getInstanceIndex`, which needs as many replicas in every instance.
         index = topology().instance_index or 0
-    packed = load(fetch(contact, index))
+    about, *call = fetch(contact, index)
+    packed = load([about])
     # The caller's module path comes before this process's.
     sys.path[:0], sys.argv = packed["path"], packed["argv"]
     try:
-        function, args, kwargs = load(packed["call"])
+        function, args, kwargs = load(call)
         value = function(*args, **kwargs)
     except SystemExit as end:
         if end.code:
@@ -38,7 +41,7 @@ def main(index: int | None = None) -> None:
     except Exception as error:  # noqa: BLE001 - it is raised again where it can be caught
         _fail(contact, index, error)
     try:
-        answer = dump({"value": dump(value)})
+        answer = [facts({}), *dump(value)]
     except Exception as error:  # noqa: BLE001 - as above
         _fail(contact, index, error, unsent=type(value).__name__)
     give(contact, index, answer)
@@ -52,16 +55,15 @@ def _fail(contact: str, index: int, error: Exception, unsent: str = "") -> NoRet
         error.__cause__ = None
     trace = error.__traceback__.tb_next if error.__traceback__ and not unsent else None
     error = error.with_traceback(trace)
-    answer: dict[str, object] = {
+    about = {
         "raised": f"{type(error).__name__}: {error}",
         "traceback": "".join(traceback.format_exception(error)),
         "unsent": unsent,
     }
-    try:
-        answer["error"] = dump(error)
-    except Exception:  # noqa: BLE001 - its text is enough
-        answer["error"] = b""
+    pickled: Parts = []
+    with suppress(Exception):  # else its text is enough
+        pickled = dump(error)
     with suppress(OSError):  # the caller may have gone, which ends the job
-        give(contact, index, dump(answer))
+        give(contact, index, [facts(about), *pickled])
     sys.excepthook(type(error), error, trace)
     sys.exit(1)

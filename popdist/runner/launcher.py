@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 
 from popdist.errors import PopdistError
-from popdist.poprun.cli import INTERRUPTED_EXIT_CODE, USAGE_EXIT_CODE, launch
+from popdist.poprun.cli import (
+    INTERRUPTED_EXIT_CODE,
+    USAGE_EXIT_CODE,
+    hide_secrets_of_command_line,
+    launch,
+)
 from popdist.poprun.protocol.own_folder import remove_own
 from popdist.poprun.secrets import hide
 
@@ -29,6 +34,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """
     caller, folder, report, path, *words = arguments
     _end_with(int(caller))
+    hide_secrets_of_command_line()
     code, facts = _run(words, path)
     try:
         with os.fdopen(int(report), "w", encoding="utf-8") as file:

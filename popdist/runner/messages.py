@@ -13,11 +13,16 @@ import socket
 import threading
 from contextlib import contextmanager, suppress
 
+from popdist.runner.streams import Stream
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import hmac
     from collections.abc import Iterator, Sequence
 
     from typing_extensions import Self
+
+    from popdist.runner.pickles import Parts
 
 CONTACT = "POPDIST_CALLER"
 """The variable by which instances find their caller: ``<key> tcp <port> <address>...``, or
@@ -25,8 +30,13 @@ CONTACT = "POPDIST_CALLER"
 
 _FETCH, _ANSWER = b"fetch ", b"answer "
 _LENGTH, _SIGNATURE = 8, 32
-_LONGEST_REQUEST = 32
+_LONGEST_REQUEST = 40
 _PATIENCE_SECONDS = 20.0
+_REQUEST_SECONDS = 5.0
+_MOST_CONNECTIONS = 256
+_PIECE = 1 << 20
+_STREAM, _READ_ONLY = 1 << 63, 1 << 62
+_ONE_ROUTE = 2  # an address, and the name of this machine
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 _INTERFACE_REQUEST = 40
 _ADDRESS = slice(20, 24)
@@ -36,7 +46,7 @@ class Server:
     """Sends the call to instances that ask for it, and receives their answers.
 
     Args:
-        call: The bytes that instances get.
+        call: The parts that instances get.
         folder: A private folder for the socket.
         hosts: Other hosts of the job; none for a local job.
 
@@ -45,13 +55,15 @@ class Server:
         answers: The last answer of each instance, by index.
     """
 
-    def __init__(self, call: bytes, folder: str, hosts: Sequence[str] = ()) -> None:
-        self.answers: dict[int, bytes] = {}
+    def __init__(self, call: Parts, folder: str, hosts: Sequence[str] = ()) -> None:
+        self.answers: dict[int, Parts] = {}
+        self._room = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._call = call
         self._key = os.urandom(_SIGNATURE)
         if hosts:
-            self._socket = socket.create_server(("", 0), backlog=512)
-            place = " ".join(["tcp", str(self._socket.getsockname()[1]), *_addresses(hosts)])
+            addresses = _addresses(hosts)
+            self._socket = _listen(addresses)
+            place = " ".join(["tcp", str(self._socket.getsockname()[1]), *addresses])
         else:
             self._socket = socket.socket(socket.AF_UNIX)
             with _socket_in(folder) as path:
@@ -76,24 +88,33 @@ class Server:
                 connection, _ = self._socket.accept()
             except OSError:  # closed
                 return
+            self._room.acquire()  # strangers wait in the queue, and are sent away after a while
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            connection.settimeout(_PATIENCE_SECONDS)
-            try:
-                request = _receive(connection, self._key, longest=_LONGEST_REQUEST)
-                if request.startswith(_FETCH):
-                    _send(connection, self._key, self._call)
-                elif request.startswith(_ANSWER):
-                    index = int(request.removeprefix(_ANSWER))
-                    self.answers[index] = _receive(connection, self._key)
-                    _send(connection, self._key, b"taken")
-            except (OSError, ValueError):  # an unknown process, or an instance that has died
-                return
+        try:
+            with connection:
+                self._answer(connection)
+        finally:
+            self._room.release()
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(_REQUEST_SECONDS)
+        try:
+            (words,) = _receive(connection, self._key, longest=_LONGEST_REQUEST)
+            request = words.read() if isinstance(words, Stream) else b""
+            connection.settimeout(_PATIENCE_SECONDS)  # for each piece, not for the whole
+            if request.startswith(_FETCH):
+                _send(connection, self._key, self._call)
+            elif request.startswith(_ANSWER):
+                index = int(request.removeprefix(_ANSWER))
+                self.answers[index] = _receive(connection, self._key)
+                _send(connection, self._key, [Stream([b"taken"])])
+        except (OSError, ValueError):  # an unknown process, or an instance that has died
+            return
 
 
-def fetch(contact: str, index: int) -> bytes:
+def fetch(contact: str, index: int) -> Parts:
     """Fetches the call from the caller.
 
     Raises:
@@ -101,11 +122,11 @@ def fetch(contact: str, index: int) -> bytes:
     """
     key, connection = _connect(contact)
     with connection:
-        _send(connection, key, _FETCH + str(index).encode())
+        _send(connection, key, [Stream([_FETCH + str(index).encode()])])
         return _receive(connection, key)
 
 
-def give(contact: str, index: int, answer: bytes) -> None:
+def give(contact: str, index: int, answer: Parts) -> None:
     """Sends an answer to the caller, and waits until the caller has received it.
 
     Raises:
@@ -113,7 +134,7 @@ def give(contact: str, index: int, answer: bytes) -> None:
     """
     key, connection = _connect(contact)
     with connection:
-        _send(connection, key, _ANSWER + str(index).encode())
+        _send(connection, key, [Stream([_ANSWER + str(index).encode()])])
         _send(connection, key, answer)
         _receive(connection, key)
 
@@ -182,35 +203,87 @@ def _own_addresses() -> Iterator[str]:
                     yield address
 
 
-def _send(connection: socket.socket, key: bytes, data: bytes) -> None:
-    connection.sendall(len(data).to_bytes(_LENGTH, "big") + _sign(key, data))
-    connection.sendall(data)
+def _listen(addresses: Sequence[str]) -> socket.socket:
+    """A server at the address on the routes to the hosts, if there is one for all of them."""
+    where = addresses[0] if len(addresses) == _ONE_ROUTE else ""
+    try:
+        return socket.create_server((where, 0), backlog=512)
+    except OSError:  # an address of a network that this process does not see
+        return socket.create_server(("", 0), backlog=512)
 
 
-def _receive(connection: socket.socket, key: bytes, longest: int | None = None) -> bytes:
+# A message: the number of its parts, for each part its length and content, and a signature.
+
+
+def _send(connection: socket.socket, key: bytes, parts: Parts) -> None:
+    signature = _signature(key)
+
+    def send(data: memoryview | bytes) -> None:
+        view = memoryview(data)
+        for at in range(0, view.nbytes, _PIECE):
+            piece = view[at : at + _PIECE]
+            signature.update(piece)
+            connection.sendall(piece)
+
+    send(len(parts).to_bytes(_LENGTH, "big"))
+    for part in parts:
+        is_stream = isinstance(part, Stream)
+        size = part.size if isinstance(part, Stream) else part.nbytes
+        kind = _STREAM if is_stream else _READ_ONLY if part.readonly else 0  # type: ignore[union-attr]
+        send((size | kind).to_bytes(_LENGTH, "big"))
+        for piece in part if isinstance(part, Stream) else (part,):
+            send(piece)
+    connection.sendall(signature.digest())
+
+
+def _receive(connection: socket.socket, key: bytes, longest: int = _STREAM) -> Parts:
+    """Receives a message.
+
+    Raises:
+        ValueError: It has no valid signature, or more than ``longest`` bytes.
+    """
     import hmac
 
-    length = int.from_bytes(_read(connection, _LENGTH), "big")
-    if longest is not None and length > longest:
-        raise ValueError(length)
-    signature = _read(connection, _SIGNATURE)
-    data = _read(connection, length)
-    if not hmac.compare_digest(signature, _sign(key, data)):
-        raise ValueError(length)
-    return data
+    signature = _signature(key)
+
+    def receive(size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view.nbytes:
+            count = connection.recv_into(view[:_PIECE])
+            if not count:
+                raise ConnectionError
+            signature.update(view[:count])
+            view = view[count:]
+        return data
+
+    def number() -> int:
+        return int.from_bytes(receive(_LENGTH), "big")
+
+    parts: Parts = []
+    left = longest
+    count = number()
+    if count > left // _LENGTH:
+        raise ValueError(count)
+    while len(parts) < count:
+        word = number()
+        size = word & ~(_STREAM | _READ_ONLY)
+        left -= size + _LENGTH
+        if left < 0:
+            raise ValueError(size)
+        if word & _STREAM:
+            full, rest = divmod(size, _PIECE)
+            parts.append(Stream(receive(each) for each in [_PIECE] * full + [rest]))
+        else:
+            content = memoryview(receive(size))
+            parts.append(content.toreadonly() if word & _READ_ONLY else content)
+    expected = signature.digest()
+    if not hmac.compare_digest(receive(_SIGNATURE), expected):
+        raise ValueError(count)
+    return parts
 
 
-def _sign(key: bytes, data: bytes) -> bytes:
+def _signature(key: bytes) -> hmac.HMAC:
     import hmac
 
-    return hmac.digest(key, data, "sha256")
-
-
-def _read(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = connection.recv(min(size - len(data), 1 << 20))
-        if not part:
-            raise ConnectionError
-        data += part
-    return bytes(data)
+    return hmac.new(key, digestmod="sha256")

@@ -7,12 +7,12 @@ pickled by name.
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
 from contextlib import contextmanager
 
 from popdist.errors import ArgumentError
+from popdist.runner.streams import Stream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,20 +22,36 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def dump(value: object, function: object = None) -> bytes:
+Parts = list["Stream | memoryview"]
+"""A pickle, which may be large, and the contents of its arrays beside it, which are not copied."""
+
+_BESIDE = 1 << 16
+"""Contents of at least so many bytes are not put into the pickle."""
+
+
+def dump(value: object, function: object = None) -> Parts:
     """Pickles a value; the module of ``function`` is included where instances cannot import it.
 
     Raises:
         ArgumentError: A part of the value cannot be pickled.
     """
+    stream = Stream()
+    contents: list[memoryview] = []
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
+        content = buffer.raw()
+        if content.nbytes >= _BESIDE:
+            contents.append(content)
+        return content.nbytes < _BESIDE
+
     try:
         try:
             import cloudpickle
         except ImportError:
-            return _dump_by_names(value)
-        with _whole_module(function, cloudpickle):
-            data: bytes = cloudpickle.dumps(value)
-            return data
+            _ByNames(stream, 5, buffer_callback=is_small).dump(value)
+        else:
+            with _whole_module(function, cloudpickle):
+                cloudpickle.Pickler(stream, 5, buffer_callback=is_small).dump(value)
     except ArgumentError:
         raise
     except Exception as error:  # whatever the value's own methods raise
@@ -46,23 +62,28 @@ def dump(value: object, function: object = None) -> bytes:
             "connections or generators",
             hint="make it inside the function, in each instance",
         ) from error
+    return [stream, *contents]
 
 
-def pack(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """Packs a call for the instances, with the caller's module path.
-
-    The outer pickle needs no module of the caller; the inner pickle may.
+def pack(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Parts:
+    """Packs a call for the instances, after the caller's module path, which the call may need.
 
     Raises:
         ArgumentError: A part of the call cannot be pickled.
     """
     call = dump((function, tuple(args), dict(kwargs)), function)
-    return pickle.dumps({"call": call, "path": list(sys.path), "argv": list(sys.argv)})
+    return [facts({"path": list(sys.path), "argv": list(sys.argv)}), *call]
 
 
-def load(data: bytes) -> Any:
-    """A value from its pickle, which must come from this job."""
-    return pickle.loads(data)  # noqa: S301 - authenticated by the job's own key
+def facts(values: Mapping[str, object]) -> Stream:
+    """Plain values as a pickle of its own, which can be read without modules of the caller."""
+    return Stream([pickle.dumps(values)])
+
+
+def load(parts: Parts) -> Any:
+    """A value from its parts, which must come from this job; frees the pickle."""
+    stream, *contents = parts
+    return pickle.Unpickler(stream, buffers=contents).load()  # type: ignore[arg-type]  # noqa: S301 - authenticated by the job's own key
 
 
 class _ByNames(pickle.Pickler):
@@ -78,12 +99,6 @@ class _ByNames(pickle.Pickler):
                 hint="pip install cloudpickle",
             )
         return NotImplemented
-
-
-def _dump_by_names(value: object) -> bytes:
-    file = io.BytesIO()
-    _ByNames(file).dump(value)
-    return file.getvalue()
 
 
 @contextmanager

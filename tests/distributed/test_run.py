@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import popdist
+from tests.distributed.jobs import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEPER = """
@@ -233,3 +234,31 @@ def test_the_job_ends_with_its_caller_and_nothing_is_left(tmp_path, number):
     pids = [int(path.name) for path in marks.iterdir()]
     assert len(pids) == 2
     assert all_gone(pids)
+
+
+_PEAK = """
+import sys, numpy as np, popdist
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM"))
+def here(data):
+    return peak(), len(data)
+size = 300 << 20
+before = peak()
+data = np.ones(size, np.uint8) if sys.argv[1] == "array" else b"x" * size
+there = popdist.run(here, args=(data,), num_instances=2)
+after_arguments = peak()
+del data
+back = popdist.run(
+    lambda kind: np.ones(size // 2, np.uint8) if kind == "array" else b"x" * (size // 2),
+    args=(sys.argv[1],), num_instances=2)
+assert [len(one) for one in back] == [size // 2] * 2
+print(*[(used - before) / size for used in (after_arguments, peak(), *(used for used, _ in there))])
+"""
+
+
+@pytest.mark.parametrize("kind", ["array", "bytes"])
+def test_large_arguments_and_results_take_little_more_memory_than_their_size(kind):
+    status, output = run_command([sys.executable, "-c", _PEAK, kind], timeout=240)
+    assert status == 0, output
+    assert all(float(word) < 1.3 for word in output.split()), output

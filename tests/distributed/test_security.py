@@ -1,13 +1,14 @@
-"""While a job runs, neither poprun nor a guard listens on anything."""
+"""While a job runs, poprun and its guards do not listen, and show no secret."""
 
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
-from tests.distributed.jobs import LAUNCHER
+from tests.distributed.jobs import LAUNCHER, run_command
 
 LISTENING = "0A"
 
@@ -82,3 +83,29 @@ def test_nothing_of_ours_listens(tmp_path):
         finally:
             os.kill(launcher.pid, signal.SIGTERM)
             launcher.wait(timeout=60)
+
+
+SEARCH = (
+    "import os; from pathlib import Path; value = os.environ['API_TOKEN'].encode(); found = []\n"
+    "for path in Path('/proc').glob('[0-9]*/cmdline'):\n"
+    "    try: found += [path.read_bytes()] if value in path.read_bytes() else []\n"
+    "    except OSError: pass\n"
+    "print(len(value), found)"
+)
+
+
+def test_no_process_of_a_job_shows_a_secret_in_its_command_line(mpirun):
+    words = [f"--mpirun={mpirun}", "-np", "2", "-x", "API_TOKEN=s3cr3tvalue"]
+    job = [*LAUNCHER, *words, sys.executable, "-c", SEARCH]
+    assert run_command(job) == (0, "11 []\n" * 2)
+
+
+def test_popdist_run_does_not_show_a_secret_either():
+    call = (
+        "import popdist, contextlib, io\n"
+        f"search = {SEARCH!r}\n"
+        "secrets = {'API_' + 'TOKEN': 's3cr' + '3tvalue'}\n"
+        "popdist.run(lambda: exec(search), num_instances=2, env=secrets)"
+    )
+    code, output = run_command([sys.executable, "-c", call])
+    assert (code, output) == (0, "11 []\n" * 2)

@@ -1,4 +1,4 @@
-"""What this machine lacked where a job could not be started: processes, or a working directory."""
+"""Whether this machine allows too few processes where a job could not be started."""
 
 from __future__ import annotations
 
@@ -11,24 +11,6 @@ from popdist.errors import LaunchError
 _OF_A_JOB = 6
 _OF_AN_INSTANCE = 2
 _GROUPS = ("/sys/fs/cgroup/pids", "/sys/fs/cgroup", "/sys/fs/cgroup/unified")
-
-
-def check_working_directory() -> None:
-    """Checks that the working directory, in which programs start, exists.
-
-    Raises:
-        LaunchError: It was removed.
-    """
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise LaunchError(
-            "PD119",
-            f"the working directory cannot be used: {error.strerror}",
-            value=os.environ.get("PWD", ""),
-            accepted="a directory that exists, in which programs start",
-            hint="cd to a directory that exists",
-        ) from None
 
 
 def process_shortage(instances: int, *, was_refused: bool) -> LaunchError | None:

@@ -1,5 +1,6 @@
 """What travels, and how; each pickle is read by a Python that knows nothing of this one."""
 
+import pickle
 import subprocess
 import sys
 import types
@@ -16,16 +17,19 @@ READ = """
 import sys
 sys.path.insert(0, {root!r})
 from popdist.runner.pickles import load
-packed = load(sys.stdin.buffer.read())
-sys.path[:0] = packed["path"]
-function, args, kwargs = load(packed["call"])
+import pickle
+from popdist.runner.streams import Stream
+about, *call = [Stream([data]) for data in pickle.load(sys.stdin.buffer)]
+sys.path[:0] = load([about])["path"]
+function, args, kwargs = load(call)
 print(function(*args, **kwargs))
 """
 
 
 def called_elsewhere(function, *args, **kwargs):
     program = [sys.executable, "-c", READ.format(root=ROOT)]
-    packed = pickles.pack(function, args, kwargs)
+    parts = pickles.pack(function, args, kwargs)
+    packed = pickle.dumps([part.read() for part in parts])
     done = subprocess.run(program, input=packed, stdout=subprocess.PIPE, check=True, cwd="/")
     return done.stdout.decode().strip()
 
