@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from popdist_onnx.checks import CHECKS as ONNX_CHECKS
 from popdist_torch.checks import CHECKS as TORCH_CHECKS
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from popdist.checks import Check
 
-ADAPTERS: dict[str, Sequence[Check]] = {"PyTorch": TORCH_CHECKS}
+ADAPTERS: dict[str, Sequence[Check]] = {"PyTorch": TORCH_CHECKS, "ONNX": ONNX_CHECKS}
 
 
 def checks_table() -> str:

@@ -41,6 +41,7 @@ CODES = declare(
         "PD547": "session options cannot be combined with hostAllReduce",
         "PD548": "a gradient or stream of the host allreduce does not exist, or exists already",
         "PD549": "a gradient depends on the update of another gradient",
+        "PD600": "gradients of the parts of a batch do not add up to that of the whole (a warning)",
         # Runtime, sessions, Horovod.
         "PD560": "the type of a tensor that the runtime has to store is not known",
         "PD561": "the nodes of a graph are not in topological order",

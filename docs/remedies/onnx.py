@@ -263,6 +263,21 @@ REMEDIES = {
         "A quantized model computes on whole numbers, which have no gradient.",
         "Train before quantization, or with pairs of `QuantizeLinear` and `DequantizeLinear`.",
     ),
+    "PD600": (
+        (
+            "A micro-batch was measured before an update: its loss is not the mean of the losses "
+            "of its halves, so the parts of a global batch (replicas x accumulation) train another "
+            "model than one process. Reasons are comparisons of samples, the largest or hardest "
+            "samples, a root of a sum, a standard deviation, and batches that are mixed inside the "
+            "model."
+        ),
+        (
+            "Use means over samples, or sums divided by counts: these are computed from the "
+            "global batch. Or use a larger `batch_size` with less accumulation. Where each part's "
+            "own loss is meant, set `POPDIST_SKIP_CHECKS=parts`. [Checks](checks.md) says what is "
+            "measured."
+        ),
+    ),
     "PD599": (
         "The condition of an `aiGraphcore.abort` in the model was not zero.",
         "Check the data of this step: the message names the tensor of the condition.",

@@ -47,6 +47,9 @@ class Divisors:
         loss: The loss.
         layout: How samples are divided.
         original: The model before its batch size was fixed, which made constants of sizes.
+
+    Attributes:
+        is_judged: Whether no measurement of parts is needed, as the loss is named.
     """
 
     def __init__(
@@ -54,14 +57,16 @@ class Divisors:
     ) -> None:
         self._layout = layout
         self._values: dict[str, onnx.ValueInfoProto] = {}
-        self._warnings: list[str] = []
+        self._sums: str | None = None
+        self.is_judged = layout.parts == 1
         self._constant: dict[str, Array] | None = None
         self._inputs: list[str] = []
         if layout.parts == 1:
             return
         spell_out(proto)
         self._reader = reader = Reader(proto, original)
-        plans, self._warnings = read_terms(reader, loss, layout.parts)
+        plans, self._sums = read_terms(reader, loss, layout.parts)
+        self.is_judged = self._sums is not None
         if not plans:
             return
         self._statistics = {
@@ -93,7 +98,7 @@ class Divisors:
         return list(self._values)
 
     def prepare(self, source: Source, *, warn: bool = True) -> bool:
-        """Warns of what cannot be mended; looks whether samples of a `fit` leave labels out at all.
+        """Warns of sums; checks whether samples of a `fit` leave labels out at all.
 
         Args:
             source: The samples.
@@ -102,9 +107,8 @@ class Divisors:
         Returns:
             Whether numbers are exchanged for each update. All instances must agree on it.
         """
-        if warn and self._layout.job.first:
-            for text in self._warnings:
-                logger.warning("%s", text)
+        if warn and self._layout.job.first and self._sums is not None:
+            logger.warning("%s", self._sums)
         if not self._values:
             return False
         first = source.first()
@@ -141,11 +145,37 @@ class Divisors:
             for place, number in enumerate(total.reshape(-1))
         }
         summed = list(self._layout.job.summed(numbers).values())
-        for name, node in self._statistics.items():
-            size = totals[name].size
-            whole, summed = np.reshape(summed[:size], totals[name].shape), summed[size:]
-            totals[name] = whole if is_sum(node) else whole / self._layout.parts
+        for name, total in totals.items():
+            whole, summed = np.reshape(summed[: total.size], total.shape), summed[total.size :]
+            totals[name] = whole * self.factor(name) / self._layout.parts
         return self._filled(totals)
+
+    def factor(self, name: str) -> int:
+        """By how much the number of a part counts in that of the whole: by all parts in a sum."""
+        return self._layout.parts if is_sum(self._statistics[name]) else 1
+
+    def total(self, name: str, numbers: Sequence[Array]) -> Array:
+        """The number of the whole batch from those of all parts."""
+        total: Array = np.mean(numbers, axis=0) * self.factor(name)
+        return total
+
+    def numbers(
+        self, weights: Mapping[str, Array], part: Mapping[str, Array], samples: int
+    ) -> dict[str, Array]:
+        """The numbers of one part of a batch, of which the whole batch's are made."""
+        if not self._values:
+            return {}
+        data = {name: part[name] for name in self._inputs}
+        _, found = next(self._evaluator.run(weights, data, samples))
+        return {name: found[name].copy() for name in self._values}
+
+    def filled(self, numbers: Mapping[str, Array]) -> dict[str, Array]:
+        """Numbers in the types of the inputs."""
+        kinds = {name: value.type.tensor_type.elem_type for name, value in self._values.items()}
+        return {
+            name: np.asarray(number, helper.tensor_dtype_to_np_dtype(kinds[name]))
+            for name, number in numbers.items()
+        }
 
     def _filled(self, numbers: Mapping[str, float | Array]) -> dict[str, Array]:
         """An array for all parts of this process, by input."""

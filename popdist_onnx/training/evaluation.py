@@ -88,9 +88,13 @@ class Evaluator:
         self._anchors = self._session.initAnchorArrays()
 
     def run(
-        self, weights: Mapping[str, Array], data: Mapping[str, Array], samples: int
+        self,
+        weights: Mapping[str, Array],
+        data: Mapping[str, Array],
+        samples: int,
+        numbers: Mapping[str, Array] | None = None,
     ) -> Iterator[tuple[slice, dict[str, Array]]]:
-        """Computes the outputs batch by batch.
+        """Computes the outputs batch by batch, all with the same ``numbers`` as further inputs.
 
         Yields:
             The samples of a batch, and their outputs, which the next batch overwrites. The last
@@ -100,7 +104,7 @@ class Evaluator:
         for start in range(0, samples, self._batch):
             chosen = np.minimum(np.arange(start, start + self._batch), samples - 1)
             step = {name: np.ascontiguousarray(array[chosen]) for name, array in data.items()}
-            self._session.run(PyStepIO(step, self._anchors))
+            self._session.run(PyStepIO({**step, **(numbers or {})}, self._anchors))
             rows = slice(start, min(start + self._batch, samples))
             kept = rows.stop - rows.start
             found = {name: self._anchors[name] for name in self._outputs}

@@ -129,18 +129,6 @@ class Reader:
             found.discard(len(shape) - 1)
         return any(shape[one] % self.batch == 0 for one in found) and self._moved(node.input[0])
 
-    def mixes(self, node: onnx.NodeProto) -> bool:
-        """Whether a product multiplies samples with one another, as similarities do."""
-        if node.domain or node.op_type not in ("MatMul", "Gemm") or self.batch == 1:
-            return False
-        if not all(map(self.depends_on_data, node.input[:2])):
-            return False
-        # Samples of one batch are a third axis of both operands, or there is none.
-        shapes = [self.shape(one) or [] for one in node.input[:2]]
-        return all(
-            len(one) == _MATRIX and any(size % self.batch == 0 for size in one) for one in shapes
-        )
-
     def axes(self, node: onnx.NodeProto) -> list[int] | None:
         """The axes of a reduction; None where it takes all."""
         if (stated := attributes(node).get("axes")) is not None:

@@ -1,4 +1,4 @@
-"""Tells how the terms of a loss depend on statistics of a batch, and which cannot be mended.
+"""Reads how the terms of a loss depend on statistics of a batch, and which can be rewritten.
 
 A term that stays the same when every sample comes twice has one meaning for parts of a batch: what
 it is for the whole batch. Each statistic has a degree, the power of the batch's size with which it
@@ -40,27 +40,15 @@ _SAMPLE_WISE = (
 )
 """The operators through which statistics inside of samples are followed; layers end the search."""
 
-_REST = (
-    "Of the %d parts of a global batch (replicas x accumulation) the mean of the gradients is taken"
-)
 _SUM = (
-    f"the loss is a sum over samples. {_REST}, which is smaller by that factor than in one "
-    "process: use a mean"
+    "the loss is a sum over samples. Of the %d parts of a global batch (replicas x accumulation) "
+    "the mean of the gradients is taken, which is smaller by that factor than in one process: use "
+    "a mean"
 )
-_FUNCTION = (
-    "the loss is a function of the whole batch that cannot be made of its parts: {}. "
-    f"{_REST}, which is another one than in one process: use means over samples"
-)
-_SIZE = "it is another number when every sample comes twice, as the root of a sum is"
-_REDUCED = "{} reduces samples to neither a sum nor a mean"
-_NESTED = "a number of the batch depends on another one, as a standard deviation does"
-_MOVED = "{} may reduce samples, whose axis has been moved"
-_MIXED = "{} multiplies the samples of a batch with one another, of which a part has fewer"
-_DRAWN = "a curve of a mean would be computed twice, with other random numbers ({})"
 
 
 class UnclearError(Exception):
-    """Why a term cannot be computed from parts of a batch."""
+    """A term cannot be computed from parts of a batch."""
 
 
 class Plan(NamedTuple):
@@ -77,38 +65,34 @@ class Plan(NamedTuple):
     path: set[str]
 
 
-def read_terms(reader: Reader, loss: str, parts: int) -> tuple[list[Plan], list[str]]:
-    """What is to be rewritten, and warnings of what cannot be."""
+class Terms(NamedTuple):
+    """The terms of a loss that are not means over samples.
+
+    Attributes:
+        plans: Those that are rewritten.
+        sums: A warning of sums over samples.
+    """
+
+    plans: list[Plan]
+    sums: str | None
+
+
+def read_terms(reader: Reader, loss: str, parts: int) -> Terms:
+    """Reads the terms of a loss; those that are not clear are measured, as all are."""
     plans: dict[str, Plan] = {}
-    mixing = [
-        one.op_type for one in reader.before(loss)[0] if reader.batch > 1 and reader.mixes(one)
-    ]
-    warnings = {_FUNCTION.format(_MIXED.format(kind)) % parts: None for kind in mixing}
+    has_sums = False
     for name, is_divided in terms(reader, loss):
-        found = _read(reader, name, is_divided=is_divided)
-        if isinstance(found, str):
-            warnings[found % parts] = None
-        elif found is not None:
-            plans[name] = found
-    return list(plans.values()), list(warnings)
-
-
-def _read(reader: Reader, name: str, *, is_divided: bool) -> Plan | str | None:
-    """How a term is rewritten, or why it cannot be; None where it is a mean over samples."""
-    uses = _Uses(reader)
-    if not reader.is_statistic(name) and reader.shape(name) in ([], [1]) and reader.batch > 1:
-        return _FUNCTION.format(_REDUCED.format(reader.makers[name].op_type))
-    try:
-        degree = _Degrees(reader).of(name)
-        uses.note(name, linear=True)
-    except UnclearError as error:
-        return _FUNCTION.format(error)
-    valued = any(uses.statistics.values())
-    if degree == 0:
-        return Plan(name, uses.statistics, uses.path) if valued else None
-    if valued or degree != 1:
-        return _FUNCTION.format(_SIZE)
-    return None if is_divided else _SUM
+        uses = _Uses(reader)
+        try:
+            degree = _Degrees(reader).of(name)
+            uses.note(name, linear=True)
+        except UnclearError:
+            continue
+        valued = any(uses.statistics.values())
+        if degree == 0 and valued:
+            plans[name] = Plan(name, uses.statistics, uses.path)
+        has_sums |= degree == 1 and not valued and not is_divided
+    return Terms(list(plans.values()), _SUM % parts if has_sums else None)
 
 
 def terms(reader: Reader, name: str, *, is_divided: bool = False) -> Iterator[tuple[str, bool]]:
@@ -153,7 +137,7 @@ class _Degrees:
         if self._reader.reduces(node):
             return self._of_reduction(node)
         if self._reader.may_reduce(node):
-            raise UnclearError(_MOVED.format(kind))
+            raise UnclearError
         if kind in (*VIEWS, *_SELECTIONS, *_SUMMED, *_ADDING, *_LIMITING, "Where"):
             return self._of_same(node.input[1:] if kind == "Where" else node.input)
         if kind in ("Mul", "Div"):
@@ -163,7 +147,7 @@ class _Degrees:
             return self.of(node.input[0]) * power
         follows = kind in _SAMPLE_WISE or self._reader.is_statistic(name)
         if kind not in CONDITIONS and follows and any(map(self.of, node.input)):
-            raise UnclearError(_SIZE)
+            raise UnclearError
         return Fraction(0)
 
     def _power(self, node: onnx.NodeProto) -> Fraction | None:
@@ -181,12 +165,12 @@ class _Degrees:
             return inside
         if node.op_type in SUMS:
             return inside * (2 if node.op_type == "ReduceSumSquare" else 1) + 1
-        raise UnclearError(_REDUCED.format(node.op_type))
+        raise UnclearError
 
     def _of_same(self, names: Iterator[str]) -> Fraction:
         found = {self.of(one) for one in names if self._reader.depends_on_data(one)}
         if len(found) > 1:
-            raise UnclearError(_SIZE)
+            raise UnclearError
         return found.pop() if found else Fraction(0)
 
 
@@ -233,10 +217,10 @@ class _Uses:
         if linear:
             return
         if inside.statistics or self._reader.shape(name) is None:
-            raise UnclearError(_NESTED)
+            raise UnclearError
         for one in self._reader.before(name)[0]:
             if any(word in one.op_type for word in _RANDOM):
-                raise UnclearError(_DRAWN.format(one.op_type))
+                raise UnclearError
 
     def _operands(self, node: onnx.NodeProto, *, linear: bool) -> Iterator[tuple[str, bool]]:
         """The operands of a function of statistics, and whether it is linear in each."""

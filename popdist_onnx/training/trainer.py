@@ -16,8 +16,11 @@ import numpy as np
 import onnx
 from tqdm import tqdm
 
+from popdist.checks import is_enabled
 from popdist.metrics import note_compiling
 from popdist.nearest import did_you_mean
+from popdist_onnx.checks import PARTS
+from popdist_onnx.checks.parts import PartsProbe
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import has_large_content, moved_to_file, write_model
 from popdist_onnx.graph.load import read
@@ -39,10 +42,12 @@ from popdist_onnx.training.model import (
     main_output,
     mark_frozen,
     stated_loss,
+    with_batch,
     with_stored_fills,
     without_labels,
 )
 from popdist_onnx.training.optimizers import optimizer_of
+from popdist_onnx.training.recurrent_biases import with_single_biases
 from popdist_onnx.training.settings import (
     clipped,
     require_flag,
@@ -152,6 +157,17 @@ class Trainer:
         self.session = self._usual.session
         if self.session.is_random:
             self.session.setRandomSeed(seed)
+        measured = not self._usual.divisors.is_judged and is_enabled(PARTS)
+        self._checks = [
+            PartsProbe(
+                lambda samples: with_batch(with_single_biases(self._original), samples),
+                self._loss_kind,
+                batch_size,
+                self.trained,
+                is_rewritten=bool(self._usual.divisors.names),
+                warns=self._job.first,
+            )
+        ] * measured
         self._epochs = Epochs(self._usual, self._optimizer, self._of_layout, seed)
 
     def _compiled(self, layout: Layout, name: str = "training") -> Updates:
@@ -454,6 +470,9 @@ class Trainer:
         return proto
 
     def _divisors_of(self, of: Updates, step: Mapping[str, Array]) -> Mapping[str, Array]:
+        if of is self._usual:
+            for check in self._checks:
+                check.before_update(step, self._present)
         return of.divisors.of(step, self._present) if of.divisors.names else {}
 
     def _source_of(self, inputs: Any, labels: Any, epochs: int, *, drop_last: bool) -> Samples:

@@ -147,23 +147,23 @@ CASES = {
     ),
     "a sum by a constant": (lambda o, y: ((o - y) ** 2).sum() / 100, Y, "sum over samples"),
     "a sum by its size": (lambda o, y: ((o - y) ** 2).sum() / o.shape[0], Y, None),
-    "a root of a sum": (lambda o, y: ((o - y) ** 2).sum().sqrt(), Y, "a function of"),
-    "a norm": (lambda o, y: (o - y).norm(), Y, "ReduceL2"),
-    "the largest error": (lambda o, y: (o - y).abs().max(), Y, "ReduceMax"),
+    "a root of a sum": (lambda o, y: ((o - y) ** 2).sum().sqrt(), Y, "PD600"),
+    "a norm": (lambda o, y: (o - y).norm(), Y, "PD600"),
+    "the largest error": (lambda o, y: (o - y).abs().max(), Y, "PD600"),
     "a mean beside the largest error": (
         lambda o, y: masked(o, y) + (o - y).abs().max(),
         Y,
-        "ReduceMax",
+        "PD600",
     ),
     "similarities of samples": (
         lambda o, y: (o @ y.T).square().mean(),
         Y,
-        "with one another",
+        "PD600",
     ),
     "a mean over samples behind others": (
         lambda o, y: (o - y).square().T.sum(1).sqrt().mean(),
         Y,
-        "has been moved",
+        "PD600",
     ),
     "a mean over features before samples": (
         lambda o, y: (o - y).square().T.sum(0).sqrt().mean(),
@@ -175,11 +175,11 @@ CASES = {
         Y,
         "sum over samples",
     ),
-    "a product of vectors": (lambda o, y: torch.dot(o.flatten(), y.flatten()), Y, "MatMul"),
+    "a product of vectors": (lambda o, y: torch.dot(o.flatten(), y.flatten()), Y, "PD600"),
     "a deviation": (
         lambda o, y: ((o - y) ** 2 / (y - y.mean()).square().mean().sqrt()).mean(),
         Y,
-        "standard deviation",
+        "PD600",
     ),
 }
 
@@ -222,7 +222,7 @@ def test_a_loss_trains_as_on_the_whole_batch_or_is_named(case, caplog):
         caplog.clear()
         found, said = weights(net, loss, labels, accumulation=accumulation)
         differ = any(np.abs(found[name] - wanted[name]).max() > 1e-5 for name in wanted)
-        warned = [one.getMessage() for one in caplog.records if " parts" in one.getMessage()]
+        warned = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
         assert differ == (named is not None and accumulation > 1)
         assert len(warned) == differ
         assert all(named in text for text in warned)
@@ -261,7 +261,7 @@ def test_means_in_half_precision_are_divided_in_a_wider_type(case, caplog):
         made, optimizer="sgd", learning_rate=rate, batch_size=2, accumulation=4
     )
     said = trainer.fit(X, labels, shuffle=False)
-    assert " parts" not in caplog.text
+    assert "PD600" not in caplog.text
     assert said[0] == pytest.approx(value, rel=1e-3)
     for name, weight in wanted.items():
         step = weight - net.state_dict()[name].numpy()
@@ -296,7 +296,7 @@ def test_curves_of_means_use_the_numbers_that_batch_normalisation_has_in_each_pa
 
 def test_curves_of_means_after_dropout_are_named(caplog):
     weights(Body(nn.Dropout(0.5)), lambda o, y: functional.mse_loss(o, y).sqrt(), Y, accumulation=2)
-    assert "other random numbers (Dropout)" in caplog.text
+    assert "PD600" in caplog.text
 
 
 def of_popart(reduction, ignored):
