@@ -1,11 +1,9 @@
 """Sums the arenas of a plan over all instances, in place, over the real Horovod.
 
-Slices are submitted one by one and asynchronously. Horovod would copy small slices into its fusion
-buffer and back, which costs more than it saves inside one machine (measured: 100 MB of 4 MiB
-slices over 2 ranks take 80 ms with Horovod's default fusion and 31 ms without). Each slice is
-therefore a group of its own, and poprun starts Horovod with ``HOROVOD_DISABLE_GROUP_FUSION=1`` on
-one machine unless told otherwise. A fusion threshold of 0 would do the same, but leaves no buffer
-to calls that need one, such as ``reducescatter(prescale_factor=...)``. Results do not depend on it.
+Slices are submitted one by one and asynchronously. Horovod would copy slices into its fusion buffer
+and back, which costs more than it saves inside one machine (measured: 100 MB of 4 MiB slices over 2
+ranks take 80 ms with Horovod's default fusion and 31 ms without). On one machine, poprun therefore
+sets ``HOROVOD_LARGEST_FUSED`` (see `popdist.poprun.plan.mpirun`). Results do not depend on it.
 """
 
 from __future__ import annotations

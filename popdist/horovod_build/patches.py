@@ -487,6 +487,53 @@ void TensorQueue::WaitForTensor(
         ),
     ),
     Patch(
+        name="large-tensors-alone",
+        why="Horovod copies tensors that are ready together into one buffer and back. Inside one "
+        "machine this costs more than it saves, except for small tensors. "
+        "HOROVOD_DISABLE_GROUP_FUSION=1 prevents it, but orders tensors by groups that a rank in "
+        "join() does not know: ranks then reduce unequal tensors together. Tensors of more bytes "
+        "than HOROVOD_LARGEST_FUSED are reduced alone; their sizes are known on all ranks.",
+        edits=(
+            Edit(
+                "horovod/common/global_state.h",
+                "  bool disable_group_fusion = false;\n",
+                """  bool disable_group_fusion = false;
+
+  // Larger tensors are never fused.
+  int64_t largest_fused_bytes = INT64_MAX;
+""",
+            ),
+            Edit(
+                "horovod/common/operations.cc",
+                "  // Check if group fusion should be disabled\n",
+                """  auto largest_fused = std::getenv("HOROVOD_LARGEST_FUSED");
+  if (largest_fused != nullptr) {
+    state.largest_fused_bytes = std::strtoll(largest_fused, nullptr, 10);
+  }
+
+  // Check if group fusion should be disabled
+""",
+            ),
+            Edit(
+                "horovod/common/controller.cc",
+                """      while (!responses.empty()) {
+        auto& new_response = responses.front();
+""",
+                """      const bool fuses = tensor_size <= state.largest_fused_bytes;
+      while (fuses && !responses.empty()) {
+        auto& new_response = responses.front();
+""",
+            ),
+            Edit(
+                "horovod/common/controller.cc",
+                "            tensor_size + new_tensor_size <= TensorFusionThresholdBytes() &&\n",
+                """            tensor_size + new_tensor_size <= TensorFusionThresholdBytes() &&
+            new_tensor_size <= state.largest_fused_bytes &&
+""",
+            ),
+        ),
+    ),
+    Patch(
         name="free-without-lock",
         why="Where a rank ends, each other rank's thread frees the tensors that were not "
         "reduced, and holds the locks of its tables. PyTorch frees a tensor with the GIL, which "

@@ -34,12 +34,15 @@ _LONGEST_INTERFACE = 15  # Linux has no longer names
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables that every instance gets by name, as the original launcher forwards them."""
 ONE_HOST = {
-    "HOROVOD_DISABLE_GROUP_FUSION": "1",
+    "HOROVOD_LARGEST_FUSED": "16384",
     "HOROVOD_CYCLE_TIME": "0.1",
 }
 """Horovod's settings for a job on one machine, where the user has set none. The defaults suit a
-network: inside one machine, copying tensors together costs more than it saves, and waiting a
-millisecond for more tensors dominates small exchanges (`python -m benchmarks --only exchange`)."""
+network: inside one machine, copying larger tensors together costs more than it saves (the patch
+``large-tensors-alone`` of `popdist.horovod_build.patches`; another Horovod ignores that variable),
+and waiting a millisecond for more tensors dominates small exchanges (`python -m benchmarks --only
+exchange`). No variable here may change the result of a call of Horovod: `tests/horovods_own` runs
+Horovod's own tests under poprun and under mpirun."""
 EVERYWHERE = {
     "HOROVOD_IDLE_CYCLE_TIME": "5",
     "OMPI_MCA_mpi_yield_when_idle": "1",

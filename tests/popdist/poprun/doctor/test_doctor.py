@@ -125,7 +125,7 @@ def test_a_binding_that_fails_is_a_problem_with_a_fix(tmp_path):
 def test_settings_of_the_user_are_shown_as_such():
     found = job.look_at_settings({"HOROVOD_CYCLE_TIME": "7"})
     assert "HOROVOD_CYCLE_TIME=7 (yours)" in found.text
-    assert found.facts["HOROVOD_DISABLE_GROUP_FUSION"] == "1"
+    assert found.facts["HOROVOD_LARGEST_FUSED"] == "16384"
 
 
 def test_a_quick_look_starts_no_job(capsys):
