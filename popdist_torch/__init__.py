@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from popdist.sdk.surface import missing
@@ -155,6 +156,12 @@ __all__ = [
 watch_if_launched()
 
 
+_MODULES = ("_impl", "_poplar_executor", "_utils", "poptorch_core")
+"""PopTorch's modules that public libraries use without importing them."""
+
+
 def __getattr__(name: str) -> Any:
     """Names that PopTorch has and this module refuses; others with the nearest that there is."""
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
     return missing(__name__, name)

@@ -340,6 +340,11 @@ class DataLoader(PositionedLoader):
             return "an unknown number of"
 
     @property
+    def _combined_batch_size(self) -> int | None:
+        """The name by which published programs read `combinedBatchSize`."""
+        return self.combinedBatchSize
+
+    @property
     def combinedBatchSize(self) -> int | None:
         """Samples of one batch; None where batching is off or a batch_sampler decides."""
         return self._reading.batch_size

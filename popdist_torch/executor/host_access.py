@@ -203,9 +203,9 @@ def require_unwrapped(module: nn.Module) -> None:
     if link_of(module) is not None:
         raise Error(
             "PD390",
-            "this model is wrapped by trainingModel already",
+            "Model has already been wrapped in 'poptorch.trainingModel'. Call model.destroy() on "
+            "the model to unwrap before wrapping again.",
             value=type(module).__name__,
-            hint="call destroy() on the first wrapper before you wrap the model again",
         )
 
 
@@ -274,4 +274,40 @@ def add_destroy(module: nn.Module, destroy: Callable[[], None]) -> None:
 def remove_destroy(module: nn.Module) -> None:
     """Gives a module the program's class again."""
     if (kind := vars(type(module)).get(_OF_THE_PROGRAM)) is not None:
+        module.__class__ = kind
+
+
+_unwrapped: WeakKeyDictionary[nn.Module, tuple[HostLink, type]] = WeakKeyDictionary()
+"""The link and the class of modules that `unwrap` has made plain for a time."""
+
+
+def unwrap(module: nn.Module) -> None:
+    """Makes a wrapped module and its tensors plain, with the newest values, until `rewrap`.
+
+    Its executor stays; another one can be made of the module meanwhile.
+
+    Args:
+        module: The module; one that is not wrapped does not change.
+    """
+    link = link_of(module)
+    if link is None:
+        return
+    link.refresh()
+    _unwrapped[module] = (link, type(module))
+    for tensor in (*module.parameters(), *module.buffers()):
+        if isinstance(tensor, _Followed):
+            del tensor._popdist_link  # noqa: SLF001
+            tensor.__class__ = _PLAIN[type(tensor)]
+    remove_destroy(module)
+
+
+def rewrap(module: nn.Module) -> None:
+    """Undoes `unwrap`.
+
+    Args:
+        module: The module; one that `unwrap` did not change does not change.
+    """
+    if module in _unwrapped:
+        link, kind = _unwrapped.pop(module)
+        follow([*module.parameters(), *module.buffers()], link)
         module.__class__ = kind

@@ -38,9 +38,9 @@ class InferenceExecutor(Executor):
         if accumulation != 1:
             raise Error(
                 "PD305",
-                "inference does not accumulate gradients",
+                "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as "
+                "its default value (1) when running a poptorch.inferenceModel().",
                 value=f"gradientAccumulation({accumulation})",
-                accepted="gradientAccumulation(1)",
                 hint="give inferenceModel options of its own; deviceIterations runs several "
                 "batches a call",
             )

@@ -278,10 +278,10 @@ class ReplicaBuffers:
             if now is None or now.tensor is not tensor or tensor._version != version:  # noqa: SLF001 - counts changes in place
                 raise Error(
                     "PD305",
-                    "PopTorch does not support broadcasting buffers that the model changes: the "
-                    "replicas' copies would differ",
-                    value=f"buffer {name!r} of {type(part).__name__}",
-                    hint="options.broadcastBuffers(False) lets every replica keep its own",
+                    "PopTorch does not support broadcasting buffers. If your model is able to "
+                    "tolerate buffers becoming out of sync between replicas, you can disable "
+                    "buffer broadcasting using poptorch.Options.broadcastBuffers(False).",
+                    value=f"forward changes the buffer {name!r} of {type(part).__name__}",
                 )
 
     def values(self, index: int) -> dict[nn.Module, dict[str, torch.Tensor | None]]:

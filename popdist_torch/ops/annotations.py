@@ -51,6 +51,7 @@ class Block(_Scope):
 
     def __init__(self, user_id: str | int | None = None, ipu_id: int | None = None) -> None:
         self.user_id, self.ipu_id = _identity(user_id, ipu_id)
+        self._user_id, self._ipu_id = user_id, ipu_id  # the names that published programs read
 
     @staticmethod
     def start(user_id: str | int | None = None, ipu_id: int | None = None) -> None:

@@ -34,9 +34,19 @@ def for_loop(
     whole_number("for_loop", count, least=0)
     if not isinstance(inputs, list | tuple):
         raise OptionValueError(
-            "PD300", "for_loop takes a list of tensors", value=type(inputs).__name__
+            "PD300",
+            "for_loop takes a list of tensors (Object is not list)",
+            value=type(inputs).__name__,
         )
     values = list(inputs)
+    for index, value in enumerate(values):
+        if not isinstance(value, torch.Tensor):
+            raise OptionValueError(
+                "PD300",
+                "for_loop takes a list of tensors (Object contained in list at index "
+                f"{index} is not torch.tensor)",
+                value=value,
+            )
     for _ in range(count):
         results = body(*_copies(values))
         results = list(results) if isinstance(results, list | tuple) else [results]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -146,11 +147,18 @@ class Scaled(torch.optim.Optimizer):
     gradient_divisor: float | None = None
     variable_attrs: VariableAttributes
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Makes None stand for the default of each published argument, as in PopTorch."""
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith(f"{__package__}.") and "__init__" in vars(cls):
+            cls.__init__ = _with_defaults(cls.__init__)  # type: ignore[method-assign]
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Notes which arguments the program gives: their attributes are variable."""
         made = super().__new__(cls)
         given = inspect.signature(cls.__init__).bind_partial(made, *args, **kwargs).arguments
-        names = {*given, *given.get("extras", {})} - {"self", "params", "extras"}
+        given |= given.pop("extras", {})
+        names = {name for name, value in given.items() if value is not None} - {"self", "params"}
         made.__dict__["_given"] = frozenset(names)
         return made
 
@@ -236,6 +244,22 @@ class Scaled(torch.optim.Optimizer):
             for name, value in values.items() if weight.dtype in HALF else ():
                 if isinstance(value, torch.Tensor) and value.shape == weight.shape:
                     self.state[weight][name] = value.detach().clone().to(weight.device)
+
+
+def _with_defaults(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that takes None for the default of any argument that has one."""
+    signature = inspect.signature(init)
+    defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
+
+    @functools.wraps(init)
+    def made(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs)
+        for name, value in given.arguments.items():
+            if value is None and defaults[name] is not inspect.Parameter.empty:
+                given.arguments[name] = defaults[name]
+        init(*given.args, **given.kwargs)
+
+    return made
 
 
 def norm(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

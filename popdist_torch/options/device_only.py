@@ -288,7 +288,8 @@ def _settings(name: str, location: Any) -> dict[str, Any]:
 
 def _io_tiles(name: str, tiles: Any) -> int:
     if tiles not in _IO_TILES:
-        raise OptionError("PD300", name, value=tiles, accepted="an even number from 32 to 192")
+        what = f"{name} must be an even number between 32 and 192."
+        raise OptionError("PD300", what, value=tiles)
     return int(tiles)
 
 

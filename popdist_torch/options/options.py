@@ -31,7 +31,7 @@ from popdist_torch.options.distributed import DistributedOptions
 from popdist_torch.options.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
 from popdist_torch.options.host import HostOptions, TrainingOptions
 from popdist_torch.options.placement import Placement
-from popdist_torch.options.strategies import PipelinedExecution
+from popdist_torch.options.strategies import ExecutionStrategy, PipelinedExecution
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -272,6 +272,15 @@ class Options(HostOptions, DeviceOnlyOptions):
     def TensorLocations(self) -> TensorLocationsOptions:
         """Where an IPU keeps tensors."""
         return self._locations
+
+    @property
+    def _popart(self) -> PopartOptions:
+        """The name of `_Popart` in SDK 3."""
+        return self._Popart
+
+    @property
+    def _execution_strategy(self) -> ExecutionStrategy:
+        return self("execution_strategy")  # type: ignore[no-any-return]  # checked when it was set
 
     @property
     def Jit(self) -> JitOptions:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from enum import Enum
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -171,11 +172,13 @@ def text(name: str, value: object) -> str:
 
 
 def member(name: str, value: object, kind: type[Member]) -> Member:
-    """The value, if it is a member of an enumeration or an instance of a class.
+    """The value, if it is a member of an enumeration, its name, or an instance of a class.
 
     Raises:
         OptionValueError: It is none.
     """
+    if isinstance(value, str) and issubclass(kind, Enum) and value in kind.__members__:
+        return kind[value]
     if not isinstance(value, kind):
         raise OptionValueError("PD300", f"{name} takes a member of {kind.__name__}", value=value)
     return value

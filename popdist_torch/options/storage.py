@@ -216,6 +216,14 @@ class OptionsDict:
     def _unfreeze(self) -> None:
         self.__dict__["_is_frozen"] = False
 
+    def checkIsFrozen(self, _option: str | None = None) -> None:
+        """Checks that the options are not in use.
+
+        Raises:
+            FrozenOptionsError: They are.
+        """
+        self._require_unfrozen()
+
     def _require_unfrozen(self) -> None:
         if self._is_frozen:
             raise FrozenOptionsError(

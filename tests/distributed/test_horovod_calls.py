@@ -12,6 +12,21 @@ import torch
 from tests.distributed.jobs import run_job
 
 
+def joined(hvd):
+    """Sums of ranks that end one after the other, with tensors that the others know and new ones."""
+    wrong = []
+    for turn in range(20):
+        for name, size in (("a", 5), ("b", 17 + turn % 2)):
+            hvd.allreduce(torch.ones(size), name=name, op=hvd.Sum)
+        handles = []
+        if hvd.rank() != turn % hvd.size():
+            pairs = [(name, torch.ones(size)) for name, size in (("a", 5), ("b", 17 + turn % 2))]
+            handles = [hvd.allreduce_async(t, name=n, op=hvd.Sum) for n, t in pairs]
+        wrong += [turn for h in handles if not (hvd.synchronize(h) == hvd.size() - 1).all()]
+        hvd.join()
+    return wrong
+
+
 def calls():
     import horovod.torch as hvd
 
@@ -59,6 +74,7 @@ def calls():
         total = hvd.allreduce(mine, op=hvd.Sum, process_set=ends, name="ends")
         check("process set", total, everyone[members].sum(0))
     hvd.remove_process_set(ends)
+    seen["join"] = joined(hvd) == []
 
     # Many at once, in another order on each rank.
     order = [(index + 7 * rank) % 50 for index in range(50)]

@@ -301,7 +301,7 @@ def test_a_destroyed_wrapper_trains_again_unless_another_one_has_the_module():
     first(X)
     first.destroy()
     second = wrapped(model)
-    with pytest.raises(poptorch.Error, match="wrapped by trainingModel already"):
+    with pytest.raises(poptorch.Error, match="Model has already been wrapped"):
         first(X)
     second(X)
     second.destroy()

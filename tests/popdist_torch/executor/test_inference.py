@@ -42,7 +42,7 @@ def test_final_returns_the_last_iteration_of_every_replica():
 def test_accumulation_is_an_error_at_once():
     made = options()
     made.Training.gradientAccumulation(2)
-    with pytest.raises(RuntimeError, match="does not accumulate"):
+    with pytest.raises(RuntimeError, match="gradientAccumulation to 1 or leave it"):
         poptorch.inferenceModel(Net(), made)
 
 

@@ -338,7 +338,7 @@ def test_momentum_survives_detaching():
 
 def test_destroying_gives_the_module_back():
     model, training, before = trained()
-    with pytest.raises(RuntimeError, match="wrapped by trainingModel already"):
+    with pytest.raises(RuntimeError, match="Model has already been wrapped"):
         poptorch.trainingModel(model)
     training.destroy()
     assert all(type(parameter) is nn.Parameter for parameter in model.parameters())

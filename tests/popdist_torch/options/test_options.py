@@ -153,7 +153,7 @@ def test_wrong_values_of_device_only_options_are_errors():
     options = poptorch.Options()
     with pytest.raises(ValueError, match=r"torch\.float or torch\.half"):
         options.Precision.setPartialsType(torch.int32)
-    with pytest.raises(AssertionError, match="32 to 192"):
+    with pytest.raises(AssertionError, match="between 32 and 192"):
         options.TensorLocations.numIOTiles(33)
     with pytest.raises(ValueError, match="tracing"):
         options.Jit.traceModel(trace_model=True)
