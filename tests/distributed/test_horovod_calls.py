@@ -13,7 +13,7 @@ from tests.distributed.jobs import run_job
 
 
 def joined(hvd):
-    """Sums of ranks that end one after the other, with tensors that the others know and new ones."""
+    """Turns in which one rank joins while the others sum known and new tensors."""
     wrong = []
     for turn in range(20):
         for name, size in (("a", 5), ("b", 17 + turn % 2)):
