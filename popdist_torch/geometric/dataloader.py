@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from popdist_torch.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+logger = logging.getLogger("popdist.torch")
 
 __all__ = ["DataLoader", "FixedSizeDataLoader", "FixedSizeStrategy", "OverSizeStrategy"]
 
@@ -239,11 +242,18 @@ class Dealt:
 
     def __iter__(self) -> Iterator[list[int]]:
         group: list[list[int]] = []
+        rounds = 0
         for batch in self._sampler:
             group.append(batch)
             if len(group) == self._count:
                 yield group[self._index]
-                group = []
+                group, rounds = [], rounds + 1
+        if not rounds:
+            logger.warning(
+                "the loader has no batch: %d packed batches cannot be divided over %d instances",
+                len(group),
+                self._count,
+            )
 
     def __len__(self) -> int:
         return len(self._sampler) // self._count

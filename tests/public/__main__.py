@@ -59,7 +59,6 @@ def main() -> int:
     asked = parser.parse_args()
     worse = 0
     for file in manifest.read_all():
-        seen = page.recorded(file.name)
         for program in file.programs:
             if not (asked.sources / program.repository / program.tag).is_dir():
                 continue
@@ -67,6 +66,7 @@ def main() -> int:
                 continue
             record = examine(program, file, asked.sources.resolve())
             print(f"{program.key}: {record['verdict']}: {record['reason']}", flush=True)  # noqa: T201
+            seen = page.recorded(file.name)  # another run may have written it meanwhile
             before = seen.get(program.key, {}).get("verdict", "")
             worse += before in page.GOOD and record["verdict"] not in page.GOOD
             seen[program.key] = record

@@ -72,6 +72,32 @@ def vit(folder: str, width: str, layers: str, heads: str, inner: str) -> None:
     ViTForImageClassification(config).save_pretrained(folder)
 
 
+def graphs(folder: str, count: str) -> None:
+    """Writes small rings with random labels, in the form of the TU data sets."""
+    place = Path(folder)
+    place.joinpath("raw").mkdir(parents=True, exist_ok=True)
+    edges: list[str] = []
+    owners: list[int] = []
+    for number in range(int(count)):
+        size = int(_RNG.integers(4, 12))
+        first = len(owners) + 1
+        for node in range(size):
+            one, other = first + node, first + (node + 1) % size
+            edges += [f"{one}, {other}", f"{other}, {one}"]
+        owners += [number + 1] * size
+    kinds = np.arange(len(owners)) % 3
+    columns = {
+        "A": edges,
+        "graph_indicator": owners,
+        "graph_labels": np.arange(int(count)) % 2,
+        "node_labels": kinds,
+        "node_attributes": kinds / 2.0,
+    }
+    for name, rows in columns.items():
+        text = "".join(f"{row}\n" for row in rows)
+        place.joinpath("raw", f"{place.name}_{name}.txt").write_text(text)
+
+
 def main(name: str, *arguments: str) -> None:
     """Calls one function of this module."""
     globals()[name.replace("-", "_")](*arguments)

@@ -16,7 +16,7 @@ from popdist_torch.geometric import (
 )
 from popdist_torch.geometric.cluster_loader import FixedSizeClusterLoader
 from popdist_torch.geometric.collate import FixedSizeCollater
-from popdist_torch.geometric.dataloader import DataLoader
+from popdist_torch.geometric.dataloader import DataLoader, Dealt
 from popdist_torch.geometric.stream_packing_sampler import StreamPackingSampler
 
 
@@ -142,6 +142,13 @@ def test_stream_packing_fills_batches_in_order():
         list(StreamPackingSampler(GRAPHS, 1, max_num_nodes=1, max_num_edges=2))
     skipped = StreamPackingSampler(GRAPHS, 1, 3, 100, allow_skip_data=True)
     assert [i for batch in skipped for i in batch] == [0, 1, 4, 5, 8, 9]
+
+
+def test_too_few_packs_for_all_instances_are_a_warning(caplog):
+    assert list(Dealt([[0], [1], [2]], 1, 2)) == [[1]]
+    assert not caplog.records
+    assert list(Dealt([[0]], 0, 2)) == []
+    assert "1 packed batches cannot be divided over 2 instances" in caplog.text
 
 
 def test_published_checks():
