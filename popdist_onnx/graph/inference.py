@@ -341,8 +341,23 @@ def _reduces_nothing(node: ir.Node) -> bool:
     return node.domain == "" and axes is not None and not list(axes.as_ints())
 
 
+INDEX_OPERANDS = {
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), 1),
+    **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), 1),
+}
+"""By operator: the operand that holds indices."""
+
+_OTHER_INDICES = (
+    *(ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64),
+    *(ir.DataType.INT8, ir.DataType.INT16),
+)
+"""Types of indices that PopART takes, and ONNX does not."""
+
+
 def operand_type(node: ir.Node, index: int, dtype: ir.DataType | None) -> ir.DataType | None:
-    """ONNX's type of an operand: int64 for int32 shapes, float32 for float16 scales."""
+    """ONNX's type of an operand: int64 for shapes and other indices, float32 for float16 scales."""
+    if dtype in _OTHER_INDICES and index == INDEX_OPERANDS.get(node.op_type):
+        return ir.DataType.INT64
     if dtype is ir.DataType.INT32 and index in SHAPE_OPERANDS.get(node.op_type, ()):
         return ir.DataType.INT64
     if dtype is ir.DataType.FLOAT16 and node.op_type == "Resize" and index in (1, 2):

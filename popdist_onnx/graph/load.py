@@ -24,7 +24,8 @@ from popdist_onnx.graph.malformed import sound
 from popdist_onnx.graph.names import OPSET, ORIGIN
 from popdist_onnx.graph.operands import require_inferred, require_operands, require_steps
 from popdist_onnx.graph.opset_upgrades import UPGRADES, Parts
-from popdist_onnx.graph.stored_tensors import require_stored
+from popdist_onnx.graph.runtime_operators import write_out
+from popdist_onnx.graph.stored_tensors import densified, require_stored
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.torch_files import untie
 
@@ -237,6 +238,7 @@ def _loaded(proto: onnx.ModelProto, opset: int) -> ir.Model:
         model.graph.opset_imports[""] = _least_opset(model.graph, opset)
         expand(model.graph, [node for node in model.graph if node.op_type in _WITHOUT_KERNEL])
         fold(model)
+    write_out(model.graph, model.graph.opset_imports[""])
     # Lengths of parts that only folding finds.
     while split_sequences(model.graph, model.graph.opset_imports[""]):
         fold(model)
@@ -325,7 +327,21 @@ def read(source: Source) -> onnx.ModelProto:
 
 def _for_training(proto: onnx.ModelProto) -> onnx.ModelProto:
     with sound(proto):
-        return untie(lift(_inlined(proto)))
+        return untie(lift(_inlined(_with_opset(densified(proto)))))
+
+
+def _with_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A model with an opset of ``ai.onnx``, which files of other domains only leave open."""
+    stated = {one.domain for one in proto.opset_import if one.version}
+    own = any(node.domain in ("", "ai.onnx") for node in proto.graph.node)
+    if own or not stated or not stated.isdisjoint({"", "ai.onnx"}):
+        return proto
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    kept = [one for one in proto.opset_import if one.domain in stated]
+    del changed.opset_import[:]
+    changed.opset_import.extend([*kept, onnx.helper.make_opsetid("", WORKING_OPSET)])
+    return changed
 
 
 def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:

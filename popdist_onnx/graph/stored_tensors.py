@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx.external_data_helper import uses_external_data
@@ -184,3 +185,45 @@ def _unreadable(
     return popart_exception(
         "PD610", f"tensor '{tensor.name}' of the model {what}", value=value, hint=hint
     )
+
+
+_MOST_DENSE = 1 << 30
+"""Bytes of a sparse initializer that becomes a dense one."""
+
+
+def densified(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A model whose sparse initializers are dense ones, which train in all their elements.
+
+    Raises:
+        popart_exception: One would be larger than a gibibyte, or its indices leave its shape.
+    """
+    if not proto.graph.sparse_initializer:
+        return proto
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    for sparse in made.graph.sparse_initializer:
+        made.graph.initializer.append(_dense(sparse))
+    del made.graph.sparse_initializer[:]
+    return made
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    values, places = (
+        np.asarray(ir.serde.deserialize_tensor(one).numpy())
+        for one in (sparse.values, sparse.indices)
+    )
+    shape = tuple(sparse.dims)
+    size = math.prod(shape) * values.dtype.itemsize
+    if size > _MOST_DENSE or any(length < 0 for length in shape):
+        raise _unreadable(sparse.values, "is sparse and too large to be a dense tensor", shape)
+    flat = places
+    if places.ndim == 2:  # noqa: PLR2004 - an index for each dimension
+        known = (places >= 0).all() and (places < np.asarray(shape)).all()
+        flat = np.ravel_multi_index(tuple(places.T), shape) if known else np.asarray([-1])
+    if flat.shape != values.shape or (
+        flat.size and not 0 <= flat.min() <= flat.max() < math.prod(shape)
+    ):
+        raise _unreadable(sparse.values, "is sparse, and its indices leave its shape", shape)
+    dense = np.zeros(math.prod(shape), values.dtype)
+    dense[flat] = values
+    return onnx.numpy_helper.from_array(dense.reshape(shape), sparse.values.name)

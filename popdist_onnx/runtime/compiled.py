@@ -20,7 +20,7 @@ from popdist_onnx.runtime.state import Buffer, empty, reshaped
 from popdist_onnx.runtime.wiring import overwritable
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
     from popdist_onnx.runtime.graph_reader import Reading
     from popdist_onnx.runtime.stages import Stage
@@ -274,7 +274,7 @@ class Compiled:
             raise poplar_exception(
                 "PD563",
                 f"ONNX Runtime does not take this graph: {_first_line(error)}",
-                hint=_hint(str(error)),
+                hint=_hint(str(error), {spec.dtype for spec in reading.specs.values()}),
             ) from error
         self._bindings: dict[Hashable, ort.IOBinding] = {}
 
@@ -331,9 +331,14 @@ class Compiled:
         return {name: Buffer(made[name].numpy(), made[name]) for name in self.wiring.allocated}
 
 
-def _hint(said: str) -> str | None:
+def _hint(said: str, kinds: Collection[ir.DataType]) -> str | None:
     if newest := _NEWEST.search(said):
         return f"use opset {newest[1]} or older, or a newer onnxruntime"
+    if "Could not find an implementation" in said and ir.DataType.BFLOAT16 in kinds:
+        return (
+            "processors have hardly any kernels for bfloat16: train in single precision, as "
+            "GraphTransformer(model) writes a model by convertBFloats16ToFloat32()"
+        )
     if "Could not find an implementation" in said:
         return (
             "ONNX Runtime has no kernel for it with these element types: cast its operands to "

@@ -183,8 +183,17 @@ def _hint_of_classical(proto: onnx.ModelProto) -> str | None:
     )
 
 
-def mark_frozen(proto: onnx.ModelProto, patterns: str | Iterable[str]) -> None:
+def mark_frozen(
+    proto: onnx.ModelProto,
+    patterns: str | Iterable[str],
+    train: str | Iterable[str] | None = None,
+) -> None:
     """Records in a model which weights are not trained; earlier records stay.
+
+    Args:
+        proto: The model.
+        patterns: Names or patterns of weights that are not trained.
+        train: Names or patterns of the only weights that are trained.
 
     Raises:
         ValueRangeError: A pattern fits no weight, or all weights are frozen.
@@ -192,21 +201,11 @@ def mark_frozen(proto: onnx.ModelProto, patterns: str | Iterable[str]) -> None:
     names = [tensor.name for tensor in proto.graph.initializer]
     properties = {prop.key: prop.value for prop in proto.metadata_props}
     frozen = dict.fromkeys(json.loads(properties.get(FROZEN, "[]")))
-    listed = [patterns] if isinstance(patterns, str) else [*patterns]
-    if not all(isinstance(pattern, str) for pattern in listed):
-        raise ArgumentError(
-            "PD583", "freeze takes names of weights, or patterns of them", value=listed
-        )
-    for pattern in listed:
-        found = [name for name in names if name == pattern or fnmatchcase(name, pattern)]
-        if not found:
-            raise ValueRangeError(
-                "PD583",
-                f"freeze: no weight is called '{pattern}'",
-                accepted=", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else ""),
-                hint=did_you_mean(pattern, names, shown="'{}'"),
-            )
-        frozen.update(dict.fromkeys(found))
+    listed = _matching("freeze", patterns, names)
+    frozen.update(dict.fromkeys(listed))
+    if train is not None:
+        kept = {*_matching("train", train, names)}
+        frozen.update(dict.fromkeys(name for name in names if name not in kept))
     if names and frozen.keys() >= set(names):
         raise ValueRangeError(
             "PD583",
@@ -216,6 +215,27 @@ def mark_frozen(proto: onnx.ModelProto, patterns: str | Iterable[str]) -> None:
         )
     if frozen:
         onnx.helper.set_model_props(proto, properties | {FROZEN: json.dumps(list(frozen))})
+
+
+def _matching(setting: str, patterns: str | Iterable[str], names: list[str]) -> list[str]:
+    """The weights that a setting names."""
+    listed = [patterns] if isinstance(patterns, str) else [*patterns]
+    if not all(isinstance(pattern, str) for pattern in listed):
+        raise ArgumentError(
+            "PD583", f"{setting} takes names of weights, or patterns of them", value=listed
+        )
+    every = []
+    for pattern in listed:
+        found = [name for name in names if name == pattern or fnmatchcase(name, pattern)]
+        if not found:
+            raise ValueRangeError(
+                "PD583",
+                f"{setting}: no weight is called '{pattern}'",
+                accepted=", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else ""),
+                hint=did_you_mean(pattern, names, shown="'{}'"),
+            )
+        every += found
+    return every
 
 
 def stated_loss(proto: onnx.ModelProto) -> str | None:

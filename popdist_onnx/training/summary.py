@@ -64,6 +64,7 @@ def weight_summary(proto: onnx.ModelProto, trained: Collection[str]) -> str:
         for name in node.input[3:5]
     }
     rows, counts = [], {True: 0, False: 0}
+    readers = _readers(proto)
     whole = set(stored_integers(proto))
     for tensor in proto.graph.initializer:
         kind = ir.DataType(tensor.data_type)
@@ -82,9 +83,24 @@ def weight_summary(proto: onnx.ModelProto, trained: Collection[str]) -> str:
             says = "frozen"
         else:
             says = "not trained: a constant, or without a gradient"
+        if tensor.name.startswith(_GENERATED) and tensor.name in readers:
+            says += f"; read by {readers[tensor.name]}"
         rows.append((tensor.name, f"{kind.name} {list(tensor.dims)}", says))
     total = f"{counts[True]:,} numbers are trained, {counts[False]:,} are not"
     return table(("Weight", "Type and shape", ""), rows) + "\n" + total
+
+
+_GENERATED = ("onnx::", "val_")
+"""How names begin that exporters give to weights which they have rewritten."""
+
+
+def _readers(proto: onnx.ModelProto) -> dict[str, str]:
+    """The first node that reads each value, by the node's name."""
+    found: dict[str, str] = {}
+    for node in proto.graph.node:
+        for name in node.input:
+            found.setdefault(name, node.name or node.op_type)
+    return found
 
 
 def operator_report(model: ir.Model) -> tuple[str, bool]:

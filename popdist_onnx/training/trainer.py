@@ -99,7 +99,9 @@ class Trainer:
         accumulation: Micro-batches per weight update and replica.
         seed: Of the order of samples and of random operators.
         check_finite: Whether a step stops at the first tensor that is not finite, and names it.
-        freeze: Weights that are not trained: names, or patterns such as ``"encoder.*"``.
+        freeze: Weights that are not trained: names, or patterns such as ``"encoder.*"``. Exporters
+            give some weights other names (``onnx::MatMul_279``): `summary` shows who reads them.
+        train: The only weights that are trained, where given: names, or patterns.
         clip_norm: The largest norm of all gradients together; None does not clip.
         metrics: What is measured on validation data beside the loss: ``"accuracy"``,
             ``"absolute_error"``, or functions by name, from outputs and labels to a number per
@@ -125,6 +127,7 @@ class Trainer:
         seed: int = 0,
         check_finite: bool = True,
         freeze: str | Iterable[str] = (),
+        train: str | Iterable[str] | None = None,
         clip_norm: float | None = None,
         metrics: Iterable[str] | Mapping[str, Metric] = (),
     ) -> None:
@@ -140,7 +143,7 @@ class Trainer:
                 "function with the module",
             )
         self._original = with_stored_fills(with_linear_weights(self._own(model)))
-        mark_frozen(self._original, freeze)
+        mark_frozen(self._original, freeze, train)
         self._loss_kind = loss or stated_loss(self._original) or "cross_entropy"
         self._metrics = metrics_of(metrics)
         self._optimizer = clipped(optimizer_of(optimizer, learning_rate), clip_norm)

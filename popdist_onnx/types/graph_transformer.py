@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto, helper, numpy_helper
 
@@ -225,7 +226,9 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def _change(content: TensorProto, change: Callable[[Array], Array]) -> None:
-    content.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(content)), content.name))
+    # onnx 1.18 reads bfloat16 as whole numbers.
+    array = ir.serde.deserialize_tensor(content).numpy()
+    content.CopyFrom(numpy_helper.from_array(change(array), content.name))
 
 
 def _as_int32(name: str, array: Array, *, clip: bool) -> Array:
