@@ -159,6 +159,13 @@ VARIABLES: tuple[Variable, ...] = (
         _path,
         "folder in which the launcher keeps this run, and in which instances note metrics (ours)",
     ),
+    Variable(
+        "POPDIST_COMPARE_FOLDER",
+        "compare_folder",
+        _path,
+        "folder in which --compare-alone records the weights after each update (ours)",
+        needs_total=False,
+    ),
 )
 """The whole contract, in the order in which the launcher writes it."""
 

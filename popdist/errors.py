@@ -26,6 +26,10 @@ CODES: dict[str, str] = {
     "PD020": "buffers do not fit the plan of an exchange",
     "PD021": "an exchange was aborted because another instance ended or failed",
     "PD022": "a gradient changed after it was given to the exchange",
+    # What a job trains (popdist.comparison, popdist.trained).
+    "PD023": "a job trains another model than its program alone",
+    "PD024": "a job and its program alone cannot be compared",
+    "PD025": "the instances of a job have trained without exchanging anything (a warning)",
     # Launcher (popdist.poprun).
     "PD100": "an option is unknown, ambiguous or malformed",
     "PD101": "options contradict each other",

@@ -42,6 +42,7 @@ class Topology:
         offline: Whether the job runs without attaching to devices.
         executable_cache_path: Folder for compiled programs.
         run_folder: Folder in which the launcher keeps this run; see `popdist.metrics`.
+        compare_folder: Folder in which `popdist.recording` writes; see `popdist.debug`.
 
     Raises:
         ContractError: The fields contradict each other.
@@ -61,6 +62,7 @@ class Topology:
     offline: bool = False
     executable_cache_path: str | None = None
     run_folder: str | None = None
+    compare_folder: str | None = None
 
     def __post_init__(self) -> None:
         check(vars(self))

@@ -29,6 +29,10 @@ DUMP_SIGNAL = 63
 WAITING_SIZE = 256
 """Bytes for ``<process> <count> <what it waits for>`` and padding, at the beginning."""
 
+END_PLACE = 1 << 20
+"""Where the program states, as it ends, what it has trained: the length of a text as eight bytes,
+and the text. The stacks before it are shorter."""
+
 HEADER_SIZE = 512
 """Bytes before the stacks. Those after `WAITING_SIZE` say how far the program is, as
 ``<name>=<value>`` with blanks between, and padding."""
@@ -60,6 +64,11 @@ class _Page:
         if os.getpid() == self._pid:
             size = HEADER_SIZE - WAITING_SIZE
             os.pwrite(self._fd, text.encode()[:size].ljust(size, b"\0"), WAITING_SIZE)
+
+    def write_end(self, text: bytes) -> None:
+        """States what the program has trained."""
+        if os.getpid() == self._pid:
+            os.pwrite(self._fd, len(text).to_bytes(8, "little") + text, END_PLACE)
 
     def clear(self) -> None:
         """Clears the statement."""
@@ -121,6 +130,16 @@ def tell_progress(**facts: float | str | None) -> None:
             for name, value in known.items()
         )
         _page.write_progress(" ".join(texts))
+
+
+def tell_end(text: str) -> None:
+    """Tells the guard what the program has trained; a later text replaces it.
+
+    Args:
+        text: One line.
+    """
+    if _page is not None:
+        _page.write_end(text.encode())
 
 
 def _is_ours(fd: int) -> bool:

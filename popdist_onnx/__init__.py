@@ -119,6 +119,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "History",
         "Trainer",
         "from_torch",
+        "global_mean",
         "to_torch",
         "train",
     ),

@@ -111,9 +111,13 @@ def _only_somewhere(row: Disagreement) -> bool:
     return row.name.startswith("data set ") and ABSENT in row.values
 
 
+def array_of(tensor: torch.Tensor) -> Any:
+    """The bytes of a tensor's values, as a numpy array."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
 def _digest(parameter: torch.Tensor) -> str:
-    flat = parameter.detach().cpu().contiguous().reshape(-1)
-    return digest(flat.view(torch.uint8).numpy().data)
+    return digest(array_of(parameter).data)
 
 
 def _hint(found: list[Disagreement]) -> str:

@@ -40,6 +40,7 @@ CODES = declare(
         "PD333": "a plain loop updates weights by hand and exchanges no gradients (a warning)",
         "PD335": "gradients of the parts of a batch do not add up to that of the whole (a warning)",
         "PD336": "batch normalization cannot be over all processes as asked",
+        "PD339": "forward calls global_mean several times, or in some micro-batches only",
         "PD350": "floating-point exceptions are enabled, and an operation raised one",
         "PD351": "all parameters of a model that is to be trained are frozen (a warning)",
         "PD352": "a collective operation has a wrong argument",

@@ -136,4 +136,36 @@ REMEDIES = {
             "each step, or set `backward_passes_per_step`."
         ),
     ),
+    "PD023": (
+        (
+            "The mean of the losses of the processes is not the loss of the whole batch, the "
+            "program multiplies its learning rate by the number of processes, or an instance does "
+            "not exchange its gradients."
+        ),
+        (
+            "[Compare a job with its program](compare.md) explains the table. Divide sums by "
+            "`global_mean(total, count)`, gather what a loss compares over the batch, or accept "
+            "that the loss is one of each process."
+        ),
+    ),
+    "PD024": (
+        (
+            "The two start from other weights, train on other samples, or record no update; or a "
+            "run has failed."
+        ),
+        (
+            "Set a seed that does not depend on the rank, and divide one global batch over the "
+            "processes: see [the batch of the program alone](compare.md)."
+        ),
+    ),
+    "PD025": (
+        (
+            "Every instance has trained, and none has started Horovod, torch.distributed or MPI: "
+            "the program was started by `poprun -np 2` without a change."
+        ),
+        (
+            "Make it a job: the hint has the lines for PyTorch, Lightning and Keras. Ignore the "
+            "message where each instance is to train a model of its own."
+        ),
+    ),
 }

@@ -168,7 +168,7 @@ REMEDIES = {
             "counts words, and a hook or an autograd function that clips gradients."
         ),
         (
-            "Divide sums by counts of the global batch, with `popdist_torch.global_mean(sum, "
+            "Divide sums by counts of the global batch, with `popdist_torch.global_mean(total, "
             "count)`. Gather the rows that the loss compares with "
             "`popdist_torch.horovod.allgather`. Give hooks of activations the gradients of one "
             "process with `popdist_torch.global_batch_hook`. If the message names a constant "
@@ -202,6 +202,16 @@ REMEDIES = {
     "PD352": (
         "The operation, the root or the splits of a collective of Horovod do not exist or fit.",
         "Pass `hvd.Average`, `hvd.Sum`, ... and a rank below `hvd.size()`.",
+    ),
+    "PD339": (
+        (
+            "`global_mean` makes a micro-batch count as much as its number of elements, and a "
+            "micro-batch has one number, in each forward pass of an update."
+        ),
+        (
+            "Add up the sums and call it once: `poptorch.global_mean(first + second, count)`. "
+            "Where a micro-batch has no element, call it with the count 0."
+        ),
     ),
     "PD322": (
         ("A reduction was asked for that Horovod does not have."),

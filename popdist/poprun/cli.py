@@ -12,7 +12,7 @@ from popdist.poprun.log import Log, open_standard_streams, say, show
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from popdist.poprun.machines.find_mpirun import Mpirun
     from popdist.poprun.options.parser import CommandLine
@@ -167,6 +167,11 @@ def launch(arguments: Sequence[str]) -> int:
 
         show(manifest(line, job, place(job)))
         return 0
+    if line.values["compare-alone"] is not None:
+        from popdist.poprun.compare_alone import compare_alone
+
+        updates: Any = line.values["compare-alone"]
+        return compare_alone(job, updates, lambda job: _launch(job, line))
     return _launch(job, line)
 
 

@@ -185,6 +185,7 @@ class Launch:
             guard_host=_guard_host(settings) if job.has_one_guard else None,
         )
         outcome = self._supervisor.run(command, folder, token)
+        self._compare_ends(outcome)
         if outcome.lost_proxy and not job.limits.allow_daemons:
             # On this host, poprun has adopted what is left.
             silent = [self._instances[one.index].host for one in outcome.running()]
@@ -192,6 +193,17 @@ class Launch:
             if others:
                 self._ready.clear(sorted(others), f"{JOB}={run.name}")
         return outcome
+
+    def _compare_ends(self, outcome: Outcome) -> None:
+        """Compares what programs have trained, once all of them have ended well."""
+        if self._job.num_instances == 1 or outcome.exit_code:
+            return
+        from popdist.poprun.supervisor.training_end import diverged, unconnected
+
+        if self._job.limits.check_weights:
+            outcome.diverged = diverged(outcome)
+        if message := unconnected(outcome, self._job.num_instances):
+            self._log.remark(message)
 
     def _goes_on(self, outcome: Outcome) -> bool:
         done, most = len(self._attempts) - 1, self._job.limits.max_restarts

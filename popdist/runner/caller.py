@@ -36,6 +36,7 @@ _ABOUT_THE_COMMAND = {
     "help",
     "version",
     "version-format",
+    "compare-alone",
     "completion",
     "export-config",
     "overwrite-config",

@@ -310,6 +310,7 @@ class Session:
         started = time.perf_counter_ns()
         watch = AbortPort(port, list(self._aborts)) if self._aborts else None
         for _ in range(self.dataFlow.batchesPerStep()):
+            self._updating()
             engine.update(watch or port)
             self._updated(engine)
             if watch is not None:
@@ -542,6 +543,9 @@ class Session:
     def _saved_properties(self) -> dict[str, str]:
         """Metadata that a saved model holds beside its weights."""
         return {}
+
+    def _updating(self) -> None:
+        """Called before each update of a step."""
 
     def _updated(self, engine: Engine) -> None:
         """Called after each update of a step."""

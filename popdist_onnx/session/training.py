@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from popdist import backend
+from popdist.recording import recording
+from popdist.trained import Trained
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.names import reserved_prefix
 from popdist_onnx.optimizers.optimizer import check_replacement, require_optimizer
@@ -40,7 +42,7 @@ from popdist_onnx.transforms.loss_scaling import ELEMENTS, LARGE, factor
 from popdist_onnx.transforms.optimizer import scalar_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import onnx
 
@@ -72,6 +74,9 @@ class TrainingSession(Session):
         patterns: Kept; ONNX Runtime optimises by rules of its own.
         userOptions: Options.
         name: For messages.
+
+    Attributes:
+        is_recorded: Whether ``poprun --compare-alone`` compares its updates.
 
     Raises:
         popart_exception: The model, the loss, the optimizer or an option cannot be used.
@@ -113,6 +118,8 @@ class TrainingSession(Session):
         self._optimizer = deepcopy(optimizer)
         self._since_scaled = 0
         self._streams: Streams | None = None
+        self._end: Trained | None = None
+        self.is_recorded = True
         self._loss = loss
         self._continued = proto
 
@@ -204,6 +211,17 @@ class TrainingSession(Session):
             name=f"popdist_onnx gradients of {self.name}",
         )
         engine.connect(reduce, reduce.memory)
+        self._end = Trained(self.name, self.trained_values)
+
+    def trained_values(self) -> Iterator[tuple[str, Array]]:
+        """The trained weights on the device.
+
+        Yields:
+            Names and values.
+        """
+        engine = self.prepared_engine("trained_values")
+        for name in self.trained_weights:
+            yield name, engine.state.read(name)
 
     def broadcastWeights(self, rootRank: int = 0) -> None:
         """Gives all processes of a job the host's tensor data of one of them.
@@ -269,7 +287,17 @@ class TrainingSession(Session):
             found[_LOSS_SCALE] = repr(self._optimizer.getLossScalingVal())
         return found
 
+    def _updating(self) -> None:
+        if self.is_recorded and (found := recording()) is not None:
+            found.before_update(self.name, self.trained_values())
+
     def _updated(self, engine: Engine) -> None:
+        self._scale_loss(engine)
+        if self.is_recorded and (found := recording()) is not None:
+            found.after_update(self.name, self.trained_values())
+
+    def _scale_loss(self, engine: Engine) -> None:
+        """Updates the loss scale, where that is automatic."""
         settings = self._options.automaticLossScalingSettings
         if not settings.enabled:
             return

@@ -1,6 +1,7 @@
 """`train` and `Trainer`: training from a model and data, without sessions."""
 
 from popdist_onnx.training.callbacks import Callback, Checkpoint, EarlyStopping, History
+from popdist_onnx.training.global_mean import global_mean
 from popdist_onnx.training.torch_modules import from_torch, to_torch
 from popdist_onnx.training.trainer import Trainer, train
 
@@ -11,6 +12,7 @@ __all__ = [
     "History",
     "Trainer",
     "from_torch",
+    "global_mean",
     "to_torch",
     "train",
 ]

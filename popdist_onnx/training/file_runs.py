@@ -157,6 +157,7 @@ def _by_session(
         inputShapeInfo=shapes,
         name="comparison of gradients",
     )
+    session.is_recorded = False  # no training of the program
     session.prepareDevice()
     session.weightsFromHost()
     arrays = session.initAnchorArrays()

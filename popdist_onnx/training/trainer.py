@@ -19,6 +19,7 @@ from tqdm import tqdm
 from popdist.checks import is_enabled
 from popdist.metrics import note_compiling
 from popdist.nearest import did_you_mean
+from popdist.recording import recording
 from popdist_onnx.checks import PARTS
 from popdist_onnx.checks.parts import PartsProbe
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
@@ -133,6 +134,8 @@ class Trainer:
     ) -> None:
         require_positive(batch_size=batch_size, accumulation=accumulation)
         self._job = current_job()
+        if (found := recording()) is not None:
+            batch_size *= found.replicas  # one process computes the micro-batches of all replicas
         if loss is not None and not isinstance(loss, str):
             raise ArgumentError(
                 "PD579",

@@ -26,6 +26,7 @@ import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute.values import DistributedValues
 from tensorflow.python.eager import def_function
 
+from popdist.trained import note_end
 from popdist_tf.collectives.agreement import assert_equal_weights, different_weights, digest
 from popdist_tf.errors import AgreementError
 from popdist_tf.guards.equal_data import EqualBatches, FirstElements, rows_of
@@ -420,6 +421,7 @@ class CompareAfterFirstStep(tf.compat.v1.train.SessionRunHook):  # type: ignore[
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
         self._names: list[str] = []
+        self._weights: list[Any] = []
         self._differ: Any = None
 
     def begin(self) -> None:
@@ -428,10 +430,16 @@ class CompareAfterFirstStep(tf.compat.v1.train.SessionRunHook):  # type: ignore[
         if not weights:
             return
         self._names = [weight.name for weight in weights]
+        self._weights = weights
         own = tf.stack([digest(getattr(one, "values", (one,))[0]) for one in weights])
         with self._strategy.scope():
             total = self._strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None)
             self._differ = tf.not_equal(total, own * self._workers)
+
+    def end(self, session: Any) -> None:
+        """Notes the weights at the end of the training, which the launcher compares."""
+        values = session.run([getattr(one, "values", (one,))[0] for one in self._weights])
+        note_end("Estimator", list(zip(self._names, values, strict=True)))
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Compares, once.

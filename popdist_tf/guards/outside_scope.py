@@ -14,6 +14,7 @@ import tensorflow.compat.v2 as tf
 
 from popdist_tf.collectives.agreement import agree
 from popdist_tf.errors import StrategyError
+from popdist_tf.guards.end import compare_at_end
 from popdist_tf.guards.epochs import REDUCTION, compare_epochs, optimizers_of
 from popdist_tf.progress import report_fits
 from popdist_tf.versions import (
@@ -58,6 +59,7 @@ def refuse_training_outside(strategy: str, instances: int) -> None:
 
     before_training("scope", check)
     before_updates("scope", _refuse_update_outside)
+    before_updates("end", lambda optimizer, variables, _: compare_at_end(optimizer, variables))
     before_evaluations("scope", _refuse_to_evaluate_alone)
     before_first_batch(_refuse_to_begin_alone)
     compare_epochs()

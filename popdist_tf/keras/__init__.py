@@ -8,6 +8,7 @@ For programs of six steps: `init`, a local batch size from `size`, devices by `l
 from typing import TYPE_CHECKING, Any
 
 from popdist_tf.collectives import instances
+from popdist_tf.global_mean import global_mean
 from popdist_tf.keras import callbacks
 from popdist_tf.keras.callbacks import broadcast_variables, check_weights
 from popdist_tf.keras.job import (
@@ -35,6 +36,7 @@ __all__ = [
     "broadcast_variables",
     "callbacks",
     "check_weights",
+    "global_mean",
     "init",
     "local_rank",
     "local_size",

@@ -17,6 +17,7 @@ from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.adapted import compare_layers
 from popdist_tf.guards.divergence import DIFFERENT
+from popdist_tf.guards.end import compare_at_end
 from popdist_tf.guards.epochs import REDUCTION, compare_epochs
 from popdist_tf.guards.first_steps import Compared, FirstSteps, StepComparison, one_after_another
 from popdist_tf.guards.local_clips import warn_of_local_clips
@@ -78,11 +79,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
         known = self._trainable_variables if trainable_variables is None else trainable_variables
+        compare_at_end(self, known)
         return kind.apply(self, reduction.reduced(list(grads), list(known)), trainable_variables)
 
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
+        compare_at_end(self, variables)
         gradients = reduction.reduced([gradient for gradient, _ in pairs], variables)
         return kind.apply_gradients(
             self, list(zip(gradients, variables, strict=True)), *args, **kwargs

@@ -30,6 +30,7 @@ from popdist_torch.errors import LossError
 from popdist_torch.executor.compiled import eagerly
 from popdist_torch.executor.losses import LossWatch, final_loss
 from popdist_torch.global_batch_hooks import enlarged
+from popdist_torch.global_mean import counting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ logger = logging.getLogger("popdist.torch")
 Gradients = list[torch.Tensor | None]
 
 _FIXES = FIXES.format(
-    global_mean="popdist_torch.global_mean(sum, count)", gather="popdist_torch.horovod.allgather"
+    global_mean="popdist_torch.global_mean(total, count)", gather="popdist_torch.horovod.allgather"
 )
 
 
@@ -167,20 +168,23 @@ def _compared(
         NotJudgedError: The gradients depend on random numbers.
     """
 
-    def gradients(*starts: int, seed: int = 0) -> Gradients:
+    def gradients(*starts: int, seed: int = 0) -> tuple[Gradients, float]:
         chosen = [_chosen(leaf, starts) for leaf in leaves]
-        with enlarged(HALVES / len(starts)):
-            return _gradients(training, arguments, chosen, seed)
+        with enlarged(HALVES / len(starts)), counting() as counts:
+            found = _gradients(training, arguments, chosen, seed)
+        return found, counts[0] if counts else 1.0
 
-    whole = gradients(0, 1)
-    again = gradients(0, 1, seed=1)
+    whole, _ = gradients(0, 1)
+    again, _ = gradients(0, 1, seed=1)
     if judge(_products(training, whole, again), tolerance) is not None:
         raise NotJudgedError("forward draws random numbers")
     try:
-        halves = gradients(0), gradients(1)
+        first, second = gradients(0), gradients(1)
     except Exception:  # noqa: BLE001 - the program may fix the number of rows
-        halves = gradients(0, 0), gradients(1, 1)
-    mean = [_mean(*pair) for pair in zip(*halves, strict=True)]
+        first, second = gradients(0, 0), gradients(1, 1)
+    # With `global_mean` a half counts as much as its number of elements.
+    counts = first[1], second[1]
+    mean = [_mean(*pair, counts) for pair in zip(first[0], second[0], strict=True)]
     return judge(_products(training, whole, mean), tolerance, any_factor=not training.averages)
 
 
@@ -219,9 +223,12 @@ def _gradients(
     return found
 
 
-def _mean(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
-    present = [gradient for gradient in (first, second) if gradient is not None]
-    return sum(present[1:], present[0]) / 2 if present else None
+def _mean(
+    first: torch.Tensor | None, second: torch.Tensor | None, counts: tuple[float, float]
+) -> torch.Tensor | None:
+    pairs = zip((first, second), counts, strict=True)
+    present = [gradient * count for gradient, count in pairs if gradient is not None]
+    return sum(present[1:], present[0]) / (sum(counts) or 1.0) if present else None
 
 
 def _products(training: Training, whole: Gradients, mean: Gradients) -> Iterator[Products]:

@@ -66,12 +66,13 @@ class Gradients:
         ``widen`` is called before, when they are complete: division could let them underflow.
         """
         widen()
-        self._multiply(1 / (scale * self._divisor))
+        self.multiply(1 / (scale * self._divisor))
 
     def release(self) -> None:
         """Removes all hooks from the parameters."""
 
-    def _multiply(self, factor: float) -> None:
+    def multiply(self, factor: float) -> None:
+        """Multiplies all gradients."""
         present = [p.grad for p in self.parameters if p.grad is not None]
         if factor != 1 and present:
             torch._foreach_mul_(present, factor)  # one call for all of them
@@ -161,7 +162,7 @@ class SharedGradients(Gradients):
         self._facts.require_equal(self._sum.noted, self._instances)
         self.waited = self._sum.waited
         widen()
-        self._multiply(1 / scale)
+        self.multiply(1 / scale)
 
     def release(self) -> None:
         """Removes all hooks from the parameters."""

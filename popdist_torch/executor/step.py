@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from popdist_torch.executor.outputs import Outputs
     from popdist_torch.executor.replicas import RandomStreams
     from popdist_torch.executor.weights import DeviceModel
+    from popdist_torch.global_mean import MicroBatchWeights
     from popdist_torch.ops.recomputation import MarkedLayers
     from popdist_torch.optim.device import DeviceOptimizer
 
@@ -103,6 +104,7 @@ class Training:
         averages: Whether gradients are means over replicas, not sums.
         share: How many times larger than in one process gradients are in a backward pass.
         early_divisor: Divides losses before the backward pass, where the mean is a running one.
+        weights: How much each micro-batch counts.
         guard: Checks the losses, where the program asked for it.
         checks: The checks that follow each update.
         strangers: Parameters that the optimizer updates although they are not in the module;
@@ -117,6 +119,7 @@ class Training:
     optimizer: DeviceOptimizer
     scaling: LossScaling
     anchors: Anchors
+    weights: MicroBatchWeights
     tensors: Callable[[], dict[str, torch.Tensor]]
     averages: bool = True
     share: float = 1
@@ -143,6 +146,7 @@ class Training:
                         self._accumulate(arguments, outputs, (iteration, step, replica), scale)
             with self.replicas.without_autocast(), self.optimizer.updating():
                 self.gradients.end(scale, self.optimizer.widen)  # exchanges
+                self.gradients.multiply(self.weights.factor())
                 self.anchors.take(iteration, self.tensors)
                 self._update(iteration)
             for check in self.checks:
@@ -156,11 +160,11 @@ class Training:
         part = self.batching.part(iteration, step, replica)
         last = (step, replica) == (self.batching.accumulation - 1, self.batching.replicas - 1)
         with self.replicas.running(replica), torch.enable_grad():
-            with self.replicas.forward_pass():
+            with self.replicas.forward_pass(), self.weights.forward_pass():
                 output, loss = self._forward(arguments, part)
             arguments.keep_changes(part, self.batching)
             if loss is not None:
-                seed = scale / self.early_divisor
+                seed = scale * self.weights.weight / self.early_divisor
                 with self.replicas.without_autocast(), enlarged(self.share):
                     self.gradients.backward(loss, seed, replica=replica, last=last)
                 if last:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from popdist.metrics import note_compiling, note_step
+from popdist.recording import recording
+from popdist.trained import Trained
 from popdist_torch import agreement, job, synchronised_norms
 from popdist_torch.checks import checks_of
 from popdist_torch.data.equal_rows import EqualRows
@@ -29,6 +32,7 @@ from popdist_torch.executor.host_access import (
 from popdist_torch.executor.loss_scaling import LossScaling
 from popdist_torch.executor.losses import LossGuard
 from popdist_torch.executor.step import Training
+from popdist_torch.global_mean import MicroBatchWeights
 from popdist_torch.gradient_exchange import Facts
 from popdist_torch.optim.device import DeviceOptimizer, digest_of
 from popdist_torch.options import MeanReductionStrategy, Options, OutputMode, ReductionType
@@ -36,7 +40,7 @@ from popdist_torch.parameter_hooks import require_possible
 from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import nn
 
@@ -88,6 +92,12 @@ class TrainingExecutor(Executor):
     ) -> None:
         super().__init__(model, options, OutputMode.Final, trains=True)
         require_unwrapped(self._user_model)
+        self._merged = 1
+        if (found := recording()) is not None and found.replicas > 1:
+            # Alone in a comparison, all replicas are one with all of their samples.
+            self._merged = self._batching.replicas
+            self._batching = replace(self._batching, replicas=1, group_size=1)
+            self._placement = replace(self._placement, local_replicas=1, total_replicas=1)
         self._check_agreement = check_agreement
         self._placement_invariant = placement_invariant
         self._stop_at_bad_loss = stop_at_bad_loss
@@ -103,6 +113,7 @@ class TrainingExecutor(Executor):
         self._checks = checks_of(self._batching, self._placement)
         self._rows: EqualRows | None = None
         self._horovod: Any = None
+        self._end: Trained | None = None
         self._call = Call(f"a step of trainingModel({type(self._user_model).__name__})")
         self._link = HostLink(self._declare_groups)
         self._follow()
@@ -271,10 +282,10 @@ class TrainingExecutor(Executor):
     def _driven(self) -> DeviceOptimizer:
         return DeviceOptimizer(self._optimizer, self._divisor())
 
-    def _divisor(self) -> int:
+    def _divisor(self) -> float:
         reduction = self._options.Training.accumulation_and_replication_reduction_type
         if reduction == ReductionType.Sum:
-            return 1
+            return 1 / self._merged
         return self._batching.accumulation * self._placement.total_replicas
 
     def _choose_reduction(self) -> None:
@@ -336,6 +347,8 @@ class TrainingExecutor(Executor):
             stated |= agreement.parameter_facts(named) | compiled.model.versions.facts()
             agreement.require(stated, horovod)
             self._rows = EqualRows(horovod, "read with poptorch.DataLoader(options, ...)")
+            if not compiled.model.versions:
+                self._end = Trained(type(self._user_model).__name__, self._values)
         label = f"popdist gradients of {type(self._user_model).__name__}"
         waited = self.getExchangeLatency()
         self._release_training()
@@ -355,6 +368,7 @@ class TrainingExecutor(Executor):
                 trained if self._options.Training.values().get("auto_loss_scaling", False) else [],
             ),
             self._anchors,
+            MicroBatchWeights(horovod, label, divisor),
             self._tensors,
             averages=divisor != 1,
             share=divisor / early,
@@ -423,6 +437,11 @@ class TrainingExecutor(Executor):
                 for part, name, value in model.buffers.to_be_equal()
             )
         agreement.require(stated, self._horovod, _PARTED)
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        """The trained weights as the program sees them, as numpy arrays."""
+        named = self._user_model.named_parameters()
+        return ((name, agreement.array_of(p)) for name, p in named if p.requires_grad)
 
     def _follow(self) -> None:
         """Makes the program's tensors detect reads."""

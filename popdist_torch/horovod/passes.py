@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from popdist.trained import Trained
 from popdist_torch import agreement, local_buffers, synchronised_norms
 from popdist_torch.data.equal_rows import EqualRows, digest_of, divided_selections
 from popdist_torch.embeddings import LAYERS, require_no_shortening
@@ -113,6 +114,7 @@ class Passes:
         self._loaded = False  # a state of the optimizer, since the last round
         self._compared = 0  # updates after which weights were compared last
         self._used: set[int] = set()  # identities of the gradients of the last step
+        self._end = Trained(type(optimizer).__name__, self._values) if check else None
         optimizer.register_load_state_dict_post_hook(self._state_loaded)
         self.adopt(dict([*named.items()][::-1]))
         require_possible(self.weights(), loop=True)
@@ -275,6 +277,10 @@ class Passes:
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The weights by name."""
         return zip(self._names, self._parameters, strict=True)
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        """The weights that this optimizer has updated, as numpy arrays."""
+        return ((name, agreement.array_of(p)) for name, p in self.weights() if self._steps)
 
     def reset(self) -> None:
         """Forgets passes whose gradients the program throws away.

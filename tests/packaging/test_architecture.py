@@ -120,6 +120,7 @@ def test_the_launcher_needs_the_standard_library_only():
 ROOMS = {
     "protocol": set(),
     "machines": {"protocol"},  # reads the host it runs on, in poprun as in a guard
+    "startup": set(),  # is loaded by interpreters of programs
     "guard": {"protocol", "machines"},
     "supervisor": {"protocol"},
     "options": {"machines"},

@@ -202,6 +202,8 @@ class Guard:
             stream.close(self._channel)
         self._report.stacks(self._stacks)
         self._report.notes(self._progress.look(at_end=True))
+        if trained := self._status.end():
+            self._report.notes([{"what": "trained", "stated": trained}])
         status = self._exit_status or 0
         self._report.ended(
             self.pid,

@@ -212,8 +212,8 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
             one's number on its host), ``neighbours`` (instances there), ``node`` (this host's
             number among those of the job), ``keep`` (names that the user has set, separated by
             commas), ``set.<NAME>``, ``job`` (its name), ``names`` where the program may import
-            the SDK's modules, and ``ddp`` where popdist exchanges DistributedDataParallel's
-            gradients.
+            the SDK's modules, ``ddp`` where popdist exchanges DistributedDataParallel's gradients,
+            and ``watch`` where imports of frameworks are watched.
     """
     environ.update(
         {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}
@@ -259,11 +259,13 @@ def _drop_mpiruns_own(environ: MutableMapping[str, str]) -> None:
 
 def _serve(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
     """Puts the folders on ``PYTHONPATH`` that change what the program's interpreters import."""
-    if "names" not in settings and "ddp" not in settings:
+    if settings.keys().isdisjoint(("names", "ddp", "watch")):
         return
-    from popdist.sdk.startup.environment import DDP, enable, put_first
+    from popdist.sdk.startup.environment import DDP, WATCH, enable, put_first
 
     if "names" in settings:
         enable(environ, version1=settings["names"] == "tf1")
     if "ddp" in settings:
         put_first(environ, DDP, known=(DDP,))
+    if "watch" in settings:
+        put_first(environ, WATCH, known=(WATCH,))

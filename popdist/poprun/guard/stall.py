@@ -162,6 +162,13 @@ class ProgramStatus:
         parts = [part.partition("=") for part in data.decode(errors="replace").split()]
         return {name: value for name, equals, value in parts if equals}
 
+    def end(self) -> str:
+        """What the program has stated of its training; empty without a statement."""
+        if self.fd is None:
+            return ""
+        size = int.from_bytes(os.pread(self.fd, 8, program_status.END_PLACE), "little")
+        return os.pread(self.fd, size, program_status.END_PLACE + 8).decode(errors="replace")
+
     def dump(self) -> str:
         """Requests the Python stacks of all threads; returns them, or a reason in parentheses."""
         pid = self.position()[0]

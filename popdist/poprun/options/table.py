@@ -481,6 +481,24 @@ OPTIONS: tuple[Option, ...] = (
         default=False,
         since="popdist",
     ),
+    Option(
+        "check-weights",
+        BOOLEAN,
+        "Whether trained weights that differ between instances when all programs have ended are an "
+        "error",
+        _SUPERVISION,
+        default=True,
+        since="popdist",
+    ),
+    Option(
+        "compare-alone",
+        COUNT,
+        "Run the program alone and as a job for this many updates, compare the weights after each, "
+        "and print a table",
+        _SUPERVISION,
+        typed_only=True,
+        since="popdist",
+    ),
     Option("print-topology", BOOLEAN, "Print the topology table", _OUTPUT, default=False),
     Option(
         "only-output-from-instance",

@@ -90,6 +90,8 @@ def _failure(
         if logs:
             lines.append(f"its log: {logs}/instance.{cause.index}.err")
         return [*lines, "the other instances were ended"] if len(instances) > 1 else lines
+    if outcome.diverged:
+        return outcome.diverged
     return _describe_mpirun(outcome, instances)
 
 

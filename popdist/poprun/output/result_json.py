@@ -80,7 +80,7 @@ FIELDS: tuple[Field, ...] = (
     Field("attempts[].started", "text", "when it was started"),
     Field("attempts[].seconds", "number", "its duration"),
     Field("attempts[].error", "text or null", "the first line of its failure summary"),
-    Field("error.kind", "text", "instance, interrupt, timeout, stall, host or mpirun"),
+    Field("error.kind", "text", "instance, interrupt, timeout, stall, host, weights or mpirun"),
     Field("error.message", "text", "the first line of the failure summary"),
     Field("error.instances", "list", "the instances that failed; for a stall the missing ones"),
     Field("error.out_of_memory", "boolean", "whether there is evidence of a lack of memory"),
@@ -184,6 +184,8 @@ def _error(outcome: Outcome, instances: Sequence[Instance]) -> dict[str, Any]:
         kind, members = "instance", [cause.index]
         memory = bool(out_of_memory(cause))
         details = [hide(line) for line in cause.tail.decode(errors="replace").splitlines()[-12:]]
+    elif outcome.diverged:
+        kind, details = "weights", outcome.diverged
     return {
         "kind": kind,
         "message": headline(outcome, instances),

@@ -273,6 +273,8 @@ def _limit_settings(job: Job, run: Run) -> list[str]:
         settings.append(f"stall={limits.longest_wait:g}")
     if job.display.shows_status:
         settings.append(f"progress={_PROGRESS_SECONDS}")
+    if job.num_instances > 1 or job.compare_folder:
+        settings.append("watch=1")
     settings.append("daemons=1" if limits.allow_daemons else f"job={run.name}")
     if not job.is_local:
         settings.append(f"heartbeat={limits.host_timeout:g}")

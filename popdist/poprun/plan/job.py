@@ -71,6 +71,7 @@ class Job(Record):
             ``tf1`` where ``tensorflow`` is to be TensorFlow 1's interface.
         ddp: Whose exchange DistributedDataParallel uses: ``torch`` or ``popdist``.
         allow_run_as_root: Whether root may run it.
+        compare_folder: Where its programs record what they train; None where nothing is compared.
     """
 
     program: tuple[str, ...]
@@ -104,6 +105,7 @@ class Job(Record):
     sdk_names: str = ""
     ddp: str = "torch"
     allow_run_as_root: bool = True
+    compare_folder: str | None = None
 
     @property
     def is_local(self) -> bool:

@@ -87,6 +87,7 @@ def place(job: Job) -> tuple[Instance, ...]:
             "offline": job.offline,
             "executable_cache_path": job.executable_cache_path,
             "restart_count": 0,
+            "compare_folder": job.compare_folder,
             "run_folder": None,
         }
         check(fields)

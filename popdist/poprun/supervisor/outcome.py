@@ -91,6 +91,7 @@ class InstanceRecord:
         speaks: Whether it imports popdist, so that its waiting and its stacks can be seen.
         stacks: Its Python stacks when the launcher asked it to end; empty if it did not ask.
         tail: The end of its standard error.
+        trained: What it has trained, as it has stated at its end (JSON); empty without a statement.
     """
 
     def __init__(self, index: int) -> None:
@@ -112,6 +113,7 @@ class InstanceRecord:
         self.progress = Progress()
         self.stacks = ""
         self.tail = b""
+        self.trained = ""
 
     @property
     def failed(self) -> bool:
@@ -155,9 +157,11 @@ class Outcome:
         unwritten: Bytes of output that could not be written.
         began_at: When it was started, in seconds since the epoch.
         seconds: How long it took.
+        diverged: The lines of an error about weights that differ when all programs have ended.
     """
 
     def __init__(self) -> None:
+        self.diverged: list[str] = []
         self.instances: dict[int, InstanceRecord] = {}
         self.first_failure: InstanceRecord | None = None
         self.first_lost: InstanceRecord | None = None
@@ -196,7 +200,8 @@ class Outcome:
             return _RAISED
         if one is not None:
             return 128 + one.signal if one.signal else one.code
-        return 0 if self.mpirun_was_stuck else self._code_of_mpirun(self.mpirun_code or 0)
+        code = 0 if self.mpirun_was_stuck else self._code_of_mpirun(self.mpirun_code or 0)
+        return code or (_RAISED if self.diverged else 0)
 
     @property
     def lost_proxy(self) -> bool:
@@ -263,7 +268,7 @@ def may_restart(outcome: Outcome) -> bool:
     The result is False where the job succeeded, was interrupted or timed out, was not started by
     mpirun, or made a mistake that a restart would repeat.
     """
-    if outcome.exit_code == 0 or outcome.interrupted:
+    if outcome.exit_code == 0 or outcome.interrupted or outcome.diverged:
         return False
     if outcome.ending is not None:
         return outcome.ending.kind not in ("timeout", "start")

@@ -225,6 +225,9 @@ class Relay:
         if fields["what"] == frames.REFUSED:
             self._outcome.was_refused = True
             return
+        if fields["what"] == "trained":
+            self._outcome.record(index).trained = fields["stated"]
+            return
         if fields["what"] != "failed":
             self._on_note(index, fields)
             return

@@ -19,6 +19,9 @@ VERSION1 = os.path.join(FOLDER, "version1")  # noqa: PTH118 - as above
 DDP = f"{FOLDER.removesuffix('/sdk/startup')}/ddp_startup"
 """The folder that makes DistributedDataParallel use popdist's exchange."""
 
+WATCH = f"{FOLDER.removesuffix('/sdk/startup')}/poprun/startup"
+"""The folder that notices when a program imports a framework."""
+
 
 def enable(environ: MutableMapping[str, str], *, version1: bool = False) -> None:
     """Enables the SDK's names in ``environ``, in place; ``PYTHONPATH`` keeps its folders."""

@@ -67,6 +67,8 @@ SURFACE = """
 --forward-signals ; text ; USR1,USR2
 --host-timeout ; seconds ; 30.0
 --allow-daemons ; boolean ; False
+--check-weights ; boolean ; True
+--compare-alone ; count ; None ; typed
 --print-topology ; boolean ; False
 --only-output-from-instance ; index ; None
 --tag-output ; boolean ; False

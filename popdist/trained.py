@@ -1,0 +1,204 @@
+"""What this process has trained, stated to poprun when the program ends.
+
+An adapter makes a `Trained` for each model whose weights are to be equal on all instances. At the
+end, each instance states a digest of every weight, and whether it has exchanged anything at all.
+The launcher compares the statements when all instances have ended: no instance waits for another,
+and one that has failed states nothing.
+
+Where a program is compared with itself alone, importing a framework starts its recording.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from popdist import backend
+from popdist.agreement import digest
+from popdist.popdist_core import topology
+from popdist.program_status import is_watched, tell_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
+
+_MOST = 2000
+"""Weights that are stated one by one; more are stated together."""
+
+
+class Trained:
+    """A model whose weights are to be equal on all instances when the program ends.
+
+    Args:
+        name: What it is, for messages.
+        weights: The weights now, as names and numpy arrays.
+    """
+
+    def __init__(self, name: str, weights: Callable[[], Iterable[tuple[str, Any]]]) -> None:
+        self._weights = weights
+        self._name = _END.name(name)
+        _END.models.add(self)
+
+    def __del__(self) -> None:
+        _END.take(self)
+
+    def state(self) -> dict[str, str]:
+        """A digest of each weight, by its name."""
+        weights = [(name, digest(array.tobytes())) for name, array in self._weights()]
+        if len(weights) > _MOST:
+            rest = "".join(text for _, text in weights[_MOST:])
+            weights = [*weights[:_MOST], ("other weights", digest(rest.encode()))]
+        return {f"{name} of {self._name}": text for name, text in weights}
+
+
+def note_end(name: str, weights: Iterable[tuple[str, Any]]) -> None:
+    """Notes the last weights of a model whose values are not kept until the program ends.
+
+    Args:
+        name: As for `Trained`.
+        weights: Names and numpy arrays.
+    """
+    Trained(name, lambda: weights)  # deleted at once, which takes the weights
+
+
+class _End:
+    """The statement of this process."""
+
+    def __init__(self) -> None:
+        self.models: WeakSet[Trained] = WeakSet()
+        self.framework = ""
+        self._counts: dict[str, int] = {}
+        self._stated: dict[str, str] = {}
+        self._process = os.getpid()
+        self._connected = False
+        self._is_over = False
+        if is_several():
+            atexit.register(self.state)
+
+    def name(self, name: str) -> str:
+        """A name that no other model of this process has; equal on all instances."""
+        number = self._counts[name] = self._counts.get(name, 0) + 1
+        return name if number == 1 else f"{name} (number {number})"
+
+    def take(self, model: Trained) -> None:
+        """Takes the last weights of a model that is deleted."""
+        if self._is_over or os.getpid() != self._process or not is_several():
+            return
+        try:
+            self._stated |= model.state()
+        except Exception:  # noqa: BLE001 - an interpreter that ends, or a framework in between
+            return
+
+    def note_training(self, framework: str) -> None:
+        """Notes that this process has updated weights."""
+        self.framework = framework
+        self._connected = is_connected()
+        self._tell()
+
+    def state(self) -> None:
+        """Makes the statement, when the program ends."""
+        if os.getpid() != self._process:
+            return
+        for model in [*self.models]:
+            self.take(model)
+        self._is_over = True
+        self._connected |= is_connected()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.framework or self._stated:
+            tell_end(
+                json.dumps(
+                    {
+                        "framework": self.framework,
+                        "connected": self._connected,
+                        "weights": self._stated,
+                    }
+                )
+            )
+
+
+def is_several() -> bool:
+    """Whether poprun has started this process beside others, and reads what it states."""
+    return is_watched() and topology().num_total_replicas != topology().num_local_replicas
+
+
+def is_connected() -> bool:
+    """Whether something in this process exchanges values with other processes."""
+    loaded: Any = sys.modules.get
+    torch_distributed = loaded("torch.distributed")
+    eager = loaded("tensorflow.python.eager.context")
+    return (
+        backend.started() is not None
+        # Lightning imports it to ask who has started the process.
+        or ("mpi4py.MPI" in sys.modules and not _LIGHTNING & sys.modules.keys())
+        or bool(
+            torch_distributed is not None
+            and torch_distributed.is_available()
+            and torch_distributed.is_initialized()
+        )
+        or bool(eager is not None and eager.context()._server_def is not None)  # noqa: SLF001 - no public name
+    )
+
+
+def imported(framework: str, module: Any) -> None:
+    """Called in a program of poprun that has imported a framework of training.
+
+    Args:
+        framework: ``"torch"``, ``"keras"`` or ``"tensorflow"``.
+        module: The framework's module.
+    """
+    if topology().compare_folder is not None:
+        _record(framework)
+    if not is_several():
+        return
+    if framework == "torch":
+        _note_steps()
+    if framework == "keras":
+        _note_updates(module)
+
+
+def _record(framework: str) -> None:
+    """Starts the recording of what a framework trains."""
+    from importlib import import_module
+
+    home = {"torch": "popdist_torch.recording", "tensorflow": "popdist_tf.recording"}.get(framework)
+    if home is not None:
+        import_module(home).start()
+
+
+def _note_steps() -> None:
+    """Notes the first step of any optimizer of torch."""
+    optimizers: Any = sys.modules["torch.optim.optimizer"]
+    if not hasattr(optimizers, "register_optimizer_step_post_hook"):  # torch 1
+        return
+
+    def note(*_: Any) -> None:
+        hook.remove()
+        _END.note_training("lightning" if _LIGHTNING & sys.modules.keys() else "torch")
+
+    hook = optimizers.register_optimizer_step_post_hook(note)
+
+
+def _note_updates(keras: Any) -> None:
+    """Notes the first update of any optimizer of Keras, as a function is built or runs."""
+    kind = keras.optimizers.Optimizer
+    method = "apply" if hasattr(kind, "apply") else "apply_gradients"
+    owner = next(one for one in kind.__mro__ if method in vars(one))
+    update = getattr(owner, method)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        if getattr(owner, method) is noted:
+            setattr(owner, method, update)
+        _END.note_training("keras")
+        return update(*args, **kwargs)
+
+    setattr(owner, method, noted)
+
+
+_END = _End()

@@ -1,0 +1,177 @@
+"""Records what TensorFlow trains, where ``poprun --compare-alone`` compares a job with its program.
+
+Nothing of this module runs in a training that is not compared. Updates of the optimizers of Keras
+and of TensorFlow 1 are recorded, in functions, in graphs and outside of them, and the batches of
+``fit`` and ``strategy.run``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.client.session import BaseSession
+from tensorflow.python.distribute.distribute_lib import StrategyBase
+from tensorflow.python.eager import def_function
+
+from popdist.recording import Recording, recording
+from popdist_tf.versions import tensorflow_variable, update_method, variable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_MARK = "_popdist_records"
+_KERAS_BATCH = 32
+
+
+class Recorder:
+    """Records the updates of this process.
+
+    Args:
+        recording: Where to.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._is_over = False
+        self._names: dict[int, str] = {}
+        self._known: list[Any] = []  # what has a name here, so that no other gets its identity
+        self._replica: Any = None  # the one whose updates are recorded
+
+    def start(self) -> None:
+        """Wraps what updates weights, what takes batches, and what runs steps."""
+        optimizers: list[Any] = [tf.keras.optimizers.Optimizer, tf.compat.v1.train.Optimizer]
+        if hasattr(tf.keras.optimizers, "legacy"):
+            optimizers.append(tf.keras.optimizers.legacy.Optimizer)
+        for kind in optimizers:
+            method = update_method() if hasattr(kind, update_method()) else "apply_gradients"
+            owner = next((one for one in kind.__mro__ if method in vars(one)), None)
+            if owner is not None:
+                _surround(owner, method, self._update)
+        _surround(def_function.Function, "__call__", self._run)
+        _surround(BaseSession, "run", self._run)
+        _surround(StrategyBase, "run", self._strategy_run)
+        _surround(tf.keras.Model, "fit", self._fit)
+        if self._recording.scale > 1:
+            _surround(tf.data.Dataset, "batch", self._batch)
+
+    def _run(self, known: Any, _owner: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._is_over:
+            raise SystemExit(0)
+        return known(*args, **kwargs)
+
+    def _fit(self, known: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(model, "jit_compile", False):
+            model.jit_compile = False  # XLA calls no Python
+        if not hasattr(model, _MARK):
+            setattr(model, _MARK, True)
+            model.train_step = self._noting(model.train_step)
+        call = inspect.signature(known).bind(*args, **kwargs)
+        batch = call.arguments.get("batch_size")
+        if batch is not None or call.arguments.get("y") is not None:
+            call.arguments["batch_size"] = (batch or _KERAS_BATCH) * self._recording.scale
+        return known(*call.args, **call.kwargs)
+
+    def _batch(self, known: Any, _data: Any, batch_size: Any, *args: Any, **kwargs: Any) -> Any:
+        return known(batch_size * self._recording.scale, *args, **kwargs)
+
+    def _strategy_run(self, known: Any, _strategy: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        return known(self._noting(fn), *args, **kwargs)
+
+    def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        if hasattr(step, _MARK):
+            return step
+
+        @functools.wraps(step)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self._note(tf.nest.flatten((args, kwargs)))
+            return step(*args, **kwargs)
+
+        setattr(noted, _MARK, True)
+        return noted
+
+    def _note(self, leaves: Sequence[Any]) -> None:
+        tensors = [one for one in leaves if isinstance(one, tf.Tensor)]
+        numbers = [one for one in tensors if one.dtype.is_floating or one.dtype.is_integer]
+
+        def take(*arrays: Any) -> None:
+            for index, array in enumerate(arrays):
+                self._recording.note_input(f"input {index}", array)
+
+        if numbers:
+            _call(take, numbers)
+
+    def _update(self, known: Any, optimizer: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        replica = getattr(context, "_replica_id_in_sync_group", None)
+        if self._replica is None:
+            self._replica = replica
+        pairs = list(given)
+        second = args[0] if args else kwargs.get("trainable_variables")
+        if pairs and isinstance(pairs[0], tuple):
+            variables = [pair[1] for pair in pairs]
+        else:
+            variables = list(second or getattr(optimizer, "_trainable_variables", ()) or ())
+        if replica != self._replica or not variables:
+            return known(pairs, *args, **kwargs)
+        model, names = self._model(optimizer), [*map(variable_name, variables)]
+
+        def before(*values: Any) -> None:
+            if not self._is_over:
+                self._recording.before_update(model, zip(names, values, strict=True))
+
+        def after(*values: Any) -> None:
+            try:
+                if not self._is_over:
+                    self._recording.after_update(model, zip(names, values, strict=True))
+            except SystemExit:  # the next step ends the program
+                self._is_over = True
+
+        with tf.control_dependencies([_call(before, _values(variables))]):
+            result = known(pairs, *args, **kwargs)
+        with tf.control_dependencies([result] if isinstance(result, tf.Operation) else []):
+            done = _call(after, _values(variables))
+        # In a graph of TensorFlow 1, what nothing depends on does not run.
+        return tf.group(result, done) if isinstance(result, tf.Operation) else result
+
+    def _model(self, optimizer: Any) -> str:
+        if id(optimizer) not in self._names:
+            self._names[id(optimizer)] = f"{type(optimizer).__name__} {len(self._names)}"
+            self._known.append(optimizer)
+        return self._names[id(optimizer)]
+
+
+def start() -> None:
+    """Records this process, if it is one of a comparison; safe to call again."""
+    found = recording()
+    if found is not None and not hasattr(BaseSession.run, _MARK):
+        Recorder(found).start()
+
+
+def _surround(owner: Any, method: str, by: Callable[..., Any]) -> None:
+    known = getattr(owner, method)
+
+    @functools.wraps(known)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return by(functools.partial(known, self), self, *args, **kwargs)
+
+    setattr(wrapped, _MARK, True)
+    setattr(owner, method, wrapped)
+
+
+def _values(variables: Sequence[Any]) -> list[Any]:
+    return [tf.convert_to_tensor(tensorflow_variable(one)) for one in variables]
+
+
+def _call(function: Callable[..., None], tensors: Sequence[Any]) -> Any:
+    """Calls a function with arrays, where and when the code that is built runs."""
+
+    def called(*arrays: Any) -> Any:
+        function(*arrays)
+        return np.int64(0)
+
+    with tf.device("CPU:0"):
+        return tf.numpy_function(called, tensors, tf.int64)

@@ -1,0 +1,129 @@
+"""Records what torch trains, where ``poprun --compare-alone`` compares a job with its program.
+
+Nothing of this module runs in a training that is not compared. Every optimizer of torch is
+recorded, also one that Horovod distributes, and what enters the outermost modules. Random numbers
+and statistics of a batch cannot be the same in a job and alone, so layers of dropout and batch
+normalization work as in evaluation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils import _pytree as pytree
+from torch.utils.data import BatchSampler
+
+from popdist.recording import Recording, recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_RANDOM = (_DropoutNd, _NormBase, nn.MultiheadAttention, nn.RNNBase)
+
+
+class Recorder:
+    """Records the optimizers and modules of this process.
+
+    Args:
+        recording: Where to.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._depth = 0  # of the module that runs
+        self._steps: dict[int, int] = {}  # how deep each optimizer is inside of its own steps
+        self._models: dict[int, str] = {}
+        self._names: dict[int, str] = {}
+        self._known: list[Any] = []  # what has a name here, so that no other gets its identity
+
+    def start(self) -> None:
+        """Wraps modules, and adds hooks to all optimizers."""
+        call: Callable[..., Any] = nn.Module.__call__
+        recorder = self
+
+        def recorded(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return recorder._called(call, module, args, kwargs)
+
+        nn.Module.__call__ = recorded  # type: ignore[method-assign]
+        functional.dropout = _unchanged
+        register_optimizer_step_pre_hook(lambda optimizer, *_: self._before(optimizer))
+        register_optimizer_step_post_hook(lambda optimizer, *_: self._after(optimizer))
+        if self._recording.scale > 1:
+            _multiply_batches(self._recording.scale)
+
+    def _called(self, call: Any, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if isinstance(module, _RANDOM):
+            module.training = False
+        if not self._depth and torch.is_grad_enabled():
+            self._note(module, args, kwargs)
+        self._depth += 1
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            self._depth -= 1
+
+    def _note(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        for name, parameter in module.named_parameters():
+            if id(parameter) not in self._names:
+                self._names[id(parameter)] = name
+                self._known.append(parameter)
+        for path, leaf in pytree.tree_flatten_with_path((args, kwargs))[0]:
+            # What carries a gradient is computed by the program, and no sample.
+            if isinstance(leaf, torch.Tensor) and not leaf.requires_grad:
+                self._recording.note_input(pytree.keystr(path), _array(leaf))
+
+    def _before(self, optimizer: torch.optim.Optimizer) -> None:
+        # Optimizers of Horovod call the step of their base class, with its hooks.
+        depth = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+        if depth == 1:
+            if id(optimizer) not in self._models:
+                self._models[id(optimizer)] = f"{type(optimizer).__name__} {len(self._models)}"
+                self._known.append(optimizer)
+            self._recording.before_update(self._models[id(optimizer)], self._weights(optimizer))
+
+    def _after(self, optimizer: torch.optim.Optimizer) -> None:
+        self._steps[id(optimizer)] -= 1
+        if not self._steps[id(optimizer)]:
+            self._recording.after_update(self._models[id(optimizer)], self._weights(optimizer))
+
+    def _weights(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
+        for number, group in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                name = self._names.get(id(parameter), f"parameter {index} of group {number}")
+                yield name, _array(parameter)
+
+
+def start() -> None:
+    """Records this process, if it is one of a comparison; safe to call again."""
+    found = recording()
+    if found is not None and nn.Module.__call__.__module__ != __name__:
+        Recorder(found).start()
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    """A tensor as a numpy array, which has no bfloat16."""
+    plain = tensor.detach().cpu().to_dense() if tensor.is_sparse else tensor.detach().cpu()
+    return (plain.float() if plain.dtype == torch.bfloat16 else plain).contiguous().numpy()
+
+
+def _unchanged(input: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:  # noqa: A002 - torch's name
+    return input
+
+
+def _multiply_batches(scale: int) -> None:
+    """Multiplies the batches of torch's loaders."""
+    made = BatchSampler.__init__
+
+    def scaled(self: Any, sampler: Any, batch_size: int, drop_last: bool) -> None:
+        made(self, sampler, batch_size * scale, drop_last)
+
+    BatchSampler.__init__ = scaled  # type: ignore[method-assign]

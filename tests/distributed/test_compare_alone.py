@@ -1,0 +1,107 @@
+"""`poprun --compare-alone` on real jobs: wrong losses are named, and sound ones are not."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from popdist.comparison import Comparison
+from tests.distributed.jobs import LAUNCHER, run_command
+
+PROGRAMS = Path(__file__).parent / "compared"
+
+
+def compared(program, *words, updates=2, options=()):
+    """The exit code and the output of a comparison."""
+    return run_command(
+        [
+            *LAUNCHER,
+            "-np",
+            "2",
+            f"--compare-alone={updates}",
+            *options,
+            sys.executable,
+            PROGRAMS / f"{program}.py",
+            *words,
+        ],
+        timeout=280,
+    )
+
+
+@pytest.mark.parametrize("loss", ["mean", "smoothed", "squares"])
+def test_a_loop_with_a_mean_loss_trains_like_its_program(loss):
+    code, output = compared("plain_loop", loss)
+    assert code == 0, output
+    assert "2 updates have equal weights" in output
+
+
+@pytest.mark.parametrize(
+    "loss", ["ignore_index", "weighted", "rmse", "contrastive", "variance", "dice", "topk"]
+)
+def test_a_loop_whose_parts_do_not_add_up_is_named(loss):
+    code, output = compared("plain_loop", loss)
+    assert code == 1, output
+    assert "[PD023]" in output
+    assert "from update 1 of SGD 0 on" in output
+
+
+def test_the_factor_of_a_loss_that_is_a_sum_is_named(tmp_path):
+    code, output = compared("plain_loop", "sum", options=[f"--json={tmp_path / 'result'}"])
+    assert code == 1, output
+    assert "each update of the job is 0.5 times that of the program alone" in output
+    found = Comparison.from_json(json.loads((tmp_path / "result").read_text()))
+    assert found.updates[0].factor == pytest.approx(0.5)
+    assert not found.is_equal
+
+
+def test_batches_of_one_process_become_those_of_the_job():
+    code, output = compared("horovod_loop")
+    assert code == 0, output
+    assert "with batches that are 2 times larger" in output
+
+
+@pytest.mark.parametrize("words", [["mean"], ["mean", "sum"]])
+def test_a_training_model_trains_like_its_program(words):
+    code, output = compared("training_model", *words, options=["--num-replicas=4"])
+    assert code == 0, output
+    assert output.count("same    equal") == 2
+
+
+def test_a_training_model_whose_parts_do_not_add_up_is_named():
+    code, output = compared("training_model", "topk")
+    assert code == 1, output
+    assert "layers.2.weight" in output
+
+
+def test_fit_of_keras():
+    code, output = compared("keras_fit", "mean")
+    assert code == 0, output
+    code, output = compared("keras_fit", "rmse")
+    assert code == 1, output
+    assert "[PD023]" in output
+
+
+def test_train_of_onnx():
+    code, output = compared("onnx_train", updates=3)
+    assert code == 0, output
+    assert output.count("same    equal") == 3
+
+
+def test_a_program_that_trains_nothing_cannot_be_compared(tmp_path):
+    program = tmp_path / "nothing.py"
+    program.write_text("import torch")
+    words = [*LAUNCHER, "-np", "2", "--compare-alone=2", sys.executable, program]
+    code, output = run_command(words)
+    assert code == 2, output
+    assert "[PD024] no update of the job and the program alone was recorded" in output
+
+
+def test_first_weights_that_depend_on_the_process_cannot_be_compared(tmp_path):
+    program = tmp_path / "unseeded.py"
+    source = (PROGRAMS / "plain_loop.py").read_text()
+    program.write_text(source.replace("torch.manual_seed(1)", "torch.manual_seed(hvd.size())"))
+    words = [*LAUNCHER, "-np", "2", "--compare-alone=2", sys.executable, program, "mean"]
+    code, output = run_command(words)
+    assert code == 2, output
+    assert "starts from other weights in the job than alone: 0.weight" in output
