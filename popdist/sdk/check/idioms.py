@@ -82,6 +82,10 @@ _TORCH = {
     "solve": "torch.linalg.solve(a, b), with the arguments the other way round",
     "symeig": "torch.linalg.eigh(a)",
 }
+_SCHEDULERS = """
+ConstantLR CosineAnnealingLR CosineAnnealingWarmRestarts CyclicLR ExponentialLR LambdaLR LinearLR
+MultiStepLR MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau SequentialLR StepLR
+""".split()  # noqa: SIM905 - as above
 _ESTIMATOR = "pip install 'tensorflow-cpu<2.16', or train with a Keras model and its fit()"
 
 IDIOMS: tuple[Idiom, ...] = (
@@ -153,7 +157,7 @@ IDIOMS: tuple[Idiom, ...] = (
             "current PyTorch",
             keyword="verbose",
         )
-        for name in ("StepLR", "MultiStepLR", "LambdaLR", "ExponentialLR", "CosineAnnealingLR")
+        for name in _SCHEDULERS
     ),
     *(
         Idiom(f"collections.{name}", f"collections.abc.{name}", "Python 3.10")

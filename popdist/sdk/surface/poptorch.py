@@ -50,6 +50,30 @@ _OPTIONS = works(
     "options.ConfigFileError",
 )
 
+_VALUES = (
+    "Distributed.distributed_process_id",
+    "Distributed.ipuof_configs",
+    "Distributed.num_distributed_processes",
+    "Training.accumulation_and_replication_reduction_type",
+    "Training.gradient_accumulation",
+    "Training.meanAccumulationAndReplicationReductionStrategy",
+    "anchored_tensors",
+    "auto_round_num_ipus",
+    "available_memory_proportion",
+    "broadcast_buffers",
+    "connection_type",
+    "device_iterations",
+    "input_cgt",
+    "input_group_size",
+    "log_dir",
+    "max_repeat_logs",
+    "output_mode",
+    "output_return_period",
+    "replication_factor",
+    "sync_pattern",
+)
+"""Values of options, which programs read as attributes."""
+
 _DEVICE_OPTIONS = (
     *without_effect(
         "they lay out work, memory or transfers on an IPU",
@@ -264,6 +288,7 @@ SURFACE = surface(
     "poptorch",
     "popdist_torch",
     _OPTIONS,
+    works(*(f"Options.{name}" for name in _VALUES)),
     _DEVICE_OPTIONS,
     _MODELS,
     _DATA,

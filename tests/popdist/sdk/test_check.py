@@ -37,6 +37,14 @@ def names(tmp_path, text, status=None):
         ("import popdist.poptorch\npopdist.poptorch.Options()", "popdist.poptorch.Options"),
         ("import popdist\npopdist.getInstanceIndex()", "popdist.getInstanceIndex"),
         ("from poptorch import *\nx = DataLoader(1)", "poptorch.DataLoader"),
+        (
+            "import poptorch\no = poptorch.Options()\no.replication_factor",
+            "poptorch.Options.replication_factor",
+        ),
+        (
+            "import poptorch\no = poptorch.Options()\no.Training.gradient_accumulation",
+            "poptorch.Options.Training.gradient_accumulation",
+        ),
         ("if x:\n  import popart\nelse:\n  popart = None\npopart.SGD", "popart.SGD"),
         ("def f():\n  return popart.SGD\nimport popart", "popart.SGD"),
         ("import importlib\np = importlib.import_module('popart')\np.SGD", "popart.SGD"),
