@@ -82,7 +82,7 @@ def text() -> str:
             lines += [
                 f"### {source[0]}, {source[1]}",
                 "",
-                f"{len(programs)} programs: {total}.",
+                f"{len(programs)} programs: {total}. {_agreement(programs, seen)}",
                 "",
             ]
             lines += ["| Program | Verdict | Losses | Check | Reason or remark |"]
@@ -90,6 +90,13 @@ def text() -> str:
             lines += [_row(program, seen.get(program.key, {})) for program in programs]
             lines.append("")
     return "\n".join(lines)
+
+
+def _agreement(programs: list[Program], seen: dict[str, Any]) -> str:
+    """How often the check of the sources was right."""
+    run = [seen[one.key] for one in programs if one.command and one.key in seen]
+    right = [one for one in run if (one["predicted"] == "fine") == (one["verdict"] in GOOD)]
+    return f"The check predicted {len(right)} of {len(run)} results."
 
 
 def _row(program: Program, record: dict[str, Any]) -> str:
