@@ -12,6 +12,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 _RANGES = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(?P<first>[0-9]{1,9})(-(?P<last>[0-9]{1,9}))?")
 _MOST_HOSTS = 65536
+_SLOTS = ("slots", "slot", "count", "max-slots", "max_slots")
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
@@ -28,7 +29,8 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
     """Hosts of a host file's content, in the order of first mention.
 
-    A line is ``name``, ``name:slots`` or ``name slots=n``; ``#`` starts a comment.
+    A line is ``name``, ``name:slots``, or ``name slots=n max-slots=m`` as in Open MPI; ``#`` starts
+    a comment.
 
     Raises:
         UsageError: A line is malformed, or there is no host.
@@ -36,8 +38,7 @@ def parse_hostfile(text: str, path: str) -> tuple[Host, ...]:
     hosts: list[Host] = []
     for line in text.splitlines():
         words = line.partition("#")[0].split()
-        if len(words) == 2 and words[1].startswith("slots="):  # noqa: PLR2004 - name and slots
-            words = [f"{words[0]}:{words[1].removeprefix('slots=')}"]
+        words = _with_slots(words)
         if len(words) > 1:
             raise _malformed(line, f"a line of {path} is not a host")
         hosts += [host for word in words for item in _split(word) for host in _expand(item, word)]
@@ -94,6 +95,18 @@ def _numbers(part: str, text: str) -> list[str]:
     if int(last) < int(first) or int(last) - int(first) >= _MOST_HOSTS:
         raise _malformed(text, f"the range '{part}' runs backwards or is too long")
     return [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
+
+
+def _with_slots(words: list[str]) -> list[str]:
+    """The words of a line with the number of slots behind the name, where they are of that form.
+
+    Without slots, the largest number of instances that may run there is all that is known.
+    """
+    pairs = [word.partition("=") for word in words[1:]]
+    sizes = {name: number for name, equals, number in pairs if equals}
+    if not pairs or len(sizes) < len(pairs) or not sizes.keys() <= {*_SLOTS}:
+        return words
+    return [f"{words[0]}:{next(sizes[name] for name in _SLOTS if name in sizes)}"]
 
 
 def _merge(hosts: list[Host]) -> tuple[Host, ...]:

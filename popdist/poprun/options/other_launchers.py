@@ -19,6 +19,9 @@ _SSH = "write it into ~/.ssh/config, for the host"
 _AGAIN = "with poprun: --max-restarts N --min-instances N"
 _FOLDER = "change the folder first: cd DIR && poprun ..."
 _SALLOC = "give it to salloc or sbatch, and call poprun inside"
+_DEBUG = "with poprun: --stall-timeout SECONDS shows where instances wait"
+_VARIABLE = "with poprun: -x HOROVOD_...=VALUE, the variable of that option"
+_PROGRAMS = "set it in the program, or in the variable that accelerate reads: -x ACCELERATE_..."
 _BOUND = "with poprun: --print-topology yes"
 
 # The launchers, the options without dashes, and what to do; one letter stands for a short option.
@@ -102,8 +105,98 @@ _TABLE = (
     ("mpirun", "timestamp-output", "with poprun: --log-dir DIR"),
     ("mpirun", "quiet", "leave it out: poprun is silent without -v"),
     ("mpirun", "stdin", "leave it out: standard input goes to instance 0"),
+    ("mpirun", "pernode", f"{_HOSTS}: without -np, each host gets one instance"),
+    ("mpirun", "V", "with poprun: --version"),
+    ("mpirun", "bynode bycore byslot bysocket bynuma byboard loadbalance", _CORES),
+    ("mpirun", "bind-to-core bind-to-socket bind-to-none cpus-per-proc cpus-per-rank", _CORES),
+    ("mpirun", "display-topo display-devel-map", _BOUND),
+    ("mpirun", "display-diffable-map display-devel-allocation", _BOUND),
+    ("mpirun", "merge-stderr-to-stdout xml xml-file output-directory parsable parseable", _FILES),
+    ("mpirun", "do-not-launch", "with poprun: --dry-run yes"),
+    ("mpirun", "debug debugger debug-devel tv debug-daemons debug-daemons-file", _DEBUG),
+    ("mpirun", "stop-on-exec stop-in-init stop-in-app leave-session-attached", _DEBUG),
+    ("mpirun", "get-stack-traces", "with poprun: --timeout shows the stacks"),
+    ("mpirun", "report-state-on-timeout", "with poprun: --timeout shows the stacks"),
+    ("mpirun", "enable-recovery disable-recovery continuous with-ft recovery", _AGAIN),
+    ("mpirun", "add-host add-hostfile dash-host", _HOSTS),
+    ("mpirun", "preload-binary preload-files s", "put the program where all hosts find it"),
+    ("mpirun", "ompi-server server-wait-time wait-for-server", _NOT_NEEDED),
+    ("mpirun", "report-uri dvm dvm-uri hnp", _NOT_NEEDED),
+    ("mpirun", "daemonize keepalive system-server pidfile personality staged novm", _NOT_NEEDED),
+    ("mpirun", "report-pid show-progress", "with poprun: -v"),
+    ("mpirun", "report-events report-child-jobs-separately", "with poprun: -v"),
+    ("mpirun", "noprefix do-not-resolve set-cwd-to-session-dir set-sid use-regexp", _NOT_NEEDED),
+    ("mpirun", "max-vm-size index-argv-by-rank fwd-mpirun-port pset memory", _NOT_NEEDED),
+    ("horovodrun", "autotune-warmup-samples autotune-steps-per-sample", _VARIABLE),
+    ("horovodrun", "autotune-bayes-opt-max-samples autotune-gaussian-process-noise", _VARIABLE),
+    ("horovodrun", "no-hierarchical-* torus-allreduce no-torus-allreduce", _VARIABLE),
+    ("horovodrun", "num-nccl-streams thread-affinity mpi-threads-disable", _VARIABLE),
+    ("horovodrun", "gloo-timeout-seconds tcp", "leave it out, as poprun always uses MPI"),
+    ("horovodrun", "blacklist-cooldown-range", _AGAIN),
+    ("horovodrun", "log-without-timestamp prefix-timestamp", "with poprun: --log-dir DIR"),
+    ("horovodrun", "verbose-level", "with poprun: -v or -vv"),
+    ("torchrun", "use-env", "leave it out: programs read LOCAL_RANK from the environment"),
+    ("torchrun", "duplicate-stdout-filters duplicate-stderr-filters logs-specs", _FILES),
+    ("torchrun", "numa-binding", "leave it out: poprun binds to NUMA nodes; see --numa-aware"),
+    ("torchrun", "signals-to-handle", "with poprun: --forward-signals"),
+    ("torchrun", "shutdown-timeout", "with poprun: --grace-period SECONDS"),
+    ("torchrun", "event-log-handler", "with poprun: --json FILE"),
+    ("accelerate", "main-training-function gpu-ids same-network debug", _NOT_NEEDED),
+    ("accelerate", "num-cpu-threads-per-process enable-cpu-affinity", _CORES),
+    ("accelerate", "mpirun-hostfile", "with poprun: --hostfile FILE"),
+    ("accelerate", "gradient-accumulation-steps gradient-clipping", _PROGRAMS),
+    ("accelerate", "use-fsdp use-deepspeed use-megatron-lm use-parallelism-config", _PROGRAMS),
+    ("accelerate", "fsdp-* megatron-lm-* parallelism-config-* dynamo-* fp8-*", _PROGRAMS),
+    ("accelerate", "deepspeed-* zero-stage zero3-* offload-* downcast-bf16", _PROGRAMS),
+    ("accelerate", "tpu tpu-*", "leave it out: poprun starts CPUs and GPUs"),
+    ("accelerate", "no-tpu-cluster vm aws-*", "leave it out: poprun starts CPUs and GPUs"),
+    ("deepspeed", "exclude", f"{_HOSTS}, without those"),
+    ("deepspeed", "launcher launcher-args force-multi no-ssh no-local-rank", _NOT_NEEDED),
+    ("deepspeed", "bind-cores-to-rank bind-core-list", _CORES),
+    ("deepspeed", "save-pid enable-each-rank-log", "with poprun: --json FILE or --log-dir DIR"),
+    ("deepspeed", "elastic-training min-elastic-nodes max-elastic-nodes", _AGAIN),
+    ("deepspeed", "autotuning module-only", _NOT_NEEDED),
+    ("srun", "G gpus-per-socket gpu-bind gpu-freq mem-per-gpu mem-bind tres-per-task", _SALLOC),
+    ("srun", "constraint C reservation licenses L nice begin b deadline dependency d", _SALLOC),
+    ("srun", "cluster-constraint contiguous immediate I jobid bb bbf comment", _SALLOC),
+    ("srun", "cores-per-socket sockets-per-node ntasks-per-core ntasks-per-gpu", _CORES),
+    ("srun", "distribution m hint cpu-freq threads extra-node-info B", _CORES),
+    ("srun", "exclude x relative nodefile F", _INSIDE),
+    ("srun", "input open-mode", "leave it out: standard input goes to instance 0"),
+    ("srun", "het-group wckey uid gid propagate profile acctg-freq", _SALLOC),
+    ("srun", "preserve-env slurmd-debug bcast compress network container", _NOT_NEEDED),
+    ("srun", "task-prolog task-epilog prolog epilog", "write it into the batch script"),
+    ("srun", "wait W", "with poprun: --grace-period SECONDS"),
+    ("srun", "test-only", "with poprun: --dry-run yes"),
+    ("srun", "signal", "with poprun: --forward-signals"),
+    ("jsrun", "nrs rs-per-host r tasks-per-rs a", _FOR_ALL),
+    ("jsrun", "cpu-per-rs gpu-per-rs g", _CORES),
+    ("jsrun", "memory-per-rs latency-priority bind launch-distribution", _CORES),
+    ("jsrun", "smpiargs erf-input U use-resources", "leave it out, as poprun always uses Open MPI"),
+    ("jsrun", "stdio-mode stdio-input stdio-stdout stdio-stderr k", _FILES),
+    ("jsrun", "exit-on-error X", "leave it out: poprun ends a job whose instance fails"),
+    ("mpiexec", "gn gnp configfile", "start one program, which asks popdist.getInstanceIndex()"),
+    ("mpiexec", "env envlist genvlist envnone genvnone", "with poprun: -x NAME=VALUE"),
+    ("mpiexec", "launcher-exec rmk bootstrap launcher enable-x disable-x", _NOT_NEEDED),
 )  # fmt: skip
 _BY_MPIRUN = {
+    "rankfile": "FILE",
+    "rf": "FILE",
+    "cpu-set": "LIST",
+    "cpu-list": "LIST",
+    "slot-list": "LIST",
+    "tune": "FILE",
+    "am": "FILE",
+    "gmca": "NAME VALUE",
+    "prtemca": "NAME VALUE",
+    "pmixmca": "NAME VALUE",
+    "omca": "NAME VALUE",
+    "ppr": "...",
+    "launch-agent": "...",
+    "nooversubscribe": "",
+    "runtime-options": "...",
+    "rtos": "...",
+    "path": "PATH",
     "bind-to": "...",
     "map-by": "...",
     "rank-by": "...",
@@ -115,12 +208,17 @@ _BY_MPIRUN = {
 }
 
 
+def _covers(entry: str, name: str) -> bool:
+    """Whether an entry of the table has a name; the last letter may be a ``*``."""
+    return name.startswith(entry[:-1]) if entry.endswith("*") else entry == name
+
+
 def instead_of(name: str) -> str | None:
     """A hint about an option of another launcher; None for an unknown option."""
     wanted = name.lstrip("-").replace("_", "-")
     if wanted in _BY_MPIRUN:
         return f"mpirun takes it: --mpi-global-args='{f'--{wanted} {_BY_MPIRUN[wanted]}'.rstrip()}'"
     for launchers, names, answer in _TABLE:
-        if wanted in names.split():
+        if any(_covers(each, wanted) for each in names.split()):
             return f"an option of {launchers}; {answer}"
     return None

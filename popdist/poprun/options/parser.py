@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _ANSWERS = ("help", "version", "completion")
 _BEFORE_A_PROGRAM = ("-np", "-n", "-c", "-x", "-H", "--np", "--n", "--host")
+_NEVER_PYTHONS = ("-np", "-n", "-H", "--np", "--n")
+_PYTHONS = ("--help", "--version")
 LOG_LEVEL = "POPRUN_LOG_LEVEL"
 """The original launcher's variable for its messages; the levels correspond to -v and -vv."""
 LEVELS = {"TRACE": 2, "DEBUG": 2, "INFO": 1, "WARN": 0, "ERR": 0, "CRITICAL": 0, "OFF": 0}
@@ -67,7 +69,8 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] | None = None) ->
             file, program_of_file = read_config(str(path))
             sources.append(file)
             program = program or program_of_file
-    return _merge(sources, program, (*notes, *_remark_on_colon(program)))
+    _check_program(program)
+    return _merge(sources, program, notes)
 
 
 def _merge(sources: list[Source], program: tuple[str, ...], notes: tuple[str, ...]) -> CommandLine:
@@ -176,13 +179,31 @@ def _read_level(text: str, given: Given, names: dict[str, str]) -> None:
         names[name] = LOG_LEVEL
 
 
-def _remark_on_colon(program: Sequence[str]) -> list[str]:
-    """What to say where a second program seems to follow, as mpirun would start it."""
-    ends = (at for at, word in enumerate(program[:-1]) if word == ":")
-    if not any(program[at + 1] in _BEFORE_A_PROGRAM for at in ends):
-        return []
-    begins = "':' does not begin a second program, as it does with mpirun"
-    return [f"{begins}: {program[0]} gets it, and what follows, as arguments"]
+def _check_program(program: Sequence[str]) -> None:
+    """Checks that no options of a launcher stand among the arguments of the program.
+
+    Raises:
+        UsageError: A second program follows, as mpirun would start it, or Python gets options of
+            poprun.
+    """
+    for at, word in enumerate(program[:-1]):
+        if word == ":" and program[at + 1] in _BEFORE_A_PROGRAM:
+            raise UsageError(
+                "PD100",
+                "':' does not begin a second program, as it does with mpirun",
+                value=" ".join(program[at : at + 4]),
+                accepted="one program, which all instances start",
+                hint="start one program, which asks popdist.getInstanceIndex() what to do",
+            )
+    name = program[1].partition("=")[0] if len(program) > 1 else ""
+    is_python = bool(program) and program[0].rpartition("/")[2].startswith("python")
+    if is_python and (name in _NEVER_PYTHONS or (name[2:] in BY_NAME and name not in _PYTHONS)):
+        raise UsageError(
+            "PD100",
+            "options of poprun go before the program",
+            value=" ".join(program[:3]),
+            accepted=f"poprun {name} ... {program[0]} ...",
+        )
 
 
 def _remark(name: str) -> list[str]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Given = dict[str, list[object]]
     "The values that were given for an option, by its name."
 
+_NEAR = 0.8  # a slip of the pen; words that merely look alike mean other things
 MODULE = ("-m", "--module")
 """Runs a module with this Python, as ``python -m`` does; the rest of the words are its own."""
 
@@ -188,7 +189,7 @@ def _unknown(name: str) -> UsageError:
         hint=instead_of(name)
         or instead_of(short)
         or (f"did you mean {name[1:]}?" if name[1:] in BY_ALIAS else None)
-        or did_you_mean(name, [f"--{known}" for known in BY_NAME])
+        or did_you_mean(name, [f"--{known}" for known in BY_NAME], cutoff=_NEAR)
         or "options of the program go after its name",
     )
 

@@ -79,3 +79,19 @@ def test_local_names():
     assert Host("localhost").is_local
     assert Host(os.uname().nodename).is_local
     assert not Host("10.77.0.11").is_local
+
+
+@pytest.mark.parametrize(
+    ("line", "slots"),
+    [
+        ("a slots=2", 2),
+        ("a slots=2 max-slots=4", 2),
+        ("a max_slots=4 slots=3", 3),
+        ("a max-slots=4", 4),
+        ("a count=5", 5),
+        ("a", None),
+        ("a:6  # six", 6),
+    ],
+)
+def test_host_files_in_the_forms_of_open_mpi(line, slots):
+    assert parse_hostfile(line, "f") == (Host("a", slots),)

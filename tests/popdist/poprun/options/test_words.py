@@ -1,11 +1,15 @@
+import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from popdist.errors import UsageError
 from popdist.poprun.options import other_launchers
 from popdist.poprun.options.parser import parse
-from popdist.poprun.options.table import OPTIONS
+from popdist.poprun.options.table import BY_ALIAS, BY_NAME, OPTIONS
 from popdist.poprun.options.types import FLAG
 
 
@@ -114,7 +118,54 @@ def test_counts_may_be_attached():
         assert parse([word, "true"]).values["num-instances"] == 2
 
 
-def test_a_second_program_behind_a_colon_is_remarked_on():
-    (note,) = parse(["-np", "1", "first", ":", "-np", "1", "second"]).notes
-    assert "':' does not begin a second program" in note
-    assert parse(["echo", ":", "x"]).notes == ()
+def test_a_second_program_behind_a_colon_is_refused():
+    with pytest.raises(UsageError, match="':' does not begin a second program"):
+        parse(["-np", "1", "first", ":", "-np", "1", "second"])
+    assert parse(["echo", ":", "x"]).program == ("echo", ":", "x")
+
+
+@pytest.mark.parametrize("option", ["-np", "-n", "--num-instances", "--num-replicas=2", "--host"])
+def test_options_go_before_the_program(option):
+    with pytest.raises(UsageError, match="options of poprun go before the program"):
+        parse(["/usr/bin/python3.11", option, "2", "x.py"])
+    assert parse(["python", "-c", "1"]).program == ("python", "-c", "1")
+    assert parse(["./run", "-np", "2"]).program == ("./run", "-np", "2")
+
+
+@pytest.mark.parametrize(
+    "name", ["--rankfiles", "--use_envs", "--verbosity-level", "--tunes", "--modules", "--topology"]
+)
+def test_only_what_is_near_is_suggested(name):
+    with pytest.raises(UsageError) as raised:
+        parse([name, "2", "x"])
+    assert "did you mean" not in str(raised.value)
+
+
+def test_slips_of_the_pen_get_a_suggestion():
+    for slip, meant in (("--num-instnces", "--num-instances"), ("--time-out", "--timeout"),
+                        ("--hosst", "--host"), ("--num_replica", "--num-replicas")):  # fmt: skip
+        with pytest.raises(UsageError, match="did you mean") as raised:
+            parse([f"{slip}=1", "x"])
+        assert f"did you mean {meant}?" in str(raised.value)
+
+
+@pytest.mark.parametrize("command", ["torchrun", "horovodrun", "accelerate launch"])
+def test_all_options_of_installed_launchers_are_known(command):
+    name, *words = command.split()
+    path = Path(sys.executable).with_name(name)
+    if not path.exists():
+        pytest.skip(f"{name} is not installed")
+    done = subprocess.run(
+        [path, *words, "--help"], capture_output=True, text=True, check=True,
+        env={**os.environ, "COLUMNS": "4000"},
+    )  # fmt: skip
+    options = re.findall(r"^ +(-[\w, -]*)", done.stdout, re.MULTILINE)
+    names = {each for text in options for each in re.findall(r"(?<![\w-])--[a-z][\w-]+", text)}
+    assert len(names) > 25
+    ours = {*BY_ALIAS, *(f"--{known}" for known in BY_NAME), "--module"}
+    unknown = [
+        each
+        for each in sorted(names)
+        if each.replace("_", "-") not in ours and not other_launchers.instead_of(each)
+    ]
+    assert not unknown
