@@ -16,6 +16,18 @@ from popdist.whole_files import write_whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from popdist.report.run_reader import Run
+
+_DAMAGED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; the exit code is 2 where the folder or the page's place is unusable."""
@@ -33,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     output = options.output or options.folder / "report.html"
     try:
-        run = read_run(options.folder, options.timeline)
-        _write(output, page(run))
+        run, text = _page(options.folder, options.timeline)
+        _write(output, text)
     except PopdistError as error:
         sys.stderr.write(f"popdist.report: {error}\n")
         return 2
@@ -42,6 +54,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"missing: {gap}\n")
     sys.stdout.write(f"{output}\n")
     return 0
+
+
+def _page(folder: Path, timeline: Path | None) -> tuple[Run, str]:
+    """A run and its page; other programs may have written into the run's files.
+
+    Raises:
+        LaunchError: The values in them are none that poprun and popdist write.
+    """
+    try:
+        run = read_run(folder, timeline)
+        return run, page(run)
+    except PopdistError:
+        raise
+    except _DAMAGED as error:
+        raise LaunchError(
+            "PD140",
+            f"the files of the run cannot be shown: {type(error).__name__}: {str(error)[:200]}",
+            value=str(folder),
+            accepted="job.json, metrics.*.jsonl and logs as poprun and popdist have written them",
+            hint="move the damaged files to another folder, and try with the others",
+        ) from None
 
 
 def _write(path: Path, text: str) -> None:

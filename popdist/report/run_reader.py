@@ -135,7 +135,7 @@ def _result(folder: Path, gaps: list[str]) -> dict[str, Any]:
         why = "does not describe a job"
     except FileNotFoundError:
         why = "is missing: the launcher was killed, or the job still runs"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         why = f"cannot be read ({error})"
     gaps.append(f"job.json {why}; how the job went is known only as far as the instances noted it")
     return {}
@@ -165,6 +165,9 @@ def _metrics(folder: Path, run: Run) -> int:
         found = _METRICS.fullmatch(path.name)
         if not found:
             continue
+        if not path.is_file():
+            damaged += 1
+            continue
         for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
             line = _line(text)
             if line is None:
@@ -179,9 +182,9 @@ def _line(text: str) -> Line | None:
     """One complete line of metrics; None for other lines."""
     try:
         line = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(line, dict) or line.get("kind") not in {"step", "exchange"}:
+    if not isinstance(line, dict) or line.get("kind") not in ("step", "exchange"):
         return None
     needed = [line.get(name) for name in ("time", "count", "seconds")]
     given = [line.get(name, 0) for name in ("loss", "samples", "waited", "memory")]
@@ -212,7 +215,7 @@ def _trace(run: Run, given: Path | None) -> list[Line]:
         whole = json.loads(text)
         events = whole.get("traceEvents", []) if isinstance(whole, dict) else whole
         return [event for event in events if isinstance(event, dict)]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         run.gaps.append(f"{path} is cut off; what is whole in it is shown")
         start = text.find("[")
         return read_events(text[start:]) if start >= 0 else []
