@@ -36,6 +36,22 @@ def bert_records(path: str, count: str, length: str = "128", masked: str = "20")
     create_index(path, path.replace(".tfrecord", ".index"))
 
 
+def bert_samples(path: str, count: str, length: str, masked: str, words: str) -> None:
+    """Writes masked sentences as whole numbers, in the form of the data of PopART's BERT."""
+    rows, size, hidden = int(count), int(length), int(masked)
+    parts = [
+        _RNG.integers(5, int(words), (rows, size)),  # words
+        np.tile(np.arange(size), (rows, 1)),  # positions
+        np.tile(np.arange(size) // (size // 2), (rows, 1)),  # segments
+        np.full((rows, 1), hidden),
+        np.full((rows, 1), size),
+        _RNG.integers(5, int(words), (rows, hidden)),  # masked words
+        _RNG.integers(0, 2, (rows, 1)),  # whether a sentence follows the other
+    ]
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    np.concatenate(parts, axis=1).astype(np.uint32).tofile(path)
+
+
 def library(path: str) -> None:
     """Writes the library that a program loads for its custom operators."""
     from popdist.sdk.loadable import write

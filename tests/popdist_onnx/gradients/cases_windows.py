@@ -51,7 +51,39 @@ CASES = [
         lambda x, w: functional.conv2d(x, w, stride=2, padding=2, groups=2),
         {"strides": [2, 2], "pads": [2] * 4, "group": 2},
     ),
+    *[
+        Case(
+            "GridSample",
+            [normal(2, 3, 5, 6), (1.2 * normal(2, 4, 7, 2)).astype(np.float32)],
+            lambda x, grid, m=mode, p=padding, a=corners: functional.grid_sample(
+                x, grid, m, p, align_corners=bool(a)
+            ),
+            {"mode": mode, "padding_mode": padding, "align_corners": corners},
+            opset=16,
+        )
+        for mode, padding, corners in (
+            ("bilinear", "zeros", 0),
+            ("bilinear", "border", 0),
+            ("bilinear", "zeros", 1),
+            ("bilinear", "border", 1),
+            ("nearest", "zeros", 0),
+        )
+    ],
     Case("Conv", [normal(1, 2, 4, 5, 6), normal(3, 2, 2, 2, 2)], functional.conv3d),
+    Case(
+        "Conv",
+        [normal(2, 3, 5, 6, 7), normal(4, 3, 3, 3, 3), normal(4)],
+        lambda x, w, b: functional.conv3d(
+            functional.pad(x, (2, 0, 1, 1, 0, 1)), w, b, stride=(1, 2, 1)
+        ),
+        {"pads": [0, 1, 2, 1, 1, 0], "strides": [1, 2, 1]},
+    ),
+    Case(
+        "Conv",
+        [normal(2, 3, 40), normal(4, 3, 31)],
+        lambda x, w: functional.conv1d(x, w, padding=15, dilation=1),
+        {"pads": [15, 15]},
+    ),
     Case("Conv", [normal(2, 20, 5, 5), normal(7, 20, 1, 1)], functional.conv2d),
     Case(
         "ConvTranspose",

@@ -90,6 +90,33 @@ def test_gradients_are_those_of_torch(block, channels, kernel, stride, dilation,
 
 
 @pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize(
+    ("lengths", "kernel", "pads", "stride"),
+    [
+        ((64,), (31,), (15,), 1),
+        ((64,), (25,), (12,), 2),
+        ((6, 7, 8), (3, 3, 3), (1, 1, 1), 1),
+        ((6, 7, 8), (3, 3, 3), (0, 1, 2), 2),
+        ((4, 4, 4), (1, 3, 1), (0, 1, 0), 1),
+    ],
+)
+def test_gradients_are_those_of_torch_in_any_rank(block, lengths, kernel, pads, stride):
+    random, rank = np.random.default_rng(0), len(lengths)
+    x = random.normal(size=(BATCH, 16, *lengths)).astype(np.float32)
+    w = random.normal(size=(16, 16, *kernel)).astype(np.float32)
+    model = graph_of("Conv", {"strides": [stride] * rank, "pads": [*pads, *pads]}, x=x, w=w)
+    choose_convolutions(model, block)
+    found = run(model)
+    tensors = [torch.from_numpy(array).double().requires_grad_() for array in (x, w)]
+    convolution = getattr(torch.nn.functional, f"conv{rank}d")
+    convolution(*tensors, stride=stride, padding=pads).square().sum().backward()
+    for name, tensor in zip("xw", tensors, strict=True):
+        expected = tensor.grad.numpy()
+        got = found[f"Gradient___{name}"]
+        np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
 def test_transposed_convolutions_too(block):
     random = np.random.default_rng(1)
     x = random.normal(size=(BATCH, 32, 6, 7)).astype(np.float32)

@@ -51,14 +51,23 @@ def watch_onnx(module):
     """Keeps the losses of a training session, and reads its weights at the end."""
     import numpy as np
 
-    losses = []
+    losses, before = [], {}
 
     def report(session):
         session.weightsToHost()
         found = {name: np.empty_like(array) for name, array in session.host_tensors.items()}
         session.readWeights(sys.modules["popdist_onnx"].PyWeightsIO(found))
         largest = max(float(np.abs(array).max()) for array in found.values())
-        answer(losses=losses, digest=digest(found), largest=largest)
+        changed = [not np.array_equal(found[n], before[n]) for n in session.trained_weights]
+        answer(
+            losses=losses,
+            digest=digest(found),
+            largest=largest,
+            rank=int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")),
+            updates=[len(losses)],
+            digests=[digest(found)],
+            moved=any(changed),
+        )
 
     original = module.TrainingSession.run
 
@@ -66,6 +75,7 @@ def watch_onnx(module):
     def run(self, stepio, *args, **kwargs):
         if not losses:
             atexit.register(report, self)
+            before.update({name: one.copy() for name, one in self.host_tensors.items()})
         original(self, stepio, *args, **kwargs)
         outputs = {name: array.size for name, array in stepio._outputs.items()}
         smallest = min(outputs, key=outputs.get)

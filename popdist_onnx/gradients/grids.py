@@ -1,0 +1,118 @@
+"""Sampling of images at the places of a grid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from popdist_onnx.gradients.registry import At, gradient
+from popdist_onnx.graph import shape_ops
+
+if TYPE_CHECKING:
+    from popdist_onnx.graph.tensor import Tensor
+
+_IMAGES = 4
+_LINEAR = ("bilinear", "linear")
+
+
+class _Axis(NamedTuple):
+    """Places along one axis of the images, ``[N, 1, places]``.
+
+    Attributes:
+        length: Of the axis.
+        place: In elements, within the image where its border is repeated.
+        slope: How far a place moves with its number in the grid.
+    """
+
+    length: int
+    place: Tensor
+    slope: Tensor
+
+
+@gradient("GridSample")
+def _grid_sample(at: At) -> list[Tensor | None]:
+    """Each place gets and gives its share of the elements around it."""
+    mode, padding = at.get("mode", "linear"), at.get("padding_mode", "zeros")
+    x, grid = at.x, at.input(1)
+    if x.rank != _IMAGES or mode not in (*_LINEAR, "nearest") or padding == "reflection":
+        raise at.refused(
+            f"mode {mode} with padding {padding} of {x.rank} dimensions has no rule",
+            "sample images by linear or nearest places, with padding zeros or border",
+        )
+    if not (x.static and grid.static):
+        raise at.refused("lengths are unknown", "export the model with fixed shapes")
+    tape, (n, c, height, width) = at.tape, x.shape
+    count = int(np.prod(grid.shape[1:3]))
+    across, down = (
+        _axis(at, tape.Gather(grid, np.asarray(place), axis=3), length, [n, 1, count])
+        for place, length in ((0, width), (1, height))
+    )
+    flat, g = tape.Reshape(x, [n, c, -1]), tape.Reshape(at.g, [n, c, count])
+    image = shape_ops.zeros(flat)
+    by_across: Tensor | None = None
+    by_down: Tensor | None = None
+    for column, share_across, sign_across in _around(at, across, mode):
+        for row, share_down, sign_down in _around(at, down, mode):
+            index, inside = _index(at, (down, row), (across, column))
+            places = tape.Expand(index, [n, c, count])
+            share = share_across * share_down * inside
+            image = tape.ScatterElements(image, places, g * share, axis=2, reduction="add")
+            if mode == "nearest" or not at.wants(1):
+                continue
+            value = tape.ReduceSum(
+                tape.GatherElements(flat, places, axis=2) * g * inside, [1], keepdims=1
+            )
+            one, other = value * share_down * sign_across, value * share_across * sign_down
+            by_across = one if by_across is None else by_across + one
+            by_down = other if by_down is None else by_down + other
+    moved = None
+    if by_across is not None and by_down is not None:
+        both = [
+            tape.Reshape(by * axis.slope, [*grid.shape[:3], 1])
+            for by, axis in ((by_across, across), (by_down, down))
+        ]
+        moved = tape.Concat(*both, axis=3)
+    elif at.wants(1):
+        moved = shape_ops.zeros(grid)
+    return [tape.Reshape(image, list(x.shape)) if at.wants(0) else None, moved]
+
+
+def _axis(at: At, numbers: Tensor, length: int, shape: list[int]) -> _Axis:
+    tape, corners = at.tape, at.get("align_corners", 0)
+    numbers = tape.Reshape(numbers, shape)
+    factor = (length - 1) / 2 if corners else length / 2
+    place = (numbers + 1.0) * factor
+    place = place if corners else place - 0.5
+    slope = tape.scalar(factor, numbers.dtype)
+    if at.get("padding_mode", "zeros") == "border":
+        within = tape.And(place > 0.0, place < float(length - 1))
+        slope = tape.Where(within, slope, tape.scalar(0, numbers.dtype))
+        low, high = (tape.scalar(one, numbers.dtype) for one in (0, length - 1))
+        place = tape.Min(tape.Max(place, low), high)
+    return _Axis(length, place, slope)
+
+
+def _around(at: At, axis: _Axis, mode: str) -> list[tuple[Tensor, Tensor, float]]:
+    """The elements around places: their numbers, shares, and how shares change with the place."""
+    tape = at.tape
+    one = tape.scalar(1, axis.place.dtype)
+    if mode == "nearest":
+        return [(tape.Round(axis.place), one, 0.0)]
+    first = tape.Floor(axis.place)
+    rest = axis.place - first
+    return [(first, one - rest, -1.0), (first + 1.0, rest, 1.0)]
+
+
+def _index(
+    at: At, down: tuple[_Axis, Tensor], across: tuple[_Axis, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The element's number in the image, and one where it is inside, else zero."""
+    tape, inside, numbers = at.tape, [], []
+    for axis, number in (down, across):
+        low, high = (tape.scalar(one, number.dtype) for one in (0, axis.length - 1))
+        inside.append(tape.And(number >= low, number <= high))
+        numbers.append(tape.Cast(tape.Min(tape.Max(number, low), high), to=ir.DataType.INT64))
+    index = numbers[0] * across[0].length + numbers[1]
+    return index, tape.Cast(tape.And(*inside), to=down[1].dtype)
