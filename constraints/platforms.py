@@ -1,0 +1,112 @@
+# noqa: INP001 - a script beside data files, not a package
+"""Resolves the extras for other machines: ``python constraints/platforms.py [PYTHON MACHINE]``.
+
+Each is a dry run of pip, for wheels of that machine only, with the set of its Python. pip evaluates
+markers for the Python that runs pip, so those of the extras and of the set are evaluated here.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER.parent))
+
+from constraints.choose import choose, left_out  # noqa: E402 - this is a script
+
+TARGETS = tuple(
+    (python, machine)
+    for python in ("3.10", "3.11", "3.12", "3.13", "3.14")
+    for machine in ("x86_64", "aarch64")
+)
+_NEWEST_GLIBC = 36
+"""Of Debian 12; wheels for later versions of the C library are not counted."""
+
+
+def extras() -> dict[str, list[str]]:
+    """The requirements of each extra, as setup.py lists them."""
+    text = (FOLDER.parent / "setup.py").read_text(encoding="utf-8")
+    block = re.search(r"^EXTRAS = (\{.*?^\})", text, re.DOTALL | re.MULTILINE)
+    assert block is not None  # noqa: S101 - our own file
+    found: dict[str, list[str]] = eval(block.group(1), {})  # noqa: S307 - our own literal
+    return found
+
+
+def applying(lines: list[str], python: str, machine: str) -> list[str]:
+    """The requirements that apply to a machine, without their markers."""
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "platform_machine": machine,
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "extra": "",
+    }
+    kept = []
+    for line in lines:
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            requirement.marker = None
+            kept.append(str(requirement))
+    return kept
+
+
+def command(python: str, machine: str, constraints: Path, folder: Path) -> list[str]:
+    """The dry run for one machine."""
+    wanted = [line for name, lines in extras().items() if name != "zoo" for line in lines]
+    tags = [f"manylinux_2_{minor}_{machine}" for minor in range(5, _NEWEST_GLIBC + 1)]
+    tags += [f"manylinux2014_{machine}", f"manylinux2010_{machine}", f"manylinux1_{machine}"]
+    return [
+        *(sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed"),
+        *("--disable-pip-version-check", "--only-binary", ":all:", "--target", str(folder)),
+        # For packages; pip compares what a package requires with the Python that runs pip.
+        *("--ignore-requires-python", "--implementation", "cp", "--python-version", python),
+        *(word for tag in tags for word in ("--platform", tag)),
+        *("--constraint", str(constraints)),
+        *applying(wanted, python, machine),
+    ]
+
+
+def resolve(python: str, machine: str) -> str:
+    """Resolves all extras for a machine; what pip says where it cannot, else an empty text."""
+    major, minor = map(int, python.split("."))
+    pins = (FOLDER / f"{choose((major, minor))}.txt").read_text(encoding="utf-8").splitlines()
+    lines = applying([pin for pin in pins if pin and not pin.startswith("#")], python, machine)
+    with tempfile.TemporaryDirectory(prefix="popdist-platforms-") as name:
+        constraints = Path(name, "set.txt")
+        constraints.write_text("\n".join(lines), encoding="utf-8")
+        words = command(python, machine, constraints, Path(name, "none"))
+        done = subprocess.run(words, check=False, capture_output=True, text=True)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    return "" if done.returncode == 0 else "\n".join(errors) or done.stderr
+
+
+def main(arguments: list[str]) -> int:
+    """Prints a line for each machine.
+
+    Args:
+        arguments: A Python and a machine, or nothing for all.
+
+    Returns:
+        The exit code: 1 where one of them cannot be resolved.
+    """
+    code = 0
+    for python, machine in [tuple(arguments)] if arguments else TARGETS:
+        problem = resolve(python, machine)
+        major, minor = map(int, python.split("."))
+        note = left_out((major, minor))
+        said = problem or ("resolved" + (f"; {note}" if note else ""))
+        sys.stdout.write(f"Python {python}, {machine}: {said}\n")
+        sys.stdout.flush()
+        code |= bool(problem)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
