@@ -112,7 +112,7 @@ def test_an_exported_wheel_is_tagged_for_a_c_library(wheels):
     assert (wheels / f"{path.name.split('popdist.')[1].partition('-')[0]}.json").is_file()
 
 
-def test_without_a_compiler_a_folder_is_enough_to_train_on_two_instances(wheels, bare, tmp_path):
+def test_without_a_compiler_horovod_is_not_built(bare, tmp_path):
     python, environ = bare
     refused = run(python, environ, "-m", "popdist.horovod_build")
     assert refused.returncode == 1
@@ -121,9 +121,26 @@ def test_without_a_compiler_a_folder_is_enough_to_train_on_two_instances(wheels,
     empty = run(python, environ, "-m", "popdist.horovod_build", "--from", tmp_path)
     assert empty.returncode == 1
     assert "[PD207]" in empty.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(bare, wheels):
+    """The environment, after Horovod was installed from the folder and has passed its check."""
+    python, environ = bare
     done = run(python, environ, "-m", "popdist.horovod_build", "--from", wheels)
     assert done.returncode == 0, done.stdout
     assert "horovod.torch: two ranks reduced correctly" in done.stdout
+    return python, environ
+
+
+def test_a_folder_of_wheels_is_installed_without_a_compiler(installed):
+    python, environ = installed
+    found = run(python, environ, "-c", "import horovod; print(horovod.__file__)")
+    assert str(Path(python).parents[1]) in found.stdout
+
+
+def test_two_instances_train_without_a_compiler(installed, tmp_path):
+    python, environ = installed
     program = tmp_path / "train.py"
     program.write_text(TRAIN)
     trained = run(python, environ, "-m", "popdist.poprun", "-np", 2, python, program)

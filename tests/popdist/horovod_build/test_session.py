@@ -92,6 +92,7 @@ class Stage:
         monkeypatch.setattr(session.source, "unpack", lambda _, folder: folder / "source")
         monkeypatch.setattr(session.source, "apply", lambda *_: None)
         monkeypatch.setattr(session.compilation, "build", self._build)
+        monkeypatch.setattr(session.openmpi_prefix, "write", lambda **_: None)
         monkeypatch.setattr(session.check, "check", self._check)
 
     def _install(self, wheel):
