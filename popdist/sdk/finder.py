@@ -191,27 +191,32 @@ class _FirstTensorFlow:
 
     def __init__(self, version1: "bool | None") -> None:
         self._version1 = version1
+        self._searches = False
 
     def find_spec(
         self, name: str, _path: "Sequence[str] | None" = None, _target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        if name != "tensorflow" or not _is_importing():
-            return None
-        sys.meta_path.remove(self)
-        if not (self._is_of_version1() if self._version1 is None else self._version1):
+        if name != "tensorflow" or self._searches:
             return None
         from importlib.util import find_spec
 
-        spec = find_spec(name)
+        self._searches = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._searches = False
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def then_become(module: "ModuleType") -> None:
             execute(module)
-            from popdist.sdk.version1 import become
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            if self._is_of_version1() if self._version1 is None else self._version1:
+                from popdist.sdk.version1 import become
 
-            become(module)
+                become(module)
 
         spec.loader.exec_module = then_become  # type: ignore[method-assign]
         return spec

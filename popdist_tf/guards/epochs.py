@@ -21,11 +21,13 @@ from popdist_tf.guards.adapted import compare_layers, note_adapted
 from popdist_tf.guards.equal_data import compare_arrays
 from popdist_tf.guards.means import MeanOverAll, counts_rows_alike, warn_of_sizes
 from popdist_tf.guards.rows import count_rows, counted_rows, rows_of_batch
+from popdist_tf.keras.state import SynchronizeState
 from popdist_tf.versions import (
     add_callbacks,
     before_batches,
     before_training,
     keras_is_3,
+    optimizer_kinds,
     strategy_of,
     support_backups,
     tensorflow_variable,
@@ -88,7 +90,7 @@ def optimizers_of(model: Any) -> list[Any]:
         held += (
             value.values() if is_dict else value if isinstance(value, (list, tuple)) else [value]
         )
-    known = {id(one): one for one in held if isinstance(one, tf.keras.optimizers.Optimizer)}
+    known = {id(one): one for one in held if isinstance(one, optimizer_kinds())}
     if len(known) > 1:
         known.pop(id(compiled), None)
     return list(known.values())
@@ -146,6 +148,8 @@ def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]
         is_first=getattr(model, "train_function", None) is None,
     )
     before: list[Any] = [_SameSteps(collectives, steps, data), means]
+    if reduction is not None:
+        before.append(SynchronizeState(collectives))
     if keras_is_3() and collectives.rank:
         _keep_backups_apart(fit["callbacks"], collectives.rank)
     if keras_is_3() and reduction is None and collectives.rank:

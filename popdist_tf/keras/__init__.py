@@ -22,6 +22,7 @@ from popdist_tf.keras.job import (
     size,
 )
 from popdist_tf.keras.optimizer import DistributedOptimizer
+from popdist_tf.keras.state import synchronize_state
 
 if TYPE_CHECKING:
     from popdist_tf.collectives.instances import Average, Sum, shutdown
@@ -43,6 +44,7 @@ __all__ = [
     "rank",
     "shutdown",
     "size",
+    "synchronize_state",
 ]
 
 _OF_HOROVOD = frozenset({"Average", "Sum", "shutdown"})

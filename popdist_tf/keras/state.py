@@ -1,0 +1,87 @@
+"""State of a model that no gradient changes: equal on all instances where it may be saved.
+
+Each instance computes moving averages from its own rows. Under `popdist_tf.keras` it is no
+strategy that combines them, and a file would depend on the instance that writes it. So they are
+averaged over the instances after each epoch, before callbacks of the program write anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow.compat.v2 as tf
+
+from popdist_tf.collectives.agreement import agree
+from popdist_tf.collectives.instances import job_collectives
+from popdist_tf.versions import keras_is_3, tensorflow_variable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from popdist_tf.collectives.host import HostCollectives
+
+
+def synchronize_state(model: Any) -> None:
+    """Makes the state of a model that is not trained equal on all instances; all must call it.
+
+    Numbers of floating point, such as the averages of batch normalization, become their mean over
+    the instances. All others, such as counters and states of random numbers, become those of the
+    first instance. `fit` with an optimizer of `DistributedOptimizer` does so after each epoch, for
+    random numbers at its end alone, as each instance draws numbers of its own.
+
+    Args:
+        model: A model of Keras.
+    """
+    _synchronize(job_collectives(), _untrained(model))
+
+
+class SynchronizeState(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Synchronizes after each epoch and at the end of the training; before callbacks that save.
+
+    Args:
+        collectives: The job's collectives.
+    """
+
+    def __init__(self, collectives: HostCollectives) -> None:
+        super().__init__()
+        self._collectives = collectives
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Synchronizes all but random numbers."""
+        del epoch, logs
+        held = [one for one in _untrained(self.model) if not _is_random(one)]
+        _synchronize(self._collectives, held)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Synchronizes random numbers as well."""
+        del logs
+        _synchronize(self._collectives, _untrained(self.model))
+
+
+def _untrained(model: Any) -> list[Any]:
+    held = model.non_trainable_variables if keras_is_3() else model.non_trainable_weights
+    return [tensorflow_variable(one) for one in held]
+
+
+def _is_random(variable: Any) -> bool:
+    return variable.dtype in (tf.uint32, tf.uint64) or "seed_generator" in variable.name
+
+
+def _synchronize(collectives: HostCollectives, variables: Iterable[Any]) -> None:
+    held = [one for one in variables if one.dtype != tf.string]
+    if collectives.horovod is None or not held:
+        return
+    floats = [one for one in held if one.dtype.is_floating]
+    others = [one for one in held if not one.dtype.is_floating]
+    agree(collectives, f"state of {len(floats)} averages and {len(others)} other variables")
+    if floats:
+        own = np.concatenate([one.numpy().ravel().astype(np.float64) for one in floats])
+        # The first instance's values and a mean difference, so that equal values remain as they are.
+        first = collectives.broadcast(tf.constant(own), 0).numpy()
+        apart = collectives.allreduce(tf.constant(own - first)).numpy() / collectives.size
+        ends = np.cumsum([one.shape.num_elements() for one in floats])[:-1]
+        for variable, values in zip(floats, np.split(first + apart, ends), strict=True):
+            variable.assign(tf.cast(tf.reshape(values, variable.shape), variable.dtype))
+    for variable in others:
+        variable.assign(collectives.broadcast(variable.read_value(), 0))
