@@ -29,6 +29,7 @@ ALIASES: dict[str, str] = {
 _BESIDE: dict[str, str] = {
     "keras.ipu": "popdist_tf.ipu.keras",
     "tensorflow.compiler.plugin": "popdist_tf.ipu.plugin",
+    "tensorflow.keras.ipu": "popdist_tf.ipu.keras",
     # Modules that the SDK's TensorFlow had, and that moved since.
     "tensorflow.python.distribute.distribution_strategy_context": (
         "tensorflow.python.distribute.distribute_lib"

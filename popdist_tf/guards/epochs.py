@@ -21,7 +21,7 @@ from popdist_tf.guards.adapted import compare_layers, note_adapted
 from popdist_tf.guards.equal_data import compare_arrays
 from popdist_tf.guards.means import MeanOverAll, counts_rows_alike, warn_of_sizes
 from popdist_tf.guards.rows import count_rows, counted_rows, rows_of_batch
-from popdist_tf.keras.state import SynchronizeState
+from popdist_tf.guards.untrained_state import SynchronizeState
 from popdist_tf.versions import (
     add_callbacks,
     before_batches,

@@ -648,3 +648,55 @@ def test_callbacks_of_all_instances_write_to_one_place(tmp_path):
     assert sorted(path.name for path in written) == [f"1{ending}", f"2{ending}"]
     # Nobody leaves the folders that the second instance has for what is not kept.
     assert not list(tmp_path.rglob("*temp*"))
+
+
+def untrained(kind):
+    """The untrained state of a model at each epoch, and slots at the end, of one rank."""
+    import numpy as np
+    import tensorflow as tf
+
+    import popdist_tf.keras as hvd
+
+    hvd.init()
+    rows = batches_of_ranks()[hvd.rank()]
+    layers = [tf.keras.layers.Input((3,)), tf.keras.layers.BatchNormalization(momentum=0.5)]
+    model = tf.keras.Sequential([*layers, tf.keras.layers.Dense(1)])
+    kinds = tf.keras.optimizers
+    optimizer = (kinds.legacy if kind == "legacy" else kinds).SGD(0.01, momentum=0.9)
+    model.compile(hvd.DistributedOptimizer(optimizer), "mse")
+    saved = []
+    save = tf.keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda *_: saved.append([one.tolist() for one in model.get_weights()])
+    )
+    data = tf.data.Dataset.from_tensor_slices((rows, rows.sum(axis=-1)))
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), save]
+    model.fit(data, epochs=2, verbose=0, callbacks=callbacks)
+    held = model.optimizer.variables
+    slots = [np.asarray(one).tolist() for one in (held() if callable(held) else held)]
+    mean = model.layers[0].moving_mean
+    return {"saved": saved, "slots": slots, "mean": np.asarray(mean).tolist()}
+
+
+def batches_of_ranks():
+    """Rows of two ranks: shape (rank, batches, rows, 3)."""
+    rng = np.random.default_rng(5)
+    shift = np.array([0, 4])[:, None, None, None]
+    return (rng.normal(size=(2, 4, 8, 3)) + shift).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["new", "legacy"])
+def test_untrained_state_is_the_mean_over_the_ranks_where_it_is_saved(kind):
+    if kind == "legacy" and find_spec("tensorflow_estimator") is None:
+        pytest.skip("Keras 3 has one kind of optimizers")
+    first, second = run_job(untrained, kind=kind, timeout=250)
+    assert first == second
+    expected = np.zeros(3)
+    for _ in range(2):
+        own = []
+        for rows in batches_of_ranks():
+            mean = expected
+            for batch in rows:
+                mean = 0.5 * mean + 0.5 * batch.mean(axis=0, dtype=np.float64)
+            own.append(mean)
+        expected = np.mean(own, axis=0)
+    np.testing.assert_allclose(first["mean"], expected, rtol=1e-5)

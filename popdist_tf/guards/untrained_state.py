@@ -77,7 +77,7 @@ def _synchronize(collectives: HostCollectives, variables: Iterable[Any]) -> None
     agree(collectives, f"state of {len(floats)} averages and {len(others)} other variables")
     if floats:
         own = np.concatenate([one.numpy().ravel().astype(np.float64) for one in floats])
-        # The first instance's values and a mean difference, so that equal values remain as they are.
+        # The first instance's values and a mean difference: equal values remain as they are.
         first = collectives.broadcast(tf.constant(own), 0).numpy()
         apart = collectives.allreduce(tf.constant(own - first)).numpy() / collectives.size
         ends = np.cumsum([one.shape.num_elements() for one in floats])[:-1]
