@@ -106,12 +106,23 @@ def _class_differences(name: str, node: ast.ClassDef, ours: Any) -> Iterator[Dif
         for one in names:
             if one == "__init__":
                 yield from _signature_differences(name, member.args, ours)  # type: ignore[union-attr]
-            elif not one.startswith("_") and not hasattr(ours, one):
+            elif not one.startswith("_") and not _has(ours, one):
                 yield _absent(f"{name}.{one}", "method")
             elif not one.startswith("_") and isinstance(member, ast.FunctionDef):
-                held = inspect.getattr_static(ours, one)
+                held = inspect.getattr_static(ours, one, None)
                 if callable(held):
                     yield from _signature_differences(f"{name}.{one}", member.args, held)
+
+
+def _has(ours: Any, name: str) -> bool:
+    """Whether a class has an attribute, or its objects, as its source says."""
+    if hasattr(ours, name):
+        return True
+    try:
+        source = inspect.getsource(ours)
+    except (OSError, TypeError):
+        return False
+    return f"self.{name} = " in source or f"self.{name}: " in source
 
 
 def _signature_differences(name: str, args: ast.arguments, ours: Any) -> Iterator[Difference]:

@@ -67,12 +67,12 @@ class PipelineStageOptions:
 _micro_batch: ContextVar[Any] = ContextVar("popdist_micro_batch")
 
 
-def get_current_iteration_counter(lower_bound: int | None = None, upper_bound: Any = None) -> Any:
+def get_current_iteration_counter(name: str | None = None, **published: Any) -> Any:
     """Which micro-batch of an update a pipeline's stage is computing, from 0.
 
     Args:
-        lower_bound: Accepted as published.
-        upper_bound: Accepted as published.
+        name: Of the operation.
+        **published: More published arguments, without effect on a host.
 
     Returns:
         An int32 scalar.
@@ -80,9 +80,9 @@ def get_current_iteration_counter(lower_bound: int | None = None, upper_bound: A
     Raises:
         PipelineError: The code is not a stage of a pipeline.
     """
-    del lower_bound, upper_bound
+    del published
     try:
-        return tf.identity(_micro_batch.get())
+        return tf.identity(_micro_batch.get(), name=name)
     except LookupError:
         raise PipelineError(
             "PD424",

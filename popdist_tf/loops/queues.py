@@ -129,6 +129,19 @@ class IPUIterator(IPUInfeedQueue):
         **published: As for `IPUInfeedQueue`.
     """
 
+    @property
+    def element_spec(self) -> Any:
+        """The structure of an element, as of `tf.data.Dataset`."""
+        return self.dataset.element_spec
+
+    def get_next(self) -> Any:
+        """The next element.
+
+        Raises:
+            StopIteration: Eagerly, at the end of the data.
+        """
+        return next(self)
+
     def __iter__(self) -> IPUIterator:
         return self
 

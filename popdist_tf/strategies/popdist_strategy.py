@@ -153,6 +153,7 @@ class IPUStrategy(HostStrategy):
 
     Args:
         ipu_device: Accepted as published.
+        cpu_device: Accepted as published.
         enable_dataset_iterators: Accepted as published, without effect on a host.
         enable_keras_extensions: Whether models have the published methods (gradient accumulation,
             pipelining).
@@ -161,10 +162,11 @@ class IPUStrategy(HostStrategy):
     def __init__(
         self,
         ipu_device: str = "/device:IPU:0",
+        cpu_device: str = "/device:CPU:0",
         enable_dataset_iterators: bool = True,
         enable_keras_extensions: bool = True,
     ) -> None:
-        del enable_dataset_iterators
+        del cpu_device, enable_dataset_iterators
         if enable_keras_extensions:
             extend_keras()
         if popdist.getNumInstances() > 1:
