@@ -16,6 +16,7 @@ import importlib.abc
 import importlib.util
 import json
 import os
+import random
 import sys
 import types
 from pathlib import Path
@@ -415,3 +416,4 @@ if "OBSERVED" in os.environ:
         import numpy as np
 
         np.random.seed(int(os.environ["OBSERVED_SEED"]))
+        random.seed(int(os.environ["OBSERVED_SEED"]))  # of which Keras 2 makes its seeds
