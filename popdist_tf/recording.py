@@ -12,7 +12,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
+import tensorflow.compat.v2 as tf
 from tensorflow.python.client.session import BaseSession
 from tensorflow.python.distribute.distribute_lib import StrategyBase
 from tensorflow.python.eager import def_function

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -101,3 +102,10 @@ def test_a_program_of_tensorflow_1_runs_as_it_is(tmp_path, asked):
         timeout=300,
     )
     assert ran.stdout.split() == ["10.0"] * 4 + ["32.0"], ran.stderr
+
+
+def test_the_adapter_means_tensorflow_2_whatever_the_program_has():
+    package = Path(find_spec("popdist").origin).parents[1] / "popdist_tf"
+    lines = [line for path in package.rglob("*.py") for line in path.read_text().splitlines()]
+    assert "import tensorflow.compat.v2 as tf" in lines
+    assert "import tensorflow as tf" not in lines  # TensorFlow 1's, in this mode
