@@ -147,6 +147,13 @@ VARIABLES: tuple[Variable, ...] = (
         needs_total=False,
     ),
     Variable(
+        "POPDIST_IPU_VERSION",
+        "ipu_version",
+        _positive,
+        "version of the IPUs that programs are told to be here, such as 2 for a Mk2 (ours)",
+        needs_total=False,
+    ),
+    Variable(
         "POPDIST_EXECUTABLE_CACHE_PATH",
         "executable_cache_path",
         _path,

@@ -40,6 +40,7 @@ class Topology:
         restart_count: How often the launcher has restarted this job after a failure; above 0, a
             program resumes from its checkpoint.
         offline: Whether the job runs without attaching to devices.
+        ipu_version: Version of the IPUs that programs are told to be here; None for no IPUs.
         executable_cache_path: Folder for compiled programs.
         run_folder: Folder in which the launcher keeps this run; see `popdist.metrics`.
         compare_folder: Folder in which `popdist.recording` writes; see `popdist.debug`.
@@ -60,6 +61,7 @@ class Topology:
     device_id: int = 0
     restart_count: int = 0
     offline: bool = False
+    ipu_version: int | None = None
     executable_cache_path: str | None = None
     run_folder: str | None = None
     compare_folder: str | None = None

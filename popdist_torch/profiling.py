@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from popdist.popdist_core import topology
 from popdist_torch.errors import NotOnHostError, OptionError, OptionValueError
 from popdist_torch.options.settings import whole_number
 
@@ -64,36 +65,45 @@ class Channel:
         return named
 
 
-# Queries about IPU hardware; an ordinary host has none.
+# Queries about IPU hardware. An ordinary host has none; libraries that refuse to run without it are
+# told otherwise where the user asks for that.
 
 
 def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
     """Whether there are so many IPUs.
 
     Programs ask to choose between the IPU and something else; here the something else is right.
-    Wrapped models run either way.
+    Wrapped models run either way. With ``poprun --ipu-version 2``, or the variable
+    ``POPDIST_IPU_VERSION``, the answer is yes.
 
     Args:
         num_ipus: Their number.
 
     Returns:
-        False.
+        Whether a version of IPU was set.
     """
     whole_number("ipuHardwareIsAvailable", num_ipus, least=1)
-    return False
+    return topology().ipu_version is not None
 
 
-def ipuHardwareVersion() -> NoReturn:
+def ipuHardwareVersion() -> int:
     """Which generation of IPU there is.
 
+    Returns:
+        The version that ``poprun --ipu-version`` or ``POPDIST_IPU_VERSION`` sets.
+
     Raises:
-        NotOnHostError: Always: there is none, which raises in PopTorch too.
+        NotOnHostError: None is set: there is no IPU, which raises in PopTorch too.
     """
-    raise NotOnHostError(
-        "PD393",
-        "there is no IPU here, so there is no version",
-        hint="ask ipuHardwareIsAvailable() first",
-    )
+    version = topology().ipu_version
+    if version is None:
+        raise NotOnHostError(
+            "PD393",
+            "there is no IPU here, so there is no version",
+            hint="ask ipuHardwareIsAvailable() first; for a program that needs an answer, "
+            "poprun --ipu-version 2, or POPDIST_IPU_VERSION=2",
+        )
+    return version
 
 
 # The logger and its level, under their published names.

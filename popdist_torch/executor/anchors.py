@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+UPDATED = "UpdatedVar___"
+"""PopART's prefix for a weight after its update."""
+
+
 class Anchors:
     """The tensors that ``options.anchorTensor`` names."""
 
@@ -32,12 +36,23 @@ class Anchors:
         """Starts a call."""
         self._kept = {short: [] for short in self._modes}
 
-    def take(self, iteration: int, tensors: Callable[[], Mapping[str, torch.Tensor]]) -> None:
-        """Keeps the tensors of a device iteration (from 0), before its update."""
-        if not self._modes:
+    def take(
+        self,
+        iteration: int,
+        tensors: Callable[[], Mapping[str, torch.Tensor]],
+        *,
+        updated: bool = False,
+    ) -> None:
+        """Keeps the tensors of a device iteration (from 0), before or after its update."""
+        chosen = {
+            short: mode
+            for short, mode in self._modes.items()
+            if self._named[short].startswith(UPDATED) == updated
+        }
+        if not chosen:
             return
         present = tensors()
-        for short, (mode, period) in self._modes.items():
+        for short, (mode, period) in chosen.items():
             if self._named[short] in present and (
                 mode != OutputMode.EveryN or (iteration + 1) % period == 0
             ):

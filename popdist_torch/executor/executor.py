@@ -14,7 +14,7 @@ from popdist.nearest import did_you_mean
 from popdist.sdk.surface import missing
 from popdist_torch.errors import Error, OfflineError
 from popdist_torch.executor import compile_hooks, groups, inputs, replicas
-from popdist_torch.executor.anchors import Anchors
+from popdist_torch.executor.anchors import UPDATED, Anchors
 from popdist_torch.executor.batching import Batching
 from popdist_torch.executor.compiled import original
 from popdist_torch.executor.float_exceptions import exceptions
@@ -297,8 +297,9 @@ class Executor(ABC):
         """Names of tensors that ``options.anchorTensor`` can refer to.
 
         Returns:
-            Parameters and buffers by the module's names; ``Gradient___<parameter>`` for those that
-            the last update had a gradient for.
+            Parameters and buffers by the module's names; ``Gradient___<parameter>`` and
+            ``UpdatedVar___<parameter>`` for those that the last update had a gradient for; with
+            automatic loss scaling ``finalLossScale``, the factor of the last update.
 
         Raises:
             Error: The model is not compiled.
@@ -505,8 +506,9 @@ class Executor(ABC):
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Weights, buffers and gradients of the last update by name."""
         model = self._require_compiled().model
+        present = model.tensors()
         gradients = {_GRADIENT + name: value for name, value in model.gradients().items()}
-        return model.tensors() | gradients
+        return present | gradients | {UPDATED + name: present[name] for name in model.gradients()}
 
     def _require_compiled(self) -> Replicas:
         if self._replicas is None:

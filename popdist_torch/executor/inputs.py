@@ -155,10 +155,9 @@ def require_same(expected: Signature, seen: Signature) -> None:
     if before == now:
         for index, (first, second) in enumerate(zip(expected.leaves, seen.leaves, strict=True)):
             if not _equal(first, second):
-                problems.append(
-                    f"{before[index]}: expected input {index}: {_shown(first)} "
-                    f"but got input {index}: {_shown(second)}"
-                )
+                kind = "Value" if type(first) is type(second) is not tuple else "Type"
+                name = _last_key(before[index])
+                problems.append(f"{kind} mismatch for {name}: {_difference(first, second)}.")
     if not problems:
         problems.append(f"expected {expected.structure} but got {seen.structure}")
     raise Error(
@@ -244,10 +243,15 @@ def _refused(
 def _missing(missing: Iterable[str], unexpected: Iterable[str]) -> list[str]:
     """PopTorch's messages for missing and unexpected arguments."""
     return [
-        f"{kind} arguments: {', '.join(sorted(names))}."
+        f"{kind} arguments: {', '.join(sorted(map(_last_key, names)))}."
         for kind, names in (("Missing", set(missing)), ("Unexpected", set(unexpected)))
         if names
     ]
+
+
+def _last_key(path: str) -> str:
+    """The last name of a path such as ``kwargs['z']``, or the path where it has none."""
+    return path.rpartition("['")[2].removesuffix("']") if path.endswith("']") else path
 
 
 def _equal(first: Any, second: Any) -> bool:
@@ -283,7 +287,15 @@ def _store(row: torch.Tensor, given: torch.Tensor, part: int, parts: int) -> Non
         given.narrow(0, part * size, size).copy_(row.detach())
 
 
-def _shown(leaf: Any) -> str:
-    if isinstance(leaf, tuple) and leaf and isinstance(leaf[0], torch.Size):
-        return f"{leaf[0]} {leaf[1]}"
-    return repr(leaf)
+def _difference(first: Any, second: Any) -> str:
+    """How a leaf differs from that of the first call, in the published words."""
+    if not (_is_tensor(first) and _is_tensor(second)):
+        kinds = [f"{torch.Tensor}" if _is_tensor(leaf) else repr(leaf) for leaf in (first, second)]
+        return "expected {} but got {}".format(*kinds)
+    pairs = zip(first, second, strict=True)
+    return ", ".join(f"expected {one} but got {other}" for one, other in pairs if one != other)
+
+
+def _is_tensor(leaf: Any) -> bool:
+    """Whether the description of a leaf, shape and type, is that of a tensor."""
+    return isinstance(leaf, tuple) and bool(leaf) and isinstance(leaf[0], torch.Size)

@@ -111,6 +111,7 @@ class Training:
             ``forward`` has to reach them some other way.
         looked: Whether the outputs of a micro-batch were compared with the loss.
         last_loss: The loss of the last micro-batch of the last call.
+        last_scale: What the losses of the last update were multiplied by.
     """
 
     batching: Batching
@@ -129,6 +130,7 @@ class Training:
     strangers: list[torch.nn.Parameter] = field(default_factory=list)
     looked: bool = False
     last_loss: torch.Tensor | None = None
+    last_scale: float = 1
 
     def mean_loss(self) -> float:
         """The loss of the last micro-batch, or NaN."""
@@ -139,7 +141,7 @@ class Training:
         self.anchors.begin()
         for iteration in range(self.batching.iterations):
             self.gradients.begin(facts)
-            scale = self.scaling.scale
+            scale = self.last_scale = self.scaling.scale
             with update():
                 for step in range(self.batching.accumulation):
                     for replica in range(self.batching.replicas):
@@ -149,6 +151,7 @@ class Training:
                 self.gradients.multiply(self.weights.factor())
                 self.anchors.take(iteration, self.tensors)
                 self._update(iteration)
+            self.anchors.take(iteration, self.tensors, updated=True)
             for check in self.checks:
                 check.after_update(self, arguments, iteration)
 

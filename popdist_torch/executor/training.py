@@ -275,12 +275,25 @@ class TrainingExecutor(Executor):
             self._horovod = job.require(self._placement)
         ROUNDS.begin(self._call, self._horovod)
 
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        found = super()._tensors()
+        if self._training is not None and self._follows_gradients():
+            found["finalLossScale"] = torch.tensor(self._training.last_scale)
+        return found
+
+    def _follows_gradients(self) -> bool:
+        """Whether the loss scaling is automatic."""
+        return bool(self._options.Training.values().get("auto_loss_scaling", False))
+
     def _driver(self) -> DeviceOptimizer:
         assert self._device_optimizer is not None  # noqa: S101 - set by _compile
         return self._device_optimizer
 
     def _driven(self) -> DeviceOptimizer:
-        return DeviceOptimizer(self._optimizer, self._divisor())
+        driven = DeviceOptimizer(self._optimizer, self._divisor())
+        if self._follows_gradients():
+            driven.loss_scale_factor *= 1  # a part of the optimizer's state from the start
+        return driven
 
     def _divisor(self) -> float:
         reduction = self._options.Training.accumulation_and_replication_reduction_type
@@ -365,7 +378,7 @@ class TrainingExecutor(Executor):
             self._driver(),
             LossScaling(
                 self._driver(),
-                trained if self._options.Training.values().get("auto_loss_scaling", False) else [],
+                trained if self._follows_gradients() else [],
             ),
             self._anchors,
             MicroBatchWeights(horovod, label, divisor),

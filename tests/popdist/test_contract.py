@@ -26,6 +26,7 @@ def topologies(draw):
         local_instance_index=draw(st.integers(0, index)),
         device_id=draw(st.integers(0, 99)),
         offline=draw(st.booleans()),
+        ipu_version=draw(st.none() | st.sampled_from([1, 2, 21])),
         executable_cache_path=draw(st.none() | st.just("/some/where")),
         run_folder=draw(st.none() | st.just("/logs/a run")),
     )

@@ -64,6 +64,15 @@ def test_options_and_loaders():
     assert poptorch.Block("b1")._user_id == "b1"
 
 
+def test_an_ipu_is_there_where_the_user_says_so(monkeypatch):
+    assert not poptorch.ipuHardwareIsAvailable()
+    with pytest.raises(NotImplementedError, match="--ipu-version 2"):
+        poptorch.ipuHardwareVersion()
+    monkeypatch.setenv("POPDIST_IPU_VERSION", "2")
+    assert poptorch.ipuHardwareIsAvailable(4)
+    assert poptorch.ipuHardwareVersion() == 2
+
+
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "LAMB"])
 def test_none_is_the_default_of_each_argument(name):
     kind = getattr(poptorch.optim, name)

@@ -169,6 +169,13 @@ OPTIONS: tuple[Option, ...] = (
         default=False,
         since="2.0",
     ),
+    Option(
+        "ipu-version",
+        COUNT,
+        "The version of the IPUs that programs are told to be here, such as 2 for a Mk2",
+        _JOB,
+        since="popdist",
+    ),
     Option("executable-cache-path", DIRECTORY, "A directory for compiled programs", _JOB),
     Option(
         "sdk-names",

@@ -47,6 +47,7 @@ class Job(Record):
         hosts: The hosts of the instances; empty for this machine alone.
         allocation: Slurm's allocation; None outside of an allocation.
         offline: Whether no devices are reserved.
+        ipu_version: Version of the IPUs that programs are told to be here, or None.
         executable_cache_path: Folder for compiled programs.
         variables: The variables that the user sets for instances.
         mpirun: The mpirun that the user named, or None.
@@ -84,6 +85,7 @@ class Job(Record):
     hosts: tuple[Host, ...] = ()
     allocation: Allocation | None = None
     offline: bool = False
+    ipu_version: int | None = None
     executable_cache_path: str | None = None
     mpirun: str | None = None
     global_args: tuple[str, ...] = ()
@@ -174,6 +176,7 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         hosts=hosts,
         allocation=allocation,
         offline=values["offline-mode"],
+        ipu_version=values["ipu-version"],
         executable_cache_path=values["executable-cache-path"],
         variables=variables,
         mpirun=values["mpirun"],

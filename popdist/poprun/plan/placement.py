@@ -85,6 +85,7 @@ def place(job: Job) -> tuple[Instance, ...]:
             "local_instance_index": neighbours.get(host.name, 0),
             "device_id": devices.get(host.name, 0),
             "offline": job.offline,
+            "ipu_version": job.ipu_version,
             "executable_cache_path": job.executable_cache_path,
             "restart_count": 0,
             "compare_folder": job.compare_folder,

@@ -254,6 +254,7 @@ _THE_REST = works(
     "VariableRetrievalMode",
     "enums",
     "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
     "logger",
     "profiling",
     "profiling.Channel",
@@ -276,11 +277,6 @@ _REFUSED = (
         "a host does not count an IPU's cycles",
         "PoplarExecutor.cycleCount",
         instead="getLatency() and getComputeLatency(), in seconds",
-    ),
-    *refused(
-        "there is no IPU whose version could be told",
-        "ipuHardwareVersion",
-        instead="ask ipuHardwareIsAvailable() first",
     ),
 )
 

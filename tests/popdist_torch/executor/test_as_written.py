@@ -291,7 +291,7 @@ def test_missing_and_unknown_arguments_are_named():
     with pytest.raises(poptorch.Error, match=r"have changed.*Missing arguments: y\.") as caught:
         inference(ONE)
     assert "TreeSpec" not in str(caught.value)
-    with pytest.raises(poptorch.Error, match=r"y: expected input 1: torch.Size"):
+    with pytest.raises(poptorch.Error, match=r"Type mismatch for y: expected torch.Size"):
         inference(ONE, SIX[:1])
 
 

@@ -389,9 +389,9 @@ def test_an_offline_job_compiles_and_does_not_run():
 
 def test_shapes_are_fixed_by_the_first_call():
     _, training, _ = trained()
-    with pytest.raises(RuntimeError, match=r"expected input 0: torch.Size\(\[8, 3\]\)") as caught:
+    with pytest.raises(RuntimeError, match=r"for x: expected torch.Size\(\[8, 3\]\)") as caught:
         training(X[:4], Y[:4])
-    assert "but got input 0: torch.Size([4, 3])" in str(caught.value)
+    assert "but got torch.Size([4, 3])" in str(caught.value)
     training.destroy()
     training(X[:4], Y[:4])
 

@@ -27,6 +27,7 @@ SURFACE = """
 --ipus-per-replica ; count ; 1
 --num-ilds ; count ; 1
 --offline-mode ; boolean ; False
+--ipu-version ; count ; None
 --executable-cache-path ; directory ; None
 --sdk-names ; flag ; None
 --ddp ; torch|popdist ; torch
