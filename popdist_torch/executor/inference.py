@@ -47,6 +47,30 @@ class InferenceExecutor(Executor):
         self._seen_version = 0
         let_group(self._user_model, self._declare_groups)
 
+    def train(self, mode: bool = True) -> InferenceExecutor:
+        """Sets the mode of the wrapped module, until it is compiled.
+
+        As published, it sets the mode of the program's submodules too, which both share.
+
+        Args:
+            mode: Whether dropout is applied, and batch statistics are used.
+
+        Returns:
+            This object.
+        """
+        for child in self._user_model.children():
+            child.train(mode)
+        self._training_flags = dict.fromkeys(self._training_flags, mode)
+        return self
+
+    def eval(self) -> InferenceExecutor:
+        """Sets the evaluation mode of the wrapped module, until it is compiled.
+
+        Returns:
+            This object.
+        """
+        return self.train(mode=False)
+
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         leave_groups(self._user_model)
         super()._compile(args, kwargs)

@@ -119,3 +119,22 @@ def test_a_part_of_a_model_in_training_is_followed():
     training(X, Y)
     training.destroy()
     assert torch.equal(inference(X), model.layer(X).detach())
+
+
+class Mode(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, x):
+        return x * 2 if self.training or self.drop.training else x
+
+
+def test_the_mode_of_a_wrapper_is_its_own_until_it_is_compiled():
+    model = Mode().train()
+    wrapped = poptorch.inferenceModel(model)
+    assert wrapped.eval() is wrapped
+    assert wrapped(torch.ones(1)).item() == 1
+    assert model.training
+    assert not model.drop.training
+    assert poptorch.inferenceModel(model).train()(torch.ones(1)).item() == 2
