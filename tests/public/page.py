@@ -102,7 +102,8 @@ def _agreement(programs: list[Program], seen: dict[str, Any]) -> str:
 def _row(program: Program, record: dict[str, Any]) -> str:
     losses = record.get("losses")
     seeded = "" if program.seed is None else "the runner seeds it"
-    reason = record.get("reason") or program.reason or seeded
+    pending = "no result yet" if program.command and not record else ""
+    reason = pending or record.get("reason") or program.reason or seeded
     cells = [
         f"`{program.name}`",
         record.get("verdict", "not run"),
