@@ -3,8 +3,8 @@
 Run it as ``python -m popdist_tf.compare CHECKOUT...`` on checkouts of the original's repositories
 (TensorFlow, Keras, the addons), whose sources are parsed and never run. Each line is a difference:
 a module, name, method or argument that popdist lacks, or arguments in another order. Names that
-popdist refuses are listed with the reason. The exit code is 1 where there is a difference that is
-no refusal.
+popdist refuses are listed with the reason. The exit code is 1 if a difference is found that is
+not a refusal.
 """
 
 from __future__ import annotations

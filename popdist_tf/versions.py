@@ -232,7 +232,7 @@ def compile_where(compiles: Callable[[], bool]) -> None:
     can compile neither queues nor exchanges.
 
     Args:
-        compiles: Whether functions that are called now are compiled, where the program says so.
+        compiles: Whether functions that are called now are compiled, as the program asks.
     """
     kind: Any = def_function.Function
     if hasattr(kind, "_jit_compile"):

@@ -1,7 +1,7 @@
 """State of a model that no gradient changes: equal on all instances where it may be saved.
 
-Each instance computes moving averages from its own rows. Under `popdist_tf.keras` it is no
-strategy that combines them, and a file would depend on the instance that writes it. So they are
+Each instance computes moving averages from its own rows. Under `popdist_tf.keras` no
+strategy combines them, and a file would depend on the instance that writes it. So they are
 averaged over the instances after each epoch, before callbacks of the program write anything.
 """
 

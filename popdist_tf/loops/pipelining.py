@@ -208,8 +208,8 @@ def pipeline(
         computational_stages: Functions, called one after the other. The first takes ``inputs`` and
             an element of the queue (a tuple's parts as further arguments, a dict as keywords); each
             of the others what the one before it has returned.
-            A list of functions is one stage: each takes the same, and their results stand behind
-            each other.
+            A list of functions is one stage: each takes the same arguments, and their results are
+            concatenated.
         gradient_accumulation_count: Micro-batches of an update, as an integer or a tensor. Without
             an ``optimizer_function``, micro-batches of a repetition.
         gradient_accumulation_dtype: In which dtype gradients are accumulated: a dtype, a function

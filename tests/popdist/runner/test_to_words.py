@@ -9,7 +9,7 @@ from popdist.poprun.options.table import OPTIONS
 from popdist.runner.caller import JobError, run, to_words
 
 TEXTS = {"help", "version", "version-format", "completion", "export-config", "overwrite-config",
-         "emit", "emit-image", "emit-name"}  # fmt: skip
+         "emit", "emit-image", "emit-name", "compare-alone"}  # fmt: skip
 VALUES = {
     "n": 3, "port": 8080, "seconds": 1.5, "name": "p1", "hosts": ["a", "b"], "yes|no": True,
     "file": Path("f"), "dir": Path("d"), "arg": "-x A=1", "": True,
