@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from popdist_onnx.checks import CHECKS as ONNX_CHECKS
+from popdist_tf.checks import CHECKS as TENSORFLOW_CHECKS
 from popdist_torch.checks import CHECKS as TORCH_CHECKS
 
 if TYPE_CHECKING:
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
 
     from popdist.checks import Check
 
-ADAPTERS: dict[str, Sequence[Check]] = {"PyTorch": TORCH_CHECKS, "ONNX": ONNX_CHECKS}
+ADAPTERS: dict[str, Sequence[Check]] = {
+    "PyTorch": TORCH_CHECKS,
+    "TensorFlow": TENSORFLOW_CHECKS,
+    "ONNX": ONNX_CHECKS,
+}
 
 
 def checks_table() -> str:

@@ -377,19 +377,35 @@ def before_updates(name: str, check: Callable[[Any, list[Any], list[Any]], None]
 def _checked_update(method: Callable[..., Any]) -> Any:
     @functools.wraps(method)
     def wrapped(self: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
-        # Keras 3 has the variables beside the gradients, Keras 2 has pairs.
         pairs = list(given)
-        second = args[0] if args else kwargs.get("trainable_variables")
-        variables = list(second or ()) if keras_is_3() else [pair[1] for pair in pairs]
-        gradients = pairs if keras_is_3() else [pair[0] for pair in pairs]
-        if not kwargs.get("skip_gradients_aggregation") and kwargs.get(
-            "experimental_aggregate_gradients", True
-        ):
+        gradients, variables, reduced = gradients_and_variables(pairs, args, kwargs)
+        if not reduced:
             for check in getattr(self, _CHECK).values():
                 check(self, variables, gradients)
         return method(self, pairs, *args, **kwargs)
 
     return wrapped
+
+
+def gradients_and_variables(
+    given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], list[Any], bool]:
+    """What an update is given: gradients, variables, and whether they are summed already.
+
+    Args:
+        given: The first argument of the method that `update_method` names.
+        args: The other arguments.
+        kwargs: The keyword arguments.
+    """
+    # Keras 3 has the variables beside the gradients, Keras 2 has pairs.
+    held = list(given)
+    reduced = kwargs.get("skip_gradients_aggregation", False) or not kwargs.get(
+        "experimental_aggregate_gradients", True
+    )
+    if keras_is_3():
+        second = args[0] if args else kwargs.get("trainable_variables")
+        return held, list(second or ()), reduced
+    return [pair[0] for pair in held], [pair[1] for pair in held], reduced
 
 
 def _owner(method: str) -> Any:

@@ -178,18 +178,23 @@ REMEDIES = {
     ),
     "PD431": (
         (
-            "A warning. An update is not that of one process with the rows of all instances. A "
-            "`train_step` of the program divides its loss by the rows of its own replica, and a "
-            "strategy sums gradients. Or batches of the instances have different sizes. Or "
-            "`popdist_tf.keras.DistributedOptimizer` averages gradients of a loss that is a sum, "
-            "or a mean over what a mask leaves. Or a replica clips its own gradients before they "
-            "are reduced (`tf.clip_by_global_norm` in a function that TensorFlow builds)."
+            "A warning. An update is not that of one process with the rows of all instances. "
+            "Either batches of the instances have different sizes. Or a model was measured in "
+            "`fit`: the gradients of the halves of a batch do not add up to the gradient of the "
+            "whole. Reasons are a mean over as many elements as a batch has (a mask, weights), a "
+            "function of a mean, a loss that compares rows, gradients that a `train_step` clips "
+            "before it applies them, and a constant factor: a `train_step` that divides its mean "
+            "by no number of replicas, or a sum whose gradients "
+            "`popdist_tf.keras.DistributedOptimizer` averages."
         ),
         (
-            "Use Keras' losses, or divide by `strategy.num_replicas_in_sync`. Give all instances "
-            "as many rows. Clip with `clipnorm`, `global_clipnorm` or `clipvalue` of the "
-            "optimizer. Losses with masks are exact under `PopDistStrategy`. Where this is "
-            'meant: `warnings.filterwarnings("ignore", message=r"\\[PD431\\]")`.'
+            "Use Keras' losses, or divide by `tf.distribute.get_strategy().num_replicas_in_sync` "
+            "in the step. Divide sums by counts of the global batch. Give all instances as many "
+            "rows. Clip with `clipnorm`, `global_clipnorm` or `clipvalue` of the optimizer. "
+            "Keras' losses with masks are exact under `PopDistStrategy`. Where each replica's own "
+            "loss is meant, set `POPDIST_SKIP_CHECKS=parts`, or use "
+            '`warnings.filterwarnings("ignore", message=r"\\[PD431\\]")`. [Checks](checks.md) '
+            "says what is measured."
         ),
     ),
     "PD433": (

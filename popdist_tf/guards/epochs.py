@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 
+from popdist_tf.checks.parts import counts_rows_alike, probe_parts
 from popdist_tf.collectives.agreement import agree, agree_on_weights, compared
 from popdist_tf.errors import AgreementError
 from popdist_tf.guards.adapted import compare_layers, note_adapted
 from popdist_tf.guards.equal_data import compare_arrays
-from popdist_tf.guards.means import MeanOverAll, counts_rows_alike, warn_of_sizes
+from popdist_tf.guards.means import SameSizes, warn_of_sizes
+from popdist_tf.guards.optimizers import optimizers_of, reduction_of
 from popdist_tf.guards.rows import count_rows, counted_rows, rows_of_batch
 from popdist_tf.guards.untrained_state import SynchronizeState
 from popdist_tf.versions import (
@@ -27,7 +29,6 @@ from popdist_tf.versions import (
     before_batches,
     before_training,
     keras_is_3,
-    optimizer_kinds,
     strategy_of,
     support_backups,
     tensorflow_variable,
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from popdist_tf.collectives.host import HostCollectives
     from popdist_tf.guards.uneven_data import AnnouncedSteps
 
-REDUCTION = "_popdist_reduction"
-"""An attribute of optimizers that `popdist_tf.keras` has wrapped; it has the job's collectives."""
-
 _DECIDE_ALIKE = (
     "let callbacks decide by values that all instances have: metrics of the strategy, or under "
     "popdist_tf.keras a MetricAverageCallback before the callback; give validation data to all "
@@ -56,6 +54,7 @@ def compare_epochs() -> None:
 
     Models that reduce over no other instance are not compared.
     """
+    probe_parts()
     add_callbacks("epochs", _callbacks)
     before_batches("epochs", _compare_call)
     before_training("rows", _count_rows)
@@ -76,33 +75,8 @@ def _compare_call(model: Any, batch: Any) -> None:
     _warn_of_rows(collectives, model, found)
 
 
-def optimizers_of(model: Any) -> list[Any]:
-    """The optimizers that a program has set as attributes of a model, or else that of ``compile``.
-
-    Args:
-        model: A model of Keras. Its ``train_step`` may update by optimizers of its own; that of
-            ``compile`` is then Keras' default, which updates nothing.
-    """
-    compiled = getattr(model, "optimizer", None)
-    held = [compiled]
-    for value in vars(model).values():
-        is_dict = isinstance(value, dict)
-        held += (
-            value.values() if is_dict else value if isinstance(value, (list, tuple)) else [value]
-        )
-    known = {id(one): one for one in held if isinstance(one, optimizer_kinds())}
-    if len(known) > 1:
-        known.pop(id(compiled), None)
-    return list(known.values())
-
-
-def _reduction_of(model: Any) -> Any:
-    found = (getattr(one, REDUCTION, None) for one in optimizers_of(model))
-    return next((one for one in found if one is not None), None)
-
-
 def _collectives_of(model: Any) -> HostCollectives | None:
-    held = _reduction_of(model) or getattr(strategy_of(model), "extended", None)
+    held = reduction_of(model) or getattr(strategy_of(model), "extended", None)
     return getattr(held, "collectives", None)
 
 
@@ -118,7 +92,7 @@ def _warn_of_rows(collectives: HostCollectives, model: Any, found: Sequence[Disa
 
 
 def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    reduction = _reduction_of(model)
+    reduction = reduction_of(model)
     strategy = strategy_of(model)
     extended = getattr(strategy, "extended", None)
     if hasattr(extended, "guard"):
@@ -141,20 +115,15 @@ def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]
     )
     steps = None if reduction is None else reduction.steps
     data = [fit.get("x"), fit.get("y")]
-    means = MeanOverAll(
-        collectives,
-        fit,
-        averages=getattr(reduction, "averages", False),
-        is_first=getattr(model, "train_function", None) is None,
-    )
-    before: list[Any] = [_SameSteps(collectives, steps, data), means]
+    sizes = SameSizes(collectives, fit, _warn_of_rows)
+    before: list[Any] = [_SameSteps(collectives, steps, data), sizes]
     if reduction is not None:
         before.append(SynchronizeState(collectives))
     if keras_is_3() and collectives.rank:
         _keep_backups_apart(fit["callbacks"], collectives.rank)
     if keras_is_3() and reduction is None and collectives.rank:
         before.append(_FilesApart(fit["callbacks"]))
-    return before, [ends, _SameAfterEpoch(collectives, means)]
+    return before, [ends, _SameAfterEpoch(collectives, sizes)]
 
 
 def _ends_of_workers(extended: Any, *, asks: bool) -> list[Any]:
@@ -299,10 +268,10 @@ class _SameEnd(tf.keras.callbacks.Callback):  # type: ignore[misc]
 class _SameAfterEpoch(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Compares the instances' weights and rows after an epoch, and whether they continue."""
 
-    def __init__(self, collectives: HostCollectives, means: MeanOverAll) -> None:
+    def __init__(self, collectives: HostCollectives, sizes: SameSizes) -> None:
         super().__init__()
         self._collectives = collectives
-        self._means = means
+        self._sizes = sizes
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Forgets rows of earlier calls."""
@@ -324,8 +293,8 @@ class _SameAfterEpoch(tf.keras.callbacks.Callback):  # type: ignore[misc]
             accepted="the same epochs on every instance",
             hint=_DECIDE_ALIKE,
         )
-        if not self._means.has_compared:
-            self._means.has_compared = bool(found)
+        if not self._sizes.has_compared:
+            self._sizes.has_compared = bool(found)
             _warn_of_rows(self._collectives, self.model, found)
         self._compare_weights(f"after epoch {epoch}")
 

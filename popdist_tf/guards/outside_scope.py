@@ -15,7 +15,8 @@ import tensorflow.compat.v2 as tf
 from popdist_tf.collectives.agreement import agree
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.end import compare_at_end
-from popdist_tf.guards.epochs import REDUCTION, compare_epochs, optimizers_of
+from popdist_tf.guards.epochs import compare_epochs
+from popdist_tf.guards.optimizers import REDUCTION, optimizers_of
 from popdist_tf.progress import report_fits
 from popdist_tf.versions import (
     before_evaluations,

@@ -13,7 +13,7 @@ import tensorflow.compat.v2 as tf
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.collectives.instances import job_collectives
-from popdist_tf.guards.epochs import optimizers_of
+from popdist_tf.guards.optimizers import optimizers_of
 from popdist_tf.versions import (
     build_optimizer,
     describe,

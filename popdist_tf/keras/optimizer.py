@@ -18,9 +18,9 @@ from popdist_tf.errors import StrategyError
 from popdist_tf.guards.adapted import compare_layers
 from popdist_tf.guards.divergence import DIFFERENT
 from popdist_tf.guards.end import compare_at_end
-from popdist_tf.guards.epochs import REDUCTION, compare_epochs
+from popdist_tf.guards.epochs import compare_epochs
 from popdist_tf.guards.first_steps import Compared, FirstSteps, StepComparison, one_after_another
-from popdist_tf.guards.local_clips import warn_of_local_clips
+from popdist_tf.guards.optimizers import REDUCTION
 from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.progress import report_fits
 from popdist_tf.strategies.masked_losses import share_masks
@@ -161,8 +161,6 @@ class _Reduction:
             label = f"popdist_gradients_{next(_LABELS)}"
             self._comparison = StepComparison(self.collectives, label, first=2)
         present = [gradient for gradient in gradients if gradient is not None]
-        if self.collectives.rank == 0:
-            warn_of_local_clips(present, self.collectives.size)
         # The backward pass computes the last layer's gradient first.
         with tf.control_dependencies(
             [self._before_reduction(one, variables) for one in present[-1:]]

@@ -13,7 +13,7 @@ import tensorflow.compat.v2 as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import OptimizerError
-from popdist_tf.guards.epochs import REDUCTION
+from popdist_tf.guards.optimizers import REDUCTION
 from popdist_tf.guards.outside_scope import AVERAGES
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,

@@ -10,16 +10,13 @@ import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.distribute.values import DistributedValues
 
+from popdist_tf.checks.parts import probe_parts
 from popdist_tf.errors import StrategyError
-from popdist_tf.guards.local_clips import warn_in_replica
-from popdist_tf.guards.local_means import note_targets, warn_of_local_mean
-from popdist_tf.guards.means import asked_by_program
 from popdist_tf.keras.averages import overwrite_by_averages_where
 from popdist_tf.keras.spectral import support_spectral_normalization
 from popdist_tf.strategies.masked_losses import share_masks
 from popdist_tf.strategies.random_numbers import separate_random_numbers
 from popdist_tf.versions import (
-    before_updates,
     clip_sums_where,
     compile_where,
     support_loss_scaling,
@@ -67,21 +64,19 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
         support_spectral_normalization()
         clip_sums_where(_is_current)
         compile_where(lambda: not _is_current())
-        before_updates("clips", warn_in_replica)
-        note_targets()
-        before_updates("means", warn_of_local_mean)
         overwrite_by_averages_where(lambda: _is_current() and _several_replicas())
         separate_random_numbers()
         share_masks()
-        self.has_been_asked = False
-        self.has_warned_of_mean = False
+        probe_parts()
         super().__init__(extended)
+        self.has_been_asked = False  # by the program
 
     @property
     def num_replicas_in_sync(self) -> int:
         """Replicas of all instances, over which gradients are summed."""
-        # A program that asks divides its losses by itself (see `guards.means`).
-        if asked_by_program():
+        # A program that asks outside of replicas may divide its losses by this number, which the
+        # measurement of `checks.parts` cannot see.
+        if tf.distribute.in_cross_replica_context() or not tf.distribute.has_strategy():
             self.has_been_asked = True
         return int(super().num_replicas_in_sync)
 

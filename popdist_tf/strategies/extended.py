@@ -134,6 +134,7 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
         self._variable_device = variable_device
         self._reduce_on_device = reduce_on_device
         self._has_run = False
+        self._counted_as = 0  # replicas, in a measurement
         self._data_sets = 0
         self.guard = StepGuard(None if collectives.horovod is None else collectives)
         self._weights: list[tuple[str, weakref.ref[Any]]] = []
@@ -148,7 +149,16 @@ class HorovodExtended(mirrored_strategy.MirroredExtended):  # type: ignore[misc]
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return len(self._devices) * self._collectives.size
+        return self._counted_as or len(self._devices) * self._collectives.size
+
+    @contextmanager
+    def counted_as(self, replicas: int) -> Iterator[None]:
+        """Makes this strategy count so many replicas, while parts of a batch are measured."""
+        self._counted_as = replicas
+        try:
+            yield
+        finally:
+            self._counted_as = 0
 
     @property
     def collectives(self) -> HostCollectives:

@@ -17,7 +17,7 @@ import tensorflow.compat.v2 as tf
 
 from popdist_tf.versions import keras_is_3
 
-_COUNT = "_popdist_masked_means"
+_MARK = "_popdist_shares_masks"
 _MEANS = ("auto", "sum_over_batch_size", "mean")
 
 
@@ -25,31 +25,21 @@ def share_masks() -> None:
     """Makes Keras count what masks leave on all replicas; safe to call again."""
     module, name = _place()
     known = getattr(module, name)
-    if hasattr(known, _COUNT):
+    if hasattr(known, _MARK):
         return
     names = known.__code__.co_varnames
     kind = "dtype" if "dtype" in names[: known.__code__.co_argcount] else "losses"
 
-    count = [0]
-
     @functools.wraps(known)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
-        if given["mask"] is not None and given["reduction"] in _MEANS:
-            count[0] += 1
-            if _is_shared():
-                dtype = getattr(given[kind], "dtype", given[kind])
-                given |= {"mask": _shared(given["mask"], dtype), "reduction": "none"}
+        if given["mask"] is not None and given["reduction"] in _MEANS and _is_shared():
+            dtype = getattr(given[kind], "dtype", given[kind])
+            given |= {"mask": _shared(given["mask"], dtype), "reduction": "none"}
         return known(**given)
 
-    setattr(wrapped, _COUNT, count)
+    setattr(wrapped, _MARK, True)
     setattr(module, name, wrapped)
-
-
-def masked_means() -> int:
-    """How many means of masked losses have been built, or computed in eager code."""
-    module, name = _place()
-    return int(getattr(getattr(module, name), _COUNT, [0])[0])
 
 
 def _place() -> tuple[Any, str]:
@@ -74,8 +64,8 @@ def _shared(mask: Any, dtype: Any) -> Any:
     """A mask by which the mean over replicas is the mean over all values that masks leave."""
     context = tf.distribute.get_replica_context()
     held = tf.cast(mask, dtype)
-    # float16 and bfloat16 cannot count.
-    left = tf.reduce_sum(tf.cast(mask, tf.float32))
+    # float16 and bfloat16 cannot count, and float32 would round the quotient for float64.
+    left = tf.reduce_sum(tf.cast(mask, tf.float64))
     total = context.all_reduce(tf.distribute.ReduceOp.SUM, left)
-    size = tf.cast(tf.size(held), tf.float32) * context.num_replicas_in_sync
+    size = tf.cast(tf.size(held), tf.float64) * context.num_replicas_in_sync
     return held * tf.cast(size / total, dtype)

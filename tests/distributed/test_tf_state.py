@@ -303,8 +303,6 @@ def in_job():
         "refused": refused,
         "idle": [text for one in caught if "PD429" in (text := str(one.message))],
         "local": apart_within_instances(strategy),
-        "clips": local_clips(strategy),
-        "means": local_means(strategy),
     }
 
 
@@ -325,82 +323,6 @@ def apart_within_instances(strategy):
     except tf.errors.InvalidArgumentError as error:
         return str(error)
     return "no error"
-
-
-def local_clips(strategy):
-    """Warnings of gradients that are clipped before they are reduced, after it and elsewhere."""
-    import tensorflow as tf
-
-    def sums(gradients):
-        return tf.distribute.get_replica_context().all_reduce("SUM", gradients)
-
-    def backward_of_a_clip(gradients):
-        with tf.GradientTape() as tape:
-            tape.watch(gradients)
-            values = tf.clip_by_value(tf.clip_by_norm(gradients[0], 1.0), -1.0, 1.0)
-        return tape.gradient(values, gradients)
-
-    cases = {
-        "global norm": lambda g: tf.clip_by_global_norm(g, 0.1)[0],
-        "norm": lambda g: [tf.clip_by_norm(one, 0.1) for one in g],
-        "value": lambda g: [tf.clip_by_value(one, -0.1, 0.1) for one in g],
-        "none": list,
-        "reduced": lambda g: tf.clip_by_global_norm(sums(g), 0.1)[0],
-        "mean": lambda g: [tf.clip_by_value(one / REPLICAS, -0.1, 0.1) for one in sums(g)],
-        "backward": backward_of_a_clip,
-    }
-    answers = {}
-    for case, change in cases.items():
-        with strategy.scope():
-            weight = tf.Variable(tf.ones([3]))
-            optimizer = tf.keras.optimizers.SGD(0.1, global_clipnorm=0.1)
-            optimizer.build([weight])
-
-        def update(change=change, weight=weight, optimizer=optimizer):
-            gradients = change([weight * tf.cast(number(), tf.float32)])
-            optimizer.apply_gradients(zip(gradients, [weight], strict=True))
-
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            tf.function(partial(strategy.run, update))()
-        answers[case] = [text for one in caught if "PD431" in (text := str(one.message))]
-    return answers
-
-
-def local_means(strategy):
-    """Warnings of losses that are means over a replica's rows, and of others."""
-    import tensorflow as tf
-
-    rows = 2
-    losses = {
-        "mean": tf.reduce_mean,
-        "mean and penalty": lambda errors: tf.reduce_mean(errors) + 0.1 * tf.reduce_sum(errors),
-        "divided": lambda errors: tf.reduce_mean(errors) / REPLICAS,
-        "sum": lambda errors: tf.reduce_sum(errors) / (rows * REPLICAS),
-        "average": lambda errors: tf.nn.compute_average_loss(
-            errors, global_batch_size=rows * REPLICAS
-        ),
-        "asked": lambda errors: strategy.num_replicas_in_sync and tf.reduce_mean(errors),
-    }
-    answers = {}
-    for case, loss in losses.items():
-        strategy.has_been_asked = False  # by what this job has trained before
-        with strategy.scope():
-            weight = tf.Variable(tf.ones([3]))
-            optimizer = tf.keras.optimizers.SGD(0.1)
-            optimizer.build([weight])
-
-        def update(loss=loss, weight=weight, optimizer=optimizer):
-            with tf.GradientTape() as tape:
-                errors = tf.ones([rows, 3]) @ weight[:, tf.newaxis] * tf.cast(number(), tf.float32)
-                value = loss(errors[:, 0])
-            optimizer.apply_gradients([(tape.gradient(value, weight), weight)])
-
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            tf.function(partial(strategy.run, update))()
-        answers[case] = sorted({text for one in caught if "PD431" in (text := str(one.message))})
-    return answers
 
 
 def callbacks_with_one_place(folder):
@@ -598,26 +520,6 @@ def test_local_replicas_that_a_step_makes_different_stop_the_training(ranks):
         named = rank["local"].split("weights that differ")[1]
         assert "apart" in named
         assert "equal" not in named
-
-
-def test_gradients_that_replicas_clip_by_themselves_are_named(ranks):
-    first, second = (rank["clips"] for rank in ranks)
-    for case, name in {"global norm": "global_norm", "norm": "norm", "value": "value"}.items():
-        (said,) = first[case]
-        assert f"(tf.clip_by_{name}, {__file__}:" in said
-        assert f"over {REPLICAS} replicas" in said
-    assert [case for case, said in first.items() if said] == ["global norm", "norm", "value"]
-    assert not any(second.values())
-
-
-def test_means_over_the_rows_of_a_replica_that_are_summed_are_named(ranks):
-    first, second = (rank["means"] for rank in ranks)
-    for case in ("mean", "mean and penalty"):
-        (said,) = first[case]
-        assert f"the mean over the rows of one replica ({__file__}:" in said
-        assert f"an update is {REPLICAS} times that of one process" in said
-    assert [case for case, said in first.items() if said] == ["mean", "mean and penalty"]
-    assert not any(second.values())
 
 
 def test_a_cluster_keeps_what_one_process_has(workers, half):
