@@ -321,7 +321,7 @@ WITHOUT_FLOAT64 = frozenset(
     {
         *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan", "Erf", "Celu"),
         *("AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool"),
-        *("Conv", "ConvTranspose", "Det"),
+        *("Conv", "ConvTranspose", "Det", "GridSample"),
         *("InstanceNormalization", "LRN", "MeanVarianceNormalization"),
         *("GRU", "LSTM", "RNN"),
         *("Mean", "NonZero", "Hardmax", "Atan2", "MultiConv"),
@@ -329,5 +329,5 @@ WITHOUT_FLOAT64 = frozenset(
 )
 """Operators that the runtime cannot train in float64 (ONNX Runtime 1.31, tried one by one)."""
 
-WITHOUT_FLOAT16 = frozenset({"Celu", "MeanVarianceNormalization"})
+WITHOUT_FLOAT16 = frozenset({"Celu", "GridSample", "MeanVarianceNormalization"})
 """Operators that the runtime cannot train in float16."""

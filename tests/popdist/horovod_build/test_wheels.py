@@ -81,6 +81,7 @@ def run(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(session, "gather", lambda *_: facts())
     monkeypatch.setattr(session.source, "fetch", stop)
     monkeypatch.setattr(session.compilation, "install", stop)
+    monkeypatch.setattr(session.compilation, "installed", lambda: None)
     monkeypatch.setattr(session.openmpi_prefix, "write", lambda **_: None)
 
     def ran(*arguments):

@@ -219,7 +219,7 @@ def test_any_input_is_planned_or_refused(nothing_is_started):
     assert sum(seen.values()) == EXAMPLES
     if EXAMPLES == 1:
         return
-    assert len(codes) >= 6
+    assert codes >= {"PD100", "PD101", "PD102", "PD103", "PD106"}
     # Neither outcome may crowd out the other.
     assert seen["planned"] > EXAMPLES // 50
     assert seen["refused"] > EXAMPLES // 50

@@ -161,7 +161,7 @@ def test_the_names_can_be_made_permanent_and_taken_back(tmp_path):
     both = passed(
         python(
             "-c",
-            "import sys; print(sum('popdist' in str(one) for one in sys.meta_path))",
+            "import sys; print(sum('.finder.Finder' in str(one) for one in sys.meta_path))",
             executable=executable,
             env=with_names(),
         )

@@ -194,7 +194,7 @@ def test_workers_live_on_between_epochs():
     assert not poptorch.DataLoader(options(), numbers(4)).persistent_workers
 
 
-@pytest.mark.parametrize("wrong", [{"mode": "Async"}, {"partition": "interleaved"}])
+@pytest.mark.parametrize("wrong", [{"mode": "Asynchronous"}, {"partition": "interleaved"}])
 def test_modes_are_members_of_their_enumerations(wrong):
     with pytest.raises(ValueError, match="takes a member of"):
         poptorch.DataLoader(options(), numbers(4), **wrong)
