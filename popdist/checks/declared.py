@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from popdist.contract import skipped_checks
+from popdist.popdist_core import topology
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ def is_enabled(check: Check) -> bool:
         check: The check.
 
     Returns:
-        False where ``POPDIST_SKIP_CHECKS``, a list with commas, has its name or ``all``.
+        False where ``POPDIST_SKIP_CHECKS``, a list with commas, has its name or ``all``, and where
+        the program is compared with itself alone, which its further passes would disturb.
     """
+    if topology().compare_folder is not None:
+        return False
     return not skipped_checks(os.environ) & {check.name, "all"}

@@ -219,6 +219,7 @@ def keras_train_step():
     import popdist_tf.keras as hvd
 
     hvd.init()
+    tf.keras.backend.set_floatx("float64")  # the type of what fit reads
 
     class Regression(tf.keras.Model):
         def build(self, _shape):

@@ -262,7 +262,7 @@ for x, y in DataLoader(data, 4, sampler=sampler):
     optimizer.zero_grad()
     (model(x) - y).square().mean().backward()
     optimizer.step()
-print(model.module.weight.sum().item(), len(model._comm_hooks), "popdist" in sys.modules)
+print(model.module.weight.sum().item(), len(model._comm_hooks), "popdist_torch" in sys.modules)
 torch.distributed.destroy_process_group()
 """
 
