@@ -17,7 +17,7 @@ from popdist_torch.executor.executor import Executor as PoplarExecutor
 from popdist_torch.executor.inference import inferenceModel
 from popdist_torch.executor.training import trainingModel
 from popdist_torch.global_batch_hooks import global_batch_hook
-from popdist_torch.global_mean import global_mean
+from popdist_torch.global_means import global_mean
 from popdist_torch.horovod.batch_norm import SyncBatchNorm
 from popdist_torch.ops import (
     CPU,

@@ -30,7 +30,7 @@ from popdist_torch.errors import LossError
 from popdist_torch.executor.compiled import eagerly
 from popdist_torch.executor.losses import LossWatch, final_loss
 from popdist_torch.global_batch_hooks import enlarged
-from popdist_torch.global_mean import counting
+from popdist_torch.global_means import counting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from popdist_torch.executor.outputs import Outputs
     from popdist_torch.executor.replicas import RandomStreams
     from popdist_torch.executor.weights import DeviceModel
-    from popdist_torch.global_mean import MicroBatchWeights
+    from popdist_torch.global_means import MicroBatchWeights
     from popdist_torch.ops.recomputation import MarkedLayers
     from popdist_torch.optim.device import DeviceOptimizer
 

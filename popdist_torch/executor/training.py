@@ -32,7 +32,7 @@ from popdist_torch.executor.host_access import (
 from popdist_torch.executor.loss_scaling import LossScaling
 from popdist_torch.executor.losses import LossGuard
 from popdist_torch.executor.step import Training
-from popdist_torch.global_mean import MicroBatchWeights
+from popdist_torch.global_means import MicroBatchWeights
 from popdist_torch.gradient_exchange import Facts
 from popdist_torch.optim.device import DeviceOptimizer, digest_of
 from popdist_torch.options import MeanReductionStrategy, Options, OutputMode, ReductionType

@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from popdist_torch.global_mean import global_mean
+from popdist_torch.global_means import global_mean
 from popdist_torch.horovod import collectives, world
 from popdist_torch.horovod.batch_norm import SyncBatchNorm
 from popdist_torch.horovod.optimizer import Distributed, DistributedOptimizer
