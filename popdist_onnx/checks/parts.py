@@ -21,7 +21,8 @@ import numpy as np
 import onnx
 
 from popdist.checks import UPDATES
-from popdist.checks.parts import CAUSE
+from popdist.checks.parts import CAUSE, HALVES
+from popdist.checks.passes import NotJudgedError
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.training.divisors import Divisors
 from popdist_onnx.training.evaluation import Evaluator
@@ -52,12 +53,7 @@ _ROUNDING, _ROUNDING_OF_HALF = 64 * 2.0**-23, 8 * 2.0**-10
 """The largest difference by rounding, as a share of a loss, in single and in half precision."""
 
 _MOVES = 2
-_HALVES = 2
 _ALONE = Job(0, 1, 1, first=False)
-
-
-class NotJudgedError(Exception):
-    """A loss cannot be measured; its text says why."""
 
 
 class PartsProbe:
@@ -183,7 +179,7 @@ class _Graph:
         proto = in_inference_mode(proto)
         self.samples = samples
         self.rounding = _ROUNDING_OF_HALF if _is_half(proto) else _ROUNDING
-        layout = Layout(samples, _HALVES if is_rewritten else 1, _ALONE)
+        layout = Layout(samples, HALVES if is_rewritten else 1, _ALONE)
         self._divisors = Divisors(proto, self._loss, layout, model)
         self._evaluator = Evaluator(proto, [self._loss], samples)
 

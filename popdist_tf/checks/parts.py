@@ -26,9 +26,10 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist.checks import UPDATES, Finding, Products, is_enabled, judge
 from popdist.checks.parts import CAUSE, DOUBLE, FIXES, HALVES, SINGLE
+from popdist.checks.passes import NotJudgedError
 from popdist_tf.checks import PARTS
 from popdist_tf.checks.quiet import quiet_layers, state_kept, without_exchange
-from popdist_tf.checks.replicas import NotJudgedError, Replicas
+from popdist_tf.checks.replicas import Replicas
 from popdist_tf.guards.first_steps import in_one_operation
 from popdist_tf.guards.means import warn
 from popdist_tf.guards.optimizers import optimizers_of, reduction_of
@@ -53,7 +54,7 @@ _ROWS = "_popdist_rows_to_measure"
 _TIMED = 6  # steps
 _HALF = ("float16", "bfloat16")
 _FIXES = FIXES.format(
-    global_mean="popdist_tf.keras.global_mean(sum, count)",
+    global_mean="popdist_tf.keras.global_mean(total, count)",
     gather="tf.distribute.get_replica_context().all_gather",
 )
 _DIVIDE = (

@@ -8,26 +8,21 @@ they may choose their outputs.
 from __future__ import annotations
 
 import inspect
-import random
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tensorflow.compat.v2 as tf
 from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
+from popdist.checks import passes
 from popdist_tf.versions import keras_is_3, optimizer_variables, tensorflow_variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
 _NAMES = ("Dropout", "Noise", "RNN", "Cell", "Attention", "BatchNormalization")
-
-
-class ExchangeError(RuntimeError):
-    """A step has called a collective operation, which other processes do not call now."""
 
 
 def _kinds() -> tuple[type, ...]:
@@ -62,32 +57,14 @@ def quiet_layers() -> Iterator[None]:
         owner.__call__ = known
 
 
-class _NoExchange:
-    """Horovod's library without its collective operations."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-
-    def __getattr__(self, name: str) -> Any:
-        """An attribute of the library, unless it starts an exchange."""
-        if name.startswith("horovod_") and not name.endswith(("size", "rank", "included")):
-            raise ExchangeError(name)
-        return getattr(self._library, name)
-
-
-@contextmanager
-def without_exchange() -> Iterator[None]:
+def without_exchange() -> AbstractContextManager[None]:
     """Makes collective operations of Horovod raise `ExchangeError` inside."""
-    operations: Any = sys.modules.get("horovod.tensorflow.mpi_ops")
-    if operations is None:
-        yield
-        return
-    library = operations.MPI_LIB
-    operations.MPI_LIB = _NoExchange(library)
-    try:
-        yield
-    finally:
-        operations.MPI_LIB = library
+    facts = ("size", "rank", "included")
+    return passes.without_exchange(
+        "horovod.tensorflow.mpi_ops",
+        "MPI_LIB",
+        lambda name: name.startswith("horovod_") and not name.endswith(facts),
+    )
 
 
 @contextmanager
@@ -104,18 +81,16 @@ def state_kept(model: Any, optimizers: Iterable[Any]) -> Iterator[None]:
         for component in _components(variable)
     ]
     values = [component.read_value() for component in components]  # no copies
-    state, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the program's
     # The program's seed, from which TensorFlow derives those of operations.
     eager: Any = context.context()
     seeds = getattr(eager, "_rng", None)
     of_seeds = None if seeds is None else seeds.getstate()
     try:
-        yield
+        with passes.random_states_kept():
+            yield
     finally:
         for component, value in zip(components, values, strict=True):
             component.assign(value)
-        random.setstate(state)
-        np.random.set_state(of_numpy)  # noqa: NPY002 - as above
         if seeds is not None:
             seeds.setstate(of_seeds)
 

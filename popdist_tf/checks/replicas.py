@@ -13,17 +13,13 @@ import numpy as np
 import tensorflow.compat.v2 as tf
 
 from popdist.checks.parts import HALVES
-from popdist_tf.checks.quiet import ExchangeError
+from popdist.checks.passes import ExchangeError, NotJudgedError
 from popdist_tf.strategies.one_replica import OnlyReplicaContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _RUNS = 3  # a sum may depend on an earlier sum
-
-
-class NotJudgedError(Exception):
-    """A step cannot be measured; its text says why."""
 
 
 class _Sums:

@@ -19,13 +19,8 @@ import torch
 
 from popdist.checks import UPDATES, Finding, Products, judge
 from popdist.checks.parts import CAUSE, DOUBLE, FIXES, HALVES, SINGLE
-from popdist_torch.checks.quiet import (
-    Quiet,
-    local_norms,
-    random_states_kept,
-    seed_all,
-    without_exchange,
-)
+from popdist.checks.passes import NotJudgedError, random_states_kept
+from popdist_torch.checks.quiet import Quiet, local_norms, seed_all, without_exchange
 from popdist_torch.errors import LossError
 from popdist_torch.executor.compiled import eagerly
 from popdist_torch.executor.losses import LossWatch, final_loss
@@ -46,10 +41,6 @@ Gradients = list[torch.Tensor | None]
 _FIXES = FIXES.format(
     global_mean="popdist_torch.global_mean(total, count)", gather="popdist_torch.horovod.allgather"
 )
-
-
-class NotJudgedError(Exception):
-    """A forward pass cannot be measured; its text says why."""
 
 
 class PartsProbe:

@@ -16,10 +16,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch.overrides import TorchFunctionMode
 
+from popdist.checks import passes
 from popdist_torch.synchronised_norms import OverAllProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from torch import nn
 
@@ -76,36 +78,12 @@ def _with_running_statistics(
     )
 
 
-class ExchangeError(RuntimeError):
-    """A forward pass has called a collective operation, which other processes do not call now."""
-
-
-class _NoExchange:
-    """Horovod's library without its collective operations."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-
-    def __getattr__(self, name: str) -> Any:
-        """An attribute of the library, unless it starts an exchange."""
-        if "_async" in name or name in {"horovod_torch_barrier", "horovod_torch_join"}:
-            raise ExchangeError(name)
-        return getattr(self._library, name)
-
-
-@contextmanager
-def without_exchange() -> Iterator[None]:
+def without_exchange() -> AbstractContextManager[None]:
     """Makes collective operations of Horovod raise `ExchangeError` inside."""
-    operations: Any = sys.modules.get("horovod.torch.mpi_ops")
-    if operations is None:
-        yield
-        return
-    library = operations.mpi_lib
-    operations.mpi_lib = _NoExchange(library)
-    try:
-        yield
-    finally:
-        operations.mpi_lib = library
+    others = {"horovod_torch_barrier", "horovod_torch_join"}
+    return passes.without_exchange(
+        "horovod.torch.mpi_ops", "mpi_lib", lambda name: "_async" in name or name in others
+    )
 
 
 @contextmanager
@@ -119,19 +97,6 @@ def local_norms(modules: Iterable[nn.Module]) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.training = True
-
-
-@contextmanager
-def random_states_kept() -> Iterator[None]:
-    """Puts the states of Python's and numpy's random numbers back; torch's are the streams'."""
-    numpy: Any = sys.modules.get("numpy")
-    state, of_numpy = random.getstate(), None if numpy is None else numpy.random.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(state)
-        if numpy is not None:
-            numpy.random.set_state(of_numpy)
 
 
 def seed_all(seed: int) -> None:
