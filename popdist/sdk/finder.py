@@ -23,12 +23,12 @@ ALIASES: dict[str, str] = {
     "poptorch_geometric": "popdist_torch.geometric",
     "tensorflow.python.ipu": "popdist_tf.ipu",
     "ipu_tensorflow_addons": "popdist_tf.ipu.addons",
+    "tensorflow.compiler.plugin": "popdist_tf.ipu.plugin",
 }
 """The SDK's modules and popdist's; submodules map accordingly."""
 
-_BESIDE: dict[str, str] = {
+BESIDE: dict[str, str] = {
     "keras.ipu": "popdist_tf.ipu.keras",
-    "tensorflow.compiler.plugin": "popdist_tf.ipu.plugin",
     "tensorflow.keras.ipu": "popdist_tf.ipu.keras",
     # Modules that the SDK's TensorFlow had, and that moved since.
     "tensorflow.python.distribute.distribution_strategy_context": (
@@ -44,12 +44,12 @@ _BESIDE: dict[str, str] = {
 _REFUSALS = "popdist.sdk.surface"
 
 _ABSENT = ("popxl",)  # modules of the SDK without a counterpart, refused with a message
-_TOPS = {name.partition(".")[0] for name in (*ALIASES, *_BESIDE, *_ABSENT)}
+_TOPS = {name.partition(".")[0] for name in (*ALIASES, *BESIDE, *_ABSENT)}
 
 
 def ours(name: str) -> str | None:
     """The popdist module for a module name of the SDK; None for other names."""
-    for aliases in (ALIASES, _BESIDE):
+    for aliases in (ALIASES, BESIDE):
         for sdk, mine in aliases.items():
             if name == sdk or name.startswith(f"{sdk}."):
                 return mine + name[len(sdk) :]

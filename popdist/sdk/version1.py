@@ -17,14 +17,14 @@ import ast
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from popdist.sdk.contrib import MODULES
+from popdist.sdk.sources import sources_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _OWN = ("_api", "compat", "core", "python", "tools")
 """Parts of TensorFlow 2 that are not those of ``tf.compat.v1``: its packages."""
@@ -142,7 +142,6 @@ _GRAPHS = {
 _OF_VERSION2 = frozenset(
     {"GradientTape", "enable_eager_execution", "enable_v2_behavior", "function"}
 )
-_MOST_FILES = 200
 
 
 def is_of_version1(program: str) -> bool:
@@ -154,40 +153,9 @@ def is_of_version1(program: str) -> bool:
         program: The path of the program.
     """
     names: set[str] = set()
-    for tree in _sources(Path(program)):
+    for _, tree in sources_of(program):
         names |= _tensorflow_names(tree)
     return bool(names & _GRAPHS) and not names & _OF_VERSION2
-
-
-def _sources(program: Path) -> Iterator[ast.Module]:
-    """The sources of a program, as far as they are files below its folder."""
-    pending, known = [program], {program}
-    while pending and len(known) <= _MOST_FILES:
-        path = pending.pop()
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (OSError, SyntaxError, ValueError):
-            continue
-        yield tree
-        beside = [*_imported(tree, path.parent, program.parent)]
-        pending += [one for one in beside if one not in known]
-        known.update(beside)
-
-
-def _imported(tree: ast.Module, folder: Path, root: Path) -> Iterator[Path]:
-    for node in ast.walk(tree):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [one.name for one in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            names = [module, *(f"{module}.{one.name}".lstrip(".") for one in node.names)]
-        for name in names:
-            for place in {folder, root}:
-                path = place.joinpath(*name.split("."))
-                for file in (path.with_suffix(".py"), path / "__init__.py"):
-                    if name and file.is_file():
-                        yield file
 
 
 def _tensorflow_names(tree: ast.Module) -> set[str]:

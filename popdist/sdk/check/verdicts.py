@@ -15,19 +15,24 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import popdist
 from popdist.nearest import did_you_mean
-from popdist.sdk.check.idioms import idiom_of
-from popdist.sdk.check.resolve import Resolver, SourceError, Use, find, guarded_lines, parse
-from popdist.sdk.finder import ALIASES
+from popdist.sdk.check.idioms import Idiom, idiom_of
+from popdist.sdk.check.resolve import Resolver, Source, SourceError, Use, find, guarded_lines, parse
+from popdist.sdk.contrib import MODULES
+from popdist.sdk.finder import ALIASES, BESIDE
+from popdist.sdk.sources import sources_of
 from popdist.sdk.surface import load
 from popdist.sdk.surface.absent import ABSENT
+from popdist.sdk.version1 import is_of_version1
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from popdist.sdk.check.resolve import Source
-
 
 Status = Literal["works", "accepted without effect", "refused", "unknown", "edit", "look"]
+
+Interface = Literal["1", "beside ipu", "2"]
+"""What ``tensorflow`` is for a program: TensorFlow 1's interface (`popdist.sdk.version1`), version
+2 with names of TensorFlow 1 beside ``tensorflow.python.ipu`` (`popdist.sdk.tensorflow1`), or 2."""
 
 _SAME = {"popdist.poptorch.Options": "poptorch.Options"}
 """Classes of popdist with the members of a class of the SDK."""
@@ -86,29 +91,64 @@ class Verdict(NamedTuple):
 
 
 def judge(
-    name: str, keywords: frozenset[str] | None = None, *, beside_ipu: bool = False
+    name: str, keywords: frozenset[str] | None = None, interface: Interface = "2"
 ) -> Verdict | None:
     """The verdict on one use of a dotted name (or ``.name`` for a method), or None.
 
-    ``keywords`` has the argument names of a call, None without a call. With ``beside_ipu`` the
-    source imports ``tensorflow.python.ipu``, and names of TensorFlow 1 are found
-    (`popdist.sdk.tensorflow1`).
+    ``keywords`` has the argument names of a call, None without a call.
     """
+    if interface == "1" and f"{name}.".startswith("tensorflow.contrib."):
+        return _of_contrib(name)
     idiom = idiom_of(name, keywords)
     if idiom is not None:
-        shown = name if not idiom.keyword else f"{name}({idiom.keyword}=...)"
-        if beside_ipu and idiom.is_found_beside_ipu:
-            if name in _GRAPHS:
-                return Verdict(shown, "look", "it needs graphs, which TensorFlow 1 ran", _NO_EAGER)
-            return Verdict(shown, "works", "found in tf.compat.v1 beside tensorflow.python.ipu")
-        status: Status = "edit" if idiom.certain else "look"
-        edit = idiom.edit + name[len(idiom.name) :] if idiom.is_moved else idiom.edit
-        return Verdict(shown, status, f"refused since {idiom.since}", edit)
+        return _of_idiom(name, idiom, interface)
+    canonical = _canonical(name)
+    if canonical != name:
+        verdict = judge(canonical)
+        return None if verdict is None else verdict._replace(name=name)
     for entry in ABSENT:
         if name == entry.name or name.startswith(f"{entry.name}."):
             return Verdict(name, "refused", entry.reason, entry.instead)
     module = next((sdk for sdk in _modules() if name == sdk or name.startswith(f"{sdk}.")), None)
     return None if module is None else _listed(name, module)
+
+
+def _canonical(name: str) -> str:
+    """The SDK's name for a name beside its modules, such as ``tensorflow.keras.ipu``."""
+    homes = {mine: sdk for sdk, mine in ALIASES.items()}
+    for beside, mine in BESIDE.items():
+        sdk = homes.get(mine.rpartition(".")[0])
+        if sdk is not None and f"{name}.".startswith(f"{beside}."):
+            return f"{sdk}.{mine.rpartition('.')[2]}{name[len(beside) :]}"
+    return name
+
+
+_OF_VERSION1 = "found, as the SDK's names give this program TensorFlow 1's interface"
+
+
+def _of_idiom(name: str, idiom: Idiom, interface: Interface) -> Verdict:
+    """The verdict on a name that today's libraries refuse."""
+    shown = name if not idiom.keyword else f"{name}({idiom.keyword}=...)"
+    if interface == "1" and idiom.since == "TensorFlow 2.0":
+        return Verdict(shown, "works", _OF_VERSION1)
+    if interface == "beside ipu" and idiom.is_found_beside_ipu:
+        if name in _GRAPHS:
+            return Verdict(shown, "look", "it needs graphs, which TensorFlow 1 ran", _NO_EAGER)
+        return Verdict(shown, "works", "found in tf.compat.v1 beside tensorflow.python.ipu")
+    status: Status = "edit" if idiom.certain else "look"
+    edit = idiom.edit + name[len(idiom.name) :] if idiom.is_moved else idiom.edit
+    return Verdict(shown, status, f"refused since {idiom.since}", edit)
+
+
+def _of_contrib(name: str) -> Verdict:
+    """The verdict on a name of ``tensorflow.contrib`` in a program of TensorFlow 1."""
+    owner, below = "", name.split(".")[2:]
+    while below and f"{owner}.{below[0]}".lstrip(".") in MODULES:
+        owner = f"{owner}.{below.pop(0)}".lstrip(".")
+    if not below or below[0] in MODULES[owner]:
+        return Verdict(name, "works", _OF_VERSION1)
+    full = f"tensorflow.contrib.{owner}".rstrip(".")
+    return Verdict(f"{full}.{below[0]}", "unknown", f"{full} has no {below[0]!r}")
 
 
 def _modules() -> tuple[str, ...]:
@@ -231,14 +271,41 @@ class Finding(NamedTuple):
 
 def examine(source: Source) -> list[Finding]:
     """Checks one source; each name is listed once per line, in the order of the lines."""
+    uses = _uses(source)
+    return _judged(source, uses, _interface(source.path, uses))
+
+
+def examine_program(path: str) -> list[Finding]:
+    """Checks a program: its file, and the files beside it that it imports.
+
+    Raises:
+        SourceError: The program's own file cannot be read or parsed.
+    """
+    sources = [parse(path), *(Source(*one) for one in sources_of(path) if one[0] != path)]
+    uses = [_uses(source) for source in sources]
+    interface = _interface(path, [use for group in uses for use in group])
+    judged = (_judged(*pair, interface) for pair in zip(sources, uses, strict=True))
+    return [finding for group in judged for finding in group]
+
+
+def _uses(source: Source) -> list[Use]:
     resolver = Resolver(constructs, exports)
     resolver.visit(source.tree)
-    uses = [*resolver.uses, *(Use(f".{one.name}", one.line) for one in resolver.methods)]
+    return [*resolver.uses, *(Use(f".{one.name}", one.line) for one in resolver.methods)]
+
+
+def _interface(program: str, uses: Sequence[Use]) -> Interface:
+    if is_of_version1(program):
+        return "1"
     beside_ipu = any(f"{use.name}.".startswith("tensorflow.python.ipu.") for use in uses)
+    return "beside ipu" if beside_ipu else "2"
+
+
+def _judged(source: Source, uses: Sequence[Use], interface: Interface) -> list[Finding]:
     guarded = guarded_lines(source.tree)
     found: dict[Finding, None] = {}
     for use in uses:
-        verdict = judge(use.name, use.keywords, beside_ipu=beside_ipu)
+        verdict = judge(use.name, use.keywords, interface)
         if verdict is None:
             continue
         if use.line in guarded and verdict.status in BLOCKING:
@@ -249,7 +316,7 @@ def examine(source: Source) -> list[Finding]:
 
 
 def check(paths: Sequence[str], *, as_json: bool) -> int:
-    """Checks files and folders, and prints the findings.
+    """Checks files, with the files beside them that they import, and folders.
 
     The exit code is 2 where a file could not be checked, else 1 where a name is refused, unknown or
     needs an edit, else 0.
@@ -257,29 +324,31 @@ def check(paths: Sequence[str], *, as_json: bool) -> int:
     Raises:
         SourceError: A path does not exist.
     """
-    findings: list[Finding] = []
+    findings: dict[Finding, None] = {}
     errors: list[SourceError] = []
+    programs = {path for path in paths if Path(path).is_file()}
     for path in find(paths):
-        source = _parsed(path)
-        if isinstance(source, SourceError):
-            errors.append(source)
+        found = _found(path, with_imports=path in programs)
+        if isinstance(found, SourceError):
+            errors.append(found)
         else:
-            findings += examine(source)
-    print(_json(findings, errors) if as_json else _text(findings))  # noqa: T201 - asked for
+            findings.update(dict.fromkeys(found))
+    listed = list(findings)
+    print(_json(listed, errors) if as_json else _text(listed))  # noqa: T201 - asked for
     for error in errors:
         print(f"popdist-sdk: {error}", file=sys.stderr)  # noqa: T201 - for people
     blocks = any(finding.verdict.status in BLOCKING for finding in findings)
     return 2 if errors else int(blocks)
 
 
-def _parsed(path: str) -> Source | SourceError:
+def _found(path: str, *, with_imports: bool) -> list[Finding] | SourceError:
     try:
-        return parse(path)
+        return examine_program(path) if with_imports else examine(parse(path))
     except SourceError as error:
         return error
 
 
-def _text(findings: list[Finding]) -> str:
+def _text(findings: Sequence[Finding]) -> str:
     lines = []
     for path, line, verdict in findings:
         text = f"{path}:{line}: {verdict.name}: {_WORDS.get(verdict.status, verdict.status)}"
@@ -293,7 +362,7 @@ def _text(findings: list[Finding]) -> str:
     return "\n".join([*lines, f"names: {total}" if total else "no name of the SDK is used"])
 
 
-def _counts(findings: list[Finding]) -> dict[str, int]:
+def _counts(findings: Sequence[Finding]) -> dict[str, int]:
     """The number of different names with each status."""
     order = ("works", "accepted without effect", "refused", "unknown", "edit", "look")
     names = {(finding.verdict.status, finding.verdict.name) for finding in findings}
@@ -301,7 +370,7 @@ def _counts(findings: list[Finding]) -> dict[str, int]:
     return {word: count for word, count in counts.items() if count}
 
 
-def _json(findings: list[Finding], errors: list[SourceError]) -> str:
+def _json(findings: Sequence[Finding], errors: list[SourceError]) -> str:
     return json.dumps(
         {
             "names": [

@@ -33,6 +33,7 @@ LISTS: dict[str, str] = {
     "poptorch_geometric": "poptorch_geometric",
     "tensorflow.python.ipu": "tensorflow_ipu",
     "ipu_tensorflow_addons": "tensorflow_addons",
+    "tensorflow.compiler.plugin": "tensorflow_plugin",
 }
 """The file beside this one that lists what a module of the SDK publishes."""
 

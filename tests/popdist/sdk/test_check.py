@@ -6,8 +6,11 @@ import pytest
 
 from popdist.sdk.check.idioms import IDIOMS, idiom_of
 from popdist.sdk.check.resolve import Source, SourceError, find, parse
-from popdist.sdk.check.verdicts import examine
+from popdist.sdk.check.verdicts import examine, examine_program
 from popdist.sdk.cli import main
+
+EAGER = "import tensorflow as tf\ntf.function\n"
+"""The start of a program that is not TensorFlow 1's."""
 
 
 def found(tmp_path, text):
@@ -134,14 +137,14 @@ def test_methods_that_the_launcher_forbids_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "name", "status", "edit"),
     [
-        ("import tensorflow as tf\ntf.Session()", "tensorflow.Session", "edit", "tf.compat.v1."),
-        ("from tensorflow import layers", "tensorflow.layers", "edit", "tf.compat.v1.layers"),
+        (EAGER + "tf.Session()", "tensorflow.Session", "edit", "tf.compat.v1."),
         (
-            "import tensorflow as tf\ntf.layers.dense(x)",
-            "tensorflow.layers.dense",
+            EAGER + "from tensorflow import layers",
+            "tensorflow.layers",
             "edit",
-            "v1.layers.dense",
+            "tf.compat.v1.layers",
         ),
+        (EAGER + "tf.layers.dense(x)", "tensorflow.layers.dense", "edit", "v1.layers.dense"),
         ("import numpy as np\nnp.float", "numpy.float", "edit", "float"),
         ("import numpy as np\nnp.bool", "numpy.bool", "look", "bool"),
         ("import torch\ntorch.load(f)", "torch.load", "look", "weights_only=False"),
@@ -165,7 +168,7 @@ def test_idioms_of_old_libraries_get_their_edit(tmp_path, text, name, status, ed
 
 
 def test_names_of_tensorflow_1_are_found_beside_the_ipus(tmp_path):
-    text = "import tensorflow as tf\ntf.ConfigProto, tf.app.run, tf.train.Saver, tf.nn.rnn_cell"
+    text = EAGER + "tf.ConfigProto, tf.app.run, tf.train.Saver, tf.nn.rnn_cell"
     elsewhere = "\ntf.summary.FileWriter, tf.contrib"
     assert len(names(tmp_path, text + elsewhere, "edit")) == 6
     text += elsewhere + "\nfrom tensorflow.python import ipu"
@@ -277,3 +280,53 @@ def test_a_source_may_be_any_python():
         assert isinstance(examine(parse(module.__file__)), list)
     tree = ast.parse("match x:\n  case {'a': 1}:\n    import popart\n    popart.SGD")
     assert [one.line for one in examine(Source("x", tree))] == [3, 4]
+
+
+def program_of(tmp_path, **files):
+    """The statuses of all names of a program, by name."""
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    return {f.verdict.name: f.verdict.status for f in examine_program(str(tmp_path / "train.py"))}
+
+
+def test_a_program_is_checked_with_the_files_that_it_imports(tmp_path, capsys):
+    files = {
+        "train": "import model\n",
+        "model": "import popart\npopart.Bilder\n",
+        "other": "x = 1\n",
+    }
+    assert program_of(tmp_path, **files)["popart.Bilder"] == "unknown"
+    assert main(["check", str(tmp_path / "train.py")]) == 1
+    assert "model.py:2: popart.Bilder" in capsys.readouterr().out
+    assert main(["check", str(tmp_path / "other.py")]) == 0
+
+
+def test_a_program_of_tensorflow_1_gets_its_names(tmp_path):
+    model = "import tensorflow as tf\ntf.log(tf.contrib.rnn.LSTMCell(3))\n"
+    model += "data.make_one_shot_iterator()\n"
+    graph = "import model\nimport tensorflow as tf\ntf.placeholder(tf.float32)\n"
+    statuses = program_of(tmp_path, train=graph, model=model)
+    assert set(statuses.values()) == {"works"}, statuses
+    assert "tensorflow.log" in statuses
+    eager = (
+        "import tensorflow as tf\ntf.log(tf.contrib.rnn.LSTMCell(3))\n@tf.function\ndef f(): ...\n"
+    )
+    statuses = program_of(tmp_path, train=eager)
+    assert statuses["tensorflow.log"] == statuses["tensorflow.contrib.rnn.LSTMCell"] == "edit"
+
+
+def test_a_missing_part_of_contrib_is_unknown(tmp_path):
+    text = "import tensorflow as tf\ntf.contrib.rnn.Nothing()\ntf.contrib.slim\ntf.contrib.rnn\n"
+    assert program_of(tmp_path, train=text) == {
+        "tensorflow.contrib.rnn.Nothing": "unknown",
+        "tensorflow.contrib.slim": "unknown",
+        "tensorflow.contrib.rnn": "works",
+    }
+
+
+def test_names_of_tensorflow_1_are_found_where_another_file_imports_the_ipus(tmp_path):
+    files = {
+        "train": "import config\nimport tensorflow as tf\ntf.log(2.0)\n",
+        "config": "from tensorflow.python import ipu\n",
+    }
+    assert program_of(tmp_path, **files)["tensorflow.log"] == "works"
