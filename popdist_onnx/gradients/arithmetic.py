@@ -117,16 +117,27 @@ def _where(at: At) -> list[Tensor | None]:
     ]
 
 
-@gradient("Clip", inputs=(0,))
-def _clip(at: At) -> Tensor:
-    """A limit itself lets the gradient pass, as in torch."""
-    low, high = at.optional(1), at.optional(2)
-    inside = [at.x >= low] if low is not None else []
-    inside += [at.x <= high] if high is not None else []
+@gradient("Clip", broadcasts=True)
+def _clip(at: At) -> list[Tensor | None]:
+    """Each element's gradient goes to what the element is: x or a limit, as in torch.
+
+    At a limit it goes to x. Where the limits cross, the upper one is the result.
+    """
+    tape, x, low, high = at.tape, at.x, at.optional(1), at.optional(2)
+    zero = tape.scalar(0, at.g.dtype)
+    inside = [x >= low] if low is not None else []
+    inside += [x <= high] if high is not None else []
     if not inside:
-        return at.g
-    both = inside[0] if len(inside) == 1 else at.tape.And(*inside)
-    return at.tape.Where(both, at.g, at.tape.scalar(0, at.g.dtype))
+        return [at.g]
+    both = inside[0] if len(inside) == 1 else tape.And(*inside)
+    edges: list[Tensor | None] = [tape.Where(both, at.g, zero), None, None]
+    if low is not None and at.wants(1):
+        below = x < low if high is None else tape.And(x < low, low <= high)
+        edges[1] = tape.Where(below, at.g, zero)
+    if high is not None and at.wants(2):
+        above = x > high if low is None else tape.Or(x > high, low > high)
+        edges[2] = tape.Where(above, at.g, zero)
+    return edges[: len(at.node.inputs)]
 
 
 # Sums a gradient back to the shape that its tensor had before it was broadcast.

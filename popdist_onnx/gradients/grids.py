@@ -1,4 +1,4 @@
-"""Sampling of images at the places of a grid."""
+"""Sampling of images at the places of a grid, and the grids of affine maps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tensor
+    from popdist_onnx.graph.values import Array
 
 _IMAGES = 4
 _LINEAR = ("bilinear", "linear")
@@ -116,3 +117,22 @@ def _index(
         numbers.append(tape.Cast(tape.Min(tape.Max(number, low), high), to=ir.DataType.INT64))
     index = numbers[0] * across[0].length + numbers[1]
     return index, tape.Cast(tape.And(*inside), to=down[1].dtype)
+
+
+@gradient("AffineGrid", inputs=(0,))
+def _affine_grid(at: At) -> Tensor:
+    """Each place of the grid is the map times (x, y, 1), so the map gets places times gradients."""
+    lengths = [int(one) for one in at.known(1)][2:]
+    corners = at.get("align_corners", 0)
+    along = [_coordinates(one, corners) for one in reversed(lengths)]
+    mesh = np.meshgrid(*reversed(along), indexing="ij")
+    places = np.stack([*reversed(mesh), np.ones(lengths)], axis=-1).reshape(-1, len(lengths) + 1)
+    tape = at.tape
+    g = tape.Reshape(at.g, [0, places.shape[0], len(lengths)])
+    return tape.Transpose(g, perm=[0, 2, 1]) @ tape.constant(places.astype(at.g.dtype.numpy()))
+
+
+def _coordinates(length: int, corners: int) -> Array:
+    """The places along one axis, from -1 to 1."""
+    numbers = np.arange(length)
+    return numbers * (2 / max(length - 1, 1)) - 1 if corners else (2 * numbers + 1) / length - 1

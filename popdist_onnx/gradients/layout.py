@@ -118,13 +118,13 @@ def _int(number: int) -> np.ndarray[tuple[()], np.dtype[np.int64]]:
     return np.asarray(number, np.int64)
 
 
-@gradient("Pad", inputs=(0,))
-def _pad(at: At) -> Tensor:
+@gradient("Pad", inputs=(0, 2))
+def _pad(at: At) -> Tensor | list[Tensor | None]:
     """The middle of the gradient; what was mirrored or repeated is added to its source."""
     mode = at.get("mode", "constant")
     rank = at.x.rank
     if mode == "constant":
-        return _pad_constant(at, rank)
+        return _pad_constant(at)
     pads = [int(pad) for pad in at.known(1)]
     axes = [int(axis) % rank for axis in at.known(3)] if at.optional(3) else list(range(rank))
     if not at.x.static:
@@ -137,14 +137,20 @@ def _pad(at: At) -> Tensor:
     return g
 
 
-def _pad_constant(at: At, rank: int) -> Tensor:
-    """Negative pads cut; their gradient is zero there, which padding the other way gives."""
+def _pad_constant(at: At) -> list[Tensor | None]:
+    """Negative pads cut; their gradient is zero there, which padding the other way gives.
+
+    The gradient outside of the middle is that of the value.
+    """
     axes = at.optional(3)
     back = at.tape.Neg(at.input(1))
     known = at.input(1).constant
     pads = back if known is None else at.tape.ints(*(-known).tolist())
-    del rank
-    return at.tape.Pad(at.g, pads, None, axes)
+    middle = at.tape.Pad(at.g, pads, None, axes)
+    if not at.wants(2):
+        return [middle]
+    around = at.tape.ReduceSum(at.g, keepdims=0) - at.tape.ReduceSum(middle, keepdims=0)
+    return [middle, None, shape_ops.shaped(around, at.input(2))]
 
 
 def _folded(g: Tensor, length: int, before: int, after: int, axis: int, mode: str) -> Tensor:

@@ -282,6 +282,13 @@ def _conv_transpose(tape: Tape, node: Parts) -> None:
     node.take("output_shape")
 
 
+@_upgrades(16, "RoiAlign")
+def _roi_align(tape: Tape, node: Parts) -> None:
+    """Until opset 15 regions were not moved by half an element."""
+    del tape
+    node.attributes["coordinate_transformation_mode"] = "output_half_pixel"
+
+
 @_upgrades(11, "Scatter")
 def _scatter(tape: Tape, node: Parts) -> None:
     del tape

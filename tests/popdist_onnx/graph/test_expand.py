@@ -116,12 +116,6 @@ def test_the_gradient_is_the_slope_of_what_runs(name):
         assert slope == pytest.approx(float((gradient * direction).sum()), abs=1e-2, rel=1e-2)
 
 
-def test_functions_with_branches_are_refused_by_name():
-    inputs = [normal(2, 2, 3), np.array([2, 3, 4, 5])]
-    with pytest.raises(popart.popart_exception, match=r"node 'subject' .*AffineGrid-20"):
-        gradients(model_of("AffineGrid", 20, inputs, {}))
-
-
 def test_the_newest_opset_that_onnx_knows_runs():
     """Though ONNX Runtime knows it later: a graph says the oldest opset that means the same."""
     model = model_of("Gelu", NEWEST, [normal(3, 4)], {"approximate": "tanh"})
