@@ -7,12 +7,13 @@ gradients, and recognition makes the functions of one operator again where that 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import inference
+from popdist_onnx.graph.runtime_attention import attention, multi_head
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.values import dims
 
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 
 DOMAIN = "com.microsoft"
 
-_WRITTEN: dict[str, Callable[[Tape, ir.Node], Sequence[Tensor | None]]] = {}
+_Formula: TypeAlias = "Callable[[Tape, ir.Node], Sequence[Tensor | None] | None]"
+
+_WRITTEN: dict[str, _Formula] = {"Attention": attention, "MultiHeadAttention": multi_head}
+"""What takes a node's place, by operator; None where the node stays."""
 
 
-def _operator(
-    *op_types: str,
-) -> Callable[[Callable[[Tape, ir.Node], Sequence[Tensor | None]]], None]:
-    def register(function: Callable[[Tape, ir.Node], Sequence[Tensor | None]]) -> None:
+def _operator(*op_types: str) -> Callable[[_Formula], None]:
+
+    def register(function: _Formula) -> None:
         _WRITTEN.update(dict.fromkeys(op_types, function))
 
     return register
@@ -49,12 +52,9 @@ def write_out(graph: ir.Graph, opset: int) -> None:
             write_out(inner, opset)
         if node.domain == DOMAIN and node.op_type in _WRITTEN:
             with tape.at(node, f"{node.name or node.outputs[0].name}/", node.metadata_props):
-                tape.substitute(node, _WRITTEN[node.op_type](tape, node))
-
-
-def _given(tape: Tape, node: ir.Node, index: int) -> Tensor | None:
-    value = node.inputs[index] if index < len(node.inputs) else None
-    return None if value is None else tape.wrap(value)
+                made = _WRITTEN[node.op_type](tape, node)
+                if made is not None:
+                    tape.substitute(node, made)
 
 
 def _first(tape: Tape, node: ir.Node) -> Tensor:
@@ -63,14 +63,14 @@ def _first(tape: Tape, node: ir.Node) -> Tensor:
 
 @_operator("Gelu", "BiasGelu")
 def _gelu(tape: Tape, node: ir.Node) -> Sequence[Tensor]:
-    bias = _given(tape, node, 1)
+    bias = tape.optional(node, 1)
     x = _first(tape, node) if bias is None else _first(tape, node) + bias
     return [x * (tape.Erf(x * (1 / math.sqrt(2))) + 1.0) * 0.5]
 
 
 @_operator("FastGelu")
 def _fast_gelu(tape: Tape, node: ir.Node) -> Sequence[Tensor]:
-    bias = _given(tape, node, 1)
+    bias = tape.optional(node, 1)
     x = _first(tape, node) if bias is None else _first(tape, node) + bias
     inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
     return [x * (tape.Tanh(inner) + 1.0) * 0.5]
@@ -108,10 +108,10 @@ def _order(node: ir.Node, rank: int, side: str) -> list[int]:
 @_operator("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 def _skip_normalization(tape: Tape, node: ir.Node) -> Sequence[Tensor | None]:
     simple = node.op_type == "SkipSimplifiedLayerNormalization"
-    total = _first(tape, node) + _given(tape, node, 1)
-    if (bias := _given(tape, node, 3 if simple else 4)) is not None:
+    total = _first(tape, node) + tape.optional(node, 1)
+    if (bias := tape.optional(node, 3 if simple else 4)) is not None:
         total = total + bias
-    scale, shift = _given(tape, node, 2), None if simple else _given(tape, node, 3)
+    scale, shift = tape.optional(node, 2), None if simple else tape.optional(node, 3)
     mean = None if simple else tape.ReduceMean(total, tape.ints(-1))
     centred = total if mean is None else total - mean
     square = tape.ReduceMean(centred * centred, tape.ints(-1))

@@ -267,6 +267,11 @@ class Tape:
         """A value of the graph as a tensor."""
         return Tensor(self, value)
 
+    def optional(self, node: ir.Node, index: int) -> Tensor | None:
+        """An input of a node as a tensor; None where it is left out."""
+        value = node.inputs[index] if index < len(node.inputs) else None
+        return None if value is None else Tensor(self, value)
+
     def tensor(self, given: Operand, beside: Sequence[Operand] = ()) -> Tensor:
         """A tensor of any operand; a plain number takes the first tensor's type in ``beside``."""
         if isinstance(given, Tensor):
@@ -332,12 +337,22 @@ class Tape:
         for old, new in zip(node.outputs, outputs, strict=False):
             if new is not None:
                 kept = self.rename(new, self.release(old)) if old.name else new
+                _keep_lengths(old, kept.value)
                 replace_uses(self.graph, old, kept.value)
         self.graph.remove(node, safe=True)
 
     def fresh(self, stem: str) -> str:
         """A name ``<scope><stem>_<n>`` that the graph does not have yet."""
         return self._names.fresh(f"{self.scope}{stem}")
+
+
+def _keep_lengths(old: ir.Value, new: ir.Value) -> None:
+    """Lengths that a file states or inference knew, where less is known of the replacement."""
+    before, after = dims(old), dims(new)
+    if before is None or (after is not None and len(after) != len(before)):
+        return
+    pairs = zip(before, after or before, strict=True)
+    new.shape = ir.Shape([was if not isinstance(now, int) else now for was, now in pairs])
 
 
 class ValueNames:

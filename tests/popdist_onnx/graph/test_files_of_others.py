@@ -33,6 +33,22 @@ def root_mean(x, skip, scale):
     return total / (total.square().mean(-1, keepdim=True) + 1e-5).sqrt() * scale
 
 
+def attended(q, k, v, heads, allowed=None, added=0.0):
+    """Attention of ``[batch, position, heads * width]`` by the published formula."""
+    q, k, v = (one.unflatten(-1, (heads, -1)).transpose(1, 2) for one in (q, k, v))
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + added
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -1e4)
+    return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def self_attended(x, weight, bias, allowed=None, added=0.0, parts=(6, 6, 6)):
+    return attended(*(x @ weight + bias).split(parts, -1), 2, allowed, added)
+
+
+KEYS = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
+WITH_BIAS = [normal(2, 3, 4), normal(4, 18), normal(18)]
+
 # Operator, operands, attributes, and the same in torch.
 OPERATORS = {
     "Gelu": ([normal(2, 3, 4)], {}, gelu),
@@ -63,23 +79,49 @@ OPERATORS = {
         {"epsilon": 1e-5},
         root_mean,
     ),
+    "Attention": (WITH_BIAS, {"num_heads": 2}, self_attended),
+    "Attention of keys that count": (
+        [*WITH_BIAS, KEYS],
+        {"num_heads": 2},
+        lambda x, w, b, keys: self_attended(x, w, b, keys[:, None, None, :] > 0),
+    ),
+    "Attention of so many keys": (
+        [*WITH_BIAS, KEYS.sum(1, dtype=np.int32)],
+        {"num_heads": 2},
+        lambda x, w, b, _: self_attended(x, w, b, torch.tensor(KEYS)[:, None, None, :] > 0),
+    ),
+    "Attention of earlier keys": (
+        WITH_BIAS,
+        {"num_heads": 2, "unidirectional": 1},
+        lambda x, w, b: self_attended(x, w, b, torch.ones(3, 3).tril() > 0),
+    ),
+    "Attention of wider keys": (
+        [normal(2, 3, 4), normal(4, 22), normal(22), None, None, normal(2, 2, 3, 3)],
+        {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 6]},
+        lambda x, w, b, added: self_attended(x, w, b, None, added, (8, 8, 6)),
+    ),
+    "MultiHeadAttention": (
+        [normal(2, 3, 6), normal(2, 5, 6), normal(2, 5, 8), normal(20)],
+        {"num_heads": 2},
+        lambda q, k, v, b: attended(q + b[:6], k + b[6:12], v + b[12:], 2),
+    ),
 }
 
 
 def of_operator(name):
     arrays, attributes, _ = OPERATORS[name]
-    names = [f"x{number}" for number in range(len(arrays))]
+    names = ["" if a is None else f"x{number}" for number, a in enumerate(arrays)]
+    feeds = {n: a for n, a in zip(names, arrays, strict=True) if a is not None}
     node = helper.make_node(
         name.partition(" ")[0], names, ["y"], domain="com.microsoft", **attributes
     )
     inputs = [
-        helper.make_tensor_value_info(n, 1, a.shape) for n, a in zip(names, arrays, strict=True)
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in feeds.items()
     ]
     graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", 1, None)])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8), dict(
-        zip(names, arrays, strict=True)
-    )
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8), feeds
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -87,15 +129,22 @@ def test_operators_of_onnx_runtime_have_gradients(name):
     proto, feeds = of_operator(name)
     (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
     model = add_sum(load(proto), "y", "sum")
-    autodiff(model, outputs=list(feeds))
+    floating = [name for name, array in feeds.items() if array.dtype == np.float32]
+    autodiff(model, outputs=floating)
     found = session(model)
     values = dict(
         zip([one.name for one in model.graph.outputs], found.run(None, feeds), strict=True)
     )
     np.testing.assert_allclose(values["y"], wanted, rtol=1e-4, atol=1e-5)
-    tensors = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in feeds.values()]
-    OPERATORS[name][2](*tensors).sum().backward()
-    for key, tensor in zip(feeds, tensors, strict=True):
+    tensors = {
+        key: torch.tensor(a, dtype=torch.float64, requires_grad=True)
+        if key in floating
+        else torch.tensor(a)
+        for key, a in feeds.items()
+    }
+    OPERATORS[name][2](*tensors.values()).sum().backward()
+    for key in floating:
+        tensor = tensors[key]
         np.testing.assert_allclose(
             values[f"Gradient___{key}"], tensor.grad.numpy(), rtol=1e-4, atol=1e-5, err_msg=key
         )
