@@ -201,6 +201,15 @@ def _one_hot(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return [tape.Where(hits, on, off)]
 
 
+@_form("Range")
+def _range(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """Limits of one dimension, which the kernel takes, and its check of constants does not."""
+    limits = [tape.wrap(value) for value in node.inputs if value is not None]
+    if all(one.dims == () for one in limits):
+        return None
+    return [tape.Range(*(tape.Reshape(one, tape.ints()) for one in limits))]
+
+
 @_form("Mod")
 def _mod(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """The floored remainder of floating-point numbers, which PopART supports and ONNX does not."""

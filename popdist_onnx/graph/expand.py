@@ -1,7 +1,6 @@
 """Replaces operators that ONNX defines as functions by the nodes of the function.
 
-Sequences of the parts of a tensor, and slices that take one apart, become splits. Functions with
-branches (AffineGrid) stay as they are: they have no gradient in either form.
+Slices that take a tensor apart become splits. Functions with branches stay as they are.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from popdist_onnx.graph.compat import FLOATING
-from popdist_onnx.graph.inference import annotate, type_proto
+from popdist_onnx.graph.inference import type_proto
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.values import constant, dims, static
 
@@ -109,66 +108,8 @@ def _value(attribute: onnx.AttributeProto) -> object:
     return getattr(value, "value", None)
 
 
-# Sequences of the parts of a tensor, as torch's newer exporter writes a split, become plain splits.
-
-
 _SPLIT_TAKES_SIZES = 13
 """The first opset in which the lengths of the parts are an input."""
-
-
-def split_sequences(graph: ir.Graph, opset: int) -> bool:
-    """Replaces each `SplitToSequence` of which single elements are read by a `Split`.
-
-    The shapes of the nodes behind it, which were not known before, are inferred again. True where a
-    node was replaced.
-    """
-    has_any = any(node.op_type == "SplitToSequence" for node in graph)
-    if not has_any or opset < _SPLIT_TAKES_SIZES:
-        return False
-    tape, replaced = Tape(graph, opset=opset), False
-    for node in list(graph):
-        if node.graph is None:
-            continue
-        annotate(node, opset)
-        if node.op_type == "SplitToSequence" and not node.domain:
-            with tape.at(node, f"{node.outputs[0].name}/", node.metadata_props):
-                replaced |= _split(tape, node)
-    return replaced
-
-
-def _split(tape: Tape, node: ir.Node) -> bool:
-    readers = [use.node for use in node.outputs[0].uses()]
-    at = [one.inputs[1] if one.op_type == "SequenceAt" else None for one in readers]
-    places = [None if value is None else constant(value) for value in at]
-    sizes = _sizes(node)
-    if sizes is None or any(one is None for one in places) or node.outputs[0].is_graph_output():
-        return False
-    axis = node.attributes.get_int("axis", 0)
-    parts = tape.many("Split", len(sizes), node.inputs[0], tape.ints(*sizes), axis=axis)
-    for reader, place in zip(readers, places, strict=True):
-        part = parts[int(np.asarray(place).reshape(()))]
-        if len(node.inputs) == 1 and not node.attributes.get_int("keepdims", 1):
-            part = tape.Squeeze(part, tape.ints(axis))
-        tape.substitute(reader, [part])
-    tape.graph.remove(node, safe=True)
-    return True
-
-
-def _sizes(node: ir.Node) -> list[int] | None:
-    """The lengths of the parts; None where they are not known."""
-    x = node.inputs[0]
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    split = None if given is None else constant(given)
-    if given is not None and split is None:
-        return None
-    if split is not None and split.ndim:
-        return [int(one) for one in split]
-    known = None if x is None else dims(x)
-    length = None if known is None else known[node.attributes.get_int("axis", 0)]
-    if not isinstance(length, int):
-        return None
-    step = 1 if split is None else int(split)
-    return [min(step, length - start) for start in range(0, length, step)]
 
 
 # Slices that divide a tensor among them become one split.

@@ -95,6 +95,9 @@ def _loop_outputs(node: ir.Node) -> Sequence[Info]:
     found: list[Info] = []
     for number, value in enumerate(made):
         shape = dims(value)
+        if not _may_be_tensor(value):
+            found.append(None)
+            continue
         if number >= len(begun):
             found.append((value.dtype, None if shape is None else [None, *shape]))
             continue
@@ -125,6 +128,9 @@ def _branch_outputs(node: ir.Node) -> Sequence[Info]:
     one, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
     found: list[Info] = []
     for a, b in zip(one.outputs, other.outputs, strict=True):
+        if not (_may_be_tensor(a) and _may_be_tensor(b)):
+            found.append(None)
+            continue
         left, right = dims(a), dims(b)
         shape: list[Dim] | None = None
         if left is not None and right is not None and len(left) == len(right):
@@ -253,7 +259,14 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _known(value: ir.Value | None) -> Info:
-    return None if value is None else (value.dtype, dims(value))
+    if value is None or not _may_be_tensor(value):
+        return None
+    return value.dtype, dims(value)
+
+
+def _may_be_tensor(value: ir.Value) -> bool:
+    """Whether a value is neither a sequence nor optional, as far as is known."""
+    return value.type is None or isinstance(value.type, ir.TensorType | ir.SparseTensorType)
 
 
 def _fill(body: ir.Graph, entering: Sequence[Info]) -> None:

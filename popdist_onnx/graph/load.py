@@ -14,9 +14,9 @@ import onnx_ir.passes.common
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.compat import newest_opset, subgraphs
+from popdist_onnx.graph.compat import graphs_within, newest_opset, subgraphs
 from popdist_onnx.graph.conform import conform
-from popdist_onnx.graph.expand import expand, split_sequences, split_slices
+from popdist_onnx.graph.expand import expand, split_slices
 from popdist_onnx.graph.fold import fold, fold_node
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.large_files import resolve_external_data
@@ -25,6 +25,7 @@ from popdist_onnx.graph.names import OPSET, ORIGIN
 from popdist_onnx.graph.operands import require_inferred, require_operands, require_steps
 from popdist_onnx.graph.opset_upgrades import UPGRADES, Parts
 from popdist_onnx.graph.runtime_operators import write_out
+from popdist_onnx.graph.sequences import dissolve
 from popdist_onnx.graph.stored_tensors import densified, require_stored
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.torch_files import untie
@@ -126,7 +127,9 @@ def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
 
 
 OLDEST_OPSET = 6
-"""The oldest opset that is read: older ones lack most of today's operators."""
+"""The oldest opset that is read: older ones lack most of today's operators.
+
+Of older files those are read whose operators have the same definition in this opset."""
 
 WORKING_OPSET = 18
 """Models of an older opset are brought to this one."""
@@ -231,7 +234,7 @@ def _loaded(proto: onnx.ModelProto, opset: int) -> ir.Model:
     _annotate_dynamic(model.graph, proto)
     annotate_graph(model.graph, opset)
     require_operands(model.graph, opset)
-    split_sequences(model.graph, opset)
+    dissolve(model.graph, opset)
     if opset < WORKING_OPSET:
         upgrade(model)
     else:
@@ -239,8 +242,8 @@ def _loaded(proto: onnx.ModelProto, opset: int) -> ir.Model:
         expand(model.graph, [node for node in model.graph if node.op_type in _WITHOUT_KERNEL])
         fold(model)
     write_out(model.graph, model.graph.opset_imports[""])
-    # Lengths of parts that only folding finds.
-    while split_sequences(model.graph, model.graph.opset_imports[""]):
+    # Lengths and positions that only folding finds.
+    while dissolve(model.graph, model.graph.opset_imports[""]):
         fold(model)
     split_slices(model.graph, model.graph.opset_imports[""])
     _conform(model)
@@ -401,6 +404,8 @@ def save(model: ir.Model, path: str | PathLike[str] | None = None) -> onnx.Model
 def _require_opset(proto: onnx.ModelProto) -> int:
     versions = [one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")]
     version = versions[0] if versions else 0
+    if 0 < version < OLDEST_OPSET and _means_the_same(proto.graph, version):
+        return OLDEST_OPSET
     if not OLDEST_OPSET <= version <= newest_opset():
         raise popart_exception(
             "PD521",
@@ -410,6 +415,17 @@ def _require_opset(proto: onnx.ModelProto) -> int:
             hint="export the model again with another opset, or install a newer onnx",
         )
     return int(version)
+
+
+def _means_the_same(graph: onnx.GraphProto, opset: int) -> bool:
+    """Whether all operators of a graph have kept their definition until the oldest opset read."""
+    return all(
+        onnx.defs.has(node.op_type, opset, "")
+        and onnx.defs.get_schema(node.op_type, OLDEST_OPSET, "").since_version <= opset
+        for inner in graphs_within(graph)
+        for node in inner.node
+        if node.domain in ("", "ai.onnx")
+    )
 
 
 def _least_opset(graph: ir.Graph, opset: int) -> int:

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 def resize(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Gathers or matrix products, where the kernel differs from the text or lacks a rank."""
     x, y = tape.wrap(node.inputs[0]), tape.wrap(node.outputs[0])  # type: ignore[arg-type]
-    if not x.static:
-        return None
-    axes = axes_of_resize(node, x.shape)
+    axes = axes_of_resize(node, x.shape) if x.static else None
     if axes is None:
+        if node.attributes.get_string("nearest_mode", "") == "pytorch":
+            # The kernel's nearest rounding; its own differs by an element at some scales.
+            node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "floor")
         return None
     attributes = {name: one.value for name, one in node.attributes.items()}
     sampling = resampling.settings(attributes)
