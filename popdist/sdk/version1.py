@@ -24,7 +24,7 @@ from popdist.sdk.contrib import MODULES
 from popdist.sdk.sources import sources_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 _OWN = ("_api", "compat", "core", "python", "tools")
 """Parts of TensorFlow 2 that are not those of ``tf.compat.v1``: its packages."""
@@ -137,11 +137,15 @@ _GRAPHS = {
     "placeholder",
     "variable_scope",
 }
-"""Names by which a program shows that it is TensorFlow 1's."""
+"""Names of ``tensorflow`` by which a program shows that it is TensorFlow 1's."""
 
-_OF_VERSION2 = frozenset(
-    {"GradientTape", "enable_eager_execution", "enable_v2_behavior", "function"}
-)
+_RUN = {"InteractiveSession", "Session", "placeholder"}
+"""Names of ``tensorflow.compat.v1`` that need graphs, which TensorFlow 1 builds by default."""
+
+_OF_VERSION2 = {"GradientTape", "enable_eager_execution", "enable_v2_behavior", "function"}
+
+_OWN_GRAPHS = {"Graph", "disable_eager_execution", "disable_v2_behavior"}
+"""Names by which a program builds graphs in TensorFlow 2 as well."""
 
 
 def is_of_version1(program: str) -> bool:
@@ -153,26 +157,25 @@ def is_of_version1(program: str) -> bool:
         program: The path of the program.
     """
     names: set[str] = set()
+    below: set[str] = set()
     for _, tree in sources_of(program):
-        names |= _tensorflow_names(tree)
-    return bool(names & _GRAPHS) and not names & _OF_VERSION2
+        names |= _used(tree, "tensorflow")
+        below |= _used(tree, "tensorflow.compat.v1")
+    if (names | below) & _OF_VERSION2:
+        return False
+    needs_graphs = below & _RUN and not (names | below) & _OWN_GRAPHS
+    return bool(names & _GRAPHS or needs_graphs)
 
 
-def _tensorflow_names(tree: ast.Module) -> set[str]:
-    """The names of the module ``tensorflow`` that a source uses."""
+def _used(tree: ast.Module, module: str) -> set[str]:
+    """The names directly below a module that a source uses."""
     nodes = [*ast.walk(tree)]
     aliases, found = set(), set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for one in node.names:
-                if one.name == "tensorflow":
-                    aliases.add(one.asname or one.name)
-                elif one.name.startswith("tensorflow.contrib"):
-                    found.add("contrib")
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tensorflow"):
-            below = (node.module or "").split(".")[1:]
-            if not node.level:
-                found |= {below[0]} if below else {one.name for one in node.names}
+    for full, own in _imports(nodes):
+        if full == module:
+            aliases.add(own or module)  # no alias of `a.b` is called so
+        elif full.startswith(f"{module}."):
+            found.add(full[len(module) + 1 :].partition(".")[0])
     for node in nodes:
         if (
             isinstance(node, ast.Attribute)
@@ -181,3 +184,12 @@ def _tensorflow_names(tree: ast.Module) -> set[str]:
         ):
             found.add(node.attr)
     return found
+
+
+def _imports(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str | None]]:
+    """The full name of each import, and its own name where it is bound to one."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((one.name, one.asname) for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((f"{node.module}.{one.name}", one.asname or one.name) for one in node.names)

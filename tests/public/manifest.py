@@ -34,6 +34,8 @@ class Program:
         variables: Environment variables.
         seed: Seeds torch, numpy and ``poptorch.Options`` from outside, for a program that sets no
             seed; None for a program that sets its own.
+        rows: The number of rows of the training data of Keras that the program gets; None for all.
+        steps: The steps after which a training of Keras ends; None for the program's own.
         losses: The largest relative difference between the losses of one and of two instances that
             train the same global batch; None if the losses cannot be compared.
         trains: Whether a run makes weight updates.
@@ -54,6 +56,8 @@ class Program:
     poprun: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     seed: int | None = None
+    rows: int | None = None
+    steps: int | None = None
     losses: float | None = None
     trains: bool = True
     limit: int = 300

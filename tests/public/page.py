@@ -32,7 +32,8 @@ and as a job of two instances under `poprun --sdk-names`.
 | not run | the last column has the reason |
 
 A program that sets no seed cannot start from equal weights in two instances. The runner seeds such
-a program from outside, as the last column shows.
+a program from outside, as the last column shows. A program without an option for a tiny run is
+shortened from outside: it gets fewer rows of data, or Keras ends its training after some steps.
 
 "Losses" is the largest relative difference between the losses of one instance and of two instances
 that train the same global batch, where a program's data and random numbers allow that comparison.
@@ -101,7 +102,10 @@ def _agreement(programs: list[Program], seen: dict[str, Any]) -> str:
 
 def _row(program: Program, record: dict[str, Any]) -> str:
     losses = record.get("losses")
-    seeded = "" if program.seed is None else "the runner seeds it"
+    shortened = program.rows is not None or program.steps is not None
+    acts = {"seeds": program.seed is not None, "shortens": shortened}
+    words = " and ".join(word for word, is_done in acts.items() if is_done)
+    seeded = f"the runner {words} it" if words else ""
     pending = "no result yet" if program.command and not record else ""
     reason = pending or record.get("reason") or program.reason or seeded
     cells = [

@@ -117,6 +117,7 @@ def _environment(program: Program, python: Path, observed: Path) -> dict[str, st
         "USE_TF": "0",  # transformers would import it
         "TF_CPP_MIN_LOG_LEVEL": "3",
         **_seeded(program.seed),
+        **_shortened(program),
         **program.variables,
     }
 
@@ -126,6 +127,11 @@ def _seeded(seed: int | None) -> dict[str, str]:
         return {}
     options = json.dumps({"randomSeed": seed})
     return {"OBSERVED_SEED": str(seed), "POPTORCH_DEFAULT_OPTIONS": options}
+
+
+def _shortened(program: Program) -> dict[str, str]:
+    numbers = {"OBSERVED_ROWS": program.rows, "OBSERVED_STEPS": program.steps}
+    return {name: str(number) for name, number in numbers.items() if number is not None}
 
 
 def _call(

@@ -82,6 +82,25 @@ def test_a_program_without_a_command_is_not_run(sources):
     assert (record["verdict"], record["reason"]) == ("not run", "it is a web page")
 
 
+SHORT = """
+import numpy as np, tensorflow as tf
+
+(images, labels), _ = tf.keras.datasets.mnist.load_data()
+assert len(images) == 64, len(images)
+model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)])
+model.compile("sgd", "mse")
+data = tf.data.Dataset.from_tensor_slices((images / 255, np.eye(10)[labels])).repeat().batch(8)
+model.fit(data, steps_per_epoch=100, epochs=5)
+assert model.optimizer.iterations == 3, model.optimizer.iterations
+"""
+
+
+def test_a_program_without_options_is_shortened(sources):
+    (sources / "us" / "ours" / "v1" / "program" / "short.py").write_text(SHORT)
+    record = record_of(sources, "short.py", rows=64, steps=3, trains=False)
+    assert record["verdict"] == "runs", record
+
+
 def rank(number, digest="a", losses=(1.0,)):
     return {
         "rank": number, "updates": [len(losses)], "losses": list(losses),

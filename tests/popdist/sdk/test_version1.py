@@ -12,6 +12,7 @@ import pytest
 from popdist.sdk.startup.environment import FOLDER, VERSION1, enable
 from popdist.sdk.version1 import _Version1, is_of_version1
 
+BELOW = "import tensorflow.compat.v1 as tf\n"
 GRAPH = "import tensorflow as tf\nx = tf.placeholder(tf.float32)\n"
 
 
@@ -22,7 +23,13 @@ GRAPH = "import tensorflow as tf\nx = tf.placeholder(tf.float32)\n"
         ("import tensorflow\ntensorflow.Session()\n", True),
         ("from tensorflow.contrib import layers\n", True),
         ("from tensorflow import placeholder\n", True),
-        ("import tensorflow.compat.v1 as tf\ntf.placeholder(tf.float32)\n", False),
+        (BELOW + "tf.placeholder(tf.float32)\n", True),
+        ("from tensorflow.compat import v1 as tf\ntf.Session()\n", True),
+        ("from tensorflow.compat.v1 import Session\nSession()\n", True),
+        (BELOW + "tf.disable_v2_behavior()\ntf.placeholder(tf.float32)\n", False),
+        (BELOW + "with tf.Graph().as_default(): tf.placeholder(tf.float32)\n", False),
+        (BELOW + "tf.get_variable('x', ())\n", False),
+        (BELOW + "tf.Session()\ntf.function\n", False),
         ("import tensorflow as tf\ntf.compat.v1.Session()\n", False),
         (GRAPH + "@tf.function\ndef f(): ...\n", False),
         ("import tensorflow as tf\ntf.keras.Model()\n", False),

@@ -7,6 +7,8 @@ MNIST of Keras, and MNIST and CIFAR of torchvision, are answered with scikit-lea
 Environment:
     OBSERVED: Folder for the answers; without it nothing is observed.
     OBSERVED_SEED: Seeds torch, and numpy's old generator, which the programs draw from unseeded.
+    OBSERVED_ROWS: The number of rows of the training data that programs get; all by default.
+    OBSERVED_STEPS: The number of steps after which Keras ends a training or an evaluation.
 """
 
 import atexit
@@ -31,7 +33,8 @@ def load_data():
     large = np.kron(bunch.images * (255 / 16), np.ones((3, 3))).astype(np.uint8)
     images = np.pad(large, ((0, 0), (2, 2), (2, 2)))
     labels = bunch.target.astype(np.uint8)
-    return (images[:1500], labels[:1500]), (images[1500:], labels[1500:])
+    rows = int(os.environ.get("OBSERVED_ROWS", "1500"))
+    return (images[:rows], labels[:rows]), (images[1500:], labels[1500:])
 
 
 def load_colours():
@@ -266,6 +269,22 @@ def seed_tensorflow(module):
         module.get_seed = seeded
 
 
+def shorten_keras(module):
+    """Ends what Keras does with data early, for a program that has no option for it."""
+    original = module.DataHandler.__init__
+
+    @functools.wraps(original)
+    def made(self, *args, **kwargs):
+        if kwargs.get("steps_per_epoch"):
+            kwargs["steps_per_epoch"] = min(kwargs["steps_per_epoch"], steps)
+        kwargs["epochs"] = min(kwargs.get("epochs", 1), kwargs.get("initial_epoch", 0) + 1)
+        original(self, *args, **kwargs)
+
+    steps = int(os.environ.get("OBSERVED_STEPS", "0"))
+    if steps:
+        module.DataHandler.__init__ = made
+
+
 def np_is_scalar(value):
     """Whether a fetched value is a number of floating point."""
     return getattr(value, "shape", None) == () and value.dtype.kind == "f"
@@ -373,6 +392,7 @@ WATCHED = {
     "torchvision.datasets.mnist": watch_mnist,
     "torchvision.extension": watch_torchvision,
     "popdist_onnx.session.training": watch_onnx,
+    "keras.src.engine.data_adapter": shorten_keras,
     "tensorflow.python.client.session": watch_sessions,
     "tensorflow.python.framework.random_seed": seed_tensorflow,
     "tensorflow.python.ops.resource_variable_ops": watch_variables,
