@@ -12,7 +12,7 @@ import sys
 
 TYPE_CHECKING = False  # `typing` costs milliseconds; type checkers know the name
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
 
@@ -44,7 +44,11 @@ BESIDE: dict[str, str] = {
 _REFUSALS = "popdist.sdk.surface"
 
 _ABSENT = ("popxl",)  # modules of the SDK without a counterpart, refused with a message
-_TOPS = {name.partition(".")[0] for name in (*ALIASES, *BESIDE, *_ABSENT)}
+
+TOOLS = ("pva",)
+"""Modules that programs import for profiles of the hardware: their names raise when used."""
+
+_TOPS = {name.partition(".")[0] for name in (*ALIASES, *BESIDE, *_ABSENT, *TOOLS)}
 
 
 def ours(name: str) -> str | None:
@@ -65,10 +69,14 @@ class Finder:
         """The spec of a module for the import system, or None for a module of others."""
         top = name.partition(".")[0]
         mine = ours(name) if top in _TOPS else None
-        if mine is None and top not in _ABSENT:
+        if mine is None and top not in _ABSENT and name not in TOOLS:
             return None
         if self._is_served_behind(name, path, target):
             return None
+        if name in TOOLS:
+            from importlib.machinery import ModuleSpec
+
+            return ModuleSpec(name, _Tool())  # type: ignore[arg-type]
         spec = None if mine is None else _spec_of_ours(name, mine)
         if spec is None and _is_importing():
             from importlib import import_module
@@ -149,6 +157,20 @@ class _Loader:
 
     def is_package(self, _name: str) -> bool:
         return self._spec.submodule_search_locations is not None
+
+
+class _Tool:
+    """Makes a module whose names raise when they are used."""
+
+    def create_module(self, _spec: "ModuleSpec") -> "ModuleType | None":
+        return None
+
+    def exec_module(self, module: "ModuleType") -> None:
+        from importlib import import_module
+
+        refused: Callable[[str], Callable[[str], object]]
+        refused = import_module(_REFUSALS).refused_names
+        module.__getattr__ = refused(module.__name__)  # type: ignore[method-assign]
 
 
 _INSIDE = _Inside()

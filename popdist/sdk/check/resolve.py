@@ -74,11 +74,13 @@ class Use(NamedTuple):
         name: Absolute and dotted: ``poptorch.Options.deviceIterations``.
         line: Where.
         keywords: The names of the arguments, where it is called; None where it is not.
+        in_function: Whether it is in a function, which may never be called.
     """
 
     name: str
     line: int
     keywords: frozenset[str] | None = None
+    in_function: bool = False
 
 
 class Method(NamedTuple):
@@ -126,6 +128,7 @@ class Resolver(ast.NodeVisitor):
         self._constructs = constructs
         self._exports = exports
         self._scope = _Scope(None)
+        self._depth = 0
 
     def visit_Module(self, node: ast.Module) -> None:
         """Visits a source: first the top level, then the bodies of functions."""
@@ -163,11 +166,14 @@ class Resolver(ast.NodeVisitor):
             for base in [*node.bases, *(keyword.value for keyword in node.keywords)]:
                 self.visit(base)
         outer, self._scope = self._scope, _Scope(self._scope)
+        is_function = not isinstance(node, ast.ClassDef)
         if not isinstance(node, ast.ClassDef):
             self._parameters(node.args)
             if node.returns is not None:
                 self.visit(node.returns)
+        self._depth += is_function
         self._body(node.body)
+        self._depth -= is_function
         self._scope = outer
 
     def _parameters(self, parameters: ast.arguments) -> None:
@@ -193,7 +199,7 @@ class Resolver(ast.NodeVisitor):
     def visit_Import(self, node: ast.Import) -> None:
         """Visits ``import a.b`` and ``import a.b as c``."""
         for alias in node.names:
-            self.uses.append(Use(alias.name, node.lineno))
+            self._add(alias.name, node.lineno)
             top = alias.name.partition(".")[0]
             self._scope.bind(alias.asname or top, alias.name if alias.asname else top)
 
@@ -203,12 +209,12 @@ class Resolver(ast.NodeVisitor):
             return
         for alias in node.names:
             if alias.name == "*":
-                self.uses.append(Use(node.module, node.lineno))
+                self._add(node.module, node.lineno)
                 for name in self._exports(node.module):
                     self._scope.bind(name, f"{node.module}.{name}")
                 continue
             full = f"{node.module}.{alias.name}"
-            self.uses.append(Use(full, node.lineno))
+            self._add(full, node.lineno)
             self._scope.bind(alias.asname or alias.name, full)
 
     def visit_Assign(self, node: ast.Assign) -> None:
@@ -273,7 +279,7 @@ class Resolver(ast.NodeVisitor):
             self._use(path, node.func.end_lineno or node.lineno, keywords)
             self._below(node.func)
         if path == "importlib.import_module" and node.args and (name := text(node.args[0])):
-            self.uses.append(Use(name, node.lineno))
+            self._add(name, node.lineno)
         for argument in [*node.args, *(one.value for one in node.keywords)]:
             self.visit(argument)
 
@@ -296,7 +302,10 @@ class Resolver(ast.NodeVisitor):
 
     def _use(self, path: str, line: int, keywords: frozenset[str] | None = None) -> None:
         if not path.endswith("()"):  # an object is passed on
-            self.uses.append(Use(path.replace("()", ""), line, keywords))
+            self._add(path.replace("()", ""), line, keywords)
+
+    def _add(self, name: str, line: int, keywords: frozenset[str] | None = None) -> None:
+        self.uses.append(Use(name, line, keywords, in_function=self._depth > 0))
 
     def _below(self, node: ast.expr) -> None:
         """Visits the calls inside of a chain: ``Options()`` in ``Options().foo(2)``."""

@@ -18,7 +18,7 @@ from popdist.nearest import did_you_mean
 from popdist.sdk.check.idioms import Idiom, idiom_of
 from popdist.sdk.check.resolve import Resolver, Source, SourceError, Use, find, guarded_lines, parse
 from popdist.sdk.contrib import MODULES
-from popdist.sdk.finder import ALIASES, BESIDE
+from popdist.sdk.finder import ALIASES, BESIDE, TOOLS
 from popdist.sdk.sources import sources_of
 from popdist.sdk.surface import load
 from popdist.sdk.surface.absent import ABSENT
@@ -308,11 +308,22 @@ def _judged(source: Source, uses: Sequence[Use], interface: Interface) -> list[F
         verdict = judge(use.name, use.keywords, interface)
         if verdict is None:
             continue
-        if use.line in guarded and verdict.status in BLOCKING:
-            reason = f"{verdict.reason.rstrip('.')}; the program catches that"
+        if verdict.status in BLOCKING and (excuse := _excuse(use, guarded)):
+            reason = f"{verdict.reason.rstrip('.')}; {excuse}"
             verdict = verdict._replace(status="look", reason=reason)
         found[Finding(source.path, use.line, verdict)] = None
     return sorted(found, key=lambda finding: (finding.line, finding.verdict.name))
+
+
+def _excuse(use: Use, guarded: set[int]) -> str:
+    """Why a program may run although a name does not work; empty where it does not run."""
+    if use.line in guarded:
+        return "the program catches that"
+    if use.name in TOOLS:
+        return "the import succeeds, and using it raises an error"
+    if use.name.partition(".")[0] in TOOLS and use.in_function:
+        return "the function may not be called"
+    return ""
 
 
 def check(paths: Sequence[str], *, as_json: bool) -> int:

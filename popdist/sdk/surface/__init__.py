@@ -20,11 +20,12 @@ from popdist.sdk.surface.answers import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from popdist.sdk.surface.vocabulary import Surface
 
-__all__ = ["load", "missing", "published", "refuse_import"]
+__all__ = ["load", "missing", "published", "refuse_import", "refused_names"]
 
 LISTS: dict[str, str] = {
     "popart": "popart",
@@ -101,6 +102,27 @@ def _is_from_import(frame: FrameType | None) -> bool:
     from dis import opmap
 
     return frame is not None and frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
+
+
+def refused_names(module: str) -> Callable[[str], Placeholder]:
+    """What a module of the SDK that can be imported alone answers for its names.
+
+    Args:
+        module: A module of `popdist.sdk.surface.absent.ABSENT`.
+
+    Returns:
+        The module's ``__getattr__``.
+    """
+    from popdist.sdk.surface.absent import ABSENT
+
+    (entry,) = (entry for entry in ABSENT if entry.name == module)
+
+    def answer(name: str) -> Placeholder:
+        if name.startswith("__"):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
+        return Placeholder("", entry._replace(name=f"{module}.{name}"))
+
+    return answer
 
 
 def refuse_import(name: str) -> None:

@@ -282,6 +282,13 @@ def test_a_source_may_be_any_python():
     assert [one.line for one in examine(Source("x", tree))] == [3, 4]
 
 
+def test_a_tool_for_profiles_may_be_imported_and_used_where_nobody_calls(tmp_path):
+    text = "import pva\ndef profile():\n  pva.openReport('p')\nclass A:\n  pva.open\n"
+    assert found(tmp_path, text) == [
+        (1, "pva", "look"), (3, "pva.openReport", "look"), (5, "pva.open", "refused"),
+    ]  # fmt: skip
+
+
 def program_of(tmp_path, **files):
     """The statuses of all names of a program, by name."""
     for name, text in files.items():

@@ -58,6 +58,10 @@ def refused(statement, kind, *texts):
 
 error = refused("import popxl", ModuleNotFoundError, "PD450", "Builder")
 assert error.name == "popxl" and isinstance(error, NotImplementedError)
+
+import pva
+report = pva.openReport
+refused("import pva; pva.openReport('profile.pop')", NotImplementedError, "PD450", "pva.openReport")
 refused("import popart.ir", ModuleNotFoundError, "PD450", "Builder")
 refused("import popart.bilder", ImportError, "PD451", "did you mean 'Builder'")
 refused("from popart import Bilder", ImportError, "PD451", "did you mean 'Builder'")
