@@ -55,16 +55,27 @@ def chain(node: ast.expr) -> str | None:
     return None
 
 
-def flat(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements in order, also those of branches and loops, as if all of them ran."""
+def flat(statements: list[ast.stmt], *, in_branch: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
+    """Statements in order, also those of branches and loops, as if all of them ran.
+
+    With each statement goes whether it is in a branch, which may not run.
+    """
     for statement in statements:
-        yield statement
+        yield statement, in_branch
+        branches = in_branch or (isinstance(statement, ast.If) and not _is_main(statement.test))
         for field in ("body", "handlers", "orelse", "finalbody", "cases"):
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 break
             for inner in getattr(statement, field, []):
-                is_branch = isinstance(inner, (ast.ExceptHandler, ast.match_case))
-                yield from flat(inner.body if is_branch else [inner])
+                if isinstance(inner, (ast.ExceptHandler, ast.match_case)):
+                    yield from flat(inner.body, in_branch=True)
+                else:
+                    yield from flat([inner], in_branch=branches)
+
+
+def _is_main(test: ast.expr) -> bool:
+    """Whether a branch is ``if __name__ == "__main__"``, which runs in a program."""
+    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(test))
 
 
 class Use(NamedTuple):
@@ -75,12 +86,14 @@ class Use(NamedTuple):
         line: Where.
         keywords: The names of the arguments, where it is called; None where it is not.
         in_function: Whether it is in a function, which may never be called.
+        in_branch: Whether it is in a branch of its function, which may not run.
     """
 
     name: str
     line: int
     keywords: frozenset[str] | None = None
     in_function: bool = False
+    in_branch: bool = False
 
 
 class Method(NamedTuple):
@@ -129,6 +142,7 @@ class Resolver(ast.NodeVisitor):
         self._exports = exports
         self._scope = _Scope(None)
         self._depth = 0
+        self._in_branch = False
 
     def visit_Module(self, node: ast.Module) -> None:
         """Visits a source: first the top level, then the bodies of functions."""
@@ -136,7 +150,8 @@ class Resolver(ast.NodeVisitor):
 
     def _body(self, statements: list[ast.stmt]) -> None:
         later: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] = []
-        for statement in flat(statements):
+        outer = self._in_branch
+        for statement, self._in_branch in flat(statements):
             if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 for decorator in statement.decorator_list:
                     self.visit(decorator)
@@ -145,8 +160,9 @@ class Resolver(ast.NodeVisitor):
             else:
                 self._head(statement)
         # Functions run after the names around them are bound.
-        for statement in later:
-            self._definition(statement)
+        self._in_branch = outer
+        for definition in later:
+            self._definition(definition)
 
     def _head(self, node: ast.stmt) -> None:
         """Visits a statement without its inner statements, which `flat` yields separately."""
@@ -305,7 +321,7 @@ class Resolver(ast.NodeVisitor):
             self._add(path.replace("()", ""), line, keywords)
 
     def _add(self, name: str, line: int, keywords: frozenset[str] | None = None) -> None:
-        self.uses.append(Use(name, line, keywords, in_function=self._depth > 0))
+        self.uses.append(Use(name, line, keywords, self._depth > 0, self._in_branch))
 
     def _below(self, node: ast.expr) -> None:
         """Visits the calls inside of a chain: ``Options()`` in ``Options().foo(2)``."""

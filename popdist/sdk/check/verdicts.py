@@ -308,14 +308,14 @@ def _judged(source: Source, uses: Sequence[Use], interface: Interface) -> list[F
         verdict = judge(use.name, use.keywords, interface)
         if verdict is None:
             continue
-        if verdict.status in BLOCKING and (excuse := _excuse(use, guarded)):
+        if verdict.status in BLOCKING and (excuse := _excuse(use, verdict, guarded)):
             reason = f"{verdict.reason.rstrip('.')}; {excuse}"
             verdict = verdict._replace(status="look", reason=reason)
         found[Finding(source.path, use.line, verdict)] = None
     return sorted(found, key=lambda finding: (finding.line, finding.verdict.name))
 
 
-def _excuse(use: Use, guarded: set[int]) -> str:
+def _excuse(use: Use, verdict: Verdict, guarded: set[int]) -> str:
     """Why a program may run although a name does not work; empty where it does not run."""
     if use.line in guarded:
         return "the program catches that"
@@ -323,6 +323,8 @@ def _excuse(use: Use, guarded: set[int]) -> str:
         return "the import succeeds, and using it raises an error"
     if use.name.partition(".")[0] in TOOLS and use.in_function:
         return "the function may not be called"
+    if verdict.status == "unknown" and use.in_branch:
+        return "the branch may not run"  # the SDK does not have the name either
     return ""
 
 

@@ -289,6 +289,14 @@ def test_a_tool_for_profiles_may_be_imported_and_used_where_nobody_calls(tmp_pat
     ]  # fmt: skip
 
 
+def test_a_name_that_the_sdk_lacks_too_may_be_in_a_branch_that_does_not_run(tmp_path):
+    text = "import poptorch\nif x:\n  poptorch.a\nelse:\n  poptorch.b\n"
+    text += "if __name__ == '__main__':\n  for y in x:\n    poptorch.c\n"
+    text += "def f():\n  poptorch.d\n  if x:\n    poptorch.e\n"
+    assert names(tmp_path, text, "look") == ["poptorch.a", "poptorch.b", "poptorch.e"]
+    assert names(tmp_path, text, "unknown") == ["poptorch.c", "poptorch.d"]
+
+
 def program_of(tmp_path, **files):
     """The statuses of all names of a program, by name."""
     for name, text in files.items():
