@@ -51,7 +51,7 @@ def measure(effort: Effort) -> Iterator[Row]:
 
 def _command(statement: str, *, with_names: bool) -> list[str] | Missing:
     # Imported here so that choosing a benchmark needs none of what is measured.
-    from popdist.sdk.startup.environment import enable
+    from popdist.startup.environment import PARTS, SDK_NAMES, enable
 
     env = shutil.which("env")
     if env is None:
@@ -59,6 +59,8 @@ def _command(statement: str, *, with_names: bool) -> list[str] | Missing:
     # Both are started alike, by `env`, so that only the names differ.
     variables = {"PYTHONPATH": environment()["PYTHONPATH"]}
     if with_names:
-        enable(variables)
-    settings = [f"PYTHONPATH={variables['PYTHONPATH']}", "PYTHONDONTWRITEBYTECODE="]
+        enable(variables, SDK_NAMES)
+    variables.setdefault(PARTS, "")
+    variables["PYTHONDONTWRITEBYTECODE"] = ""
+    settings = [f"{name}={value}" for name, value in variables.items()]
     return [env, *settings, sys.executable, "-c", statement]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from popdist import program_status
 from popdist.errors import PopdistError, UsageError
-from popdist.sdk.startup.environment import enable
+from popdist.startup.environment import SDK_NAMES, TENSORFLOW1, enable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,7 +145,7 @@ def become(arguments: Sequence[str]) -> NoReturn:
             hint=f"leave out -{refused[0]}, or enable the names for the whole environment: "
             "popdist-sdk enable",
         )
-    enable(os.environ, version1=version1)
+    enable(os.environ, TENSORFLOW1 if version1 else SDK_NAMES)
     program_status.release()  # this process is not the program yet
     sys.stdout.flush()
     sys.stderr.flush()

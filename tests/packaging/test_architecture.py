@@ -9,7 +9,7 @@ ADAPTERS = {"popdist_torch", "popdist_tf", "popdist_onnx"}
 DOORS = {"popdist.poptorch", "popdist.tensorflow", "popdist.popart"}
 FIRST_LAYER = (
     "popdist.exchange", "popdist.poprun", "popdist.runner", "popdist.horovod_build", "popdist.sdk",
-    "popdist.checks",
+    "popdist.checks", "popdist.startup",
 )  # fmt: skip
 # What reads a run afterwards stands beside the adapters: it may use the launcher.
 SECOND_LAYER = ("popdist.report",)
@@ -120,7 +120,6 @@ def test_the_launcher_needs_the_standard_library_only():
 ROOMS = {
     "protocol": set(),
     "machines": {"protocol"},  # reads the host it runs on, in poprun as in a guard
-    "startup": set(),  # is loaded by interpreters of programs
     "guard": {"protocol", "machines"},
     "supervisor": {"protocol"},
     "options": {"machines"},

@@ -179,8 +179,13 @@ def cases():
         yield name, (made, options), "built"
 
 
-def outcomes(chosen=None):
-    """The codes that a job names, and its largest differences from one process."""
+def outcomes(way, chosen=None):
+    """The codes that a job names, and its largest differences from one process.
+
+    Args:
+        way: "strategy" or "wrapper".
+        chosen: Names of cases; None for all.
+    """
     tf.keras.backend.set_floatx("float64")
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -188,14 +193,13 @@ def outcomes(chosen=None):
     # Before popdist looks after models.
     expected = {name: trained(*model, None, mode)[0] for name, model, mode in held}
     found = {}
-    for way in ("strategy", "wrapper"):
-        for name, model, mode in held:
-            weights, texts = trained(*model, way, mode)
-            pairs = zip(weights, expected[name], strict=True)
-            found[f"{way}: {name}"] = {
-                "digest": digest(b"".join(one.tobytes() for one in weights)),
-                "difference": max(float(np.abs(one - other).max()) for one, other in pairs),
-                "names": sorted({code for text in texts for code in CODE.findall(text)}),
-                "reasons": [text for text in texts if "not compared" in text],
-            }
+    for name, model, mode in held:
+        weights, texts = trained(*model, way, mode)
+        pairs = zip(weights, expected[name], strict=True)
+        found[name] = {
+            "digest": digest(b"".join(one.tobytes() for one in weights)),
+            "difference": max(float(np.abs(one - other).max()) for one, other in pairs),
+            "names": sorted({code for text in texts for code in CODE.findall(text)}),
+            "reasons": [text for text in texts if "not compared" in text],
+        }
     return found

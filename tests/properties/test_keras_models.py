@@ -1,7 +1,5 @@
 """No loss of the table is silently another one in ``fit``, and no sound loss is named."""
 
-import functools
-
 import pytest
 
 from tests.distributed.jobs import run_job
@@ -11,21 +9,20 @@ from tests.properties.keras_models import MODELS, outcomes
 ROUNDING = 1e-12
 """Largest difference of float64 weights that are equal but for the order of additions."""
 
-WAYS = ("strategy", "wrapper")
-
 SUMMED = ("function_that_clamps", "hook_that_normalizes")
 """Change the gradient of each row, which is that of one process where gradients are summed."""
 
 
-@functools.cache
-def job():
-    return run_job(outcomes, timeout=290)
+@pytest.fixture(scope="module", params=("strategy", "wrapper"))
+def job(request):
+    """The way, and what its job gives."""
+    return request.param, run_job(outcomes, way=request.param, timeout=290)
 
 
-def check(name, verdict):
-    rows = [instance[name] for instance in job()]
-    assert len({row["digest"] for row in rows}) == 1  # the instances are equal
-    seen = rows[0]
+def check(rows, name, verdict):
+    seen = [instance[name] for instance in rows]
+    assert len({row["digest"] for row in seen}) == 1  # the instances are equal
+    seen = seen[0]
     if verdict is EQUAL:
         assert seen["difference"] < ROUNDING
         assert seen["names"] == seen["reasons"] == []
@@ -38,16 +35,16 @@ def check(name, verdict):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("way", WAYS)
-def test_loss(way, name):
+def test_loss(job, name):
+    way, rows = job
     is_summed = way == "strategy" and name in SUMMED
-    check(f"{way}: {name}", EQUAL if is_summed else LOSSES[name][0])
+    check(rows, name, EQUAL if is_summed else LOSSES[name][0])
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("way", WAYS)
-def test_model(way, name):
-    check(f"{way}: {name}", MODELS[name][2][WAYS.index(way)])
+def test_model(job, name):
+    way, rows = job
+    check(rows, name, dict(zip(("strategy", "wrapper"), MODELS[name][2], strict=True))[way])
 
 
 def test_table_is_large_enough():

@@ -1,7 +1,5 @@
 """No loss of the table is silently another one in a job, and no sound loss is named."""
 
-import functools
-
 import pytest
 
 from tests.distributed.jobs import run_job
@@ -17,16 +15,16 @@ ROUNDING = 1e-12
 """Largest difference of float64 weights that are equal but for the order of additions."""
 
 
-@functools.cache
-def job(layout):
-    return run_job(outcomes, timeout=240, **LAYOUTS[layout])
+@pytest.fixture(scope="module", params=LAYOUTS)
+def job(request):
+    """What the job of a layout gives."""
+    return run_job(outcomes, timeout=240, **LAYOUTS[request.param])
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_loss(layout, name):
+def test_loss(job, name):
     verdict, _ = LOSSES[name]
-    rows = [instance[name] for instance in job(layout)]
+    rows = [instance[name] for instance in job]
     assert len({row["difference"] for row in rows}) == 1  # the instances are equal
     seen = rows[0]
     if verdict is EQUAL:

@@ -258,14 +258,14 @@ def _drop_mpiruns_own(environ: MutableMapping[str, str]) -> None:
 
 
 def _serve(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
-    """Puts the folders on ``PYTHONPATH`` that change what the program's interpreters import."""
+    """Asks the program's interpreters for the parts of popdist that change what they import."""
     if settings.keys().isdisjoint(("names", "ddp", "watch")):
         return
-    from popdist.sdk.startup.environment import DDP, WATCH, enable, put_first
+    from popdist.startup.environment import DDP, FRAMEWORKS, SDK_NAMES, TENSORFLOW1, enable
 
     if "names" in settings:
-        enable(environ, version1=settings["names"] == "tf1")
+        enable(environ, TENSORFLOW1 if settings["names"] == "tf1" else SDK_NAMES)
     if "ddp" in settings:
-        put_first(environ, DDP, known=(DDP,))
+        enable(environ, DDP)
     if "watch" in settings:
-        put_first(environ, WATCH, known=(WATCH,))
+        enable(environ, FRAMEWORKS)

@@ -6,7 +6,7 @@ import sys
 import venv
 from pathlib import Path
 
-from popdist.sdk.startup.environment import enable
+from popdist.startup.environment import SDK_NAMES, enable
 
 ROOT = Path(__file__).resolve().parents[3]
 NAMES = ("-m", "popdist.sdk")
@@ -30,7 +30,7 @@ def python(*words, executable=sys.executable, cwd=None, env=None, **options):
 def with_names(**variables):
     """An environment in which Pythons start with the names."""
     environment = {"PYTHONPATH": str(ROOT), **variables}
-    enable(environment)
+    enable(environment, SDK_NAMES)
     return environment
 
 

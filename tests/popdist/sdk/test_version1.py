@@ -1,6 +1,5 @@
 """The mode "tf1" of the SDK's names: which programs get it, and what it gives them."""
 
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -9,7 +8,6 @@ from types import ModuleType
 
 import pytest
 
-from popdist.sdk.startup.environment import FOLDER, VERSION1, enable
 from popdist.sdk.version1 import _Version1, is_of_version1
 
 BELOW = "import tensorflow.compat.v1 as tf\n"
@@ -66,14 +64,6 @@ def test_names_are_those_of_tensorflow_1_and_then_those_of_tensorflow_2():
     assert {"Session", "io"} <= set(dir(found))
     with pytest.raises(AttributeError, match="module 'tensorflow' has no attribute 'nothing'"):
         _ = found.nothing
-
-
-def test_the_mode_is_a_folder_of_its_own():
-    environ = {"PYTHONPATH": os.pathsep.join([FOLDER, "/mine"])}
-    enable(environ, version1=True)
-    assert environ["PYTHONPATH"].split(os.pathsep) == [VERSION1, "/mine"]
-    enable(environ)
-    assert environ["PYTHONPATH"].split(os.pathsep) == [FOLDER, "/mine"]
 
 
 PROGRAM = """

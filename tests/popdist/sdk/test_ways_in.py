@@ -11,7 +11,7 @@ from popdist import program_status
 from popdist.errors import PopdistError
 from popdist.sdk import permanent
 from popdist.sdk.cli import main, run_program
-from popdist.sdk.startup.environment import FOLDER, enable
+from popdist.startup.environment import FOLDER
 from tests.popdist.sdk.pythons import NAMES, ROOT, environment, passed, python, with_names
 
 PLAIN = """
@@ -101,14 +101,6 @@ def test_names_that_nobody_uses_change_nothing():
     assert path2 == path
     assert [one for one in finders2 if one != "Finder"] == finders
     assert finders2.count("Finder") == 1
-
-
-def test_pythonpath_keeps_what_it_holds():
-    for before, after in {"": "", "/a:/b": ":/a:/b", f"{FOLDER}:/a": ":/a"}.items():
-        environ = {"PYTHONPATH": before}
-        enable(environ)
-        enable(environ)
-        assert environ == {"PYTHONPATH": f"{FOLDER}{after}"}
 
 
 @pytest.mark.parametrize("words", [["-I"], ["-BE"], ["-W", "ignore", "-S"]])

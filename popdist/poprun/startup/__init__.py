@@ -1,1 +1,0 @@
-"""Starts the interpreters of a job's programs, so that what they train can be told and recorded."""

@@ -1,0 +1,84 @@
+"""Calls popdist when a program has imported a framework.
+
+Interpreters load this file at startup by its path, so it imports only `sys`. popdist itself is
+imported after the framework: that tells the launcher that a process is the instance's program.
+"""
+
+import sys
+
+TYPE_CHECKING = False  # `typing` costs milliseconds; type checkers know the name
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+
+class _Finder:
+    """Finds modules as the other finders do, and calls a function when one is loaded.
+
+    Args:
+        calls: The function for each module.
+    """
+
+    def __init__(self, calls: "dict[str, Callable[[str, ModuleType], None]]") -> None:
+        self.calls = calls
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        call = self.calls.get(name)
+        if call is None:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (f.find_spec(name, path, target) for f in others if hasattr(f, "find_spec"))
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
+            execute = spec.loader.exec_module
+
+            def exec_module(module: "ModuleType") -> None:
+                execute(module)
+                call(name, module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _note(name: str, module: "ModuleType") -> None:
+    """Lets popdist note what the program trains."""
+    try:
+        from popdist.trained import imported
+    except ImportError:  # the program's Python has no popdist
+        return
+    imported("keras" if name == "tf_keras" else name, module)
+
+
+def _exchange(_name: str, module: "ModuleType") -> None:
+    """Registers popdist's hook with each DistributedDataParallel that is made."""
+    model = module.DistributedDataParallel
+    init = model.__init__
+
+    def __init__(self: "Any", *args: "Any", **kwargs: "Any") -> None:  # noqa: N807 - as torch's
+        from importlib import import_module
+
+        init(self, *args, **kwargs)
+        import_module("popdist_torch.ddp").install(self)
+
+    __init__.__wrapped__ = init  # type: ignore[attr-defined]  # for inspect.signature
+    __init__.__doc__ = init.__doc__
+    model.__init__ = __init__
+
+
+_CALLS: "dict[str, dict[str, Callable[[str, ModuleType], None]]]" = {
+    "frameworks": dict.fromkeys(("torch", "keras", "tf_keras", "tensorflow"), _note),
+    "ddp": {"torch.nn.parallel.distributed": _exchange},
+}
+
+
+def install(part: str) -> None:
+    """Waits for the modules of a part in this process.
+
+    Args:
+        part: ``"frameworks"`` or ``"ddp"``.
+    """
+    sys.meta_path.insert(0, _Finder(_CALLS[part]))
