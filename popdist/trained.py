@@ -41,11 +41,12 @@ class Trained:
 
     def __init__(self, name: str, weights: Callable[[], Iterable[tuple[str, Any]]]) -> None:
         self._weights = weights
-        self._name = _END.name(name)
-        _END.models.add(self)
+        self._end = _END  # an interpreter that ends forgets a module's names before objects
+        self._name = self._end.name(name)
+        self._end.models.add(self)
 
     def __del__(self) -> None:
-        _END.take(self)
+        self._end.take(self)
 
     def state(self) -> dict[str, str]:
         """A digest of each weight, by its name."""
@@ -87,10 +88,11 @@ class _End:
 
     def take(self, model: Trained) -> None:
         """Takes the last weights of a model that is deleted."""
-        if self._is_over or os.getpid() != self._process or not is_several():
+        if self._is_over:
             return
         try:
-            self._stated |= model.state()
+            if os.getpid() == self._process and is_several():
+                self._stated |= model.state()
         except Exception:  # noqa: BLE001 - an interpreter that ends, or a framework in between
             return
 

@@ -71,6 +71,8 @@ def run_job(
                 f"--num-instances={instances}",
                 f"--num-replicas={replicas}",
                 f"--timeout={timeout}",
+                # Functions train several models, some of which part to show what is said of it.
+                "--check-weights=no",
                 *map(str, options),
             ],
             environ=_environment(env),

@@ -273,7 +273,7 @@ def mistakes():
 
 def test_mistakes_are_named_on_every_rank():
     # The program catches the errors, and ends with the weights that they are about.
-    first, second = run_job(mistakes, options=["--check-weights=no"])
+    first, second = run_job(mistakes)
     for answer in (first, second):
         assert "values of weight" in answer["values"]
         assert "broadcast_parameters" in answer["values"]
