@@ -76,13 +76,14 @@ class _Call:
         if "root_rank" in settings:
             require_root(settings["root_rank"])
         splits = settings.get("splits")
-        rows = 0 if splits is None else sum(map(int, splits))
-        if rows > len(self.tensors[0]):
-            raise PlainLoopError(
-                "PD352",
-                "splits has more rows than the tensor",
-                value=f"{rows} rows in splits, {len(self.tensors[0])} in the tensor",
-            )
+        if splits is not None:
+            wanted, held = sum(map(int, splits)), sum(self.tensors[0].shape[:1])
+            if wanted > held:
+                raise PlainLoopError(
+                    "PD352",
+                    "splits has more rows than the tensor",
+                    value=f"{wanted} rows in splits, {held} in the tensor",
+                )
         operations: Any = import_module("horovod.torch.mpi_ops")
         prefix = "_grouped_" if self.grouped else "_"
         factory = getattr(operations, f"{prefix}{self.kind}_function_factory")

