@@ -153,7 +153,8 @@ def test_a_limit_of_processes_is_one_message(mpirun, limit):
         job = [*inside, *LAUNCHER, f"--mpirun={mpirun}", "-np", "4", "sleep", "2"]
         code, output = run_command(job)
     assert code == 2, output
-    first, *rest = output.splitlines()
+    # Whether an instance ends in time is chance where mpirun has no process left to ask it.
+    first, *rest = [line for line in output.splitlines() if "when asked to" not in line]
     assert first == "poprun: [PD118] the limit of processes is too low for this job"
     assert all(line.startswith("poprun: ") for line in rest)
     assert f"seen:     '{limit} in " in rest[0]

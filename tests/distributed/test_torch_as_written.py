@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import popdist
 import popdist.poptorch
 import popdist_torch as poptorch
+import popdist_torch.horovod as hvd
 from popdist.errors import PopdistError
 from tests.distributed.jobs import run_job
 from tests.distributed.torch_loops import warnings_of_popdist
@@ -775,6 +776,7 @@ def options(kind=popdist.poptorch.Options, accumulation=2):
 
 def train_plainly(kind):
     """Trains it in plain torch, on the rows of both instances at once."""
+    hvd.init()  # which normalizing over processes asks
     program = kind()
     for call in range(CALLS):
         x, y = program.batch(call)

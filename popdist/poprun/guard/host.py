@@ -88,8 +88,15 @@ class _Front(Origin):
         self._process = process
 
     def enter(self) -> None:
-        """Takes over the folder, the processors and the limits of the process."""
-        os.chdir(f"/proc/{self._process}/cwd")
+        """Takes over the folder, the processors and the limits of the process.
+
+        Raises:
+            ProcessLookupError: The process has ended.
+        """
+        try:
+            os.chdir(f"/proc/{self._process}/cwd")
+        except FileNotFoundError as gone:
+            raise ProcessLookupError from gone
         cpus = os.sched_getaffinity(self._process)
         if cpus != os.sched_getaffinity(0):
             os.sched_setaffinity(0, cpus)

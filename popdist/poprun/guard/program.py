@@ -139,6 +139,8 @@ def _become(words: list[str], environ: dict[str, str], prepare: Callable[[], Non
     try:
         prepare()
         _execute(words, environ)
+    except ProcessLookupError:  # what mpirun has started was killed, of which mpirun knows
+        pass
     except (OSError, ValueError) as error:
         os.write(2, f"poprun: cannot start {words[0]}: {error}\n".encode())
     finally:
