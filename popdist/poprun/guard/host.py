@@ -166,7 +166,9 @@ class _HostGuard:
         self._to_come -= 1
         try:
             environ, words = _read_front(int(front))
-        except OSError:  # it was killed, of which mpirun knows
+        except OSError:
+            words = []
+        if not words:  # it was killed, of which mpirun knows
             return
         settings, program = read_words(words, environ)
         guard = Guard(

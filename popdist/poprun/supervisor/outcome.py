@@ -189,6 +189,12 @@ class Outcome:
         return bool(self.interrupted or self.ending or self.first_failure or self.first_lost)
 
     @property
+    def is_over_without_mpirun(self) -> bool:
+        """Whether the job ends for another reason than that mpirun ends its instances."""
+        failed_alone = any(one.failed and not one.asked for one in self.instances.values())
+        return bool(self.interrupted or self.ending or self.first_lost or failed_alone)
+
+    @property
     def exit_code(self) -> int:
         """The job's exit code: the interrupt's, else the first failure's, else mpirun's."""
         if self.interrupted:

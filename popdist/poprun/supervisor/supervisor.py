@@ -256,7 +256,10 @@ class Supervisor:
         from popdist.poprun.supervisor.shortage import process_shortage
 
         outcome, count = self._outcome, self._job.num_instances
-        if outcome.is_over or (len(outcome.instances) == count and not outcome.was_refused):
+        if len(outcome.instances) == count and not outcome.was_refused:
+            return
+        # mpirun ends the instances that it has started where it cannot start another.
+        if outcome.is_over_without_mpirun:
             return
         cause = process_shortage(count, was_refused=outcome.was_refused)
         if cause is not None:
