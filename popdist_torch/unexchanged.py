@@ -42,6 +42,8 @@ _ELEMENTS = 256
 _others: WeakSet[Any] = WeakSet()
 """Optimizers that were looked at."""
 
+_is_traced = getattr(torch.compiler, "is_compiling", bool)  # torch 2.2 has none
+
 _watching = False
 _local = 0
 """How many `local_training` contexts are open."""
@@ -95,7 +97,8 @@ def local_training() -> Iterator[None]:
 
 
 def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    if _local or optimizer in _others:
+    # Dynamo traces a step with copies of the parameters, which have no hooks.
+    if _is_traced() or _local or optimizer in _others:
         return
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     # A closure makes the gradients only after this.

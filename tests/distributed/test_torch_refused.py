@@ -544,12 +544,26 @@ def beside_torch_distributed(world):
     return said
 
 
+def compiled_step(world):
+    """What is said of a distributed optimizer whose step Dynamo compiles."""
+    model = Net()
+    optimizer = world.optimizer(sgd(model), model)
+    step_of_optimizer = torch.compile(lambda: optimizer.step(), backend="eager")  # noqa: PLW0108 - what a program compiles
+    with warnings_of_popdist() as said:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(model, world.rows(step)).backward()
+            step_of_optimizer()
+    return said
+
+
 def run_all():
     hvd.init()
     world, answer = World(RANKS), {}
     answer["forgotten"] = no_optimizer_wrapped(world)  # the first: nothing is distributed yet
     answer["by hand"] = updated_by_hand(world, lambda gradient: gradient)
     answer["by hand, averaged"] = updated_by_hand(world, hvd.allreduce)
+    answer["compiled"] = compiled_step(world)
     answer["local"] = trained_for_this_process_alone(world)
     for name, (function, *_) in ERRORS.items():
         answer[name] = error_of(function, world)
@@ -605,8 +619,9 @@ def test_updates_by_hand_without_an_exchange_are_named_once(answers):
     assert not any(answer["by hand, averaged"] for answer in answers)
 
 
-def test_training_for_one_process_alone_is_not_warned_of(answers):
-    assert [answer["local"] for answer in answers] == [[], []]
+@pytest.mark.parametrize("way", ["local", "compiled"])
+def test_what_exchanges_or_need_not_is_not_warned_of(answers, way):
+    assert [answer[way] for answer in answers] == [[], []]
 
 
 @pytest.mark.parametrize("way", ["alone", "forgotten", "beside DDP"])
