@@ -1,6 +1,7 @@
 """The rules of the architecture that a machine can check (docs/architecture.md)."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -156,3 +157,12 @@ def room_imports(path, *, with_types):
         if parts[:2] == ["popdist", "poprun"] and len(parts) > 2:
             found.add(parts[2])
     return found - {"log", "record", "secrets"}
+
+
+def test_each_package_has_a_page_of_a_few_lines():
+    for package in ("popdist", *sorted(ADAPTERS)):
+        page = (ROOT / package / "README.md").read_text()
+        assert len(page.splitlines()) <= 12
+        named = re.findall(r"`([\w/]+(?:/|\.py))`", page)
+        assert named
+        assert all((ROOT / package / name).exists() for name in named), package
