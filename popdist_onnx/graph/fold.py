@@ -79,6 +79,8 @@ def _results(node: ir.Node, opset: int) -> Sequence[Array] | None:
         array is None for array, value in zip(inputs, node.inputs, strict=True) if value is not None
     ):
         return None
+    if node.op_type == "Range":
+        return _of_range(inputs)
     if not inputs or any(not static(output) for output in node.outputs):
         return None
     if max(_size(output) for output in node.outputs) > _MOST_ELEMENTS:
@@ -105,6 +107,17 @@ def _of_shape(node: ir.Node) -> Sequence[Array] | None:
     return [lengths if node.op_type == "Shape" else np.asarray(lengths.prod(), np.int64)]
 
 
+def _of_range(limits: Sequence[Array | None]) -> Sequence[Array] | None:
+    """Numbers between limits, which may have one dimension: kernels accept such, inference not."""
+    start, limit, delta = (np.asarray(one) for one in limits)
+    if max(start.size, limit.size, delta.size) > 1 or not delta.any():
+        return None
+    length = math.ceil((limit.item() - start.item()) / delta.item())
+    if length > _MOST_ELEMENTS:
+        return None
+    return [np.arange(max(length, 0)).astype(start.dtype) * delta.reshape(()) + start.reshape(())]
+
+
 def _evaluated(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Sequence[Array] | None:
     from onnx.reference import ReferenceEvaluator
 
@@ -123,7 +136,7 @@ def _evaluated(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Seq
         return None
     arrays = [np.asarray(one) for one in found]
     expected = [output.dtype for output in node.outputs]
-    if any(one.dtype == object for one in arrays):
+    if any(one.dtype.kind in "OSU" for one in arrays):
         return None
     # Where the evaluator and shape inference differ, one of them does not follow the text.
     if any(one.shape != dims(output) for one, output in zip(arrays, node.outputs, strict=True)):

@@ -424,7 +424,8 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
         if wanted is not None and wanted != value.dtype:
             types[name].tensor_type.elem_type = int(wanted)
             array = None if array is None else array.astype(wanted.numpy())
-        if array is not None and array.size <= _MOST_ELEMENTS:
+        is_text = value.dtype is ir.DataType.STRING
+        if array is not None and array.size <= _MOST_ELEMENTS and not is_text:
             # onnx's own helper does not support bfloat16.
             data[name] = ir.serde.serialize_tensor(ir.Tensor(array, name=name))
     proto = ir.serde.serialize_node(node)

@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import onnx_ir as ir
 
-from popdist_onnx.errors import popart_runtime_error
+from popdist_onnx.errors import popart_exception, popart_runtime_error
 from popdist_onnx.graph import names
 from popdist_onnx.optimizers.scalars import is_scalar_input
 from popdist_onnx.runtime.collectives import Collective
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from popdist_onnx.runtime.compiled import Execution
-    from popdist_onnx.runtime.graph_reader import Reading
+    from popdist_onnx.runtime.graph_reader import Reading, Spec
     from popdist_onnx.runtime.wiring import Wiring
 
 
@@ -137,8 +138,22 @@ def _error(name: str, array: Array, origin: str) -> popart_runtime_error:
     )
 
 
+def _require_numbers(inputs: Iterable[Spec]) -> None:
+    """Refuses text among the inputs that a step reads."""
+    for spec in inputs:
+        if spec.dtype is ir.DataType.STRING:
+            raise popart_exception(
+                "PD573",
+                f"input {spec.name} holds text, which a step cannot read",
+                accepted="numbers",
+                hint="compute what the model makes of the text beforehand, and give it these "
+                "numbers as an input",
+            )
+
+
 def _is_float(array: Array) -> bool:
-    return array.dtype.kind not in "biu"
+    # Neither whole numbers nor text; bfloat16 has a kind of its own.
+    return array.dtype.kind not in "biuOSU"
 
 
 # Random tensors, drawn on the host.
@@ -341,6 +356,9 @@ class Engine:
         early = {n for stage in self._stages for n in (*stage.wiring.direct, *stage.wiring.copied)}
         self._echoed = [n for n in anchors if n in self.data_inputs or n in self.masks.buffers]
         self._late = [name for name in anchors if name not in {*early, *self._echoed}]
+        read = {name for stage in self._stages for name in stage.wiring.data}
+        self._read = [name for name in self.data_inputs if name in {*read, *self._echoed}]
+        _require_numbers([reading.spec(name) for name in self._read])
 
     def connect(self, reduce: HostReduce, memory: Sequence[Array]) -> None:
         """Sets who sums gradients, and the C-contiguous memory of each gradient in `gradients`."""
@@ -401,7 +419,7 @@ class Engine:
             whole = self.layout.first_replica + replica
             self.masks.draw(self.seed, whole, self.micro_batches + step)
         fed = port.feed(run)
-        inputs = {name: wrap(fed[name], self.reading.spec(name)) for name in self.data_inputs}
+        inputs = {name: wrap(fed[name], self.reading.spec(name)) for name in self._read}
         for name in self._echoed:
             np.copyto(port.target(run, name), (self._memory | inputs)[name].array)
             port.filled(run, name)

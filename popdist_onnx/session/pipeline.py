@@ -251,6 +251,14 @@ def _forget_open_shapes(graph: onnx.GraphProto) -> None:
 
 
 def _require_known(value: onnx.ValueInfoProto) -> None:
+    if not value.type.HasField("tensor_type"):
+        raise popart_exception(
+            "PD573",
+            f"input {value.name} is no tensor",
+            value=value.type.WhichOneof("value") or "of unknown type",
+            accepted="inputs that are tensors; a batch has one shape",
+            hint="give the model an input for each tensor of the sequence",
+        )
     tensor = value.type.tensor_type
     if not tensor.HasField("shape") or any(not d.HasField("dim_value") for d in tensor.shape.dim):
         open_dims = [d.dim_param or d.dim_value or "?" for d in tensor.shape.dim]

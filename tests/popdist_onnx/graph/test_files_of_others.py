@@ -262,3 +262,87 @@ def test_bfloat16_has_a_clear_answer():
     x = normal(4, 2)
     trainer = popdist_onnx.Trainer(single.getModelProto(), loss="mse", batch_size=4)
     np.testing.assert_allclose(trainer.predict(x), x @ np.ones((2, 3)), rtol=1e-5)
+
+
+def with_text(nodes, inputs, outputs, *initializers):
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"]), *nodes],
+        "g",
+        [*inputs, helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 2])],
+        [*outputs, helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
+        [numpy_helper.from_array(np.ones((2, 3), np.float32), "w"), *initializers],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+TEXT = helper.make_tensor_value_info("text", TensorProto.STRING, ["N"])
+SAME = helper.make_tensor_value_info("same", TensorProto.STRING, ["N"])
+
+
+def trained_in_numpy(x, labels):
+    """The weights after one epoch of softmax regression, in double precision."""
+    weight = np.ones((2, 3))
+    for rows in range(0, len(x), 4):
+        part = x[rows : rows + 4].astype(np.float64)
+        scores = np.exp(part @ weight)
+        slopes = scores / scores.sum(1, keepdims=True) - np.eye(3)[labels[rows : rows + 4]]
+        weight -= 0.1 * part.T @ slopes / 4
+    return weight
+
+
+def test_text_beside_the_network_does_not_keep_it_from_training():
+    x, labels = normal(8, 2), np.array([0, 1, 2, 0, 1, 2, 0, 1])
+    names = helper.make_tensor("names", TensorProto.STRING, [3], [b"cat", b"dog", b"cow"])
+    chosen = [
+        helper.make_node("ArgMax", ["y"], ["best"], axis=1, keepdims=0),
+        helper.make_node("Gather", ["names", "best"], ["same"]),
+    ]
+    passed = [helper.make_node("Identity", ["text"], ["same"])]
+    optimizer = popdist_onnx.SGD({"defaultLearningRate": (0.1, False)})
+    for proto, data in (
+        (with_text(chosen, [], [SAME], names), x),
+        (with_text(passed, [TEXT], [SAME]), {"x": x, "text": np.array(["a"] * 8, object)}),
+    ):
+        trainer = popdist_onnx.Trainer(
+            proto, loss="cross_entropy", batch_size=4, optimizer=optimizer
+        )
+        trainer.fit(data, labels, epochs=1, shuffle=False)
+        np.testing.assert_allclose(trainer.weights["w"], trained_in_numpy(x, labels), rtol=1e-5)
+
+
+def test_text_that_the_network_reads_is_refused():
+    codes = [
+        helper.make_node(
+            "LabelEncoder",
+            ["text"],
+            ["code"],
+            domain="ai.onnx.ml",
+            keys_strings=["a", "b"],
+            values_floats=[0.0, 1.0],
+        ),
+        helper.make_node("Unsqueeze", ["code", "one"], ["column"]),
+        helper.make_node("Mul", ["y", "column"], ["z"]),
+    ]
+    one = helper.make_tensor("one", TensorProto.INT64, [1], [1])
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, ["N", 3])
+    proto = with_text(codes, [TEXT], [z], one)
+    with pytest.raises(popdist_onnx.popart_exception, match="input text holds text") as raised:
+        popdist_onnx.Trainer(proto, loss="cross_entropy", batch_size=4)
+    assert raised.value.code == "PD573"
+
+
+def test_a_sequence_is_no_input_of_a_session():
+    given = helper.make_tensor_sequence_value_info("given", TensorProto.FLOAT, [2])
+    graph = helper.make_graph(
+        [helper.make_node("ConcatFromSequence", ["given"], ["y"], axis=0)],
+        "g",
+        [given],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    device = popdist_onnx.DeviceManager().createCpuDevice()
+    flow = popdist_onnx.DataFlow(1, ["y"])
+    with pytest.raises(popdist_onnx.popart_exception, match="input given is no tensor") as raised:
+        popdist_onnx.InferenceSession(proto.SerializeToString(), flow, device)
+    assert raised.value.code == "PD573"
