@@ -29,6 +29,7 @@ ALIASES: dict[str, str] = {
 
 BESIDE: dict[str, str] = {
     "keras.ipu": "popdist_tf.ipu.keras",
+    "keras.optimizer_v2": "keras.src.optimizers.legacy",
     "tensorflow.keras.ipu": "popdist_tf.ipu.keras",
     # Modules that the SDK's TensorFlow had, and that moved since.
     "tensorflow.python.distribute.distribution_strategy_context": (
@@ -37,6 +38,8 @@ BESIDE: dict[str, str] = {
     "tensorflow.python.keras.applications": "keras.src.applications",
     "tensorflow.python.keras.datasets": "keras.src.datasets",
     "tensorflow.python.keras.preprocessing": "keras.src.preprocessing",
+    # `keras.engine`, `keras.layers.core` and others: what only Keras itself imports now.
+    "keras": "keras.src",
 }
 """More modules of the SDK's frameworks, of which `ALIASES` has the published lists."""
 
@@ -55,7 +58,7 @@ def ours(name: str) -> str | None:
     """The popdist module for a module name of the SDK; None for other names."""
     for aliases in (ALIASES, BESIDE):
         for sdk, mine in aliases.items():
-            if name == sdk or name.startswith(f"{sdk}."):
+            if f"{name}.".startswith(f"{sdk}.") and not f"{name}.".startswith(f"{mine}."):
                 return mine + name[len(sdk) :]
     return None
 

@@ -190,9 +190,12 @@ def _writers(graph: Any) -> int:
 def repeated(count: int, update: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
     """The mean loss of ``count`` updates in sequence, and an operation that has run them all."""
     inner = control_flow_util.ENABLE_CONTROL_FLOW_V2
+    graph = tf.compat.v1.get_default_graph()
+    scope = graph.get_name_scope()
 
     def body(done: Any, total: Any) -> tuple[Any, Any]:
-        with _functional_control_flow(enabled=inner):
+        # Layers name their variables by the scope. An evaluation has no loop, and reads them.
+        with _functional_control_flow(enabled=inner), graph.name_scope(scope and f"{scope}/"):
             loss, train_op = update()
             with tf.control_dependencies([train_op]):
                 return done + 1, total + tf.cast(loss, tf.float32)

@@ -160,6 +160,16 @@ def test_real_modules_win(tmp_path):
     passed(python("-c", code, env=env))
 
 
+def test_modules_that_keras_had_are_found_where_they_are_now():
+    assert ours("keras.engine.base_layer") == "keras.src.engine.base_layer"
+    assert (
+        ours("keras.optimizer_v2.gradient_descent")
+        == "keras.src.optimizers.legacy.gradient_descent"
+    )
+    assert ours("keras.ipu") == "popdist_tf.ipu.keras"
+    assert ours("keras.src.engine") is None
+
+
 def test_a_name_of_the_sdk_stands_for_one_of_ours():
     assert ours("poptorch.optim") == "popdist_torch.optim"
     assert ours("tensorflow.python.ipu") == "popdist_tf.ipu"

@@ -115,6 +115,23 @@ def test_a_loop_of_several_updates_counts_them_all(tmp_path):
         looped.train(ones, steps=4)
 
 
+def test_layers_of_a_loop_are_found_again_in_an_evaluation(tmp_path):
+    def model_fn(features, labels, mode):
+        found = tf.keras.Sequential([tf.keras.layers.Dense(1)])(features[:, None])
+        loss = tf.reduce_mean((found[:, 0] - labels) ** 2)
+        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def data():
+        return tf.data.Dataset.from_tensors(([1.0, 2.0], [3.0, 5.0])).repeat()
+
+    config = RunConfig(IPURunConfig(iterations_per_loop=3))
+    looped = IPUEstimator(model_fn, model_dir=str(tmp_path), config=config)
+    looped.train(data, steps=300)
+    assert looped.evaluate(data, steps=3)["loss"] == pytest.approx(0, abs=1e-3)  # y = 2 x + 1
+    assert "sequential/dense/kernel" in looped.get_variable_names()
+
+
 def test_evaluation_and_prediction(tmp_path):
     def model_fn(features, labels, mode):
         weight = tf.get_variable("weight", initializer=3.0)
