@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from popdist_torch.data.partition import Layout, Share, replay, share, weave
 from popdist_torch.data.sampler import (
@@ -117,6 +117,9 @@ class Request:
                 self.batch_sampler, Batching.of(self.options).parts, drop_last=self.drop_last
             )
             return self._read(grouped, in_batches=True)
+        meant = _flag(self.sampler, self.dataset) if divide else None
+        if meant is not None:
+            return replace(self, sampler=None, shuffle=meant).reading()
         require(
             self.sampler is None or not (self.shuffle or divide),
             "a sampler excludes shuffle and automatic partitioning",
@@ -235,6 +238,20 @@ class Request:
             f"{length} samples, {size} a replica and call, {self.partition.name}, "
             f"shuffle={self.shuffle}, drop_last={self.drop_last}, seed {seed}"
         )
+
+
+def _flag(sampler: object, dataset: object) -> bool | None:
+    """The value of ``shuffle`` for which torch makes such a sampler; None for other samplers.
+
+    Libraries that copy a loader, such as Lightning, pass torch's own sampler in place of the flag.
+    """
+    if not isinstance(sampler, SequentialSampler | RandomSampler):
+        return None
+    if sampler.data_source is not dataset or len(sampler) != len(sampler.data_source):
+        return None
+    if isinstance(sampler, SequentialSampler):
+        return False
+    return None if sampler.replacement else True
 
 
 def _relaid(

@@ -424,7 +424,8 @@ class Executor(ABC):
         return self._timeline.counters()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        # Tools for modules read private names, too. A copy has no model yet when it is asked.
+        if name.startswith("__") or "_user_model" not in vars(self):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         try:
             return getattr(self._user_model, name)

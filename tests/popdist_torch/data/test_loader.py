@@ -3,7 +3,14 @@ import sys
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import popdist.poptorch
 import popdist_torch as poptorch
@@ -219,6 +226,36 @@ def test_interleaving_has_the_rules_of_dividing(arguments, what):
     partition = poptorch.DataPartition.Interleaved
     with pytest.raises(AssertionError, match=what):
         poptorch.DataLoader(options(), numbers(8), partition=partition, **arguments)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_torchs_own_sampler_means_its_flag_where_data_is_divided(shuffle):
+    data = numbers(12)
+    sampler = torch.utils.data.DataLoader(data, batch_size=2, shuffle=shuffle).sampler
+    parts = []
+    for process in (0, 1):
+        made = options(process, 2, seed=3)
+        copied = poptorch.DataLoader(made, data, batch_size=2, sampler=sampler)
+        parts.append(epoch(copied))
+        flagged = poptorch.DataLoader(options(process, 2, seed=3), data, 2, shuffle=shuffle)
+        assert parts[-1] == epoch(flagged)
+    assert sorted(number for part in parts for batch in part for number in batch) == list(range(12))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        RandomSampler(numbers(12), replacement=True),
+        RandomSampler(numbers(12), num_samples=4),
+        SequentialSampler(range(12)),
+        WeightedRandomSampler([1.0] * 12, 12),
+    ],
+)
+def test_other_samplers_are_not_divided(sampler):
+    data = getattr(sampler, "data_source", None)
+    data = data if isinstance(data, TensorDataset) else numbers(12)
+    with pytest.raises(AssertionError, match="a sampler excludes"):
+        poptorch.DataLoader(options(1, 2, seed=3), data, batch_size=2, sampler=sampler)
 
 
 def test_workers_come_from_a_server_where_a_live_job_spans_hosts(monkeypatch):

@@ -122,6 +122,18 @@ def test_executables_are_refused_with_what_to_do_instead(name):
         inference.setOptimizer(torch.optim.SGD(inference.model.parameters()))
 
 
+def test_tools_for_modules_find_the_models_private_names():
+    inference = poptorch.inferenceModel(Net())
+    assert inference._modules is inference.model._modules
+    assert inference._parameters is inference.model._parameters
+    with pytest.raises(AttributeError, match="'Net' object has no attribute '_x'"):
+        _ = inference._x
+    with pytest.raises(AttributeError, match="no attribute '__x__'"):
+        _ = inference.__x__
+    with pytest.raises(AttributeError, match="no attribute '_modules'"):
+        _ = type(inference).__new__(type(inference))._modules  # as copy makes it
+
+
 def test_a_name_that_neither_model_nor_wrapper_has_is_told_what_is_near():
     inference = poptorch.inferenceModel(Net())
     with pytest.raises(AttributeError, match=r"wrapper has(.|\n)*did you mean copyWeightsToHost"):
