@@ -72,6 +72,141 @@ def images(folder: str, classes: str, count: str, size: str = "256") -> None:
             picture.save(place / f"{kind}-{number}.JPEG")
 
 
+def distilbert(folder: str, width: str = "32", heads: str = "2") -> None:
+    """Writes a small DistilBERT with random weights, and its tokenizer."""
+    import torch
+    from transformers import DistilBertConfig, DistilBertModel, DistilBertTokenizer
+
+    torch.manual_seed(1)
+    place = Path(folder)
+    place.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "it", "is", "a", "test", "for", "frozen"]
+    place.joinpath("vocab.txt").write_text("\n".join(words))
+    DistilBertTokenizer(str(place / "vocab.txt")).save_pretrained(folder)
+    config = DistilBertConfig(
+        vocab_size=len(words), dim=int(width), n_heads=int(heads), hidden_dim=2 * int(width)
+    )
+    DistilBertModel(config).save_pretrained(folder)
+
+
+def films(folder: str, count: str, people: str = "60", words: str = "16") -> None:
+    """Writes films with directors and actors at random, in the form of PyG's IMDB."""
+    from scipy import sparse
+
+    raw = Path(folder) / "raw"
+    raw.mkdir(parents=True)
+    films, each = int(count), int(people)
+    total = films + 2 * each
+    links = sparse.lil_matrix((total, total))
+    for film in range(films):
+        for first in (films, films + each):  # of the directors, and of the actors
+            person = first + int(_RNG.integers(each))
+            links[film, person] = links[person, film] = 1
+    sparse.save_npz(raw / "adjM.npz", links.tocsr())
+    for kind, rows in enumerate((films, each, each)):
+        features = _RNG.integers(0, 2, (rows, int(words))).astype(np.float64)
+        sparse.save_npz(raw / f"features_{kind}.npz", sparse.csr_matrix(features))
+    np.save(raw / "labels.npy", np.arange(films) % 3)
+    order = _RNG.permutation(films)
+    parts = {"train_idx": order[:40], "val_idx": order[40:80], "test_idx": order[80:]}
+    np.savez(raw / "train_val_test_idx.npz", **parts)
+
+
+def posts(folder: str, count: str, words: str = "16", kinds: str = "5") -> None:
+    """Writes posts with random links, in the form of PyG's Reddit."""
+    from scipy import sparse
+
+    raw = Path(folder) / "raw"
+    raw.mkdir(parents=True)
+    total = int(count)
+    ends = _RNG.integers(0, total, (2, 4 * total))
+    links = sparse.coo_matrix((np.ones(ends.shape[1]), ends), shape=(total, total))
+    sparse.save_npz(raw / "reddit_graph.npz", links)
+    np.savez(
+        raw / "reddit_data.npz",
+        feature=_RNG.normal(size=(total, int(words))).astype(np.float32),
+        label=np.arange(total) % int(kinds),
+        node_types=1 + np.arange(total) % 3,
+    )
+
+
+def relations(folder: str, count: str, nodes: str = "12", kinds: str = "3") -> None:
+    """Writes random triples of heads, relations and tails, in the form of FB15k-237's splits."""
+    place = Path(folder) / "raw"
+    place.mkdir(parents=True)
+    for name in ("train_ind", "test_ind", "train", "valid"):
+        ends = _RNG.integers(0, int(nodes), (int(count), 2))
+        rows = (f"n{head}\tr{i % int(kinds)}\tn{tail}\n" for i, (head, tail) in enumerate(ends))
+        place.joinpath(f"{name}.txt").write_text("".join(rows))
+    names = "".join(f"{kind}\tr{kind}\n" for kind in range(int(kinds)))
+    place.joinpath("relations.dict").write_text(names)
+
+
+def events(path: str, count: str, users: str = "30", items: str = "10") -> None:
+    """Writes edits of pages by users, in the form of the JODIE data sets."""
+    Path(path).parent.mkdir(parents=True)
+    rows = ["user_id,item_id,timestamp,state_label,features"]
+    for moment in range(int(count)):
+        user = _RNG.integers(int(users)) if moment else int(users) - 1
+        item = _RNG.integers(int(items)) if moment else int(items) - 1
+        message = ",".join(f"{value:.3f}" for value in _RNG.normal(size=172))
+        rows.append(f"{user},{item},{float(moment)},0,{message}")
+    Path(path).write_text("\n".join(rows) + "\n")
+
+
+def text(path: str, count: str) -> None:
+    """Writes random words with ``count`` characters in all."""
+    words = np.array(["what", "light", "is", "this", "the", "east", "and", "sun"])
+    Path(path).write_text(" ".join(_RNG.choice(words, int(count) // 2))[: int(count)])
+
+
+def sentences(folder: str, count: str, length: str = "20", frames: str = "3") -> None:
+    """Writes spoken sentences as arrays, in FastPitch's form, and the mean of the pitch."""
+    place = Path(folder)
+    place.mkdir(parents=True)
+    size, steps = int(length), int(frames)
+    for number in range(int(count)):
+        row = np.empty(6, object)
+        row[0] = _RNG.integers(1, 100, size)
+        row[1] = _RNG.normal(size=(80, size * steps)).astype(np.float32)
+        row[2] = size
+        row[3] = np.full(size, steps)
+        row[4] = _RNG.normal(size=size).astype(np.float32)
+        row[5] = 0
+        np.save(place / f"{number}.npy", row)
+    place.with_suffix(".json").write_text('{"mean": 0.0, "std": 1.0}')
+
+
+def captions(folder: str, count: str) -> None:
+    """Writes pictures of noise with sentences, and the merges of a tokenizer, in CLIP's form."""
+    import gzip
+
+    images(f"{folder}/images", "1", count)
+    names = sorted(path.name for path in Path(folder).glob("images/*/*"))
+    for name in names:
+        Path(folder, "images", "n00000000", name).rename(Path(folder, "images", name))
+    words = np.array(["red", "green", "dog", "tree", "a", "the", "near"])
+    rows = (f"{name}\t{' '.join(_RNG.choice(words, 5))}\n" for name in names)
+    Path(folder, "captions.csv").write_text("".join(rows))
+    merges = "version\nt h\nth e</w>\n"
+    Path(folder, "merges.txt.gz").write_bytes(gzip.compress(merges.encode()))
+
+
+def settings(source: str, target: str, *changes: str) -> None:
+    """Writes a program's YAML settings with other values: ``settings a.yml b.yml part.key=3``."""
+    import yaml
+
+    found = yaml.safe_load(Path(source).read_text())
+    for change in changes:
+        names, _, value = change.partition("=")
+        *parts, last = names.split(".")
+        place = found
+        for part in parts:
+            place = place[part]
+        place[last] = yaml.safe_load(value)
+    Path(target).write_text(yaml.safe_dump(found))
+
+
 def vit(folder: str, width: str, layers: str, heads: str, inner: str) -> None:
     """Writes a vision transformer with random weights, as a checkpoint of transformers."""
     import torch
@@ -112,6 +247,60 @@ def graphs(folder: str, count: str) -> None:
     for name, rows in columns.items():
         text = "".join(f"{row}\n" for row in rows)
         place.joinpath("raw", f"{place.name}_{name}.txt").write_text(text)
+
+
+def citations(folder: str, count: str = "1600", words: str = "64", kinds: str = "7") -> None:
+    """Writes papers that cite each other at random, in the form of the Planetoid data sets."""
+    import pickle
+
+    raw = Path(folder) / "raw"
+    raw.mkdir(parents=True)
+    total, labelled, tested = int(count), 20 * int(kinds), 500
+    features = _RNG.integers(0, 2, (total, int(words))).astype(np.float32)
+    labels = np.eye(int(kinds), dtype=np.int32)[np.arange(total) % int(kinds)]
+    first = total - tested
+    parts = {
+        "x": features[:labelled],
+        "y": labels[:labelled],
+        "allx": features[:first],
+        "ally": labels[:first],
+        "tx": features[first:],
+        "ty": labels[first:],
+        "graph": {node: _RNG.integers(0, total, 3).tolist() for node in range(total)},
+    }
+    prefix = f"ind.{Path(folder).name.lower()}"
+    for name, value in parts.items():
+        raw.joinpath(f"{prefix}.{name}").write_bytes(pickle.dumps(value))
+    rows = "".join(f"{row}\n" for row in range(first, total))
+    raw.joinpath(f"{prefix}.test.index").write_text(rows)
+
+
+def molecules(folder: str, count: str) -> None:
+    """Writes random molecules in the form of the prepared file of QM9."""
+    import torch
+
+    torch.manual_seed(1)
+    rows = []
+    for number in range(int(count)):
+        size = int(_RNG.integers(4, 12))
+        nodes = torch.arange(size)
+        pairs = torch.stack([nodes, nodes.roll(1)])
+        rows.append(
+            {
+                "x": torch.rand(size, 11),
+                "z": torch.tensor([1, 6, 7, 8, 9])[torch.randint(5, (size,))],
+                "pos": torch.randn(size, 3),
+                "edge_index": torch.cat([pairs, pairs.flip(0)], 1),
+                "edge_attr": torch.eye(4)[torch.randint(4, (2 * size,))],
+                "y": torch.randn(1, 19),
+                "smiles": "C",
+                "name": f"molecule {number}",
+                "idx": number,
+            }
+        )
+    raw = Path(folder) / "raw"
+    raw.mkdir(parents=True)
+    torch.save(rows, raw / "qm9_v3.pt")
 
 
 def main(name: str, *arguments: str) -> None:

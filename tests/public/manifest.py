@@ -39,6 +39,8 @@ class Program:
         losses: The largest relative difference between the losses of one and of two instances that
             train the same global batch; None if the losses cannot be compared.
         trains: Whether a run makes weight updates.
+        divides: Whether the program can be divided over instances: whole graphs and an
+            ``IterableDataset`` cannot, as published. Otherwise it is run in one process only.
         limit: Seconds for one run.
         reason: Why the program is not run, or a remark.
     """
@@ -60,6 +62,7 @@ class Program:
     steps: int | None = None
     losses: float | None = None
     trains: bool = True
+    divides: bool = True
     limit: int = 300
     reason: str = ""
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 SEEN = Path(__file__).parent / "seen"
 PAGE = ROOT / "docs" / "programs.md"
-GOOD = ("trains", "runs")
+GOOD = ("trains", "trains alone", "runs")
 
 _HEAD = """# Public programs
 
@@ -26,6 +26,7 @@ and as a job of two instances under `poprun --sdk-names`.
 | Verdict | Meaning |
 |---|---|
 | trains | both runs succeed, and the instances' parameters change and end bit-equal |
+| trains alone | the run in one process trains; the data cannot be divided, as published |
 | runs | both runs end with exit code 0; the program does not train |
 | stops | a run ends with an error, which the last column shows |
 | differs | both runs end with exit code 0, but the instances or the losses differ |
@@ -107,7 +108,8 @@ def _row(program: Program, record: dict[str, Any]) -> str:
     words = " and ".join(word for word, is_done in acts.items() if is_done)
     seeded = f"the runner {words} it" if words else ""
     pending = "no result yet" if program.command and not record else ""
-    reason = pending or record.get("reason") or program.reason or seeded
+    remarks = (pending, record.get("reason") or program.reason, seeded)
+    reason = "; ".join(filter(None, remarks))
     cells = [
         f"`{program.name}`",
         record.get("verdict", "not run"),

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from tests.public import manifest, page, verdicts
-from tests.public.__main__ import examine
+from tests.public.__main__ import examine, main
 from tests.public.manifest import Manifest, Program
 from tests.public.running import Run
 
@@ -65,6 +65,12 @@ def test_a_program_that_trains_has_equal_parameters_and_the_losses_of_one_instan
     assert alone["ranks"][0]["updates"] == job["ranks"][1]["updates"] == [3]
 
 
+def test_a_program_whose_data_cannot_be_divided_runs_in_one_process(sources):
+    record = record_of(sources, "train.py", divides=False, reason="one graph")
+    assert (record["verdict"], record["reason"]) == ("trains alone", "one graph")
+    assert [run["instances"] for run in record["runs"]] == [1]
+
+
 def test_a_program_that_changes_nothing_does_not_train(sources):
     (sources / "us" / "ours" / "v1" / "program" / "rate.txt").write_text("0")
     record = record_of(sources, "train.py")
@@ -75,6 +81,22 @@ def test_a_program_that_stops_has_its_own_error_as_the_reason(sources):
     record = record_of(sources, "stop.py")
     assert record["verdict"] == "stops"
     assert record["reason"] == "one instance: RuntimeError: as planned"
+
+
+def test_a_program_that_does_not_end_in_time_keeps_its_result(sources, monkeypatch, tmp_path):
+    folder = sources / "us" / "ours" / "v1" / "program"
+    (folder / "wait.py").write_text("import time; time.sleep(60)\n")
+    program = Program("program", "us/ours", "v1", ("wait.py",), limit=1)
+    monkeypatch.setattr(page, "SEEN", tmp_path)
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(manifest, "read_all", lambda: [Manifest("ours", "Ours", {}, (program,))])
+    monkeypatch.setattr(sys, "argv", ["tests.public", str(sources)])
+    for before in ({}, {program.key: {"verdict": "trains", "predicted": "fine"}}):
+        page.keep("ours", before)
+        assert main() == bool(before)
+        found = page.recorded("ours")[program.key]
+        assert found["verdict"] == ("trains" if before else "not run")
+    assert record_of(sources, "wait.py", limit=1)["reason"] == "one instance: no end within 1 s"
 
 
 def test_a_program_without_a_command_is_not_run(sources):
@@ -126,6 +148,16 @@ def test_runs_that_end_well_can_still_differ(ranks, reason):
 
 def test_the_page_is_made_from_the_manifests_and_the_recorded_results():
     assert page.PAGE.read_text() == page.text(), f"{sys.executable} -m tests.public.page"
+
+
+def test_the_check_predicts_what_was_seen_of_programs_of_pytorch():
+    wrong = {
+        key: (record["predicted"], record["verdict"])
+        for key, record in page.recorded("pytorch").items()
+        if record["verdict"] != "not run"
+        and (record["predicted"] == "fine") != (record["verdict"] in page.GOOD)
+    }
+    assert not wrong
 
 
 def test_each_record_belongs_to_a_program():

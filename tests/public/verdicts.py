@@ -30,22 +30,26 @@ def judge(program: Program, runs: Sequence[Run]) -> dict[str, Any]:
         runs: Its runs, with one instance and with two; none for a program without a command.
 
     Returns:
-        ``verdict`` (``trains``, ``runs``, ``stops``, ``differs`` or ``not run``), ``reason``, and
-        what was measured.
+        ``verdict`` (``trains``, ``trains alone``, ``runs``, ``stops``, ``differs`` or
+        ``not run``), ``reason``, and what was measured.
     """
     if not runs:
         return {"verdict": "not run", "reason": program.reason}
     record: dict[str, Any] = {"runs": [run.facts() for run in runs]}
-    for run in runs:
-        if run.code != 0:
-            where = "one instance" if run.instances == 1 else f"{run.instances} instances"
-            return {"verdict": "stops", "reason": f"{where}: {_cause(run)}", **record}
+    stopped = next((run for run in runs if run.code != 0), None)
+    if stopped:
+        where = "one instance" if stopped.instances == 1 else f"{stopped.instances} instances"
+        late = stopped.code is None
+        cause = f"no end within {program.limit} s" if late else _cause(stopped)
+        return {"verdict": "not run" if late else "stops", "reason": f"{where}: {cause}", **record}
     fault = _fault(program, runs)
     if fault:
         return {"verdict": "differs", "reason": fault, **record}
     record["reason"] = program.reason
     if not program.trains:
         return {"verdict": "runs", **record}
+    if not program.divides:
+        return {"verdict": "trains alone", **record}
     if program.losses is not None:
         record["losses"] = difference_of_losses(runs)
     return {"verdict": "trains", **record}
@@ -79,8 +83,6 @@ def difference_of_losses(runs: Sequence[Run]) -> float:
 
 def _cause(run: Run) -> str:
     """One line that says why a run ended."""
-    if run.code is None:
-        return "no end within the limit of time"
     lines = [_MARK.sub("", line).strip() for line in run.output.splitlines()]
     errors = [line for line in lines if _ERROR.match(line)]
     # An error of a program comes before what launchers say of it.

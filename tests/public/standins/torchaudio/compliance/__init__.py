@@ -1,0 +1,1 @@
+"""Takes the place of torchaudio's module of the same name."""
