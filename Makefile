@@ -39,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The groups of tests share the machine badly.
 .NOTPARALLEL:
-.PHONY: demo test $(GROUPS) test-pages test-fast test-all test-latest test-tf-latest test-zoo test-public lint format bench docs \
+.PHONY: demo test $(GROUPS) test-pages test-fast test-all test-latest test-tf-latest test-zoo test-backend test-public lint format bench docs \
 	clean help
 
 help:
@@ -50,6 +50,7 @@ help:
 	@echo "make test-latest  the same with the newest frameworks, in an environment of its own"
 	@echo "make test-tf-latest  the tests of the TensorFlow adapter alone, in that environment"
 	@echo "make test-zoo     small networks of transformers and timm against torch; writes docs/zoo.md"
+	@echo "make test-backend  ONNX's whole backend suite; writes docs/onnx-backend-suite.md"
 	@echo "make test-public SOURCES=folder  public programs, from your checkouts; writes docs/programs.md"
 	@echo "make lint         style and types only"
 	@echo "make bench        all benchmarks, side by side with their peers; QUICK=1 for a look"
@@ -113,6 +114,9 @@ test-zoo: .venv-zoo/.ready
 	rm -rf build/zoo
 	.venv-zoo/bin/python -m pytest -n $(WORKERS) -p no:logging tests/zoo; \
 		code=$$?; .venv-zoo/bin/python -m tests.zoo.page && exit $$code
+
+test-backend: $(READY)
+	$(BIN)/python -m tests.popdist_onnx.conformance.backend_page
 
 # The folder has checkouts as OWNER/REPOSITORY/TAG; ONLY="words" chooses programs.
 test-public: $(READY)

@@ -254,7 +254,7 @@ def _require_known(value: onnx.ValueInfoProto) -> None:
     if not value.type.HasField("tensor_type"):
         raise popart_exception(
             "PD573",
-            f"input {value.name} is no tensor",
+            f"input {value.name} is not a tensor",
             value=value.type.WhichOneof("value") or "of unknown type",
             accepted="inputs that are tensors; a batch has one shape",
             hint="give the model an input for each tensor of the sequence",

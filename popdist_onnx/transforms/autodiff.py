@@ -317,6 +317,8 @@ class _Backward:
             if static(value) and not total.static:
                 # Inference may know less of a gradient, but it has its tensor's shape.
                 total.value.shape = value.shape
+            if total.value.type is None:
+                total.value.type = value.type
         self.done[value] = total
         return total
 
@@ -336,6 +338,8 @@ class _Backward:
                 arrived = unbroadcast(edge, like) if rule.broadcasts else edge
                 if arrived.value.shape is None:
                     arrived.value.shape = value.shape
+                if arrived.value.type is None:
+                    arrived.value.type = value.type
                 self.edges.setdefault(value, []).append(arrived)
 
     def _reverse(
