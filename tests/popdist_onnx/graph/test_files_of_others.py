@@ -343,6 +343,6 @@ def test_a_sequence_is_no_input_of_a_session():
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     device = popdist_onnx.DeviceManager().createCpuDevice()
     flow = popdist_onnx.DataFlow(1, ["y"])
-    with pytest.raises(popdist_onnx.popart_exception, match="input given is not a tensor") as raised:
+    with pytest.raises(popdist_onnx.popart_exception, match="given is not a tensor") as raised:
         popdist_onnx.InferenceSession(proto.SerializeToString(), flow, device)
     assert raised.value.code == "PD573"
