@@ -83,7 +83,8 @@ def test_the_sdks_names_are_judged_where_nothing_else_is_started(timed):
         ("import tensorflow, names enabled", True),
     ]
     with_names, without = timed["with"], timed["without"]
-    assert with_names[2:] == without[2:]
+    assert (with_names[2], without[2]) == ("POPDIST_STARTUP=sdk", "POPDIST_STARTUP=")
+    assert with_names[3:] == without[3:]
     assert with_names[1].startswith("PYTHONPATH=")
     assert with_names[1].endswith(without[1][11:])
 
