@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from popdist.horovod_build.session import main
 from tests.distributed.jobs import ROOT
 from tests.packaging.environments import fresh_environment, link
-from tests.packaging.test_wheel import wheel  # noqa: F401 - a fixture
+from tests.packaging.test_wheel import checkout, wheel  # noqa: F401 - fixtures
 
 # What poprun, mpirun and pip's installation call, beside the environment's own programs.
 PROGRAMS = ("sh", "bash", "env", "uname", "ldconfig", "ps", "hostname", "orted", "cat", "which")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,15 +19,22 @@ FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "onnx": "onnx"}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def checkout(tmp_path_factory):
+    """A copy of the checkout, as a build writes into it, and other tests build at the same time."""
+    left_out = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+    return shutil.copytree(ROOT, tmp_path_factory.mktemp("copy") / "popdist", ignore=left_out)
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     # As after a build of modules that have moved since.
-    stale = ROOT / "build" / "lib" / "popdist" / "moved_since.py"
+    stale = checkout / "build" / "lib" / "popdist" / "moved_since.py"
     stale.parent.mkdir(parents=True, exist_ok=True)
     stale.touch()
     subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet",
-         "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT],
+         "--no-deps", "--no-build-isolation", "--wheel-dir", folder, checkout],
         check=True,
     )  # fmt: skip
     (path,) = folder.glob("popdist-*.whl")
@@ -189,9 +197,9 @@ def test_the_extra_all_is_all_of_them(wheel):
     assert set().union(*wanted.values()) == wanted["all"]
 
 
-def test_the_source_archive_makes_the_same_wheel(wheel, tmp_path):
+def test_the_source_archive_makes_the_same_wheel(checkout, wheel, tmp_path):
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path]
-    run([*build, "--sdist", ROOT])
+    run([*build, "--sdist", checkout])
     (archive,) = tmp_path.glob("popdist-*.tar.gz")
     with tarfile.open(archive) as files:
         files.extractall(tmp_path, filter="data")
