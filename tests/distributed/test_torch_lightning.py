@@ -382,7 +382,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(folder):
-    return run_job(everything, instances=RANKS, folder=str(folder), timeout=60)
+    return run_job(everything, instances=RANKS, folder=str(folder), timeout=240)
 
 
 @pytest.mark.parametrize("name", CASES)
