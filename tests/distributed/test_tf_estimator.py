@@ -345,7 +345,7 @@ def alone():
 
 @pytest.fixture(scope="module")
 def ranks():
-    return run_job(estimators_in_job, timeout=250)
+    return run_job(estimators_in_job, timeout=300)
 
 
 def test_ranks_have_equal_variables_slots_included(ranks):

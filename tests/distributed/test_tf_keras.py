@@ -444,7 +444,7 @@ def alone():
 
 @pytest.fixture(scope="module")
 def ranks():
-    return run_job(in_job, timeout=250)
+    return run_job(in_job, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -756,7 +756,7 @@ def dropped(strategy):
 
 @pytest.fixture(scope="module")
 def strategies():
-    return run_job(under_the_strategy, timeout=250)
+    return run_job(under_the_strategy, timeout=300)
 
 
 def test_data_of_unknown_length_ends_together(strategies):

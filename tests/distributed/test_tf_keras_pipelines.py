@@ -144,7 +144,7 @@ def expected(replicas):
     ids=["2x1", "2x2", *["2x4"] * EXHAUSTIVE],
 )
 def test_models_in_stages_train_like_one_process(replicas, cases):
-    ranks = run_job(pipelined, replicas=replicas, timeout=250, cases=cases)
+    ranks = run_job(pipelined, replicas=replicas, timeout=300, cases=cases)
     reference = expected(replicas)
     stages = {"sequential": [0, 1, 1], "functional": [0, 0, 1]}
     for case in cases:

@@ -452,22 +452,22 @@ def in_words(replicas, *answers):
 
 @pytest.fixture(scope="module")
 def half():
-    return run_job(alone, instances=1, timeout=250, count=REPLICAS // 2)[0]
+    return run_job(alone, instances=1, timeout=300, count=REPLICAS // 2)[0]
 
 
 @pytest.fixture(scope="module")
 def whole():
-    return run_job(alone, instances=1, timeout=250, count=REPLICAS)[0]
+    return run_job(alone, instances=1, timeout=300, count=REPLICAS)[0]
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    return run_job(in_job, replicas=REPLICAS, timeout=250)
+    return run_job(in_job, replicas=REPLICAS, timeout=300)
 
 
 @pytest.fixture(scope="module")
 def workers():
-    return run_job(in_cluster, options=["--tf-config=yes"], timeout=250)
+    return run_job(in_cluster, options=["--tf-config=yes"], timeout=300)
 
 
 def compare(ranks, expected):
@@ -535,7 +535,7 @@ def test_a_cluster_keeps_what_one_process_has(workers, half):
 def test_callbacks_of_all_instances_write_to_one_place(tmp_path):
     import tensorflow as tf
 
-    first, second = run_job(callbacks_with_one_place, folder=str(tmp_path), timeout=250)
+    first, second = run_job(callbacks_with_one_place, folder=str(tmp_path), timeout=300)
     np.testing.assert_array_equal(first["weights"], second["weights"])
     for rank in (first, second):
         assert (rank["whole epochs"], rank["resumed epochs"]) == (3, 1)
@@ -590,7 +590,7 @@ def batches_of_ranks():
 def test_untrained_state_is_the_mean_over_the_ranks_where_it_is_saved(kind):
     if kind == "legacy" and find_spec("tensorflow_estimator") is None:
         pytest.skip("Keras 3 has one kind of optimizers")
-    first, second = run_job(untrained, kind=kind, timeout=250)
+    first, second = run_job(untrained, kind=kind, timeout=300)
     assert first == second
     expected = np.zeros(3)
     for _ in range(2):

@@ -271,7 +271,7 @@ def test_closed_streams_lead_to_no_traceback(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", program, str(EXAMPLES // 60)],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
-        cwd=tmp_path, env={**os.environ, "POPDIST_STATE_DIR": str(tmp_path / "state")}, timeout=250,
+        cwd=tmp_path, env={**os.environ, "POPDIST_STATE_DIR": str(tmp_path / "state")}, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
