@@ -24,7 +24,7 @@ from popdist.sdk.contrib import MODULES
 from popdist.sdk.sources import sources_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _OWN = ("_api", "compat", "core", "python", "tools")
 """Parts of TensorFlow 2 that are not those of ``tf.compat.v1``: its packages."""
@@ -156,20 +156,29 @@ def is_of_version1(program: str) -> bool:
     Args:
         program: The path of the program.
     """
+    return are_of_version1(tree for _, tree in sources_of(program))
+
+
+def are_of_version1(trees: Iterable[ast.Module]) -> bool:
+    """Whether the sources of a program are those of TensorFlow 1, as `is_of_version1`.
+
+    Args:
+        trees: The tree of each source.
+    """
     names: set[str] = set()
     below: set[str] = set()
-    for _, tree in sources_of(program):
-        names |= _used(tree, "tensorflow")
-        below |= _used(tree, "tensorflow.compat.v1")
+    for tree in trees:
+        nodes = [*ast.walk(tree)]
+        names |= _used(nodes, "tensorflow")
+        below |= _used(nodes, "tensorflow.compat.v1")
     if (names | below) & _OF_VERSION2:
         return False
     needs_graphs = below & _RUN and not (names | below) & _OWN_GRAPHS
     return bool(names & _GRAPHS or needs_graphs)
 
 
-def _used(tree: ast.Module, module: str) -> set[str]:
+def _used(nodes: Sequence[ast.AST], module: str) -> set[str]:
     """The names directly below a module that a source uses."""
-    nodes = [*ast.walk(tree)]
     aliases, found = set(), set()
     for full, own in _imports(nodes):
         if full == module:

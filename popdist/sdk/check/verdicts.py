@@ -22,17 +22,17 @@ from popdist.sdk.finder import ALIASES, BESIDE, TOOLS
 from popdist.sdk.sources import sources_of
 from popdist.sdk.surface import load
 from popdist.sdk.surface.absent import ABSENT
-from popdist.sdk.version1 import is_of_version1
+from popdist.sdk.version1 import are_of_version1
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 Status = Literal["works", "accepted without effect", "refused", "unknown", "edit", "look"]
 
 Interface = Literal["1", "beside ipu", "2"]
-"""What ``tensorflow`` is for a program: TensorFlow 1's interface (`popdist.sdk.version1`), version
-2 with names of TensorFlow 1 beside ``tensorflow.python.ipu`` (`popdist.sdk.tensorflow1`), or 2."""
+"""The ``tensorflow`` of a program: TensorFlow 1's interface (`popdist.sdk.version1`), version 2
+with names of TensorFlow 1 beside ``tensorflow.python.ipu`` (`popdist.sdk.tensorflow1`), or 2."""
 
 _SAME = {"popdist.poptorch.Options": "poptorch.Options"}
 """Classes of popdist with the members of a class of the SDK."""
@@ -272,7 +272,7 @@ class Finding(NamedTuple):
 def examine(source: Source) -> list[Finding]:
     """Checks one source; each name is listed once per line, in the order of the lines."""
     uses = _uses(source)
-    return _judged(source, uses, _interface(source.path, uses))
+    return _judged(source, uses, _interface((tree for _, tree in sources_of(source.path)), uses))
 
 
 def examine_program(path: str) -> list[Finding]:
@@ -281,9 +281,11 @@ def examine_program(path: str) -> list[Finding]:
     Raises:
         SourceError: The program's own file cannot be read or parsed.
     """
-    sources = [parse(path), *(Source(*one) for one in sources_of(path) if one[0] != path)]
+    beside = (Source(*one) for one in sources_of(path) if Path(one[0]) != Path(path))
+    sources = [parse(path), *beside]
     uses = [_uses(source) for source in sources]
-    interface = _interface(path, [use for group in uses for use in group])
+    trees = [source.tree for source in sources]
+    interface = _interface(trees, [use for group in uses for use in group])
     judged = (_judged(*pair, interface) for pair in zip(sources, uses, strict=True))
     return [finding for group in judged for finding in group]
 
@@ -294,8 +296,8 @@ def _uses(source: Source) -> list[Use]:
     return [*resolver.uses, *(Use(f".{one.name}", one.line) for one in resolver.methods)]
 
 
-def _interface(program: str, uses: Sequence[Use]) -> Interface:
-    if is_of_version1(program):
+def _interface(trees: Iterable[ast.Module], uses: Sequence[Use]) -> Interface:
+    if are_of_version1(trees):
         return "1"
     beside_ipu = any(f"{use.name}.".startswith("tensorflow.python.ipu.") for use in uses)
     return "beside ipu" if beside_ipu else "2"

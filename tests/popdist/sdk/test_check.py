@@ -304,6 +304,13 @@ def program_of(tmp_path, **files):
     return {f.verdict.name: f.verdict.status for f in examine_program(str(tmp_path / "train.py"))}
 
 
+def test_a_program_is_checked_once_however_its_path_is_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import popart\npopart.Bilder\n")
+    assert main(["check", "./train.py"]) == 1
+    assert capsys.readouterr().out.count("popart.Bilder: unknown") == 1
+
+
 def test_a_program_is_checked_with_the_files_that_it_imports(tmp_path, capsys):
     files = {
         "train": "import model\n",
