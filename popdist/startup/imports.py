@@ -45,7 +45,7 @@ class _Finder:
 
 
 def _note(name: str, module: "ModuleType") -> None:
-    """Lets popdist note what the program trains."""
+    """Calls popdist, which notes each training with the framework."""
     try:
         from popdist.trained import imported
     except ImportError:  # the program's Python has no popdist

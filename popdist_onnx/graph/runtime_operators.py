@@ -28,11 +28,10 @@ DOMAIN = "com.microsoft"
 _Formula: TypeAlias = "Callable[[Tape, ir.Node], Sequence[Tensor | None] | None]"
 
 _WRITTEN: dict[str, _Formula] = {"Attention": attention, "MultiHeadAttention": multi_head}
-"""What takes a node's place, by operator; None where the node stays."""
+"""The formula that replaces a node, by operator; its result is None where the node stays."""
 
 
 def _operator(*op_types: str) -> Callable[[_Formula], None]:
-
     def register(function: _Formula) -> None:
         _WRITTEN.update(dict.fromkeys(op_types, function))
 

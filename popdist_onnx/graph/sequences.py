@@ -59,7 +59,7 @@ class _Contents(dict[ir.Value, "tuple[ir.Value, ...] | _Optional"]):
 
 
 _Rule: TypeAlias = "Callable[[Tape, ir.Node, _Contents], Sequence[_Content | Tensor] | None]"
-"""What a node's outputs are; None where that is not known."""
+"""The contents of a node's outputs; None where they are not known."""
 
 _RULES: dict[str, _Rule] = {}
 

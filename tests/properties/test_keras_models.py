@@ -9,11 +9,13 @@ from tests.properties.keras_models import MODELS, outcomes
 ROUNDING = 1e-12
 """Largest difference of float64 weights that are equal but for the order of additions."""
 
+WAYS = ("strategy", "wrapper")
+
 SUMMED = ("function_that_clamps", "hook_that_normalizes")
 """Change the gradient of each row, which is that of one process where gradients are summed."""
 
 
-@pytest.fixture(scope="module", params=("strategy", "wrapper"))
+@pytest.fixture(scope="module", params=WAYS)
 def job(request):
     """The way, and what its job gives."""
     return request.param, run_job(outcomes, way=request.param, timeout=290)
@@ -44,7 +46,7 @@ def test_loss(job, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_model(job, name):
     way, rows = job
-    check(rows, name, dict(zip(("strategy", "wrapper"), MODELS[name][2], strict=True))[way])
+    check(rows, name, MODELS[name][2][WAYS.index(way)])
 
 
 def test_table_is_large_enough():

@@ -150,10 +150,11 @@ def test_the_page_is_made_from_the_manifests_and_the_recorded_results():
     assert page.PAGE.read_text() == page.text(), f"{sys.executable} -m tests.public.page"
 
 
-def test_the_check_predicts_what_was_seen_of_programs_of_pytorch():
+@pytest.mark.parametrize("name", ["pytorch", "tensorflow"])
+def test_the_check_predicts_what_was_seen(name):
     wrong = {
         key: (record["predicted"], record["verdict"])
-        for key, record in page.recorded("pytorch").items()
+        for key, record in page.recorded(name).items()
         if record["verdict"] != "not run"
         and (record["predicted"] == "fine") != (record["verdict"] in page.GOOD)
     }

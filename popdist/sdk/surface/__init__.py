@@ -105,7 +105,7 @@ def _is_from_import(frame: FrameType | None) -> bool:
 
 
 def refused_names(module: str) -> Callable[[str], Placeholder]:
-    """What a module of the SDK that can be imported alone answers for its names.
+    """Placeholders for the names of a module that programs may import but not use.
 
     Args:
         module: A module of `popdist.sdk.surface.absent.ABSENT`.

@@ -1,4 +1,4 @@
-"""What ``tensorflow.compiler.plugin`` publishes: operations below those of the public modules."""
+"""The names of ``tensorflow.compiler.plugin``: operations below those of the public modules."""
 
 from __future__ import annotations
 
