@@ -198,15 +198,16 @@ def _gradients(
     args, kwargs = arguments.called(leaves)
     model, trained = training.replicas.model, training.gradients.parameters
     seed_all(seed)
-    with (
-        torch.enable_grad(),
-        eagerly() if model.compiled else nullcontext(),
-        LossWatch() as watch,
-        Quiet(),
-    ):
-        model.run(*args, **kwargs)
-    loss = watch.found[final_loss(watch.found)]
-    torch.autograd.backward(loss, torch.ones_like(loss))
+    with training.saved.kept():
+        with (
+            torch.enable_grad(),
+            eagerly() if model.compiled else nullcontext(),
+            LossWatch() as watch,
+            Quiet(),
+        ):
+            model.run(*args, **kwargs)
+        loss = watch.found[final_loss(watch.found)]
+        torch.autograd.backward(loss, torch.ones_like(loss))
     found: Gradients = []
     for parameter in trained:
         gradient, parameter.grad = parameter.grad, None

@@ -10,6 +10,7 @@ import torch
 
 from popdist_torch.errors import OptimizerError
 from popdist_torch.executor.compiled import LossPlace, eagerly, plain_backward
+from popdist_torch.executor.in_place import SavedValues
 from popdist_torch.executor.losses import LossWatch, final_loss, warn_of_unmarked
 from popdist_torch.global_batch_hooks import enlarged
 from popdist_torch.ops.updates import update
@@ -109,6 +110,7 @@ class Training:
         checks: The checks that follow each update.
         strangers: Parameters that the optimizer updates although they are not in the module;
             ``forward`` has to reach them some other way.
+        saved: Keeps what backward passes need of values that ``forward`` changes in place.
         looked: Whether the outputs of a micro-batch were compared with the loss.
         last_loss: The loss of the last micro-batch of the last call.
         last_scale: What the losses of the last update were multiplied by.
@@ -128,9 +130,14 @@ class Training:
     guard: LossGuard | None = None
     checks: Sequence[StepCheck] = ()
     strangers: list[torch.nn.Parameter] = field(default_factory=list)
+    saved: SavedValues = field(init=False)
     looked: bool = False
     last_loss: torch.Tensor | None = None
     last_scale: float = 1
+
+    def __post_init__(self) -> None:
+        model = self.replicas.model
+        self.saved = SavedValues(model.module, compiled=bool(model.compiled))
 
     def mean_loss(self) -> float:
         """The loss of the last micro-batch, or NaN."""
@@ -162,9 +169,10 @@ class Training:
         iteration, step, replica = place
         part = self.batching.part(iteration, step, replica)
         last = (step, replica) == (self.batching.accumulation - 1, self.batching.replicas - 1)
-        with self.replicas.running(replica), torch.enable_grad():
+        with self.replicas.running(replica), torch.enable_grad(), self.saved.kept():
             with self.replicas.forward_pass(), self.weights.forward_pass():
                 output, loss = self._forward(arguments, part)
+            self.saved.after_forward()
             arguments.keep_changes(part, self.batching)
             if loss is not None:
                 seed = scale * self.weights.weight / self.early_divisor

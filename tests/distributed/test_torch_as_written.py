@@ -681,6 +681,23 @@ class LoopInPlace(Program):
         return Looped()
 
 
+class SavedValueChanged(Program):
+    """A module changes what the gradient of the one before it needs; torch itself refuses that."""
+
+    def build(self):
+        class Clamped(Net):
+            def __init__(self):
+                super().__init__()
+                clamps = [nn.Hardtanh(0.4, 0.6, inplace=inplace) for inplace in (False, True)]
+                self.clamps = nn.ModuleList(clamps)
+
+            def scores(self, x):
+                clamp = self.clamps[int(poptorch.isRunningOnIpu())]
+                return self.last(clamp(torch.sigmoid(self.first(x))))
+
+        return Clamped()
+
+
 class PlainTensor(Program):
     """W8: a tensor that is no buffer is a constant; what forward does to it is forgotten."""
 
@@ -702,6 +719,7 @@ class PlainTensor(Program):
 RIGHT = [
     PlainOptions,
     LoopInPlace,
+    SavedValueChanged,
     PlainTensor,
     Captured,
     NoPart,
