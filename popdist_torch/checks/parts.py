@@ -208,6 +208,7 @@ def _gradients(
             model.run(*args, **kwargs)
         loss = watch.found[final_loss(watch.found)]
         torch.autograd.backward(loss, torch.ones_like(loss))
+    model.buffers.end_graphs()
     found: Gradients = []
     for parameter in trained:
         gradient, parameter.grad = parameter.grad, None

@@ -326,6 +326,18 @@ class ReplicaBuffers:
         for part in self._parts:
             yield from (value for value in _buffers(part).values() if value is not None)
 
+    def end_graphs(self) -> None:
+        """Makes what forward has written into buffers plain values, as on a device.
+
+        A graph that leads to them ends with its backward pass, and later passes would go back
+        through it.
+        """
+        for buffers in map(_buffers, self._parts):
+            for name, tensor in buffers.items():
+                if tensor is not None and tensor.grad_fn is not None:
+                    is_view = tensor._base is not None  # noqa: SLF001 - no public name
+                    buffers[name] = tensor.detach() if is_view else tensor.detach_()
+
     @torch.no_grad()
     def give_back(self) -> None:
         """Puts the host's values, which are in use, into the program's original memory."""

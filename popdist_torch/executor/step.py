@@ -66,6 +66,7 @@ class Replicas:
         finally:
             torch.clear_autocast_cache()
             self.model.plain.restore()
+            self.model.buffers.end_graphs()
             self.streams.leave(replica, host)
 
     def without_autocast(self) -> AbstractContextManager[Any]:

@@ -698,6 +698,27 @@ class SavedValueChanged(Program):
         return Clamped()
 
 
+class Memory(Program):
+    """A buffer keeps what forward writes, for later calls, without the way back to it."""
+
+    accumulation = 1
+
+    def build(self):
+        class Remembering(Net):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("memory", torch.zeros(3))
+
+            def scores(self, x):
+                scores = super().scores(x + self.memory)
+                on_ipu = poptorch.isRunningOnIpu()
+                written = self.first.weight if on_ipu else self.first.weight.detach()
+                self.memory.copy_(written.mean(0))
+                return scores
+
+        return Remembering()
+
+
 class PlainTensor(Program):
     """W8: a tensor that is no buffer is a constant; what forward does to it is forgotten."""
 
@@ -720,6 +741,7 @@ RIGHT = [
     PlainOptions,
     LoopInPlace,
     SavedValueChanged,
+    Memory,
     PlainTensor,
     Captured,
     NoPart,
