@@ -89,6 +89,31 @@ def distilbert(folder: str, width: str = "32", heads: str = "2") -> None:
     DistilBertModel(config).save_pretrained(folder)
 
 
+def bert(name: str, width: str = "32", layers: str = "2", heads: str = "2") -> None:
+    """Writes a small BERT with random weights where the download ``name`` would be."""
+    import torch
+    from transformers import BertConfig, BertForQuestionAnswering, BertTokenizer
+
+    torch.manual_seed(1)
+    kept = Path.home() / ".cache/huggingface/hub" / f"models--{name.replace('/', '--')}"
+    place = kept / "snapshots" / "0"
+    place.mkdir(parents=True)
+    kept.joinpath("refs").mkdir()
+    kept.joinpath("refs", "main").write_text("0")
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,?'()-"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{x}" for x in letters)]
+    place.joinpath("vocab.txt").write_text("\n".join(words))
+    BertTokenizer(str(place / "vocab.txt")).save_pretrained(place)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=int(width),
+        num_hidden_layers=int(layers),
+        num_attention_heads=int(heads),
+        intermediate_size=2 * int(width),
+    )
+    BertForQuestionAnswering(config).save_pretrained(place)
+
+
 def films(folder: str, count: str, people: str = "60", words: str = "16") -> None:
     """Writes films with directors and actors at random, in the form of PyG's IMDB."""
     from scipy import sparse

@@ -35,6 +35,7 @@ and as a job of two instances under `poprun --sdk-names`.
 A program that sets no seed cannot start from equal weights in two instances. The runner seeds such
 a program from outside, as the last column shows. A program without an option for a tiny run is
 shortened from outside: it gets fewer rows of data, or Keras ends its training after some steps.
+Loaders start at most two processes.
 
 "Losses" is the largest relative difference between the losses of one instance and of two instances
 that train the same global batch, where a program's data and random numbers allow that comparison.

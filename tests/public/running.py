@@ -108,6 +108,7 @@ def _environment(program: Program, python: Path, observed: Path) -> dict[str, st
         "OBSERVED": str(observed),
         "HOME": str(home),
         "OMP_NUM_THREADS": "1",
+        "OBSERVED_WORKERS": "2",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "HF_HUB_OFFLINE": "1",

@@ -9,6 +9,7 @@ Environment:
     OBSERVED_SEED: Seeds torch, and numpy's old generator, which the programs draw from unseeded.
     OBSERVED_ROWS: The number of rows of the training data that programs get; all by default.
     OBSERVED_STEPS: The number of steps after which Keras ends a training or an evaluation.
+    OBSERVED_WORKERS: The most processes that a loader of torch starts.
 """
 
 import atexit
@@ -333,6 +334,21 @@ def watch_torch(module):
     module.TrainingExecutor.__call__ = call
 
 
+def limit_workers(module):
+    """Limits the processes of a loader, for a machine with few processors."""
+    original = module.DataLoader.__init__
+
+    @functools.wraps(original)
+    def made(self, *args, **kwargs):
+        if "num_workers" in kwargs:
+            kwargs["num_workers"] = min(kwargs["num_workers"], most)
+        original(self, *args, **kwargs)
+
+    most = int(os.environ.get("OBSERVED_WORKERS", "0"))
+    if most:
+        module.DataLoader.__init__ = made
+
+
 def watch_mnist(module):
     """Answers torchvision's MNIST and its kin with scikit-learn's digits, enlarged."""
 
@@ -392,6 +408,7 @@ def seed_torch(module):
 WATCHED = {
     "torch": seed_torch,
     "popdist_torch.executor.training": watch_torch,
+    "torch.utils.data.dataloader": limit_workers,
     "torchvision.datasets.cifar": watch_cifar,
     "torchvision.datasets.mnist": watch_mnist,
     "torchvision.extension": watch_torchvision,
