@@ -97,7 +97,11 @@ class FixedSizeCollater:
                 f"{self.opts.num_graphs}."
             )
         if self.trim_nodes:
-            graphs = _trimmed(graphs, by_type(self.opts.num_nodes), 0, padding)
+            edges_of = _sum(sizes_of(graph)[1] for graph in graphs)
+            most = by_type(self.opts.num_edges)
+            pads_edges = any(edges_of.get(kind, 0) < limit for kind, limit in most.items())
+            limits = by_type(self.opts.num_nodes)
+            graphs = _trimmed(graphs, limits, 0, padding, tight=pads_edges)
         if self.trim_edges:
             graphs = _trimmed(graphs, by_type(self.opts.num_edges), 1, 0)
         real = [_sum(sizes_of(graph)[which] for graph in graphs) for which in (0, 1)]
@@ -230,7 +234,9 @@ def _sum(parts: Iterable[Counts]) -> Counts:
     return total
 
 
-def _trimmed(graphs: list[Any], limits: Counts, which: int, spare: int) -> list[Any]:
+def _trimmed(
+    graphs: list[Any], limits: Counts, which: int, spare: int, *, tight: bool = False
+) -> list[Any]:
     """Graphs without some nodes or edges, chosen at random; each graph keeps one at least.
 
     Args:
@@ -238,12 +244,13 @@ def _trimmed(graphs: list[Any], limits: Counts, which: int, spare: int) -> list[
         limits: What they may have together, by type.
         which: 0 for nodes, 1 for edges.
         spare: Nodes that are kept free for padding.
+        tight: Whether graphs that fit are trimmed, too, where they leave no spare nodes.
     """
     counts = [sizes_of(graph)[which] for graph in graphs]
     keep: dict[Any, tuple[torch.Tensor, ...]] = {}
     for kind, limit in limits.items():
         of_kind = [count.get(kind, 0) for count in counts]
-        if sum(of_kind) <= limit:
+        if sum(of_kind) <= (limit - spare if tight else limit):
             continue
         room = max(limit - spare, sum(1 for count in of_kind if count))
         if room > limit:

@@ -111,6 +111,16 @@ def test_trimming_keeps_a_node_of_each_graph_and_room_for_padding():
     assert kept <= {tuple(row.tolist()) for one in GRAPHS[:3] for row in one.x}
 
 
+def test_trimming_makes_room_for_edges_of_padding_where_all_nodes_just_fit():
+    nodes = sum(one.num_nodes for one in GRAPHS[:3])
+    edges = sum(one.num_edges for one in GRAPHS[:3])
+    for more, kept in ((2, nodes - 1), (0, nodes)):
+        size = FixedSizeOptions(num_nodes=nodes, num_edges=edges + more, num_graphs=4)
+        batch = FixedSizeCollater(size, add_masks_to_batch=True, trim_nodes=True)(GRAPHS[:3])
+        assert (batch.num_nodes, batch.num_edges) == (nodes, edges + more)
+        assert int(batch.nodes_mask.sum()) == kept
+
+
 @pytest.mark.parametrize(
     ("size", "message"),
     [
