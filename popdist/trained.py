@@ -189,9 +189,15 @@ def _note_steps() -> None:
 
 def _note_updates(keras: Any) -> None:
     """Notes the first update of any optimizer of Keras, as a function is built or runs."""
-    kind = keras.optimizers.Optimizer
-    method = "apply" if hasattr(kind, "apply") else "apply_gradients"
-    owner = next(one for one in kind.__mro__ if method in vars(one))
+    kinds = (keras.optimizers, getattr(keras.optimizers, "legacy", None))  # of Keras 2.10
+    for kind in filter(None, (getattr(kind, "Optimizer", None) for kind in kinds)):
+        method = "apply" if hasattr(kind, "apply") else "apply_gradients"
+        owner = next((one for one in kind.__mro__ if method in vars(one)), None)
+        if owner is not None:
+            _note_calls(owner, method)
+
+
+def _note_calls(owner: Any, method: str) -> None:
     update = getattr(owner, method)
 
     def noted(*args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,12 @@ from tensorflow.python.distribute.distribute_lib import StrategyBase
 from tensorflow.python.eager import def_function
 
 from popdist.recording import Recording, recording
-from popdist_tf.versions import tensorflow_variable, update_method, variable_name
+from popdist_tf.versions import (
+    optimizer_kinds,
+    tensorflow_variable,
+    update_method,
+    variable_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,10 +48,7 @@ class Recorder:
 
     def start(self) -> None:
         """Wraps what updates weights, what takes batches, and what runs steps."""
-        optimizers: list[Any] = [tf.keras.optimizers.Optimizer, tf.compat.v1.train.Optimizer]
-        if hasattr(tf.keras.optimizers, "legacy"):
-            optimizers.append(tf.keras.optimizers.legacy.Optimizer)
-        for kind in optimizers:
+        for kind in (*optimizer_kinds(), tf.compat.v1.train.Optimizer):
             method = update_method() if hasattr(kind, update_method()) else "apply_gradients"
             owner = next((one for one in kind.__mro__ if method in vars(one)), None)
             if owner is not None:

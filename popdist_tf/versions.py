@@ -56,7 +56,10 @@ def optimizer_kinds() -> tuple[Any, ...]:
         One, or with Keras 2 two: it still has the optimizers that it had until 2.10.
     """
     kinds = tf.keras.optimizers
-    return (kinds.Optimizer,) if keras_is_3() else (kinds.Optimizer, kinds.legacy.Optimizer)
+    if keras_is_3():
+        return (kinds.Optimizer,)
+    # Under the SDK's names, `Optimizer` is the old kind.
+    return (kinds.experimental.Optimizer, kinds.legacy.Optimizer)
 
 
 def is_legacy(optimizer: Any) -> bool:
@@ -77,7 +80,7 @@ def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
     """
     if is_legacy(optimizer):
         optimizer._create_all_weights(list(variables))
-    else:
+    elif hasattr(optimizer, "build"):  # one of TensorFlow 1 creates them when it is applied
         optimizer.build(list(variables))
 
 

@@ -133,6 +133,7 @@ _WRAPPED_OPTIMIZERS = _names(
     GradientAccumulationOptimizerV2="GradientAccumulationOptimizer",
     MapGradientOptimizerInvertedChaining="MapGradientOptimizer",
 )
+_BASE_OPTIMIZER = _names("keras.optimizer_base", "IpuOptimizerBase")
 _KERAS_OPTIMIZERS = _names("keras.formulas", "AdamIpuOptimizer LAMBIpuOptimizer SGDIpuOptimizer")
 
 # Operations stand below `ipu.ops`, and most directly below `ipu` as well.
@@ -473,7 +474,10 @@ MODULES: dict[str, Published] = {
     "addons.keras": _module("Layers and optimizers of Keras."),
     "addons.keras.layers": _module("Layers of Keras.", _KERAS_LAYERS),
     **_below_layers("addons.keras.layers"),
-    "addons.keras.optimizers": _module("Optimizers of Keras.", _KERAS_OPTIMIZERS),
+    "addons.keras.optimizers": _module("Optimizers of Keras.", _KERAS_OPTIMIZERS, _BASE_OPTIMIZER),
+    "addons.keras.optimizers.ipu_optimizer_base": _module(
+        "The base class of optimizers.", _BASE_OPTIMIZER
+    ),
     **{
         f"addons.keras.optimizers.{name}_optimizer": _module(
             "Optimizers, as in the module above.",

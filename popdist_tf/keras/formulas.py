@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import OptimizerError
-from popdist_tf.versions import keras_is_3, tensorflow_variable, variable_name
+from popdist_tf.versions import keras_is_3, optimizer_kinds, tensorflow_variable, variable_name
 
 
 class _Step(NamedTuple):
@@ -25,7 +25,7 @@ class _Step(NamedTuple):
     number: Any
 
 
-class _Formula(tf.keras.optimizers.Optimizer):  # type: ignore[misc]
+class _Formula(optimizer_kinds()[0]):  # type: ignore[misc] # a class of Keras 2 or 3
     """An optimizer of Keras 2 or 3 whose ``_change`` says what is subtracted from a variable.
 
     Args:

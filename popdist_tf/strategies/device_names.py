@@ -1,4 +1,4 @@
-"""The IPU's names in TensorFlow itself: its devices, and its part of Keras.
+"""The IPU's names in TensorFlow itself: its devices, and parts that moved since.
 
 A program may name an IPU wherever TensorFlow takes a device. Its code then runs on the replica's
 own device, and counts as device code, as in `ipu.scopes.ipu_scope`.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def serve(tensorflow: ModuleType) -> None:
-    """Lets TensorFlow take the names of IPUs, and have ``tf.keras.ipu``; safe to call again.
+    """Lets TensorFlow take the names of IPUs; safe to call again.
 
     Args:
         tensorflow: The module ``tensorflow``.
@@ -31,7 +31,6 @@ def serve(tensorflow: ModuleType) -> None:
     for kind in (Graph, Context):
         if not hasattr(kind.device, "__wrapped_by_popdist__"):
             kind.device = _local(kind.device)
-    vars(tensorflow.keras)["ipu"] = import_module("popdist_tf.ipu.keras")
     reader = tf.compat.v1.train.NewCheckpointReader
     vars(import_module("tensorflow.python.pywrap_tensorflow"))["NewCheckpointReader"] = reader
     # TensorFlow's own copy of Keras lacks parts that programs use, and is another Keras.

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _RNG = np.random.default_rng(7)
 
@@ -326,6 +330,22 @@ def molecules(folder: str, count: str) -> None:
     raw = Path(folder) / "raw"
     raw.mkdir(parents=True)
     torch.save(rows, raw / "qm9_v3.pt")
+
+
+def tfds_pictures(folder: str, count: str) -> None:
+    """Writes pictures of noise in the form of the CIFAR-10 of tensorflow-datasets."""
+    import tensorflow_datasets as tfds
+
+    class Cifar10(tfds.image_classification.Cifar10, skip_registration=True):  # type: ignore[misc] # not known here
+        def _split_generators(self, _manager: Any) -> dict[str, Any]:
+            return {"train": self._rows(int(count)), "test": self._rows(int(count) // 2)}
+
+        def _rows(self, total: int) -> Iterator[tuple[str, dict[str, Any]]]:
+            for row in range(total):
+                image = _RNG.integers(0, 256, (32, 32, 3)).astype(np.uint8)
+                yield f"{row}", {"id": f"{row}", "image": image, "label": row % 10}
+
+    Cifar10(data_dir=folder).download_and_prepare()
 
 
 def main(name: str, *arguments: str) -> None:

@@ -117,10 +117,16 @@ def _environment(program: Program, python: Path, observed: Path) -> dict[str, st
         "MPLBACKEND": "agg",
         "USE_TF": "0",  # transformers would import it
         "TF_CPP_MIN_LOG_LEVEL": "3",
+        **_open_mpi(),
         **_seeded(program.seed),
         **_shortened(program),
         **program.variables,
     }
+
+
+def _open_mpi() -> dict[str, str]:
+    """Where Open MPI's files are, for a program of another environment that imports mpi4py."""
+    return {"OPAL_PREFIX": sys.prefix} if Path(sys.prefix, "bin", "orted").exists() else {}
 
 
 def _seeded(seed: int | None) -> dict[str, str]:

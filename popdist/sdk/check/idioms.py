@@ -130,11 +130,6 @@ IDIOMS: tuple[Idiom, ...] = (
         )
         for name in ("Adam", "SGD", "RMSprop", "Adagrad")
     ),
-    Idiom(
-        "keras.optimizer_v2.optimizer_v2",
-        "tf.keras.optimizers.Optimizer, which Keras' own optimizers are of now",
-        "TensorFlow 2.11",
-    ),
     *(Idiom(f"numpy.{name}", edit, "NumPy 1.24") for name, edit in _NUMPY.items()),
     *(
         Idiom(f"numpy.{name}", edit, "NumPy 1.24, until 2.0", certain=False)

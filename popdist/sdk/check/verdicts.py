@@ -131,6 +131,8 @@ def _of_idiom(name: str, idiom: Idiom, interface: Interface) -> Verdict:
     shown = name if not idiom.keyword else f"{name}({idiom.keyword}=...)"
     if interface == "1" and idiom.since == "TensorFlow 2.0":
         return Verdict(shown, "works", _OF_VERSION1)
+    if interface != "2" and name.startswith("tensorflow.keras.optimizers."):
+        return Verdict(shown, "works", "found, as the SDK's names give the optimizers of that time")
     if interface == "beside ipu" and idiom.is_found_beside_ipu:
         if name in _GRAPHS:
             return Verdict(shown, "look", "it needs graphs, which TensorFlow 1 ran", _NO_EAGER)

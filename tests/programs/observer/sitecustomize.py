@@ -138,11 +138,8 @@ def watch_estimator(module):
         import numpy as np
         import tensorflow.compat.v1 as tf
 
-        # The graph is finished, so that only what is read in it already can be asked for.
         with self.graph.as_default():
-            variables = {v.name: getattr(v, "values", [v])[0] for v in tf.global_variables()}
-        reads = {name: variable._graph_element for name, variable in variables.items()}
-        values = self._tf_sess().run(reads)
+            values = self._tf_sess().run(readings(tf.global_variables()))
         arrays = {name: np.asarray(value) for name, value in values.items()}
         answer(
             digest=digest(arrays),
@@ -155,6 +152,12 @@ def watch_estimator(module):
 
     module.MonitoredSession.run = run
     module.MonitoredSession.__exit__ = leave
+
+
+def readings(variables):
+    """What to fetch of a graph's variables by name: a finished graph has no place for more."""
+    parts = {one.name: getattr(one, "values", [one])[0] for one in variables}
+    return {name: getattr(one, "_graph_element", one) for name, one in parts.items()}
 
 
 class Trained:
@@ -188,14 +191,8 @@ class Trained:
 
         with session.graph.as_default():
             held = tf.compat.v1.trainable_variables()
-        parts = {one.name: getattr(one, "values", [one])[0] for one in held}
         try:
-            values = session.run(
-                {
-                    name: one._graph_element if hasattr(one, "_graph_element") else one.value()
-                    for name, one in parts.items()
-                }
-            )
+            values = session.run(readings(held))
         except Exception:  # noqa: BLE001 - some variable has no value yet
             return
         first = self.sessions.get(session, (values,))[0]
@@ -230,7 +227,8 @@ def watch_variables(module):
     @functools.wraps(original)
     def made(self, *args, **kwargs):
         original(self, *args, **kwargs)
-        TRAINED.note(self)
+        if not isinstance(self, module._UnreadVariable):  # an assignment of another variable
+            TRAINED.note(self)
 
     module.BaseResourceVariable.__init__ = made
 

@@ -1,0 +1,109 @@
+"""Keras as the SDK's TensorFlow 2.4 to 2.6 had it, for programs that were written for that.
+
+Where a program has imported ``tensorflow.python.ipu`` by that name, ``tf.keras`` has its part
+``ipu``, and ``tf.keras.optimizers.SGD`` is the optimizer of that time, which TensorFlow has as
+``tf.keras.optimizers.legacy.SGD``: it takes ``decay``, and programs build on its methods.
+
+The SDK's ``keras`` was what ``keras.src`` is now: ``keras.losses`` has the names that Keras does
+not publish, such as ``LossFunctionWrapper``.
+
+TensorFlow has several modules for Keras: ``tensorflow.keras`` is another one after a program has
+imported a module below it. So each is completed, also those that are imported later.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+_ROOTS = ("keras", "keras.api._v2.keras", "tensorflow.keras")
+_OPTIMIZERS = tuple(f"{root}.optimizers" for root in _ROOTS)
+
+
+def serve(tensorflow: ModuleType) -> None:
+    """Completes the modules of Keras that are loaded, and those to come; safe to call again.
+
+    Args:
+        tensorflow: The module ``tensorflow``.
+    """
+    loader = tensorflow.keras
+    hasattr(loader, "layers")  # Keras loads, and takes the place of its loader
+    for keras in (loader, tensorflow.keras):
+        _complete("keras", keras)
+    for name, module in list(sys.modules.items()):
+        if _is_completed(name):
+            _complete(name, module)
+    if not any(isinstance(finder, _Later) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Later())
+
+
+def _is_completed(name: str) -> bool:
+    if name in _ROOTS or name in _OPTIMIZERS:
+        return True
+    parts = name.split(".")
+    return parts[0] == "keras" and len(parts) > 1 and parts[1] not in ("api", "src")
+
+
+def _complete(name: str, module: ModuleType) -> None:
+    if name in _ROOTS:
+        vars(module)["ipu"] = import_module("popdist_tf.ipu.keras")
+        return
+    if name == module.__name__ and name.startswith("keras.") and name not in _OPTIMIZERS[1:]:
+        vars(module).setdefault("__getattr__", _answer(name))
+    if name not in _OPTIMIZERS:
+        return
+    kept = getattr(module, "legacy", None)
+    if kept is None or not hasattr(getattr(kept, "Optimizer", None), "apply_gradients"):
+        return  # Keras 3 has no optimizers of that time
+    for own, value in vars(kept).items():
+        if isinstance(value, type):
+            vars(module)[own] = value
+
+
+def _answer(name: str) -> Callable[[str], Any]:
+    source = f"keras.src.{name.removeprefix('keras.')}"
+
+    def answer(asked: str) -> Any:
+        try:
+            if not asked.startswith("__"):
+                return getattr(import_module(source), asked)
+        except (AttributeError, ImportError):  # the error that the program expects follows
+            pass
+        raise AttributeError(f"module {name!r} has no attribute {asked!r}", name=asked)
+
+    return answer
+
+
+class _Later:
+    """Completes a module of Keras when it is imported."""
+
+    def __init__(self) -> None:
+        self._searches = False
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if self._searches or not _is_completed(name):
+            return None
+        self._searches = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._searches = False
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def then_complete(module: ModuleType) -> None:
+            execute(module)
+            _complete(name, module)
+
+        spec.loader.exec_module = then_complete  # type: ignore[method-assign]
+        return spec

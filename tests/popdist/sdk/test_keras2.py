@@ -1,0 +1,113 @@
+"""Keras as the SDK's TensorFlow had it, under the SDK's names."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from tests.distributed.jobs import run_job
+
+pytestmark = pytest.mark.skipif(
+    find_spec("tensorflow") is None or version("keras").startswith("3."), reason="needs Keras 2"
+)
+
+NAMES = """
+import tensorflow as tf
+held = tf.keras  # before Keras has loaded
+from tensorflow.python import ipu
+assert held.ipu is tf.keras.ipu is ipu.keras
+import tensorflow.keras.layers  # which makes another module of `tf.keras`
+assert tf.keras is not held and tf.keras.ipu is ipu.keras
+from keras.ipu import PipelineStage
+import keras
+from keras.optimizer_v2 import optimizer_v2
+assert keras.ipu is ipu.keras
+for module in (keras, held, tf.keras):
+    optimizer = module.optimizers.SGD(0.1, decay=0.5)
+    assert isinstance(optimizer, optimizer_v2.OptimizerV2)
+    assert module.optimizers.Optimizer is optimizer_v2.OptimizerV2
+from tensorflow.keras.optimizers import Adam
+from ipu_tensorflow_addons.keras.optimizers import AdamIpuOptimizer, IpuOptimizerBase
+assert issubclass(Adam, optimizer_v2.OptimizerV2)
+assert issubclass(IpuOptimizerBase, optimizer_v2.OptimizerV2)
+from keras.losses import LossFunctionWrapper, MeanSquaredError
+from keras.engine.training import Model
+assert issubclass(MeanSquaredError, LossFunctionWrapper) and Model is tf.keras.Model
+import keras.engine
+assert not hasattr(keras.losses, "Nothing") and not hasattr(keras.engine, "Nothing")
+AdamIpuOptimizer(0.1).build([tf.Variable([1.0])])  # ours is of the new kind
+print("fine")
+"""
+
+
+def test_each_module_of_keras_is_that_of_the_sdk(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(NAMES)
+    ran = subprocess.run(
+        [sys.executable, "-m", "popdist.sdk", str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.stdout.split() == ["fine"], ran.stderr
+
+
+DATA = np.random.default_rng(0).normal(size=(6, 8, 3))
+TARGETS = np.random.default_rng(1).normal(size=(6, 8, 1))
+
+
+def train():
+    """Six updates, or three of two micro-batches each, by an optimizer of the old kind."""
+    import popdist
+    from popdist.sdk import finder
+
+    finder.install()
+    import tensorflow as tf
+    from tensorflow.python import ipu
+
+    class Noted(tf.compat.v1.train.GradientDescentOptimizer):
+        """An optimizer of TensorFlow 1, as programs wrap others in."""
+
+    share = popdist.getInstanceIndex(), popdist.getNumInstances()
+    rows = [np.split(part, share[1], axis=1)[share[0]] for part in (DATA, TARGETS)]
+    found = {}
+    for name, optimizer in {
+        "old": tf.keras.optimizers.SGD(0.1, decay=0.5),
+        "first": Noted(0.1),
+    }.items():
+        strategy = ipu.distributed.popdist_strategy.PopDistStrategy()
+        with strategy.scope():
+            model = tf.keras.Sequential([tf.keras.layers.Dense(1, use_bias=False)])
+            model.build((None, 3))
+            model.set_weights([np.ones((3, 1))])
+            model.compile(optimizer, "mse", steps_per_execution=2)
+            if name == "first":
+                model.set_gradient_accumulation_options(
+                    2, gradient_accumulation_reduction_method="mean"
+                )
+            data = tf.data.Dataset.from_tensor_slices(tuple(rows))
+            model.fit(data, verbose=0)
+        found[name] = model.get_weights()[0].ravel().tolist()
+    return found
+
+
+def expected(decay, together):
+    """The same by numpy, on the global batch."""
+    weights = np.ones((3, 1))
+    for step in range(len(DATA) // together):
+        part = slice(step * together, (step + 1) * together)
+        x, y = DATA[part].reshape(-1, 3), TARGETS[part].reshape(-1, 1)
+        rate = 0.1 / (1 + decay * step)
+        weights = weights - rate * 2 * x.T @ (x @ weights - y) / len(x)
+    return weights.ravel()
+
+
+def test_optimizers_of_that_time_train_as_one_process():
+    answers = run_job(train)
+    assert answers[0] == answers[1]
+    np.testing.assert_allclose(answers[0]["old"], expected(0.5, 1), rtol=1e-5)
+    np.testing.assert_allclose(answers[0]["first"], expected(0, 2), rtol=1e-5)
