@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _ROOTS = ("keras", "keras.api._v2.keras", "tensorflow.keras")
 _OPTIMIZERS = tuple(f"{root}.optimizers" for root in _ROOTS)
+_MIXED = tuple(f"{root}.mixed_precision" for root in _ROOTS)
 
 
 def serve(tensorflow: ModuleType) -> None:
@@ -45,7 +46,7 @@ def serve(tensorflow: ModuleType) -> None:
 
 
 def _is_completed(name: str) -> bool:
-    if name in _ROOTS or name in _OPTIMIZERS:
+    if name in (*_ROOTS, *_OPTIMIZERS, *_MIXED):
         return True
     parts = name.split(".")
     return parts[0] == "keras" and len(parts) > 1 and parts[1] not in ("api", "src")
@@ -55,8 +56,12 @@ def _complete(name: str, module: ModuleType) -> None:
     if name in _ROOTS:
         vars(module)["ipu"] = import_module("popdist_tf.ipu.keras")
         return
-    if name == module.__name__ and name.startswith("keras.") and name not in _OPTIMIZERS[1:]:
+    if name == module.__name__ and name.startswith("keras.") and "." not in name[6:]:
         vars(module).setdefault("__getattr__", _answer(name))
+    if name in _MIXED and "LossScaleOptimizer" in vars(module):
+        home = import_module("keras.src.mixed_precision.loss_scale_optimizer")
+        if issubclass(home.LossScaleOptimizer, module.LossScaleOptimizer):  # Keras 2
+            vars(module)["LossScaleOptimizer"] = home.LossScaleOptimizer
     if name not in _OPTIMIZERS:
         return
     kept = getattr(module, "legacy", None)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import OptimizerError
-from popdist_tf.versions import keras_is_3, optimizer_kinds, tensorflow_variable, variable_name
+from popdist_tf.keras.optimizer_base import IpuOptimizerBase
+from popdist_tf.versions import keras_is_3, optimizer_kinds, variable_name
 
 
 class _Step(NamedTuple):
@@ -25,15 +26,31 @@ class _Step(NamedTuple):
     number: Any
 
 
-class _Formula(optimizer_kinds()[0]):  # type: ignore[misc] # a class of Keras 2 or 3
-    """An optimizer of Keras 2 or 3 whose ``_change`` says what is subtracted from a variable.
+_Kind: Any = optimizer_kinds()[0] if keras_is_3() else IpuOptimizerBase
+
+
+_OF_HARDWARE = (
+    "optimizer_compute_precisions",
+    "outline_apply_gradients",
+    "outline_apply_gradients_kwargs",
+)
+
+
+def _wide(variable: Any) -> Any:
+    """The dtype in which the update of a variable is computed."""
+    return tf.float64 if tf.as_dtype(variable.dtype) == tf.float64 else tf.float32
+
+
+class _Formula(_Kind):  # type: ignore[misc] # a class of Keras 2 or 3
+    """An optimizer whose ``_change`` says what is subtracted from a variable.
 
     Args:
         learning_rate: A number or a schedule.
         name: Of the optimizer.
         slots: The states of a variable by name, with their dtypes; None for the variable's own.
         settings: The other arguments that create the optimizer again.
-        kwargs: ``optimizer_compute_precisions``, without effect on a host, and what Keras takes.
+        kwargs: ``optimizer_compute_precisions`` and ``outline_apply_gradients``, without effect on
+            a host, and what Keras takes.
     """
 
     def __init__(
@@ -44,20 +61,22 @@ class _Formula(optimizer_kinds()[0]):  # type: ignore[misc] # a class of Keras 2
         settings: dict[str, Any],
         kwargs: dict[str, Any],
     ) -> None:
-        kwargs.pop("optimizer_compute_precisions", None)
         for setting, value in settings.items():
             if setting in ("beta_1", "beta_2", "momentum") and not 0 <= value <= 1:
                 raise OptimizerError(
                     "PD435", f"{setting} must be between 0 and 1", value=value, accepted="0 to 1"
                 )
         if keras_is_3():
+            for setting in _OF_HARDWARE:
+                kwargs.pop(setting, None)
             super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         else:
-            super().__init__(name=name, **kwargs)
-            self._learning_rate = self._build_learning_rate(learning_rate)
+            super().__init__(name, **kwargs)
+            self._set_hyper("learning_rate", kwargs.get("lr", learning_rate))
+            self._set_hyper("decay", self._initial_decay)
         self._settings = settings
         self._slot_dtypes = slots
-        self._slots: list[dict[str, Any]] = []
+        self._states: list[dict[str, Any]] = []  # with Keras 3
 
     def build(self, var_list: Any) -> None:
         """Creates the states.
@@ -65,48 +84,75 @@ class _Formula(optimizer_kinds()[0]):  # type: ignore[misc] # a class of Keras 2
         Args:
             var_list: The variables that are to be trained.
         """
+        if not keras_is_3():
+            self._create_all_weights(list(var_list))
+            return
         super().build(var_list)
-        if self._slots:
+        if self._states:
             return
         for variable in var_list:
-            held = tensorflow_variable(variable)
-            between = "_" if keras_is_3() else "/"  # Keras 3 refuses names with a slash
-            name = variable_name(variable).split(":")[0].replace("/", between)
-            with tf.distribute.get_strategy().extended.colocate_vars_with(held):
-                self._slots.append(
+            # Keras 3 refuses names with a slash.
+            name = variable_name(variable).split(":")[0].replace("/", "_")
+            with tf.distribute.get_strategy().extended.colocate_vars_with(variable.value):
+                self._states.append(
                     {
                         slot: self.add_variable(
                             shape=variable.shape,
                             dtype=tf.as_dtype(dtype or variable.dtype).name,
                             initializer="zeros",
-                            name=f"{slot}{between}{name}",
+                            name=f"{slot}_{name}",
                         )
                         for slot, dtype in self._slot_dtypes.items()
                     }
                 )
-        self._built = True
 
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any = None) -> None:
-        """Updates one variable.
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one variable, with Keras 3.
 
         Args:
             gradient: Its gradient.
             variable: The variable.
-            learning_rate: The current one, where Keras 3 passes it on.
+            learning_rate: The current one.
         """
-        key = self._var_key(variable) if hasattr(self, "_var_key") else variable
-        place = (
-            self._index_dict[key]
-            if hasattr(self, "_index_dict")
-            else self._get_variable_index(variable)
+        self._update(
+            gradient, variable, self._states[self._get_variable_index(variable)], learning_rate
         )
-        wide = tf.float64 if tf.as_dtype(variable.dtype) == tf.float64 else tf.float32
-        rate = self.learning_rate if learning_rate is None else learning_rate
+
+    def get_slot_dtype(self, var: Any, slot_name: str) -> Any:
+        """The dtype of a state, with Keras 2.
+
+        Args:
+            var: The variable.
+            slot_name: The state's name.
+
+        Returns:
+            The dtype that was asked for, or the variable's own.
+        """
+        return self._slot_dtypes.get(slot_name) or var.dtype
+
+    def _create_slots(self, var_list: Any) -> None:
+        for variable in var_list:
+            for slot in self._slot_dtypes:
+                self.add_slot(variable, slot)
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> None:
+        del apply_state
+        states = {slot: self.get_slot(var, slot) for slot in self._slot_dtypes}
+        self._update(grad, var, states, self._decayed_lr(_wide(var)))
+
+    def _resource_apply_sparse(
+        self, grad: Any, var: Any, indices: Any, apply_state: Any = None
+    ) -> None:
+        whole = tf.IndexedSlices(grad, indices, tf.shape(var, out_type=indices.dtype))
+        self._resource_apply_dense(tf.convert_to_tensor(whole), var, apply_state)
+
+    def _update(self, gradient: Any, variable: Any, states: dict[str, Any], rate: Any) -> None:
+        wide = _wide(variable)
         one = _Step(
             tf.cast(tf.convert_to_tensor(gradient), wide),
             variable_name(variable),
             tf.cast(tf.convert_to_tensor(variable), wide),
-            self._slots[place],
+            states,
             tf.cast(rate, wide),
             tf.cast(tf.convert_to_tensor(self.iterations) + 1, wide),
         )
@@ -126,7 +172,8 @@ class _Formula(optimizer_kinds()[0]):  # type: ignore[misc] # a class of Keras 2
         """The arguments that create the optimizer again."""
         config = super().get_config()
         if not keras_is_3():
-            config["learning_rate"] = self._serialize_hyperparameter(self._learning_rate)
+            for name in ("learning_rate", "decay"):
+                config[name] = self._serialize_hyperparameter(name)
         dtypes = {
             f"{slot}_dtype": None if dtype is None else tf.as_dtype(dtype).name
             for slot, dtype in self._slot_dtypes.items()

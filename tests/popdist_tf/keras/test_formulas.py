@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from popdist_tf.ipu.addons.keras import optimizers
+from popdist_tf.versions import optimizer_variables
 
 START = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 GRADIENTS = np.random.default_rng(1).normal(size=(5, 4, 3)).astype(np.float32)
@@ -81,7 +82,7 @@ def test_states_have_dtypes_of_their_own():
         optimizer_compute_precisions=(tf.float32, tf.float32),
     )
     found = trained(wide, dtype=tf.float16)
-    states = [one.dtype for one in wide.variables if tuple(one.shape) == START.shape]
+    states = [one.dtype for one in optimizer_variables(wide) if tuple(one.shape) == START.shape]
     assert (states, found.dtype) == ([tf.float32] * 2, np.float16)
     expected = trained(tf.keras.optimizers.Adam(0.01))
     np.testing.assert_allclose(found, expected, rtol=5e-3, atol=2e-3)
