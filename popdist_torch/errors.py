@@ -44,6 +44,7 @@ CODES = declare(
         "PD350": "floating-point exceptions are enabled, and an operation raised one",
         "PD351": "all parameters of a model that is to be trained are frozen (a warning)",
         "PD352": "a collective operation has a wrong argument",
+        "PD353": "a program's options have other replicas than the job (a warning)",
         "PD360": "a custom operator has no host function",
         "PD361": "host functions of custom operators cannot be imported",
         "PD362": "a host function of a custom operator returns another number of tensors",

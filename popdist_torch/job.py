@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from popdist import backend
+from popdist.popdist_core import topology
 from popdist_torch.errors import AgreementError
 
 if TYPE_CHECKING:
     from popdist_torch.options import Options
     from popdist_torch.options.placement import Placement
+
+logger = logging.getLogger("popdist.torch")
 
 
 def require(here: Placement) -> Any:
@@ -46,4 +50,28 @@ def require_meant_alone(options: Options) -> None:
             value=f"one process in options.Distributed; {started.size} started by {started.by}",
             hint="start the job with poprun, or use popdist_torch.Options() to train together "
             "under other launchers; options.Distributed.disable() says that it is meant",
+        )
+
+
+def warn_of_other_replicas(here: Placement) -> None:
+    """Warns, on process 0, of options that have other replicas than the launcher was asked for.
+
+    A library that knows nothing of popdist builds plain options, in which only the program's calls
+    decide the number of replicas. One replica for each instance is what every launcher has, and no
+    request of a user.
+    """
+    asked = topology()
+    wanted, seen = asked.num_local_replicas, here.local_replicas
+    if wanted == 1 or asked.num_instances != here.num_processes or wanted == seen:
+        return
+    if here.process_id == 0:
+        logger.warning(
+            "%s",
+            AgreementError(
+                "PD353",
+                "the options have another number of replicas than the job",
+                value=f"{seen} of options.replicationFactor in this instance; {wanted} of "
+                "--num-replicas",
+                hint=f"call options.replicationFactor({wanted}), or use popdist.poptorch.Options()",
+            ),
         )

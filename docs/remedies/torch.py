@@ -203,6 +203,19 @@ REMEDIES = {
         "The operation, the root or the splits of a collective of Horovod do not exist or fit.",
         "Pass `hvd.Average`, `hvd.Sum`, ... and a rank below `hvd.size()`.",
     ),
+    "PD353": (
+        (
+            "A warning. `poprun --num-replicas` gives each instance several replicas, but the "
+            "program, or a library such as optimum-graphcore, has built a plain "
+            "`poptorch.Options()` with another `replicationFactor`. The program's number is used."
+        ),
+        (
+            "Give the program the number that the warning has: `replicationFactor(n)`, or the "
+            "library's own setting (`IPUConfig(replication_factor=n)`). "
+            "`popdist.poptorch.Options()` has it already. If the program's number is meant, give "
+            "poprun as many replicas."
+        ),
+    ),
     "PD339": (
         (
             "`global_mean` makes a micro-batch count as much as its number of elements, and a "

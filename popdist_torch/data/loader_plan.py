@@ -240,14 +240,18 @@ class Request:
         )
 
 
-def _flag(sampler: object, dataset: object) -> bool | None:
+def _flag(sampler: object, dataset: Any) -> bool | None:
     """The value of ``shuffle`` for which torch makes such a sampler; None for other samplers.
 
-    Libraries that copy a loader, such as Lightning, pass torch's own sampler in place of the flag.
+    Libraries pass torch's own sampler in place of the flag: Lightning where it copies a loader, and
+    optimum-graphcore, whose sampler is of the data set before columns are removed. Such a sampler
+    knows the length of its data set only.
     """
-    if not isinstance(sampler, SequentialSampler | RandomSampler):
+    if not isinstance(sampler, SequentialSampler | RandomSampler) or not hasattr(
+        dataset, "__len__"
+    ):
         return None
-    if sampler.data_source is not dataset or len(sampler) != len(sampler.data_source):
+    if not len(sampler) == len(sampler.data_source) == len(dataset):
         return None
     if isinstance(sampler, SequentialSampler):
         return False

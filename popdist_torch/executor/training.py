@@ -354,6 +354,8 @@ class TrainingExecutor(Executor):
         ROUNDS.settle()
         if horovod is None:
             job.require_meant_alone(self._options)
+        if first:
+            job.warn_of_other_replicas(here)
         if horovod is not None and self._check_agreement and first:
             named = zip(weights.names, weights.parameters, strict=True)
             stated = agreement.facts(self._user_model, self._options, self._optimizer)

@@ -229,9 +229,11 @@ def test_interleaving_has_the_rules_of_dividing(arguments, what):
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_torchs_own_sampler_means_its_flag_where_data_is_divided(shuffle):
+@pytest.mark.parametrize("of_a_view", [False, True])
+def test_torchs_own_sampler_means_its_flag_where_data_is_divided(shuffle, of_a_view):
     data = numbers(12)
-    sampler = torch.utils.data.DataLoader(data, batch_size=2, shuffle=shuffle).sampler
+    sampled = list(data) if of_a_view else data
+    sampler = torch.utils.data.DataLoader(sampled, batch_size=2, shuffle=shuffle).sampler
     parts = []
     for process in (0, 1):
         made = options(process, 2, seed=3)
@@ -247,7 +249,8 @@ def test_torchs_own_sampler_means_its_flag_where_data_is_divided(shuffle):
     [
         RandomSampler(numbers(12), replacement=True),
         RandomSampler(numbers(12), num_samples=4),
-        SequentialSampler(range(12)),
+        SequentialSampler(range(11)),
+        RandomSampler(range(13)),
         WeightedRandomSampler([1.0] * 12, 12),
     ],
 )
