@@ -5,6 +5,7 @@ A program's manifest names the calls, which run in the program's folder. Nothing
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,6 +117,83 @@ def bert(name: str, width: str = "32", layers: str = "2", heads: str = "2") -> N
         intermediate_size=2 * int(width),
     )
     BertForQuestionAnswering(config).save_pretrained(place)
+
+
+def language_model(folder: str, kind: str, width: str = "32") -> None:
+    """Writes a small BERT or GPT-2 with random weights, a tokenizer, and settings for one IPU."""
+    import torch
+    from transformers import AutoConfig, AutoModel, BertTokenizer
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(50))]
+    words = Path(folder, "vocab.txt")
+    words.write_text("\n".join(names) + "\n")
+    shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": len(names)}
+    shape |= {"hidden_size": int(width), "max_position_embeddings": 32}
+    inner = {"intermediate_size": 64} if kind == "bert" else {"bos_token_id": 2, "eos_token_id": 3}
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(kind, **shape, **inner)
+    AutoModel.from_config(config).save_pretrained(folder)
+    BertTokenizer(str(words), model_max_length=16).save_pretrained(folder)
+    ipu_config(folder, "2")
+
+
+def vision_model(folder: str, size: str = "32") -> None:
+    """Writes a small ViT with random weights, its image processor, and settings for one IPU."""
+    import torch
+    from transformers import ViTConfig, ViTImageProcessor, ViTModel
+
+    torch.manual_seed(1)
+    shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32}
+    config = ViTConfig(image_size=int(size), patch_size=8, intermediate_size=64, **shape)
+    ViTModel(config).save_pretrained(folder)
+    side = {"height": int(size), "width": int(size)}
+    ViTImageProcessor(size=side).save_pretrained(folder)
+    ipu_config(folder, "2")
+
+
+def ipu_config(folder: str, layers: str) -> None:
+    """Writes optimum-graphcore's settings for one IPU."""
+    content = {
+        "layers_per_ipu": [int(layers)],
+        "gradient_accumulation_steps": 2,
+        "matmul_proportion": 0.2,
+    }
+    Path(folder, "ipu_config.json").write_text(json.dumps(content))
+
+
+def labelled(path: str, count: str, length: str = "10") -> None:
+    """Writes sentences with one of two labels as JSON lines."""
+    rows = [
+        {"sentence": " ".join(f"w{word}" for word in words), "label": int(words[0] > 24)}
+        for words in _RNG.integers(0, 50, (int(count), int(length)))
+    ]
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def accuracy() -> None:
+    """Writes the metric "accuracy", which ``evaluate`` would download, as a file of its own."""
+    Path("accuracy").mkdir()
+    Path("accuracy", "accuracy.py").write_text(_ACCURACY)
+
+
+_ACCURACY = """
+import datasets
+import evaluate
+
+
+class Accuracy(evaluate.Metric):
+    def _info(self):
+        whole = datasets.Value("int64")
+        features = datasets.Features({"predictions": whole, "references": whole})
+        return evaluate.MetricInfo(
+            description="share of right answers", citation="", features=features
+        )
+
+    def _compute(self, predictions, references):
+        pairs = list(zip(predictions, references))
+        return {"accuracy": sum(seen == right for seen, right in pairs) / len(pairs)}
+"""
 
 
 def films(folder: str, count: str, people: str = "60", words: str = "16") -> None:

@@ -26,6 +26,8 @@ class Program:
         command: The words after ``python``; empty for a program that is not run.
         folder: The working directory, by default ``name``.
         beside: Other folders and files of the repository that the program reads.
+        path: Folders of the repository that hold packages which the program imports; a user would
+            install them.
         environment: A key of the manifest's environments.
         prepare: Commands of `tests.public.data`, which are run in the folder before each run.
         alone: More words for the run with one instance.
@@ -51,6 +53,7 @@ class Program:
     command: tuple[str, ...] = ()
     folder: str = ""
     beside: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
     environment: str = ""
     prepare: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()

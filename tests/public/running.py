@@ -101,10 +101,11 @@ def _environment(program: Program, python: Path, observed: Path) -> dict[str, st
     home = observed.parent / "home"
     home.mkdir()
     path = [str(python.parent), str(Path(sys.executable).parent), "/usr/local/bin:/usr/bin:/bin"]
+    packages = [observed.parent / "copy" / folder for folder in program.path]
     return {
         **os.environ,
         "PATH": os.pathsep.join(path),
-        "PYTHONPATH": os.pathsep.join(map(str, (OBSERVER, STANDINS, ROOT))),
+        "PYTHONPATH": os.pathsep.join(map(str, (OBSERVER, STANDINS, *packages, ROOT))),
         "OBSERVED": str(observed),
         "HOME": str(home),
         "OMP_NUM_THREADS": "1",

@@ -324,7 +324,9 @@ def watch_torch(module):
         if self not in trained:
             trained[self] = {"losses": [], "before": digest(values(self))}
         outputs = original(self, *args, **kwargs)
-        tensors = [one for one in pytree.tree_leaves(outputs) if hasattr(one, "numel")]
+        # torch does not know every class of dictionaries, such as those of transformers.
+        known = dict(outputs) if isinstance(outputs, dict) else outputs
+        tensors = [one for one in pytree.tree_leaves(known) if hasattr(one, "numel")]
         smallest = min((one for one in tensors if one.is_floating_point()), key=lambda t: t.numel())
         trained[self]["losses"].append(float(smallest.detach().double().mean()))
         return outputs
