@@ -307,25 +307,43 @@ def _interface(trees: Iterable[ast.Module], uses: Sequence[Use]) -> Interface:
 
 def _judged(source: Source, uses: Sequence[Use], interface: Interface) -> list[Finding]:
     guarded = guarded_lines(source.tree)
+    early = _imported_first(source.tree)
     found: dict[Finding, None] = {}
     for use in uses:
         verdict = judge(use.name, use.keywords, interface)
         if verdict is None:
             continue
-        if verdict.status in BLOCKING and (excuse := _excuse(use, verdict, guarded)):
+        if verdict.status in BLOCKING and (excuse := _excuse(use, verdict, guarded, early)):
             reason = f"{verdict.reason.rstrip('.')}; {excuse}"
             verdict = verdict._replace(status="look", reason=reason)
         found[Finding(source.path, use.line, verdict)] = None
     return sorted(found, key=lambda finding: (finding.line, finding.verdict.name))
 
 
-def _excuse(use: Use, verdict: Verdict, guarded: set[int]) -> str:
+def _imported_first(tree: ast.Module) -> set[str]:
+    """The packages that a source imports outside of its functions."""
+    found, pending = set(), [*tree.body]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            found |= {one.name.partition(".")[0] for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            pending += [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt)]
+    return found
+
+
+def _excuse(use: Use, verdict: Verdict, guarded: set[int], early: set[str]) -> str:
     """Why a program may run although a name does not work; empty where it does not run."""
     if use.line in guarded:
         return "the program catches that"
     if use.name in TOOLS:
         return "the import succeeds, and using it raises an error"
-    if use.name.partition(".")[0] in TOOLS and use.in_function:
+    top = use.name.partition(".")[0]
+    # A function that imports a framework by itself is for runs that need it.
+    is_late = verdict.status == "edit" and not use.name.startswith(".") and top not in early
+    if use.in_function and (top in TOOLS or is_late):
         return "the function may not be called"
     if verdict.status == "unknown" and use.in_branch:
         return "the branch may not run"  # the SDK does not have the name either
