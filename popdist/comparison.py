@@ -49,6 +49,7 @@ class Update:
         factor: The factor between the job's update and the program's; None where there is none.
         inputs: ``"same"``, ``"other"``, or ``"unknown"`` where they are not recorded.
         diverged: The weights that differ between the instances of the job.
+        is_moved: Whether a weight has changed since the start, in the job or alone.
     """
 
     model: str
@@ -59,6 +60,7 @@ class Update:
     factor: float | None = None
     inputs: str = "unknown"
     diverged: tuple[str, ...] = ()
+    is_moved: bool = True
 
     @property
     def is_equal(self) -> bool:
@@ -71,7 +73,7 @@ class Update:
         if self.diverged:
             return f"instances differ: {self.diverged[0]}"
         if self.is_equal:
-            return "equal"
+            return "equal" if self.is_moved else "equal: no weight has changed"
         if self.inputs == "other":
             return "other samples"
         if self.factor is not None:
@@ -280,6 +282,7 @@ def _update(update: tuple[str, int], job: Run, alone: Run, start: Mapping[str, A
         factor,
         _same_inputs(job.inputs(update), alone.inputs(update)[0]),
         job.diverged(update),
+        bool(length or distance),
     )
 
 
@@ -384,7 +387,11 @@ def _explained(updates: Sequence[Update], ratio: float) -> tuple[str, str]:
     """Why the two cannot be compared, and what to do about a difference."""
     first = next((update for update in updates if not update.is_equal), None)
     if first is None:
-        return "", ""
+        if any(update.is_moved for update in updates):
+            return "", ""
+        return "no weight has changed, in the job and alone", (
+            "compare more updates, such as those after a warm-up from a learning rate of zero"
+        )
     if first.diverged:
         return "", "give all instances the same first weights, and exchange all gradients"
     if first.inputs == "other":

@@ -55,6 +55,7 @@ class Recording:
         self._process = os.getpid()
         self._inputs: dict[str, list[int]] = {}
         self._updates: dict[str, int] = {}
+        self._owners: list[Any] = []  # no other gets the identity of one
 
     def note_input(self, name: str, array: Any) -> None:
         """Notes numbers that enter a model before the next update.
@@ -68,11 +69,24 @@ class Recording:
         count, total = self._inputs.get(name, (0, 0))
         self._inputs[name] = [count + array.size, (total + _sum_of_hashes(array)) & _64]
 
+    def model(self, owner: Any, kind: str) -> str:
+        """The name of what updates weights, equal in the job and alone.
+
+        Args:
+            owner: An optimizer or a session.
+            kind: What it is.
+        """
+        numbers = [number for number, known in enumerate(self._owners) if known is owner]
+        if not numbers:
+            numbers = [len(self._owners)]
+            self._owners.append(owner)
+        return f"{kind} {numbers[0]}"
+
     def before_update(self, model: str, weights: Iterable[tuple[str, Any]]) -> None:
         """Records the weights before the first update of a model; later calls do nothing.
 
         Args:
-            model: A name that is equal in the job and alone.
+            model: Its name, as `model` gives it.
             weights: Names and numpy arrays.
         """
         if model not in self._updates and os.getpid() == self._process:
@@ -102,16 +116,20 @@ class Recording:
         line: dict[str, Any] = {"model": model, "update": update, "inputs": {}, "weights": []}
         if update:
             line["inputs"], self._inputs = self._inputs, {}
-        place = f"values.{[*self._updates].index(model)}.{update}"
+        values = f"values.{[*self._updates].index(model)}.{update}"
         # All instances must have the same weights, so the values of one are enough.
         keeps = self._instance == 0
-        with (self._folder / place if keeps else Path(os.devnull)).open("wb") as file:
+        with (self._folder / values if keeps else Path(os.devnull)).open("wb") as file:
+            names: dict[str, int] = {}
             for name, array in weights:
-                content = array.tobytes()
-                line["weights"].append([name, array.dtype.name, [*array.shape], digest(content)])
+                content, number = array.tobytes(), names.get(name, 0) + 1
+                names[name] = number
+                # Two parts of a model that the program calls one by one may have equal names.
+                place = name if number == 1 else f"{name} (number {number})"
+                line["weights"].append([place, array.dtype.name, [*array.shape], digest(content)])
                 file.write(content)
         if keeps:
-            line["values"] = place
+            line["values"] = values
         with (self._folder / f"instance.{self._instance}").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

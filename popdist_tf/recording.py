@@ -42,8 +42,6 @@ class Recorder:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._is_over = False
-        self._names: dict[int, str] = {}
-        self._known: list[Any] = []  # what has a name here, so that no other gets its identity
         self._replica: Any = None  # the one whose updates are recorded
 
     def start(self) -> None:
@@ -119,7 +117,8 @@ class Recorder:
             variables = list(second or getattr(optimizer, "_trainable_variables", ()) or ())
         if replica != self._replica or not variables:
             return known(pairs, *args, **kwargs)
-        model, names = self._model(optimizer), [*map(variable_name, variables)]
+        model = self._recording.model(optimizer, type(optimizer).__name__)
+        names = [*map(variable_name, variables)]
 
         def before(*values: Any) -> None:
             if not self._is_over:
@@ -138,12 +137,6 @@ class Recorder:
             done = _call(after, _values(variables))
         # In a graph of TensorFlow 1, what nothing depends on does not run.
         return tf.group(result, done) if isinstance(result, tf.Operation) else result
-
-    def _model(self, optimizer: Any) -> str:
-        if id(optimizer) not in self._names:
-            self._names[id(optimizer)] = f"{type(optimizer).__name__} {len(self._names)}"
-            self._known.append(optimizer)
-        return self._names[id(optimizer)]
 
 
 def start() -> None:

@@ -41,7 +41,6 @@ class Recorder:
         self._recording = recording
         self._depth = 0  # of the module that runs
         self._steps: dict[int, int] = {}  # how deep each optimizer is inside of its own steps
-        self._models: dict[int, str] = {}
         self._names: dict[int, str] = {}
         self._known: list[Any] = []  # what has a name here, so that no other gets its identity
 
@@ -85,15 +84,15 @@ class Recorder:
         # Optimizers of Horovod call the step of their base class, with its hooks.
         depth = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         if depth == 1:
-            if id(optimizer) not in self._models:
-                self._models[id(optimizer)] = f"{type(optimizer).__name__} {len(self._models)}"
-                self._known.append(optimizer)
-            self._recording.before_update(self._models[id(optimizer)], self._weights(optimizer))
+            self._recording.before_update(self._model(optimizer), self._weights(optimizer))
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         self._steps[id(optimizer)] -= 1
         if not self._steps[id(optimizer)]:
-            self._recording.after_update(self._models[id(optimizer)], self._weights(optimizer))
+            self._recording.after_update(self._model(optimizer), self._weights(optimizer))
+
+    def _model(self, optimizer: torch.optim.Optimizer) -> str:
+        return self._recording.model(optimizer, type(optimizer).__name__)
 
     def _weights(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
         for number, group in enumerate(optimizer.param_groups):

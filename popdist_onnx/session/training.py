@@ -289,12 +289,12 @@ class TrainingSession(Session):
 
     def _updating(self) -> None:
         if self.is_recorded and (found := recording()) is not None:
-            found.before_update(self.name, self.trained_values())
+            found.before_update(found.model(self, self.name), self.trained_values())
 
     def _updated(self, engine: Engine) -> None:
         self._scale_loss(engine)
         if self.is_recorded and (found := recording()) is not None:
-            found.after_update(self.name, self.trained_values())
+            found.after_update(found.model(self, self.name), self.trained_values())
 
     def _scale_loss(self, engine: Engine) -> None:
         """Updates the loss scale, where that is automatic."""
