@@ -20,6 +20,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from popdist.backend import launch
+from popdist.checks.passes import is_local, local
 from popdist.errors import PopdistError
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
@@ -45,8 +46,6 @@ _others: WeakSet[Any] = WeakSet()
 _is_traced = getattr(torch.compiler, "is_compiling", bool)  # torch 2.2 has none
 
 _watching = False
-_local = 0
-"""How many `local_training` contexts are open."""
 
 
 def watch(rank: int) -> None:
@@ -88,17 +87,13 @@ def local_training() -> Iterator[None]:
                 with popdist_torch.local_training():
                     train(probe)
     """
-    global _local  # noqa: PLW0603 - the hooks are torch's, for all of the process
-    _local += 1
-    try:
+    with local():
         yield
-    finally:
-        _local -= 1
 
 
 def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     # Dynamo traces a step with copies of the parameters, which have no hooks.
-    if _is_traced() or _local or optimizer in _others:
+    if _is_traced() or is_local() or optimizer in _others:
         return
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     # A closure makes the gradients only after this.
@@ -214,7 +209,7 @@ class _ByHand:
 
     def _look(self, outputs: Any, inputs: Any) -> None:
         """Looks at one backward pass, before it runs."""
-        if not self._patched or _local:
+        if not self._patched or is_local():
             return
         self._passes += 1
         self._look_at_horovod()

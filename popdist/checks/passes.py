@@ -8,10 +8,13 @@ from __future__ import annotations
 import random
 import sys
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+_LOCAL = ContextVar("popdist_local", default=False)
 
 
 class NotJudgedError(Exception):
@@ -57,6 +60,21 @@ def without_exchange(
         yield
     finally:
         setattr(operations, library, known)
+
+
+@contextmanager
+def local() -> Iterator[None]:
+    """Marks what runs inside as of this process alone: it need not exchange anything."""
+    before = _LOCAL.set(True)
+    try:
+        yield
+    finally:
+        _LOCAL.reset(before)
+
+
+def is_local() -> bool:
+    """Whether what runs now is of this process alone."""
+    return _LOCAL.get()
 
 
 @contextmanager

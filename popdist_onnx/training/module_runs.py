@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from popdist.checks.passes import local
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
@@ -153,7 +155,7 @@ def gradients_of(
     import torch
 
     trained = {name: one for name, one in module.named_parameters() if one.requires_grad}
-    with as_trained(module), torch.enable_grad():
+    with local(), as_trained(module), torch.enable_grad():
         outputs = flat(module(*[one.clone() for one in given]))
         parts = [
             (one * torch.from_numpy(factor).to(one.dtype)).sum()

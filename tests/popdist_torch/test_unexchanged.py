@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
+import popdist_onnx
 from popdist_torch.unexchanged import BY_HAND
 
 PASSES = 5
@@ -141,6 +142,10 @@ def of_an_optimizer():
         optimizer.step()
 
 
+def of_an_export():
+    popdist_onnx.from_torch(network(), next(batches())[:1])  # compares gradients at several points
+
+
 @pytest.fixture
 def said(caplog):
     run = torch.autograd._engine_run_backward
@@ -171,7 +176,9 @@ def test_an_update_by_hand_is_named_once(said, program):
 
 
 @pytest.mark.parametrize(
-    "program", [gradients_only, of_inputs, of_an_optimizer], ids=lambda program: program.__name__
+    "program",
+    [gradients_only, of_inputs, of_an_optimizer, of_an_export],
+    ids=lambda program: program.__name__,
 )
 def test_backward_passes_for_other_ends_are_not_named(said, program):
     program()
