@@ -264,7 +264,7 @@ def weighted_mean(net, x, y):
 
 @loss(NAMED)
 def positive_anchors(net, x, y):
-    positive = tf.cast(y == 0, x.dtype)
+    positive = tf.cast(tf.equal(y, 0), x.dtype)
     found = total(total(tf.abs(net.scores(x)), 1) * positive)
     return found / tf.maximum(total(positive), 1)
 
@@ -345,16 +345,16 @@ def pearson(net, x, _y):
 def hardest_triplets(net, x, y):
     z = net.scores(x)
     apart = total((z[:, None] - z[None]) ** 2, 2)
-    same = y[:, None] == y[None]
+    same = tf.equal(y[:, None], y[None])
     far = tf.reduce_max(tf.where(same, apart, 0), 1)
-    near = tf.reduce_min(tf.where(same, 1e3, apart), 1)
+    near = tf.reduce_min(tf.where(same, tf.constant(1e3, apart.dtype), apart), 1)
     return mean(tf.nn.relu(far - near + 1))
 
 
 @loss(NAMED)
 def supervised_contrastive(net, x, y):
     z = normalized(net.scores(x))
-    same = tf.cast(y[:, None] == y[None], z.dtype) - tf.eye(tf.shape(y)[0], dtype=z.dtype)
+    same = tf.cast(tf.equal(y[:, None], y[None]), z.dtype) - tf.eye(tf.shape(y)[0], dtype=z.dtype)
     each = total(tf.nn.log_softmax(z @ tf.transpose(z) / 0.5) * same, 1)
     return -mean(each / tf.maximum(total(same, 1), 1))
 

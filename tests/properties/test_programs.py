@@ -1,0 +1,75 @@
+"""Losses of programs that own them: ``poprun --compare-alone`` finds each that is another in a job.
+
+Each program trains all losses of a table, one model each. The program alone is the reference.
+"""
+
+import json
+import sys
+
+import pytest
+
+from tests.distributed.jobs import LAUNCHER, run_command
+from tests.properties import keras_losses, torch_losses
+from tests.properties.programs import popart_session
+from tests.properties.torch_losses import EQUAL, NAMED, OWN
+
+TABLES = {
+    "plain_loop": torch_losses.LOSSES,
+    "lightning_module": torch_losses.LOSSES,
+    "popart_session": {name: torch_losses.LOSSES[name] for name in popart_session.CHOSEN},
+    "strategy_run": keras_losses.LOSSES,
+    "estimator": keras_losses.LOSSES,
+    "session": keras_losses.LOSSES,
+}
+ROUNDING = 1e-12
+"""Largest distance of float64 weights that are equal but for the order of additions."""
+
+OF_SINGLE = 1e-5
+"""The same for float32."""
+
+SUMMED = ("function_that_clamps", "hook_that_normalizes")
+"""Change the gradient of each row, which is that of one process where gradients are summed."""
+
+ROWS = [(program, name) for program, table in TABLES.items() for name in table]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """What a comparison finds of each model of a program."""
+    found = {}
+
+    def compare(program):
+        if program not in found:
+            found[program] = ()  # a job that fails is not run once more for each row
+            file = tmp_path_factory.mktemp(program) / "result.json"
+            module = f"tests.properties.programs.{program}"
+            words = ["-np", "2", "--compare-alone=2", f"--json={file}", sys.executable, "-m"]
+            code, output = run_command([*LAUNCHER, *words, module], timeout=290)
+            assert code in (1, 2), output  # 2 where a loss draws its own samples
+            updates = json.loads(file.read_text())["updates"]
+            models = {one["model"]: [] for one in updates}
+            for one in updates:
+                models[one["model"]] += [one] if one["number"] == 1 else []
+            found[program] = sorted(models.values(), key=lambda of: int(of[0]["model"].split()[1]))
+        return found[program]
+
+    return compare
+
+
+@pytest.mark.parametrize(("program", "name"), ROWS)
+def test_loss(compared, program, name):
+    table = TABLES[program]
+    found = compared(program)
+    assert len(found) == len(table)
+    (seen,) = found[[*table].index(name)]
+    assert not seen["diverged"]
+    is_summed = program in ("strategy_run", "estimator") and name in SUMMED
+    verdict = EQUAL if is_summed else table[name][0]
+    if verdict is EQUAL:
+        limit = OF_SINGLE if program == "popart_session" else ROUNDING
+        assert seen["distance"] < limit
+        assert seen["result"] == "equal"
+    elif verdict is NAMED:
+        assert seen["result"].startswith("different: ")
+    else:
+        assert verdict is OWN
