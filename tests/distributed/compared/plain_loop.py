@@ -9,22 +9,8 @@ import popdist_torch.horovod as hvd
 
 LOSSES = {
     "ignore_index": lambda s, y, x: F.cross_entropy(s, y.masked_fill(x[:, 0] > 0.3, -100)),
-    "weighted": lambda s, y, x: (
-        (F.cross_entropy(s, y, reduction="none") * x[:, 2].abs()).sum() / x[:, 2].abs().sum()
-    ),
-    "rmse": lambda s, y, _: F.mse_loss(s, F.one_hot(y, 4).to(s.dtype)).sqrt(),
-    "contrastive": lambda s, y, _: F.cross_entropy(
-        F.normalize(s) @ F.normalize(s).T / 0.5, torch.arange(len(y))
-    ),
-    "variance": lambda s, *_: F.relu(1 - s.std(0)).mean(),
-    "dice": lambda s, y, _: (
-        1 - 2 * (s.sigmoid() * F.one_hot(y, 4)).sum() / (s.sigmoid().sum() + len(y))
-    ),
-    "topk": lambda s, y, _: F.cross_entropy(s, y, reduction="none").topk(3).values.mean(),
     "sum": lambda s, y, _: F.cross_entropy(s, y, reduction="sum"),
     "mean": lambda s, y, _: F.cross_entropy(s, y),
-    "smoothed": lambda s, y, _: F.cross_entropy(s, y, label_smoothing=0.1),
-    "squares": lambda s, y, _: F.mse_loss(s, F.one_hot(y, 4).to(s.dtype)),
 }
 
 
