@@ -299,7 +299,7 @@ class Session:
             initialized = {tensor.name for tensor in self._proto.graph.initializer}
             stepio.check(inputs, factors, outputs, initialized)
         port = StepPort(
-            None if synthetic else stepio,
+            None if synthetic else self._noted(stepio),
             self.dataFlow,
             self._layout,
             inputs,
@@ -543,6 +543,10 @@ class Session:
     def _saved_properties(self) -> dict[str, str]:
         """Metadata that a saved model holds beside its weights."""
         return {}
+
+    def _noted(self, stepio: StepIO) -> StepIO:
+        """The data of a step, as the session takes them."""
+        return stepio
 
     def _updating(self) -> None:
         """Called before each update of a step."""

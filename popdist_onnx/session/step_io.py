@@ -15,6 +15,7 @@ from popdist_onnx.session.arguments import rearranged, require_arrays
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from popdist.recording import Recording
     from popdist_onnx.runtime.graph_reader import Spec
     from popdist_onnx.runtime.state import Array
 
@@ -129,6 +130,26 @@ class StepIO(Protocol):
 
     def placed(self, name: str) -> None:
         """Reports that the value of an anchor has been written."""
+
+
+class RecordedIO:
+    """Data of a step that are recorded as they are taken.
+
+    Args:
+        stepio: The data.
+        recording: Where to.
+    """
+
+    def __init__(self, stepio: StepIO, recording: Recording) -> None:
+        self._stepio = stepio
+        self._recording = recording
+        self.taken, self.place, self.placed = stepio.taken, stepio.place, stepio.placed
+
+    def take(self, spec: Spec) -> Array:
+        """The next micro-batch of an input."""
+        found = self._stepio.take(spec)
+        self._recording.note_input(spec.name, found)
+        return found
 
 
 class PyStepIO:

@@ -35,6 +35,7 @@ from popdist_onnx.session.pipeline import (
     training_graph,
 )
 from popdist_onnx.session.session import Session
+from popdist_onnx.session.step_io import RecordedIO
 from popdist_onnx.session.weights import PyWeightsIO
 from popdist_onnx.transforms.autodiff import variables
 from popdist_onnx.transforms.block_updates import block_updates
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.graph_reader import HostCopy, Spec
     from popdist_onnx.runtime.state import Array
     from popdist_onnx.session.devices import DeviceInfo
+    from popdist_onnx.session.step_io import StepIO
     from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
 
 RANDOM_STATE = "popdist.random-state"
@@ -286,6 +288,10 @@ class TrainingSession(Session):
         if self._options.automaticLossScalingSettings.enabled:
             found[_LOSS_SCALE] = repr(self._optimizer.getLossScalingVal())
         return found
+
+    def _noted(self, stepio: StepIO) -> StepIO:
+        found = recording()
+        return stepio if found is None or not self.is_recorded else RecordedIO(stepio, found)
 
     def _updating(self) -> None:
         if self.is_recorded and (found := recording()) is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from popdist.metrics import note_step
-from popdist.recording import recording
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.training.callbacks import History
@@ -109,9 +108,6 @@ class Epochs:
                 self._job.require_same(source.first(), epoch=number)
             if schedule is not None:
                 self._set_rate(schedule(self._updates))
-            if (recorded := recording()) is not None:
-                for name, array in step.items():
-                    recorded.note_input(name, array)
             loss = self._run(layout, step, more)
             note_step(loss=loss, samples=layout.own)
             update = self._updates
