@@ -433,3 +433,9 @@ def hook_that_normalizes(net, x, y):
 @loss(NAMED)
 def function_that_clamps(net, x, y):
     return F.cross_entropy(net.last(_Clamped.apply(net.hidden(x))), y)
+
+
+SOME = ("mean_squares", "cross_entropy", "huber", "focal", "embedding", "layer_norm")
+SOME += ("ignored_labels", "class_weights", "selected_rows", "root_of_the_mean")
+SOME += ("contrastive", "hard_examples", "variance_over_the_batch", "sum_of_rows", "pearson")
+"""For programs that take long to build a model."""

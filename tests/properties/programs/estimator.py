@@ -9,18 +9,24 @@ from popdist_tf import ipu
 from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
 from tests.properties.keras_losses import LOSSES, Net
 from tests.properties.programs.strategy_run import RATE, ROWS, UPDATES, batches, prepare
+from tests.properties.torch_losses import SOME
 
 
 @tf.autograph.experimental.do_not_convert  # which would read the source of each loss
-def model_fn(features, labels, mode):
+def updates(features, labels):
     trained, total = [], 0.0
-    for _, loss, part in LOSSES.values():
+    for name in SOME:
+        _, loss, part = LOSSES[name]
         net, optimizer = Net(part), tf.train.GradientDescentOptimizer(RATE)
         value = loss(net, features, labels)
         trained.append(optimizer.minimize(value, var_list=net.trainable_weights))
         total += value
-    spec = tf.estimator.EstimatorSpec
-    return spec(mode, loss=tf.identity(total), train_op=tf.group(trained))
+    return tf.identity(total), tf.group(trained)
+
+
+def model_fn(features, labels, mode):
+    loss, trained = updates(features, labels)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=trained)
 
 
 def main():

@@ -19,11 +19,15 @@ def batches(rank, size):
         yield x[mine], torch.randint(0, CLASSES, (ROWS,), generator=generator)[mine]
 
 
-def nets():
-    """The losses, each with a network that starts as all others do."""
+def nets(names=LOSSES):
+    """Losses, each with a network that starts as all others do."""
     torch.manual_seed(1)
     first = Net().double()
-    return [(copy.copy(loss), copy.deepcopy(first)) for _, loss in LOSSES.values()]
+    return [
+        (copy.copy(loss), copy.deepcopy(first))
+        for name, (_, loss) in LOSSES.items()
+        if name in names
+    ]
 
 
 def main():
