@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from popdist.startup.imports import Finder
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Callable
     from types import ModuleType
 
 _ROOTS = ("keras", "keras.api._v2.keras", "tensorflow.keras")
@@ -41,8 +41,12 @@ def serve(tensorflow: ModuleType) -> None:
     for name, module in list(sys.modules.items()):
         if _is_completed(name):
             _complete(name, module)
-    if not any(isinstance(finder, _Later) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Later())
+    if not any(getattr(finder, "call_for", None) is _call_for for finder in sys.meta_path):
+        sys.meta_path.insert(0, Finder(_call_for))
+
+
+def _call_for(name: str) -> Callable[[str, ModuleType], None] | None:
+    return _complete if _is_completed(name) else None
 
 
 def _is_completed(name: str) -> bool:
@@ -84,31 +88,3 @@ def _answer(name: str) -> Callable[[str], Any]:
         raise AttributeError(f"module {name!r} has no attribute {asked!r}", name=asked)
 
     return answer
-
-
-class _Later:
-    """Completes a module of Keras when it is imported."""
-
-    def __init__(self) -> None:
-        self._searches = False
-
-    def find_spec(
-        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if self._searches or not _is_completed(name):
-            return None
-        self._searches = True
-        try:
-            spec = find_spec(name)
-        finally:
-            self._searches = False
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def then_complete(module: ModuleType) -> None:
-            execute(module)
-            _complete(name, module)
-
-        spec.loader.exec_module = then_complete  # type: ignore[method-assign]
-        return spec

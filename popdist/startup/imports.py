@@ -14,20 +14,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class _Finder:
+class Finder:
     """Finds modules as the other finders do, and calls a function when one is loaded.
 
     Args:
-        calls: The function for each module.
+        call_for: The function for a module of this name; None for none.
     """
 
-    def __init__(self, calls: "dict[str, Callable[[str, ModuleType], None]]") -> None:
-        self.calls = calls
+    def __init__(
+        self, call_for: "Callable[[str], Callable[[str, ModuleType], None] | None]"
+    ) -> None:
+        self.call_for = call_for
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        call = self.calls.get(name)
+        """What the other finders find."""
+        call = self.call_for(name)
         if call is None:
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
@@ -81,4 +84,4 @@ def install(part: str) -> None:
     Args:
         part: ``"frameworks"`` or ``"ddp"``.
     """
-    sys.meta_path.insert(0, _Finder(_CALLS[part]))
+    sys.meta_path.insert(0, Finder(_CALLS[part].get))
