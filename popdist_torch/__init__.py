@@ -19,6 +19,7 @@ from popdist_torch.executor.training import trainingModel
 from popdist_torch.global_batch_hooks import global_batch_hook
 from popdist_torch.global_means import global_mean
 from popdist_torch.horovod.batch_norm import SyncBatchNorm
+from popdist_torch.ipu_device import register
 from popdist_torch.ops import (
     CPU,
     Attribute,
@@ -156,6 +157,7 @@ __all__ = [
 
 
 watch_if_launched()
+register()
 
 
 _MODULES = ("_impl", "_poplar_executor", "_utils", "poptorch_core")

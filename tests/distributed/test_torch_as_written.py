@@ -719,6 +719,20 @@ class Memory(Program):
         return Remembering()
 
 
+class OnDevice(Program):
+    """Tensors that forward creates on the IPU."""
+
+    def build(self):
+        class Scaled(Net):
+            def scores(self, x):
+                device = "ipu:0" if poptorch.isRunningOnIpu() else "cpu"
+                factors = torch.linspace(0.5, 1.5, 2, dtype=x.dtype, device=device)
+                mask = torch.ones(2, 2, dtype=x.dtype, device=torch.device(device)).tril()
+                return super().scores(x) * factors @ mask.to(device)
+
+        return Scaled()
+
+
 class PlainTensor(Program):
     """W8: a tensor that is no buffer is a constant; what forward does to it is forgotten."""
 
@@ -742,6 +756,7 @@ RIGHT = [
     LoopInPlace,
     SavedValueChanged,
     Memory,
+    OnDevice,
     PlainTensor,
     Captured,
     NoPart,
