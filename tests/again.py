@@ -33,6 +33,7 @@ def main(arguments: list[str]) -> int:
     Returns:
         The exit code of the second try where there is one, else of the first.
     """
+    _FAILED.unlink(missing_ok=True)  # pytest keeps failures of earlier runs, of removed tests too
     code = _pytest(arguments)
     if code != _SOME_FAILED:
         return code
