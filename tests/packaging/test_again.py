@@ -35,6 +35,9 @@ def test_a_second_try_decides_only_for_few_files(tmp_path, files, number, passes
     for file in range(files):
         program = PROGRAM.format(number=number, passes=passes)
         (tmp_path / f"test_rows_{file}.py").write_text(program)
+    cache = tmp_path / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    cache.parent.mkdir(parents=True)
+    cache.write_text('{"test_removed.py::test_row": true}')  # of an earlier run
     done = subprocess.run(
         [sys.executable, "-m", "tests.again", "-p", "xdist", "."],
         cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
