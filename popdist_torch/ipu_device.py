@@ -22,7 +22,7 @@ def register() -> Any:
     Returns:
         The library, which keeps them registered.
     """
-    library = torch.library.Library("aten", "IMPL")
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     library.impl("empty.memory_format", _empty, "IPU")
     library.impl("empty_strided", _empty_strided, "IPU")
     return library
