@@ -71,7 +71,7 @@ def application():
 
 
 def test_an_application_of_keras_trains():
-    first, second = run_job(application, framework="tensorflow")
+    first, second = run_job(application, framework="tensorflow", timeout=240)
     assert first["changed"] > 100
     for name, value in first.items():
         np.testing.assert_array_equal(value, second[name])
