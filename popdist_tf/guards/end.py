@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import tensorflow.compat.v2 as tf
+
 from popdist.trained import Trained, is_several
 from popdist_tf.versions import tensorflow_variable, variable_name
 
@@ -25,7 +27,12 @@ def compare_at_end(optimizer: Any, variables: Sequence[Any]) -> None:
     held = list(variables)
 
     def weights() -> Iterator[tuple[str, Any]]:
-        for variable in map(tensorflow_variable, held):
-            yield variable_name(variable), getattr(variable, "values", (variable,))[0].numpy()
+        # The optimizer may be deleted at any time, also while a function is built. A tape, or
+        # `tf.custom_gradient`, would take a variable's own read for one of the function.
+        with tf.init_scope():
+            for variable in map(tensorflow_variable, held):
+                first = getattr(variable, "values", (variable,))[0]
+                value = tf.raw_ops.ReadVariableOp(resource=first.handle, dtype=first.dtype)
+                yield variable_name(variable), value.numpy()
 
     vars(optimizer)[_MARK] = Trained(type(optimizer).__name__, weights)

@@ -1,0 +1,39 @@
+"""What is stated of a model that is deleted before the program ends."""
+
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import record
+
+from popdist import trained
+from popdist.agreement import digest
+from popdist_tf.guards import end
+
+
+@pytest.fixture
+def stated(monkeypatch):
+    """The statement of this process, as one of several."""
+    for module in (trained, end):
+        monkeypatch.setattr(module, "is_several", lambda: True)
+    monkeypatch.setattr(trained, "_END", trained._End())
+    return trained._END._stated
+
+
+def test_weights_are_stated_while_a_function_is_built_and_are_not_read_by_it(stated):
+    values = np.array([1.0, 2.0], np.float32)
+    variable, held, read = tf.Variable(values, name="weight"), [tf.keras.optimizers.SGD()], []
+    end.compare_at_end(held[0], [variable])
+
+    @tf.function
+    def build(x):
+        with record.VariableWatcher() as watcher:
+            held.clear()
+            gc.collect()
+        read.extend(watcher.watched_variables())
+        return x
+
+    build(tf.constant(1.0))
+    assert [*stated.values()] == [digest(values.tobytes())]
+    assert not read
