@@ -8,13 +8,13 @@ from __future__ import annotations
 import random
 import sys
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_LOCAL = ContextVar("popdist_local", default=False)
+_local = 0
+"""How many `local` contexts are open, in all threads of the process."""
 
 
 class NotJudgedError(Exception):
@@ -65,16 +65,17 @@ def without_exchange(
 @contextmanager
 def local() -> Iterator[None]:
     """Marks what runs inside as of this process alone: it need not exchange anything."""
-    before = _LOCAL.set(True)
+    global _local  # noqa: PLW0603 - a program may train in other threads than it says so in
+    _local += 1
     try:
         yield
     finally:
-        _LOCAL.reset(before)
+        _local -= 1
 
 
 def is_local() -> bool:
     """Whether what runs now is of this process alone."""
-    return _LOCAL.get()
+    return _local > 0
 
 
 @contextmanager

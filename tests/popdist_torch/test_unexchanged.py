@@ -1,6 +1,7 @@
 """Updates by hand that exchange nothing are named, and backward passes for other ends are not."""
 
 import logging
+from threading import Thread
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 import popdist_onnx
+import popdist_torch
 from popdist_torch.unexchanged import BY_HAND
 
 PASSES = 5
@@ -146,6 +148,13 @@ def of_an_export():
     popdist_onnx.from_torch(network(), next(batches())[:1])  # compares gradients at several points
 
 
+def in_a_thread():
+    with popdist_torch.local_training():
+        thread = Thread(target=in_place)
+        thread.start()
+        thread.join()
+
+
 @pytest.fixture
 def said(caplog):
     run = torch.autograd._engine_run_backward
@@ -177,7 +186,7 @@ def test_an_update_by_hand_is_named_once(said, program):
 
 @pytest.mark.parametrize(
     "program",
-    [gradients_only, of_inputs, of_an_optimizer, of_an_export],
+    [gradients_only, of_inputs, of_an_optimizer, of_an_export, in_a_thread],
     ids=lambda program: program.__name__,
 )
 def test_backward_passes_for_other_ends_are_not_named(said, program):
