@@ -74,6 +74,20 @@ def digest(content: bytes | bytearray | memoryview) -> str:
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
+def numbered(name: str, counts: dict[str, int]) -> str:
+    """A name that has not been given before; equal where names come in the same order.
+
+    Args:
+        name: The name.
+        counts: How often each name was asked for; counted up.
+
+    Returns:
+        The name, with its number from the second time on.
+    """
+    number = counts[name] = counts.get(name, 0) + 1
+    return name if number == 1 else f"{name} (number {number})"
+
+
 def disagreements(facts: Mapping[str, str], gather: Gather) -> list[Disagreement]:
     """Compares this instance's facts with those of all others; every instance must call it.
 

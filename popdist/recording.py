@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from popdist.agreement import digest
+from popdist.agreement import digest, numbered
 from popdist.popdist_core import topology
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class Recording:
         self._process = os.getpid()
         self._inputs: dict[str, list[int]] = {}
         self._updates: dict[str, int] = {}
-        self._owners: list[Any] = []  # no other gets the identity of one
+        # By identity; owners are kept, so that no other object gets the identity of one.
+        self._owners: dict[int, tuple[int, Any]] = {}
 
     def note_input(self, name: str, array: Any) -> None:
         """Notes numbers that enter a model before the next update.
@@ -76,11 +77,8 @@ class Recording:
             owner: An optimizer or a session.
             kind: What it is.
         """
-        numbers = [number for number, known in enumerate(self._owners) if known is owner]
-        if not numbers:
-            numbers = [len(self._owners)]
-            self._owners.append(owner)
-        return f"{kind} {numbers[0]}"
+        number, _ = self._owners.setdefault(id(owner), (len(self._owners), owner))
+        return f"{kind} {number}"
 
     def before_update(self, model: str, weights: Iterable[tuple[str, Any]]) -> None:
         """Records the weights before the first update of a model; later calls do nothing.
@@ -122,11 +120,10 @@ class Recording:
         with (self._folder / values if keeps else Path(os.devnull)).open("wb") as file:
             names: dict[str, int] = {}
             for name, array in weights:
-                content, number = array.tobytes(), names.get(name, 0) + 1
-                names[name] = number
+                content = array.tobytes()
                 # Two parts of a model that the program calls one by one may have equal names.
-                place = name if number == 1 else f"{name} (number {number})"
-                line["weights"].append([place, array.dtype.name, [*array.shape], digest(content)])
+                own = numbered(name, names)
+                line["weights"].append([own, array.dtype.name, [*array.shape], digest(content)])
                 file.write(content)
         if keeps:
             line["values"] = values

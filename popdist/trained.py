@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from popdist import backend
-from popdist.agreement import digest
+from popdist.agreement import digest, numbered
 from popdist.popdist_core import topology
 from popdist.program_status import is_watched, tell_end
 
@@ -83,8 +83,7 @@ class _End:
 
     def name(self, name: str) -> str:
         """A name that no other model of this process has; equal on all instances."""
-        number = self._counts[name] = self._counts.get(name, 0) + 1
-        return name if number == 1 else f"{name} (number {number})"
+        return numbered(name, self._counts)
 
     def take(self, model: Trained) -> None:
         """Takes the last weights of a model that is deleted."""
@@ -189,8 +188,8 @@ def _note_steps() -> None:
 
 def _note_updates(keras: Any) -> None:
     """Notes the first update of any optimizer of Keras, as a function is built or runs."""
-    kinds = (keras.optimizers, getattr(keras.optimizers, "legacy", None))  # of Keras 2.10
-    for kind in filter(None, (getattr(kind, "Optimizer", None) for kind in kinds)):
+    homes = (keras.optimizers, getattr(keras.optimizers, "legacy", None))  # of Keras 2.10
+    for kind in filter(None, (getattr(home, "Optimizer", None) for home in homes)):
         method = "apply" if hasattr(kind, "apply") else "apply_gradients"
         owner = next((one for one in kind.__mro__ if method in vars(one)), None)
         if owner is not None:

@@ -144,10 +144,12 @@ class _Loader:
         if self._mine == "popdist_tf.ipu":
             from importlib import import_module
 
-            for served in ("tensorflow1", "keras2"):
-                import_module(f"popdist.sdk.{served}").serve(sys.modules["tensorflow"])
-            serve = import_module("popdist_tf.strategies.device_names").serve
-            serve(sys.modules["tensorflow"])
+            for served in (
+                "popdist.sdk.tensorflow1",
+                "popdist.sdk.keras2",
+                "popdist_tf.strategies.device_names",
+            ):
+                import_module(served).serve(sys.modules["tensorflow"])
 
     def get_code(self, _name: str) -> "CodeType | None":
         code: CodeType | None = self._spec.loader.get_code(self._mine)  # type: ignore[union-attr]

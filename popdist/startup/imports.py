@@ -29,7 +29,7 @@ class Finder:
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """What the other finders find."""
+        """The spec that the other finders have for a module."""
         call = self.call_for(name)
         if call is None:
             return None

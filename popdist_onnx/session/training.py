@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from popdist.recording import Recording
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.runtime.engine import Engine
@@ -290,16 +291,20 @@ class TrainingSession(Session):
         return found
 
     def _noted(self, stepio: StepIO) -> StepIO:
-        found = recording()
-        return stepio if found is None or not self.is_recorded else RecordedIO(stepio, found)
+        found = self._recording
+        return stepio if found is None else RecordedIO(stepio, found)
+
+    @property
+    def _recording(self) -> Recording | None:
+        return recording() if self.is_recorded else None
 
     def _updating(self) -> None:
-        if self.is_recorded and (found := recording()) is not None:
+        if (found := self._recording) is not None:
             found.before_update(found.model(self, self.name), self.trained_values())
 
     def _updated(self, engine: Engine) -> None:
         self._scale_loss(engine)
-        if self.is_recorded and (found := recording()) is not None:
+        if (found := self._recording) is not None:
             found.after_update(found.model(self, self.name), self.trained_values())
 
     def _scale_loss(self, engine: Engine) -> None:

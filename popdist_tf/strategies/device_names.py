@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def serve(tensorflow: ModuleType) -> None:
-    """Lets TensorFlow take the names of IPUs; safe to call again.
+    """Adds the names of IPUs to those of devices in TensorFlow; safe to call again.
 
     Args:
         tensorflow: The module ``tensorflow``.
