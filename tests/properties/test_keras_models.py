@@ -24,12 +24,13 @@ def job(request):
 def check(rows, name, verdict):
     seen = [instance[name] for instance in rows]
     assert len({row["digest"] for row in seen}) == 1  # the instances are equal
+    difference = next(row["difference"] for row in seen if "difference" in row)
     seen = seen[0]
     if verdict is EQUAL:
-        assert seen["difference"] < ROUNDING
+        assert difference < ROUNDING
         assert seen["names"] == seen["reasons"] == []
     elif verdict is NAMED:
-        assert seen["difference"] > ROUNDING
+        assert difference > ROUNDING
         assert seen["names"] == ["PD431"]
     else:
         assert verdict is OWN
