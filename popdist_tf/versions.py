@@ -115,7 +115,9 @@ def variable_name(variable: Any) -> str:
     Returns:
         Its name.
     """
-    return str(getattr(variable, "path", variable.name))
+    # A distributed variable is read, if it is asked for an attribute that it lacks.
+    is_plain = isinstance(variable, tf.Variable)
+    return str(variable.name if is_plain else getattr(variable, "path", variable.name))
 
 
 def describe(variables: Iterable[Any]) -> str:

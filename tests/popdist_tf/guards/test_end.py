@@ -21,19 +21,22 @@ def stated(monkeypatch):
     return trained._END._stated
 
 
-def test_weights_are_stated_while_a_function_is_built_and_are_not_read_by_it(stated):
+@pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, tf.distribute.MirroredStrategy])
+def test_weights_are_stated_while_a_function_is_built_and_are_not_read_by_it(stated, strategy):
     values = np.array([1.0, 2.0], np.float32)
-    variable, held, read = tf.Variable(values, name="weight"), [tf.keras.optimizers.SGD()], []
-    end.compare_at_end(held[0], [variable])
+    held, read = [tf.keras.optimizers.SGD()], []
+    with strategy().scope():
+        variable = tf.Variable(values, name="weight")
+        end.compare_at_end(held[0], [variable])
 
-    @tf.function
-    def build(x):
-        with record.VariableWatcher() as watcher:
-            held.clear()
-            gc.collect()
-        read.extend(watcher.watched_variables())
-        return x
+        @tf.function
+        def build(x):
+            with record.VariableWatcher() as watcher:
+                held.clear()
+                gc.collect()
+            read.extend(watcher.watched_variables())
+            return x
 
-    build(tf.constant(1.0))
+        build(tf.constant(1.0))
     assert [*stated.values()] == [digest(values.tobytes())]
     assert not read
