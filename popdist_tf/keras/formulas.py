@@ -16,7 +16,7 @@ from popdist_tf.versions import keras_is_3, optimizer_kinds, variable_name
 
 
 class _Step(NamedTuple):
-    """One update of one variable: gradient, name, value, states, learning rate and its number."""
+    """One update of one variable: what it is computed from, and the states as they become."""
 
     gradient: Any
     name: str
@@ -24,6 +24,16 @@ class _Step(NamedTuple):
     slots: dict[str, Any]
     rate: Any
     number: Any
+    changed: dict[str, Any]
+
+    def held(self, slot: str) -> Any:
+        """A state before the update, in the dtype of the computation."""
+        return tf.cast(tf.convert_to_tensor(self.slots[slot]), self.gradient.dtype)
+
+    def moved(self, slot: str, decay: float, towards: Any) -> Any:
+        """Moves an average, and returns it."""
+        self.changed[slot] = decay * self.held(slot) + (1 - decay) * towards
+        return self.changed[slot]
 
 
 _Kind: Any = optimizer_kinds()[0] if keras_is_3() else IpuOptimizerBase
@@ -135,18 +145,19 @@ class _Formula(_Kind):  # type: ignore[misc] # a class of Keras 2 or 3
             for slot in self._slot_dtypes:
                 self.add_slot(variable, slot)
 
-    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> None:
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
         del apply_state
         states = {slot: self.get_slot(var, slot) for slot in self._slot_dtypes}
-        self._update(grad, var, states, self._decayed_lr(_wide(var)))
+        return self._update(grad, var, states, self._decayed_lr(_wide(var)))
 
     def _resource_apply_sparse(
         self, grad: Any, var: Any, indices: Any, apply_state: Any = None
-    ) -> None:
+    ) -> Any:
         whole = tf.IndexedSlices(grad, indices, tf.shape(var, out_type=indices.dtype))
-        self._resource_apply_dense(tf.convert_to_tensor(whole), var, apply_state)
+        return self._resource_apply_dense(tf.convert_to_tensor(whole), var, apply_state)
 
-    def _update(self, gradient: Any, variable: Any, states: dict[str, Any], rate: Any) -> None:
+    def _update(self, gradient: Any, variable: Any, states: dict[str, Any], rate: Any) -> Any:
+        """Updates a variable; a graph of TensorFlow 1 runs what is returned, and nothing else."""
         wide = _wide(variable)
         one = _Step(
             tf.cast(tf.convert_to_tensor(gradient), wide),
@@ -155,18 +166,20 @@ class _Formula(_Kind):  # type: ignore[misc] # a class of Keras 2 or 3
             states,
             tf.cast(rate, wide),
             tf.cast(tf.convert_to_tensor(self.iterations) + 1, wide),
+            {},
         )
-        variable.assign_sub(tf.cast(self._change(one), variable.dtype))
+        change = tf.cast(self._change(one), variable.dtype)
+        with tf.control_dependencies([change, *one.changed.values()]):
+            return tf.group(
+                variable.assign_sub(change),
+                *(
+                    states[slot].assign(tf.cast(value, states[slot].dtype))
+                    for slot, value in one.changed.items()
+                ),
+            )
 
     def _change(self, one: _Step) -> Any:
         raise NotImplementedError
-
-    def _moved(self, slot: Any, decay: float, towards: Any) -> Any:
-        """Moves an average, and returns it."""
-        held = tf.cast(tf.convert_to_tensor(slot), towards.dtype)
-        moved = decay * held + (1 - decay) * towards
-        slot.assign(tf.cast(moved, slot.dtype))
-        return moved
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that create the optimizer again."""
@@ -212,11 +225,10 @@ class SGDIpuOptimizer(_Formula):
     def _change(self, one: _Step) -> Any:
         if not one.slots:
             return one.rate * one.gradient
-        slot, momentum = one.slots["momentum_accum"], self._settings["momentum"]
+        momentum = self._settings["momentum"]
         # The learning rate is a part of the state, as in Keras.
-        held = tf.cast(tf.convert_to_tensor(slot), one.gradient.dtype)
-        total = momentum * held - one.rate * one.gradient
-        slot.assign(tf.cast(total, slot.dtype))
+        total = momentum * one.held("momentum_accum") - one.rate * one.gradient
+        one.changed["momentum_accum"] = total
         return one.rate * one.gradient - momentum * total if self._settings["nesterov"] else -total
 
 
@@ -266,12 +278,10 @@ class AdamIpuOptimizer(_Formula):
 
     def _change(self, one: _Step) -> Any:
         settings = self._settings
-        mean = self._moved(one.slots["m"], settings["beta_1"], one.gradient)
-        squares = self._moved(one.slots["v"], settings["beta_2"], tf.square(one.gradient))
+        mean = one.moved("m", settings["beta_1"], one.gradient)
+        squares = one.moved("v", settings["beta_2"], tf.square(one.gradient))
         if settings["amsgrad"]:
-            slot = one.slots["vhat"]
-            squares = tf.maximum(tf.cast(tf.convert_to_tensor(slot), mean.dtype), squares)
-            slot.assign(tf.cast(squares, slot.dtype))
+            squares = one.changed["vhat"] = tf.maximum(one.held("vhat"), squares)
         factor = one.rate
         if settings["debiasing"]:
             roots = tf.sqrt(1 - settings["beta_2"] ** one.number)
@@ -333,8 +343,8 @@ class LAMBIpuOptimizer(_Formula):
 
     def _change(self, one: _Step) -> Any:
         settings = self._settings
-        mean = self._moved(one.slots["m"], settings["beta_1"], one.gradient)
-        squares = self._moved(one.slots["v"], settings["beta_2"], tf.square(one.gradient))
+        mean = one.moved("m", settings["beta_1"], one.gradient)
+        squares = one.moved("v", settings["beta_2"], tf.square(one.gradient))
         if settings["debiasing"]:
             mean = mean / (1 - settings["beta_1"] ** one.number)
             squares = squares / (1 - settings["beta_2"] ** one.number)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from popdist_tf.ipu.addons.keras import optimizers
-from popdist_tf.versions import optimizer_variables
+from popdist_tf.versions import keras_is_3, optimizer_variables
 
 START = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 GRADIENTS = np.random.default_rng(1).normal(size=(5, 4, 3)).astype(np.float32)
@@ -41,6 +41,27 @@ def test_with_states_of_the_variables_dtype_they_are_keras(ours, peer, number):
     rates = [0.1, 0.05, 0.2, 0.1, 0.3]
     expected = trained(peer(**settings), rates)
     np.testing.assert_allclose(trained(ours(**settings), rates), expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("SGDIpuOptimizer", {"learning_rate": 0.1, "momentum": 0.9}),
+        ("AdamIpuOptimizer", {"amsgrad": True, "beta_2": 0.5}),
+        ("LAMBIpuOptimizer", {"learning_rate": 0.1}),
+    ],
+)
+@pytest.mark.skipif(keras_is_3(), reason="Keras 3 has no graphs of TensorFlow 1")
+def test_a_graph_of_tensorflow_1_updates_states_with_the_variable(kind, settings):
+    expected = trained(getattr(optimizers, kind)(**settings))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.Variable(START, name="kernel")
+        gradient = tf.compat.v1.placeholder(tf.float32, START.shape)
+        update = getattr(optimizers, kind)(**settings).apply_gradients([(gradient, variable)])
+        session.run(tf.compat.v1.global_variables_initializer())
+        for each in GRADIENTS:
+            session.run(update, {gradient: each})
+        np.testing.assert_allclose(session.run(variable), expected, rtol=1e-5, atol=1e-6)
 
 
 def lamb(decay=0.0, clip=None, debiasing=True, adapts=True):
