@@ -71,7 +71,7 @@ def _divide_gradients(model, divisor):
 
 
 def flat(module):
-    return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).double().numpy()
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).double().cpu().numpy()
 
 
 def running_statistics(module):
