@@ -242,6 +242,8 @@ class TrainingExecutor(Executor):
 
     def _run(self, compiled: Replicas, arguments: Arguments, outputs: Outputs) -> None:
         optimizer = self._driver()
+        if self._training is None:  # all instances refuse alike, so none may wait for another
+            self._require_local_layers()
         self._announce()
         with compiled.model.in_use(), optimizer.in_use():
             # Updates before the error have changed the weights.
@@ -266,6 +268,15 @@ class TrainingExecutor(Executor):
             self._follow()  # forward may have reached more modules, or made buffers
         if not self._all_follow:
             self._link.refresh()  # tensors of the program's own classes do not notice
+
+    def _require_local_layers(self) -> None:
+        """Refuses layers that no exchange of gradients keeps equal."""
+        here = self._placement
+        if here.num_processes > 1:
+            require_no_shortening(self._user_model.modules())
+        if here.total_replicas > 1:
+            synchronised_norms.require_local(self._user_model.modules())
+        synchronised_norms.require_one_replica(self._user_model.modules(), here)
 
     def _announce(self) -> None:
         """Says that this instance trains, in a round that ends before others are waited for."""
@@ -345,11 +356,8 @@ class TrainingExecutor(Executor):
                     hint="unfreeze some with requires_grad_(), or wrap the model by inferenceModel",
                 ),
             )
-        if here.num_processes > 1:
-            require_no_shortening(self._user_model.modules())
-        if here.total_replicas > 1:
-            synchronised_norms.require_local(self._user_model.modules())
-        synchronised_norms.require_one_replica(self._user_model.modules(), here)
+        if not first:
+            self._require_local_layers()
         horovod = self._horovod
         ROUNDS.settle()
         if horovod is None:
