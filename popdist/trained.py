@@ -95,11 +95,18 @@ class _End:
         except Exception:  # noqa: BLE001 - an interpreter that ends, or a framework in between
             return
 
-    def note_training(self, framework: str) -> None:
-        """Notes that this process has updated weights."""
-        self.framework = framework
+    def note_training(self, framework: str) -> bool:
+        """Notes that this process has updated weights.
+
+        Returns:
+            Whether it was connected then; else it may be so at a later update, and be asked again,
+            as what connects it may have ended when the program ends.
+        """
+        is_first, self.framework = not self.framework, framework
         self._connected = is_connected()
-        self._tell()
+        if is_first or self._connected:
+            self._tell()
+        return self._connected
 
     def state(self) -> None:
         """Makes the statement, when the program ends."""
@@ -174,20 +181,20 @@ def _record(framework: str) -> None:
 
 
 def _note_steps() -> None:
-    """Notes the first step of any optimizer of torch."""
+    """Notes the steps of torch's optimizers, up to the first one that is connected."""
     optimizers: Any = sys.modules["torch.optim.optimizer"]
     if not hasattr(optimizers, "register_optimizer_step_post_hook"):  # torch 1
         return
 
     def note(*_: Any) -> None:
-        hook.remove()
-        _END.note_training("lightning" if _LIGHTNING & sys.modules.keys() else "torch")
+        if _END.note_training("lightning" if _LIGHTNING & sys.modules.keys() else "torch"):
+            hook.remove()
 
     hook = optimizers.register_optimizer_step_post_hook(note)
 
 
 def _note_updates(keras: Any) -> None:
-    """Notes the first update of any optimizer of Keras, as a function is built or runs."""
+    """Notes the updates of Keras' optimizers, up to the first one that is connected."""
     homes = (keras.optimizers, getattr(keras.optimizers, "legacy", None))  # of Keras 2.10
     for kind in filter(None, (getattr(home, "Optimizer", None) for home in homes)):
         method = "apply" if hasattr(kind, "apply") else "apply_gradients"
@@ -200,9 +207,8 @@ def _note_calls(owner: Any, method: str) -> None:
     update = getattr(owner, method)
 
     def noted(*args: Any, **kwargs: Any) -> Any:
-        if getattr(owner, method) is noted:
+        if _END.note_training("keras") and getattr(owner, method) is noted:
             setattr(owner, method, update)
-        _END.note_training("keras")
         return update(*args, **kwargs)
 
     setattr(owner, method, noted)
