@@ -9,6 +9,7 @@ import torch
 from popdist.agreement import ABSENT, Disagreement, digest, disagreements, listed
 from popdist.exchange import gather
 from popdist_torch.errors import AgreementError
+from popdist_torch.memory import dense_parts
 from popdist_torch.rounds import ROUNDS
 
 if TYPE_CHECKING:
@@ -112,8 +113,12 @@ def _only_somewhere(row: Disagreement) -> bool:
 
 
 def array_of(tensor: torch.Tensor) -> Any:
-    """The bytes of a tensor's values, as a numpy array."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    """The bytes of a tensor's values, and of a sparse one's indices, as a numpy array."""
+    parts = [
+        part.cpu().contiguous().reshape(-1).view(torch.uint8)
+        for part in dense_parts(tensor.detach())
+    ]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).numpy()
 
 
 def _digest(parameter: torch.Tensor) -> str:

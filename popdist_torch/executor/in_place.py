@@ -10,9 +10,10 @@ are tried.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch.autograd.graph import allow_mutation_on_saved_tensors
+import torch
+from torch.autograd import graph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,7 @@ class SavedValues:
         if not self.keeps:
             yield
             return
-        with allow_mutation_on_saved_tensors() as context:
+        with graph.allow_mutation_on_saved_tensors() as context, _of_any_layout(context):
             self._context = context
             try:
                 yield
@@ -55,3 +56,32 @@ class SavedValues:
         if self._context is not None and not self._is_known:
             self.keeps = bool(self._context.cloned)
             self._is_known = True
+
+
+class _Sparse(NamedTuple):
+    """A saved tensor that has no memory of its own, and how often it had been changed."""
+
+    tensor: torch.Tensor
+    version: int
+
+
+def _of_any_layout(context: Any) -> graph.saved_tensors_hooks:
+    """Saves sparse tensors too, which torch's context, which asks for their memory, cannot."""
+    dense = graph._swap_with_cloned(context)  # noqa: SLF001 - its hooks have no public name
+
+    def pack(tensor: torch.Tensor) -> Any:
+        if tensor.layout is torch.strided:
+            return dense.pack_hook(tensor)
+        return _Sparse(tensor, tensor._version)  # noqa: SLF001 - torch's count of changes
+
+    def unpack(saved: Any) -> torch.Tensor:
+        if not isinstance(saved, _Sparse):
+            return dense.unpack_hook(saved)
+        if saved.tensor._version != saved.version:  # noqa: SLF001 - as above
+            message = (
+                "a sparse tensor that a gradient needs has been modified by an inplace operation"
+            )
+            raise RuntimeError(message)
+        return saved.tensor
+
+    return graph.saved_tensors_hooks(pack, unpack)

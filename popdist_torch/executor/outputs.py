@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch.executor.structure import Structure, flatten
+from popdist_torch.memory import addresses
 from popdist_torch.options import OutputMode
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Outputs:
             return leaf
         leaf = leaf.detach()
         # Plain tensors have other memory on a GPU in each call, so all of its tensors are copied.
-        shared = leaf.device.type != "cpu" or leaf.untyped_storage().data_ptr() in self._shared
+        shared = leaf.device.type != "cpu" or not self._shared.isdisjoint(addresses(leaf))
         return leaf.clone() if shared else leaf
 
 

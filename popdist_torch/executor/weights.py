@@ -24,6 +24,7 @@ from popdist_torch.executor.compiled import compiled_as_asked, eagerly, is_compi
 from popdist_torch.executor.groups import Grouping, Versions, grouping_of
 from popdist_torch.executor.host_access import plain_class
 from popdist_torch.executor.replicas import HOST, ReplicaBuffers
+from popdist_torch.memory import addresses
 from popdist_torch.options import ConnectionType
 
 if TYPE_CHECKING:
@@ -322,7 +323,7 @@ class PlainTensors:
     def renew(self, storages: set[int]) -> None:
         """Copies those that are views of some memory of the program to the device again."""
         for leaf, value in self._moved:
-            if value.untyped_storage().data_ptr() in storages:
+            if not storages.isdisjoint(addresses(value)):
                 leaf.data.copy_(value)
 
     @torch.no_grad()
@@ -511,7 +512,7 @@ class DeviceModel:
         if self._storages is not None and self._storages[0] == len(self.weights.names):
             return self._storages[1]
         tensors = [*self.weights.device_values(), *self.buffers.tensors(), *self.plain.tensors()]
-        found = frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
+        found = frozenset(address for tensor in tensors for address in addresses(tensor))
         # The first call may find more modules.
         self._storages = (len(self.weights.names), found) if self._ran else None
         return found
