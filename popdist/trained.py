@@ -103,7 +103,7 @@ class _End:
             as what connects it may have ended when the program ends.
         """
         is_first, self.framework = not self.framework, framework
-        self._connected = is_connected()
+        self._connected |= is_connected()
         if is_first or self._connected:
             self._tell()
         return self._connected
