@@ -172,6 +172,27 @@ class Tied(Program):
         return TiedNet()
 
 
+class SparseBuffer(Program):
+    """Multiplies by a sparse buffer, beside a layer that works in place."""
+
+    def build(self):
+        class Graph(Net):
+            def __init__(self):
+                super().__init__()
+                places = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]])
+                edges = torch.sparse_coo_tensor(
+                    places, torch.arange(1.0, 5.0), (3, 3), check_invariants=True
+                )
+                self.register_buffer("edges", edges)
+                self.between = nn.Hardtanh(0.4, 0.6, inplace=True)
+
+            def scores(self, x):
+                hidden = self.between(self.first(torch.mm(self.edges, x.T).T))
+                return self.last(hidden)
+
+        return Graph()
+
+
 class Functional(Program):
     def build(self):
         class Called(Net):
@@ -764,6 +785,7 @@ RIGHT = [
     Views,
     Tied,
     Functional,
+    SparseBuffer,
     InnerLoss,
     Checkpointed,
     Sparse,
