@@ -20,4 +20,9 @@ def dense_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def addresses(tensor: torch.Tensor) -> set[int]:
     """Where the memory of a tensor begins; a sparse tensor has several places."""
-    return {part.untyped_storage().data_ptr() for part in dense_parts(tensor.detach())}
+    return {part.untyped_storage().data_ptr() for part in dense_parts(tensor)}
+
+
+def size(tensor: torch.Tensor) -> int:
+    """The bytes of a tensor, and of a sparse one's indices and values."""
+    return sum(part.nbytes for part in dense_parts(tensor))

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from popdist_torch.checkpoint import file
 from popdist_torch.errors import CheckpointError
+from popdist_torch.memory import dense_parts, size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -85,7 +86,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def _compact(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without the rest of the memory that it is a view of, which torch would save."""
-    whole = tensor.untyped_storage().nbytes() == tensor.nbytes
+    whole = all(part.untyped_storage().nbytes() == part.nbytes for part in dense_parts(tensor))
     return tensor.detach() if whole else tensor.detach().clone()
 
 
@@ -128,9 +129,9 @@ def _begin(
             hint="give a folder that may be written to and holds nothing else",
         ) from error
     loads, owners = [0] * count, {}
-    for key, tensor in sorted(tensors.items(), key=lambda item: -item[1].nbytes):
+    for key, tensor in sorted(tensors.items(), key=lambda item: -size(item[1])):
         owner = 0 if key in private else loads.index(min(loads))
-        owners[key], loads[owner] = owner, loads[owner] + tensor.nbytes
+        owners[key], loads[owner] = owner, loads[owner] + size(tensor)
     return name, owners
 
 

@@ -72,3 +72,21 @@ def test_statements_of_them_hold_their_indices_and_their_values(layout):
     grown = adjacency(layout) * 2
     assert first == same
     assert len({str(first), *(str(buffer_facts([("edges", one)])) for one in (moved, grown))}) == 3
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_checkpoint_holds_them(tmp_path, layout, sharded):
+    x, y = torch.ones(3, 3, dtype=torch.float64), torch.tensor([0, 1, 1])
+
+    def training_of(factor):
+        model = Network(layout)
+        model.edges = model.edges * factor
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        return poptorch.trainingModel(model, optimizer=optimizer)
+
+    first, second = training_of(1), training_of(2)
+    first(x, y)
+    poptorch.Checkpoint(tmp_path / "run", sharded=sharded, model=first).save()
+    poptorch.Checkpoint(tmp_path / "run", model=second).load()
+    torch.testing.assert_close(second(x, y), first(x, y), rtol=0, atol=0)
