@@ -16,7 +16,7 @@ from popdist_tf.versions import keras_is_3, optimizer_kinds, variable_name
 
 
 class _Step(NamedTuple):
-    """One update of one variable: what it is computed from, and the states as they become."""
+    """The gradient, value and slots of one update of one variable, and its new slots."""
 
     gradient: Any
     name: str

@@ -16,7 +16,7 @@ ROWS, BATCHES, REPLICAS = 4, 3, 2
 
 
 def trained(kind="CUDA"):
-    """Weights after training, on this instance's share of the replicas."""
+    """Weights after training with two replicas."""
     options = popart.SessionOptions()
     options.enableReplicatedGraphs = True
     options.accumulationAndReplicationReductionType = popart.ReductionType.Mean
