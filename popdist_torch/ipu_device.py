@@ -2,11 +2,17 @@
 
 torch has the device type, and no operators for it. The two that allocate memory are enough for all
 functions that create tensors, and for ``to("ipu:0")``, as others fill what these return.
+
+Where the device has no number, as in ``torch.tensor(1, device="ipu")``, torch asks a table of its
+C++ library which device of the type is current. The entry of the processor, whose answer is the
+processor, serves for this type too.
 """
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +31,23 @@ def register() -> Any:
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     library.impl("empty.memory_format", _empty, "IPU")
     library.impl("empty_strided", _empty_strided, "IPU")
+    _share_current_device()
     return library
+
+
+_TABLE = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_impl_registry
+
+
+def _share_current_device() -> None:
+    """Enters the processor's guard for the type, if torch has the table and a free entry."""
+    kinds = torch._C._autograd.DeviceType  # noqa: SLF001 - the numbers of device types
+    cpu, ipu = int(kinds.CPU.value), int(kinds.IPU.value)  # type: ignore[attr-defined]
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    try:
+        table = (ctypes.c_void_p * (ipu + 1)).in_dll(library, _TABLE)
+    except ValueError:
+        return  # another torch: "ipu:0" is known to it, and "ipu" is refused by torch
+    table[ipu] = table[ipu] or table[cpu]
 
 
 def _empty(
