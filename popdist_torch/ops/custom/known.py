@@ -6,7 +6,7 @@ The meanings are those of the published sources: `graphcore/examples`, `graphcor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
@@ -16,6 +16,8 @@ from popdist_torch.ops.custom.registry import host_op
 from popdist_torch.ops.updates import before_update
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from popdist_torch.ops.custom.registry import Call
 
 
@@ -114,5 +116,74 @@ def l2_distance(call: Call) -> torch.Tensor:
 
 
 def _distance(call: Call, norm: float) -> torch.Tensor:
-    first, second = call.inputs
-    return torch.cdist(first, second, p=norm)
+    first, second = (_single(one) for one in call.inputs)
+    return torch.cdist(first, second, p=norm).to(call.inputs[0].dtype)
+
+
+def _single(value: torch.Tensor) -> torch.Tensor:
+    """At least single precision, as processors have few operators for less."""
+    return value if value.dtype == torch.float64 else value.float()
+
+
+@host_op("StaticSparseMatmul", "ai.graphcore")
+def static_sparse_matmul(call: Call) -> torch.Tensor:
+    """The product of a constant matrix of blocks, which attributes have, and a dense one."""
+    given = call.attributes
+    size = int(given["block_size"])
+    inside = torch.arange(size)
+    rows, columns = (torch.as_tensor(given[name])[:, None, None] for name in ("rows", "cols"))
+    shape = (len(rows), size, size)
+    places = (part.expand(shape) for part in (rows + inside[:, None], columns + inside))
+    (dense,) = call.inputs
+    factor = _single(dense)
+    matrix = torch.sparse_coo_tensor(
+        torch.stack([place.reshape(-1) for place in places]),
+        torch.as_tensor(given["values"], dtype=factor.dtype),
+        (int(given["n_rows"]), int(given["n_cols"])),
+        check_invariants=True,
+    )
+    if given["mode"] == "sparse_dense":
+        product: torch.Tensor = torch.sparse.mm(matrix, factor)
+    else:
+        product = torch.sparse.mm(matrix.t(), factor.t()).t()
+    return product.to(dense.dtype)
+
+
+@host_op("SimulatedQuant", "ai.graphcore")
+def simulated_quantisation(call: Call) -> torch.Tensor:
+    """Values of a smaller floating-point format, in the type of the input."""
+    result: torch.Tensor = _Quantised.apply(call.inputs[0], call.attributes)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Quantised(torch.autograd.Function):
+    """Quantises what attributes name: the value, its gradient, or both."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
+        """Quantises the value, if that is asked for."""
+        ctx.given = given
+        return _quantised(value, given) if given["fwd"] else value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, None]:
+        """Quantises the gradient, passes it on, or stops it."""
+        mode = ctx.given["bwd"]
+        if mode == "stop":
+            return None, None
+        return _quantised(gradients[0], ctx.given) if mode == "quantise" else gradients[0], None
+
+
+def _quantised(value: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
+    """The nearest value of a format (ties towards zero), or one of both neighbours at random."""
+    mantissa, largest = int(given["mantissa_bits"]), 2 ** (int(given["exponent_bits"]) - 1) - 1
+    bound = 2.0**largest * (2 - 2.0**-mantissa)
+    clipped = value.double().clamp(-bound, bound)
+    exponent = torch.frexp(clipped).exponent - 1
+    step = torch.exp2((exponent.clamp(min=-largest) - mantissa).double())  # of subnormals: equal
+    steps = clipped.abs() / step
+    if given["rounding"] == "stochastic":
+        steps = torch.floor(steps + torch.rand_like(steps))
+    else:
+        steps = torch.ceil(steps - 0.5)
+    return torch.copysign(steps * step, clipped).to(value.dtype)

@@ -186,12 +186,60 @@ def test_collectives_of_one_replica_change_nothing():
         poptorch.custom_op([X], "ReplicatedAllReduceTP", "ai.graphcore", 1, [X], {"op": "max"})
 
 
-class Gathered(nn.Module):
-    def forward(self, x):
-        return poptorch.custom_op([x], "ReplicatedAllGather", "ai.graphcore", 1, [x])
+@pytest.mark.parametrize("mode", ["sparse_dense", "dense_sparse"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16])
+def test_a_constant_matrix_of_blocks_is_multiplied_as_a_dense_one(mode, kind):
+    generator = torch.Generator().manual_seed(4)
+    blocks = torch.randn(3, 2, 2, generator=generator)
+    rows, columns = [0, 2, 4], [2, 0, 2]  # of the first element of each block
+    matrix = torch.zeros(6, 4)
+    for row, column, block in zip(rows, columns, blocks, strict=True):
+        matrix[row : row + 2, column : column + 2] = block
+    shape = (4, 5) if mode == "sparse_dense" else (5, 6)
+    dense = torch.randn(shape, generator=generator).to(kind).requires_grad_()
+    attributes = {
+        "mode": mode, "n_rows": 6, "n_cols": 4, "block_size": 2, "rows": rows, "cols": columns,
+        "values": blocks.flatten().tolist(),
+    }  # fmt: skip
+    (found,) = poptorch.custom_op(
+        [dense], "StaticSparseMatmul", "ai.graphcore", 1, [dense], attributes=attributes
+    )
+    other = dense.detach().double().requires_grad_()
+    whole = matrix.double()
+    wanted = whole @ other if mode == "sparse_dense" else other @ whole
+    (found.double() ** 2).sum().backward()
+    (wanted**2).sum().backward()
+    assert found.dtype == kind
+    near = {"rtol": 1e-5, "atol": 1e-5} if kind == torch.float32 else {"rtol": 1e-2, "atol": 2e-2}
+    torch.testing.assert_close(found.double(), wanted, **near)
+    torch.testing.assert_close(dense.grad.double(), other.grad, **near)
 
 
-def test_local_replicas_cannot_wait_for_each_other():
-    options = poptorch.Options().replicationFactor(2)
-    with pytest.raises(poptorch.Error, match="PD364"):
-        poptorch.inferenceModel(Gathered(), options)(torch.ones(2, 1))
+def quantised(x, *, fwd=True, bwd="ste", rounding="nearest"):
+    attributes = {
+        "exponent_bits": 5, "mantissa_bits": 2, "rounding": rounding, "fwd": fwd, "bwd": bwd
+    }  # fmt: skip
+    return poptorch.custom_op([x], "SimulatedQuant", "ai.graphcore", 1, [x], attributes=attributes)[
+        0
+    ]
+
+
+def test_simulated_values_are_those_of_a_type_of_eight_bits():
+    scales = torch.logspace(-6, 4.7, 4001)
+    x = torch.cat([scales, -scales, torch.zeros(1)]).requires_grad_()
+    eight = x.detach().to(torch.float8_e5m2fnuz).float()
+    assert torch.equal(quantised(x), eight)
+    assert torch.equal(quantised(x, fwd=False), x)
+    assert torch.equal(quantised(torch.tensor([1e9, -1e9])), torch.tensor([57344.0, -57344.0]))
+    for mode, wanted in (("ste", x.detach()), ("quantise", eight), ("stop", None)):
+        x.grad = None
+        (quantised(x, bwd=mode) * x.detach()).sum().backward() if mode != "stop" else None
+        assert x.grad is None if wanted is None else torch.equal(x.grad, wanted)
+    assert not quantised(x.detach(), bwd="stop").requires_grad
+
+
+def test_random_rounding_is_right_on_average():
+    torch.manual_seed(6)
+    found = quantised(torch.full((20_000,), 1.2), rounding="stochastic")
+    assert set(found.tolist()) == {1.0, 1.25}
+    assert abs(found.mean().item() - 1.2) < 4 * 0.25 * (0.8 * 0.2 / 20_000) ** 0.5
