@@ -32,6 +32,11 @@ def enlarge(factor: float) -> None:
     _Enlargement.factor = factor
 
 
+def enlargement() -> float:
+    """How many times larger than in one process the gradients of this process are now."""
+    return _Enlargement.factor
+
+
 @contextmanager
 def enlarged(factor: float) -> Iterator[None]:
     """Wraps a backward pass whose gradients are larger by a factor."""

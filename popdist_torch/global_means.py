@@ -7,6 +7,7 @@ a token less where there are more. `global_mean` counts all elements of an updat
 from __future__ import annotations
 
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,7 +54,9 @@ def global_mean(total: torch.Tensor, count: torch.Tensor | float) -> torch.Tenso
     """
     number = float(count)
     if a_model_runs():
-        _noted.append(number)
+        noted = _noted.get()
+        if noted is not None:
+            noted.append(number)
         return identity_loss(_divided(total, number), "none")
     horovod = backend.started("torch")
     if horovod is None or horovod.size() == 1 or not torch.is_grad_enabled():
@@ -69,7 +72,7 @@ def _divided(total: torch.Tensor, number: float) -> torch.Tensor:
     return total * (1 / number if number else 0.0)
 
 
-_noted: list[float] = []
+_noted: ContextVar[list[float] | None] = ContextVar("numbers of elements", default=None)
 """The numbers of elements of the micro-batch whose ``forward`` runs."""
 
 
@@ -81,9 +84,11 @@ def counting() -> Iterator[list[float]]:
         The numbers, complete when the pass has ended.
     """
     counts: list[float] = []
-    _noted.clear()
-    yield counts
-    counts += _noted
+    token = _noted.set(counts)
+    try:
+        yield counts
+    finally:
+        _noted.reset(token)
 
 
 class MicroBatchWeights:

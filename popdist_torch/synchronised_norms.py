@@ -47,27 +47,24 @@ def require_local(modules: Iterable[nn.Module]) -> None:
             )
 
 
-def require_one_replica(modules: Iterable[nn.Module], here: Placement) -> None:
+def require_whole_job(modules: Iterable[nn.Module], here: Placement) -> None:
     """Checks that layers can normalize over the replicas of a wrapped model.
 
     Raises:
-        Error: Some layers exchange statistics, and local replicas run one after the other, or the
-            model is wrapped for one process of several; or layers of Horovod's are on a CPU.
+        Error: Some layers exchange statistics, and the model is wrapped for one process of
+            several; or layers of Horovod's are on a CPU.
     """
     for module in modules:
         if not module.training:
             continue
         if isinstance(module, OverAllProcesses):
-            apart = here.num_processes == 1 and not launch().alone
-            if here.local_replicas > 1 or apart:
+            if here.num_processes == 1 and not launch().alone:
                 raise Error(
                     "PD336",
-                    "popdist_torch.SyncBatchNorm needs one replica on each process of the job: "
-                    "local replicas run one after the other, and cannot wait for each other",
-                    value=f"{here.local_replicas} local replicas; {here.num_processes} of "
-                    f"{launch().size or 1} processes",
-                    hint="start as many instances as replicas (poprun --num-instances=N "
-                    "--num-replicas=N), without options.Distributed.disable()",
+                    "popdist_torch.SyncBatchNorm normalizes over all processes of the job, and the "
+                    "model runs on one of them",
+                    value=f"{here.num_processes} of {launch().size or 1} processes",
+                    hint="leave out options.Distributed.disable()",
                 )
         elif is_of_horovod(module) and all(p.device.type == "cpu" for p in module.parameters()):
             raise _on_a_cpu(module)

@@ -178,14 +178,13 @@ REMEDIES = {
     ),
     "PD336": (
         (
-            "A wrapped model has layers of `popdist_torch.SyncBatchNorm`, and several replicas "
-            "run one after the other in a process, or the options make it train alone in a job. "
-            "Or `convert_sync_batchnorm` was given a group of processes, or a layer with a "
-            "`forward` of its own."
+            "A wrapped model has layers of `popdist_torch.SyncBatchNorm`, and its options make it "
+            "train alone in a job. Or `convert_sync_batchnorm` was given a group of processes, or "
+            "a layer with a `forward` of its own."
         ),
         (
-            "Start as many instances as replicas (`poprun --num-instances=N --num-replicas=N`). "
-            "Derive layers with a `forward` of their own from `popdist_torch.SyncBatchNorm`."
+            "Leave out `options.Distributed.disable()`. Derive layers with a `forward` of their "
+            "own from `popdist_torch.SyncBatchNorm`."
         ),
     ),
     "PD350": (
@@ -396,14 +395,18 @@ REMEDIES = {
     ),
     "PD364": (
         (
-            "A custom operator over replicas was called where a process has several replicas. They "
-            "run one after the other, and cannot wait for each other."
+            "A custom operator over replicas was called where a process has several replicas that "
+            "cannot meet: in the backward pass on a GPU, with modules that work in place, or "
+            "outside of a wrapped model."
         ),
         "Start as many instances as replicas: `poprun --num-instances=N --num-replicas=N`.",
     ),
     "PD365": (
-        "`ReplicatedAllToAll` sends equal parts of the first dimension, which has another size.",
-        "Use a size that is a multiple of the number of replicas.",
+        (
+            "`ReplicatedAllToAll` sends equal parts of the first dimension, which has another "
+            "size. Or a local replica calls an operator over replicas, and another one has ended."
+        ),
+        "Use a multiple of the number of replicas as size. Call the operator on all of them.",
     ),
     "PD370": (
         (

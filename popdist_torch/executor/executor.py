@@ -88,6 +88,8 @@ class Executor(ABC):
         self._attached = False
         self._synthetic: inputs.Arguments | None = None
         self._loaded_replicas: list[replicas.Row] = []
+        jobs = self._placement.total_replicas
+        self.per_replica_params = groups.DeclaredGroups(self._user_model, jobs, self._require_open)
 
     @property
     def model(self) -> nn.Module:
@@ -164,12 +166,11 @@ class Executor(ABC):
             )
             self._before_run()
             strict = self._options.Precision.values().get("floating_point_exceptions", False)
-            here = self._placement
             with (
                 self._latencies.compute.timed(),
                 wrapped_call(),
                 exceptions(enabled=strict),
-                over_replicas(here.local_replicas, here.num_processes),
+                over_replicas(self._placement),
             ):
                 self._run(compiled, arguments, outputs)
             compiled.model.buffers.require_unchanged(broadcast=self._options.broadcast_buffers)
@@ -491,18 +492,14 @@ class Executor(ABC):
         self._synthetic.taken.clear()
         return self._synthetic
 
-    def _declare_groups(
-        self, parameter: torch.nn.Parameter, kind: Any, shards: Any, mode: Any
-    ) -> None:
-        """What `replicaGrouping` of a parameter of the model does."""
+    def _require_open(self) -> None:
+        """Refuses groups of replicas that are declared too late."""
         if self.isCompiled():
             raise Error(
                 "PD317",
                 "the model is compiled already, so its replicas can no longer be grouped",
                 hint="call replicaGrouping before the first call, or after destroy()",
             )
-        replicas_of_the_job = self._placement.total_replicas
-        groups.declare(parameter, kind, shards, mode, replicas_of_the_job)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Weights, buffers and gradients of the last update by name."""

@@ -7,7 +7,7 @@ Three classes share one interface: `Gradients` for one process, `SharedGradients
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,7 @@ from popdist_torch.gradient_exchange import Facts, InstanceSum
 from popdist_torch.rounds import ROUNDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from popdist_torch.executor.groups import Versions
@@ -55,6 +55,11 @@ class Gradients:
         """
         del replica, last
         torch.autograd.backward(loss, torch.full_like(loss, seed))
+
+    def suspended(self, replica: int) -> AbstractContextManager[None]:
+        """Wraps the time in which a replica waits for others, in the middle of its run."""
+        del replica
+        return nullcontext()
 
     def compiling(self) -> AbstractContextManager[None]:
         """Wraps compiled forward passes, which may have to be compiled for the exchange."""
@@ -225,18 +230,38 @@ class OrderedGradients(Gradients):
         self._facts = facts
         self._versions = versions
         self._stated: list[int] = []
+        self._inside: set[int] = set()  # replicas in their backward pass
 
     def begin(self, facts: Sequence[int]) -> None:
         """Starts an update without gradients; facts are 24-bit numbers, equal on all instances."""
         super().begin(facts)
         self._stated = list(facts)
+        self._inside.clear()
         self._grads = [[None] * len(self.parameters) for _ in range(self._replicas[self._instance])]
 
     def backward(self, loss: torch.Tensor, seed: float, *, replica: int, last: bool) -> None:
         """Adds the gradients of one replica's micro-batch to those of the same replica."""
+        self._take(replica)
+        self._inside.add(replica)
+        super().backward(loss, seed, replica=replica, last=last)
+        self._inside.remove(replica)
+        self._keep(replica)
+
+    @contextmanager
+    def suspended(self, replica: int) -> Iterator[None]:
+        """Puts a replica's gradients aside, if it waits in its backward pass."""
+        inside = replica in self._inside
+        if inside:
+            self._keep(replica)
+        yield
+        if inside:
+            self._take(replica)
+
+    def _take(self, replica: int) -> None:
         for parameter, gradient in zip(self.parameters, self._grads[replica], strict=True):
             parameter.grad = gradient
-        super().backward(loss, seed, replica=replica, last=last)
+
+    def _keep(self, replica: int) -> None:
         self._grads[replica] = [parameter.grad for parameter in self.parameters]
 
     def end(self, scale: float, widen: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ is then the sum over each group. As in PopTorch, a mean divides it by all replic
 
 from __future__ import annotations
 
+from collections import UserDict
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,9 @@ from popdist_torch.errors import Error, OptimizerError
 from popdist_torch.options.enums import CommGroupType, VariableRetrievalMode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch import nn
 
     from popdist_torch.options.placement import Placement
 
@@ -119,6 +122,7 @@ class Grouping:
         return versions
 
 
+_ARGUMENTS = 3
 _groupings: Any = WeakTensorKeyDictionary()
 """What programs declared, by parameter. Parameters hold nothing of it, so that files are plain."""
 
@@ -148,6 +152,44 @@ def declare(
     _groupings[parameter] = grouping
 
 
+class DeclaredGroups(UserDict[str, tuple[Any, Any, Any]]):
+    """The published ``per_replica_params``: arguments of ``replicaGrouping``, by parameter.
+
+    A value that a program sets is declared at once, as by ``replicaGrouping``.
+
+    Args:
+        module: The module whose parameters are meant.
+        replicas: The number of replicas of the job.
+        require_open: Called before each declaration; raises an error when it is too late for one.
+    """
+
+    def __init__(self, module: nn.Module, replicas: int, require_open: Callable[[], None]) -> None:
+        super().__init__()
+        self._module = module
+        self._replicas = replicas
+        self._require_open = require_open
+
+    def declare(self, parameter: nn.Parameter, kind: Any, shards: Any, mode: Any) -> None:
+        """Declares the groups of a parameter, with the arguments of ``replicaGrouping``."""
+        self._require_open()
+        declare(parameter, kind, shards, mode, self._replicas)
+        for name, known in self._module.named_parameters():
+            if known is parameter:
+                self.data[name] = (kind, shards, mode)
+
+    def __setitem__(self, name: str, grouping: tuple[Any, Any, Any]) -> None:
+        parameters = dict(self._module.named_parameters())
+        if name not in parameters or not isinstance(grouping, tuple) or len(grouping) != _ARGUMENTS:
+            raise Error(
+                "PD317",
+                "per_replica_params needs a parameter's name, and the arguments of replicaGrouping",
+                value=f"per_replica_params[{name!r}] = {grouping!r}",
+                accepted=f"one of {', '.join(parameters)}; (CommGroupType, shards, "
+                "VariableRetrievalMode)",
+            )
+        self.declare(parameters[name], *grouping)
+
+
 class Versions:
     """The parameters of a model that have versions, each in the form of one local replica's group.
 
@@ -163,6 +205,7 @@ class Versions:
         self._groups: dict[int, Grouping] = {}
         self._parameters: list[torch.nn.Parameter] = []
         self._first = here.first_replica
+        self._whole: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         for name, parameter in named:
             grouping = grouping_of(parameter)
             if grouping is None:
@@ -190,25 +233,34 @@ class Versions:
 
         Its gradient inside is added to that of all versions.
         """
-        before = [(p, p.data, p.grad, self._group(p, replica)) for p in self._parameters]
-        for parameter, versions, _, group in before:
-            parameter.grad = None
-            parameter.data = versions[group]
+        self.enter(replica)
         try:
             yield
         finally:
-            for parameter, versions, total, group in before:
-                gradient, parameter.grad = parameter.grad, None
-                own = versions[group]
-                if parameter.data_ptr() != own.data_ptr():
-                    own.copy_(parameter.data)  # forward has assigned its data
-                parameter.data = versions
-                if gradient is None or total is None:
-                    whole = self.whole(parameter, gradient, replica)
-                    parameter.grad = total if gradient is None else whole
-                else:
-                    parameter.grad = total
-                    total[group] += gradient.detach()
+            self.leave(replica)
+
+    def enter(self, replica: int) -> None:
+        """Makes each parameter the version of a local replica's group; of one at any time."""
+        self._whole = [(p.data, p.grad) for p in self._parameters]
+        for parameter, (versions, _) in zip(self._parameters, self._whole, strict=True):
+            parameter.grad = None
+            parameter.data = versions[self._group(parameter, replica)]
+
+    def leave(self, replica: int) -> None:
+        """Makes each parameter all versions again, and adds this one's gradient to theirs."""
+        for parameter, (versions, total) in zip(self._parameters, self._whole, strict=True):
+            group = self._group(parameter, replica)
+            gradient, parameter.grad = parameter.grad, None
+            own = versions[group]
+            if parameter.data_ptr() != own.data_ptr():
+                own.copy_(parameter.data)  # forward has assigned its data
+            parameter.data = versions
+            if gradient is None or total is None:
+                whole = self.whole(parameter, gradient, replica)
+                parameter.grad = total if gradient is None else whole
+            else:
+                parameter.grad = total
+                total[group] += gradient.detach()
 
     def whole(
         self, parameter: torch.Tensor, gradient: torch.Tensor | None, replica: int

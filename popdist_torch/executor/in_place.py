@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.autograd import graph
 
+from popdist_torch.errors import CustomOperatorError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -50,6 +52,21 @@ class SavedValues:
                 yield
             finally:
                 self._context = None
+
+    def require_free(self) -> None:
+        """Checks that a micro-batch may stop in the middle, so that another one runs.
+
+        Raises:
+            CustomOperatorError: Values are copied, which torch does for one forward at a time.
+        """
+        if self._context is not None:
+            raise CustomOperatorError(
+                "PD364",
+                "local replicas cannot exchange values in a model with modules that work in place",
+                value="a module with inplace=True",
+                hint="inplace=False; or start as many instances as replicas (poprun "
+                "--num-instances=N --num-replicas=N)",
+            )
 
     def after_forward(self) -> None:
         """Notes whether the first forward pass changed a value that its gradients need."""

@@ -9,7 +9,7 @@ from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.host_access import leave_groups, let_group, times_brought
 from popdist_torch.executor.step import infer
 from popdist_torch.options import Options, OutputMode
-from popdist_torch.synchronised_norms import require_one_replica
+from popdist_torch.synchronised_norms import require_whole_job
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,7 +45,7 @@ class InferenceExecutor(Executor):
                 "batches a call",
             )
         self._seen_version = 0
-        let_group(self._user_model, self._declare_groups)
+        let_group(self._user_model, self.per_replica_params.declare)
 
     def train(self, mode: bool = True) -> InferenceExecutor:
         """Sets the mode of the wrapped module, until it is compiled.
@@ -83,7 +83,7 @@ class InferenceExecutor(Executor):
             self._seen_version = version
 
     def _run(self, compiled: Replicas, arguments: Arguments, outputs: Outputs) -> None:
-        require_one_replica(self._user_model.modules(), self._placement)
+        require_whole_job(self._user_model.modules(), self._placement)
         with compiled.model.in_use():
             infer(arguments, self._batching, compiled, outputs)
 

@@ -48,7 +48,9 @@ class Arguments:
     given: tuple[Any, ...]
     call: Callable[[dict[str, Any]], tuple[Any, Any]] = field(compare=False)
     taken: list[tuple[float, float]] = field(default_factory=list, compare=False)
-    _lent: list[tuple[int, torch.Tensor, int]] = field(default_factory=list, compare=False)
+    _lent: dict[int, list[tuple[int, torch.Tensor, int]]] = field(
+        default_factory=dict, compare=False
+    )
 
     def tensors(self) -> int:
         """The number of tensors."""
@@ -64,7 +66,7 @@ class Arguments:
         started = time.perf_counter()
         parts = batching.parts
         rows = [_rows(value, part, parts) for value in self.values]
-        self._lent[:] = [
+        self._lent[part] = [
             (place, row, row._version)  # noqa: SLF001 - counts changes in place
             for place, row in enumerate(rows)
             if isinstance(row, torch.Tensor) and row.dim()
@@ -77,8 +79,8 @@ class Arguments:
         return self.call(self.signature.structure.build(iter(leaves)))
 
     def keep_changes(self, part: int, batching: Batching) -> None:
-        """Copies rows of the last micro-batch that forward has changed in place to the program."""
-        for place, row, version in self._lent:
+        """Copies rows of a micro-batch that forward has changed in place to the program."""
+        for place, row, version in self._lent.pop(part, ()):
             if row._version != version and place < len(self.given):  # noqa: SLF001 - as above
                 _store(row, self.given[place], part, batching.parts)
 

@@ -59,26 +59,26 @@ class RandomStreams:
     def __init__(self, seed: int, replicas: Sequence[int], device: torch.device) -> None:
         self.device = device
         self._states = [self._first_state(stream_seed(seed, index)) for index in replicas]
+        self._host: tuple[torch.Tensor, ...] = ()
 
     @contextmanager
     def of(self, replica: int) -> Iterator[None]:
         """Makes torch draw from a replica's stream inside; the host's stream returns afterwards."""
-        host = self.enter(replica)
+        self.enter(replica)
         try:
             yield
         finally:
-            self.leave(replica, host)
+            self.leave(replica)
 
-    def enter(self, replica: int) -> tuple[torch.Tensor, ...]:
-        """Makes torch draw from a replica's stream; returns the host's stream, for `leave`."""
-        host = self._current()
+    def enter(self, replica: int) -> None:
+        """Makes torch draw from a replica's stream; only one replica's at any time."""
+        self._host = self._current()
         self._make_current(self._states[replica])
-        return host
 
-    def leave(self, replica: int, host: tuple[torch.Tensor, ...]) -> None:
+    def leave(self, replica: int) -> None:
         """Keeps a replica's stream, and makes torch draw from the host's again."""
         self._states[replica] = self._current()
-        self._make_current(host)
+        self._make_current(self._host)
 
     @property
     def state(self) -> list[tuple[torch.Tensor, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -12,7 +13,8 @@ from popdist_torch.errors import OptimizerError
 from popdist_torch.executor.compiled import LossPlace, eagerly, plain_backward
 from popdist_torch.executor.in_place import SavedValues
 from popdist_torch.executor.losses import LossWatch, final_loss, warn_of_unmarked
-from popdist_torch.global_batch_hooks import enlarged
+from popdist_torch.global_batch_hooks import enlarged, enlargement
+from popdist_torch.ops.turns import Turns
 from popdist_torch.ops.updates import update
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class Replicas:
         self.model.buffers.use(replica)
         # Where autocast is on around a call, torch would keep the cast weights beyond an update.
         torch.clear_autocast_cache()
-        host = self.streams.enter(replica)
+        self.streams.enter(replica)
         try:
             if self.streams.device.type == "cpu" and not self.model.versions:
                 yield  # small models notice each context
@@ -67,7 +69,19 @@ class Replicas:
             torch.clear_autocast_cache()
             self.model.plain.restore()
             self.model.buffers.end_graphs()
-            self.streams.leave(replica, host)
+            self.streams.leave(replica)
+
+    @contextmanager
+    def suspended(self, replica: int) -> Iterator[None]:
+        """Takes the model from a replica in the middle of its run, and gives it back."""
+        self.model.versions.leave(replica)
+        self.streams.leave(replica)
+        try:
+            yield
+        finally:
+            self.model.buffers.use(replica)
+            self.streams.enter(replica)
+            self.model.versions.enter(replica)
 
     def without_autocast(self) -> AbstractContextManager[Any]:
         """Wraps what follows a forward pass: its precision is that of the tensors."""
@@ -112,6 +126,7 @@ class Training:
         strangers: Parameters that the optimizer updates although they are not in the module;
             ``forward`` has to reach them some other way.
         saved: Keeps what backward passes need of values that ``forward`` changes in place.
+        turns: Runs the local replicas of a micro-batch, which may meet in ``forward``.
         looked: Whether the outputs of a micro-batch were compared with the loss.
         last_loss: The loss of the last micro-batch of the last call.
         last_scale: What the losses of the last update were multiplied by.
@@ -132,13 +147,16 @@ class Training:
     checks: Sequence[StepCheck] = ()
     strangers: list[torch.nn.Parameter] = field(default_factory=list)
     saved: SavedValues = field(init=False)
+    turns: Turns = field(init=False)
     looked: bool = False
     last_loss: torch.Tensor | None = None
     last_scale: float = 1
+    _outside: float = 1  # how much larger gradients are around an update
 
     def __post_init__(self) -> None:
         model = self.replicas.model
         self.saved = SavedValues(model.module, compiled=bool(model.compiled))
+        self.turns = Turns(self.batching.replicas, self._suspended)
 
     def mean_loss(self) -> float:
         """The loss of the last micro-batch, or NaN."""
@@ -147,13 +165,15 @@ class Training:
     def run(self, arguments: Arguments, outputs: Outputs, facts: Sequence[int]) -> None:
         """Runs the weight updates of one call; ``facts`` must be equal on all instances."""
         self.anchors.begin()
+        self._outside = enlargement()
         for iteration in range(self.batching.iterations):
             self.gradients.begin(facts)
             scale = self.last_scale = self.scaling.scale
             with update():
                 for step in range(self.batching.accumulation):
-                    for replica in range(self.batching.replicas):
-                        self._accumulate(arguments, outputs, (iteration, step, replica), scale)
+                    self.turns.run(
+                        partial(self._accumulate, arguments, outputs, (iteration, step), scale)
+                    )
             with self.replicas.without_autocast(), self.optimizer.updating():
                 self.gradients.end(scale, self.optimizer.widen)  # exchanges
                 self.gradients.multiply(self.weights.factor())
@@ -163,13 +183,28 @@ class Training:
             for check in self.checks:
                 check.after_update(self, arguments, iteration)
 
+    @contextmanager
+    def _suspended(self, replica: int) -> Iterator[None]:
+        """Wraps the time in which a replica waits for the others, in the middle of its run."""
+        self.saved.require_free()
+        with (
+            enlarged(self._outside),
+            self.gradients.suspended(replica),
+            self.replicas.suspended(replica),
+        ):
+            yield
+
     def _accumulate(
-        self, arguments: Arguments, outputs: Outputs, place: tuple[int, int, int], scale: float
+        self,
+        arguments: Arguments,
+        outputs: Outputs,
+        place: tuple[int, int],
+        scale: float,
+        replica: int,
     ) -> None:
         """Runs one micro-batch forward and backward."""
-        iteration, step, replica = place
+        iteration, step = place
         part = self.batching.part(iteration, step, replica)
-        last = (step, replica) == (self.batching.accumulation - 1, self.batching.replicas - 1)
         with self.replicas.running(replica), torch.enable_grad(), self.saved.kept():
             with self.replicas.forward_pass(), self.weights.forward_pass():
                 output, loss = self._forward(arguments, part)
@@ -177,8 +212,14 @@ class Training:
             arguments.keep_changes(part, self.batching)
             if loss is not None:
                 seed = scale * self.weights.weight / self.early_divisor
+                last = (step, replica) == (
+                    self.batching.accumulation - 1,
+                    self.batching.replicas - 1,
+                )
                 with self.replicas.without_autocast(), enlarged(self.share):
-                    self.gradients.backward(loss, seed, replica=replica, last=last)
+                    # Backward passes in which replicas meet end together.
+                    alone = last and not self.turns.meets
+                    self.gradients.backward(loss, seed, replica=replica, last=alone)
                 if last:
                     self.last_loss = loss.detach()
             outputs.add(output, iteration, step, replica)
@@ -227,11 +268,15 @@ class Training:
 
 def infer(arguments: Arguments, batching: Batching, replicas: Replicas, outputs: Outputs) -> None:
     """Runs the model once per device iteration and replica."""
+
+    def run(iteration: int, replica: int) -> None:
+        part = batching.part(iteration, 0, replica)
+        args, kwargs = arguments.micro_batch(part, batching)
+        with replicas.running(replica), torch.no_grad():
+            output = replicas.model.run(*args, **kwargs)
+            arguments.keep_changes(part, batching)
+            outputs.add(output, iteration, 0, replica)
+
+    turns = Turns(batching.replicas, replicas.suspended)
     for iteration in range(batching.iterations):
-        for replica in range(batching.replicas):
-            part = batching.part(iteration, 0, replica)
-            args, kwargs = arguments.micro_batch(part, batching)
-            with replicas.running(replica), torch.no_grad():
-                output = replicas.model.run(*args, **kwargs)
-                arguments.keep_changes(part, batching)
-                outputs.add(output, iteration, 0, replica)
+        turns.run(partial(run, iteration))

@@ -115,7 +115,7 @@ class TrainingExecutor(Executor):
         self._horovod: Any = None
         self._end: Trained | None = None
         self._call = Call(f"a step of trainingModel({type(self._user_model).__name__})")
-        self._link = HostLink(self._declare_groups)
+        self._link = HostLink(self.per_replica_params.declare)
         self._follow()
         add_destroy(self._user_model, self.destroy)
 
@@ -213,7 +213,7 @@ class TrainingExecutor(Executor):
             self._device_optimizer = None
         self._release_training()
         unfollow(self._user_model, self._tensors_of_the_program(), self._link)
-        self._link = HostLink(self._declare_groups)
+        self._link = HostLink(self.per_replica_params.declare)
         remove_destroy(self._user_model)
         if self._replicas is not None:
             self._replicas.model.give_back()
@@ -276,7 +276,7 @@ class TrainingExecutor(Executor):
             require_no_shortening(self._user_model.modules())
         if here.total_replicas > 1:
             synchronised_norms.require_local(self._user_model.modules())
-        synchronised_norms.require_one_replica(self._user_model.modules(), here)
+        synchronised_norms.require_whole_job(self._user_model.modules(), here)
 
     def _announce(self) -> None:
         """Says that this instance trains, in a round that ends before others are waited for."""

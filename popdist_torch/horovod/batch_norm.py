@@ -3,11 +3,13 @@
 Layers of torch.nn normalize with the statistics of a process's own rows. `SyncBatchNorm` has the
 statistics, the running statistics and the gradients of one process with the rows of all. Each call
 in training mode exchanges the number of rows, the mean and the variance of each channel once, and
-its backward pass exchanges two sums once. Processes may have different numbers of rows.
+its backward pass exchanges two sums once. Processes may have different numbers of rows. In a
+wrapped model it is over all replicas of the job.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +18,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from popdist_torch.errors import Error
 from popdist_torch.executor.compiled import keep_from_dynamo
-from popdist_torch.horovod.collectives import differentiable
 from popdist_torch.horovod.world import connected
+from popdist_torch.ops.over_replicas import Replica, gathered, total_of
+from popdist_torch.ops.updates import placement
 from popdist_torch.synchronised_norms import OverAllProcesses, is_of_horovod
 
 
@@ -49,16 +52,20 @@ class SyncBatchNorm(OverAllProcesses, _BatchNorm):
 
         Raises:
             PlainLoopError: Horovod was not started in a job of several processes.
+            CustomOperatorError: A model has several replicas in this process, on a GPU.
             ValueError: The input has less than two dimensions, or all processes together have
                 one value for a channel.
         """
-        horovod = connected() if self.training else None
-        if horovod is None:
+        if not self.training:
+            return super().forward(input)
+        horovod = connected() if placement() is None else None  # a model connects by itself
+        replica = Replica("SyncBatchNorm")
+        if horovod is None and replica.total == 1:
             return super().forward(input)
         self._check_input_dim(input)
         kind = torch.float64 if input.dtype == torch.float64 else torch.float32
         with torch.autocast(input.device.type, enabled=False):
-            count, means, variances, apart = _statistics(input.to(kind), horovod)
+            count, means, variances, apart = _statistics(input.to(kind), replica, horovod)
             self._track(count, means, variances)
             shape = [1, -1] + [1] * (input.dim() - 2)
             result = apart * (variances + self.eps).rsqrt().view(shape)
@@ -128,23 +135,24 @@ class _Total(torch.autograd.Function):
     """A sum over all processes that is known already; each process has one part of it."""
 
     @staticmethod
-    def forward(context: Any, part: torch.Tensor, total: torch.Tensor, horovod: Any) -> Any:
+    def forward(
+        context: Any, part: torch.Tensor, total: torch.Tensor, replica: Replica, horovod: Any
+    ) -> Any:
+        context.replica = replica
         context.horovod = horovod
         return total.to(part)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
-        name = f"popdist batch norm of {gradient.numel()}: gradients"
-        sums = differentiable("allreduce")(
-            gradient.cpu(), op=context.horovod.Sum, name=f"{name}, {gradient.dtype}"
-        )
-        return sums.to(gradient.device), None, None
+        name = f"popdist batch norm of {gradient.numel()}: gradients, {gradient.dtype}"
+        sums = total_of(context.replica, gradient.cpu(), context.horovod, name)
+        return sums.to(gradient.device), None, None, None
 
 
 def _statistics(
-    rows: torch.Tensor, horovod: Any
+    rows: torch.Tensor, replica: Replica, horovod: Any
 ) -> tuple[float, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Statistics of all processes' rows.
+    """Statistics of all replicas' rows.
 
     Returns:
         The number of values of a channel, the means and the (biased) variances of channels, and
@@ -161,8 +169,9 @@ def _statistics(
         variances, means = torch.var_mean(rows.detach(), others, correction=0)
         local = torch.stack([means, variances]).double().cpu()
     told = torch.cat([torch.tensor([float(mine)], dtype=torch.float64), local.view(-1)])
-    gathered = horovod.allgather(told[None], name=f"popdist batch norm of {channels}")
-    counts, statistics = gathered[:, 0], gathered[:, 1:].view(-1, 2, channels)
+    join = partial(gathered, name=f"popdist batch norm of {channels}")
+    of_all = replica.exchange(told, join, horovod)
+    counts, statistics = of_all[:, 0], of_all[:, 1:].view(-1, 2, channels)
     count = float(counts.sum())
     if count <= 1:
         raise ValueError(
@@ -177,7 +186,7 @@ def _statistics(
     shift = mean - centre.double().cpu()
     part = torch.stack([apart.sum(others), apart.square().sum(others)])
     known = torch.stack([shift, variance + shift.square()]) * count
-    first, second = _Total.apply(part, known, horovod) / count  # type: ignore[no-untyped-call]
+    first, second = _Total.apply(part, known, replica, horovod) / count  # type: ignore[no-untyped-call]
     apart = apart - first.view([1, -1] + [1] * (rows.dim() - 2))
     return count, centre + first, second - first.square(), apart
 

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
     import torch
 
+    from popdist_torch.options.placement import Placement
+
 _waiting: ContextVar[dict[int, Callable[[], None]] | None] = ContextVar("waiting", default=None)
-_replicas: ContextVar[tuple[int, int] | None] = ContextVar("replicas", default=None)
+_placement: ContextVar[Placement | None] = ContextVar("placement", default=None)
 
 
 @contextmanager
@@ -47,15 +49,15 @@ def before_update(changed: torch.Tensor, action: Callable[[], None]) -> None:
 
 
 @contextmanager
-def over_replicas(local: int, processes: int) -> Iterator[None]:
+def over_replicas(here: Placement) -> Iterator[None]:
     """Wraps a call of a model with the replicas of its options."""
-    token = _replicas.set((local, processes))
+    token = _placement.set(here)
     try:
         yield
     finally:
-        _replicas.reset(token)
+        _placement.reset(token)
 
 
-def replicas() -> tuple[int, int]:
-    """The numbers of local replicas and of processes of the model that runs; 1 outside of one."""
-    return _replicas.get() or (1, 1)
+def placement() -> Placement | None:
+    """The replicas of the model that runs; None outside of a model."""
+    return _placement.get()

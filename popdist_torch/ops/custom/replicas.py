@@ -1,40 +1,23 @@
 """Collectives over replicas inside a model: gathering, sums and exchanges, with their gradients.
 
-Local replicas of one process run one after the other and cannot wait for each other, so each
-replica needs a process of its own.
+The meanings are those of the published sources.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist import backend
 from popdist_torch.errors import CustomOperatorError
 from popdist_torch.ops.custom.registry import host_op
-from popdist_torch.ops.updates import replicas
+from popdist_torch.ops.over_replicas import Replica, gathered, summed
 
 if TYPE_CHECKING:
     from popdist_torch.ops.custom.registry import Call
 
-
-def _horovod(name: str) -> Any:
-    """The real Horovod, or None for one replica in all.
-
-    Raises:
-        CustomOperatorError: Several replicas share this process.
-    """
-    local, processes = replicas()
-    if local > 1:
-        raise CustomOperatorError(
-            "PD364",
-            f"{name} needs a process for each replica: local replicas run one after the other, and "
-            "cannot wait for each other",
-            value=f"{local} local replicas in {processes} processes",
-            hint="start as many instances as replicas (poprun --num-instances=N --num-replicas=N)",
-        )
-    return backend.connect("torch", processes) if processes > 1 else None
+    Values = list[torch.Tensor]
 
 
 class _Collective(torch.autograd.Function):
@@ -64,32 +47,27 @@ def all_gather(call: Call) -> torch.Tensor:
 
     The published gradient assumes that all replicas have equal gradients, so it sums nothing.
     """
+    replica = Replica("ReplicatedAllGather")
     (value,) = call.inputs
-    horovod = _horovod("ReplicatedAllGather")
-    if horovod is None:
-        return value.unsqueeze(0)
     return _apply(
         value,
-        lambda own: horovod.allgather(own.unsqueeze(0)),
-        lambda gradient: gradient[horovod.rank()].clone(),
+        lambda own: replica.exchange(own, gathered),
+        lambda gradient: gradient[replica.index].clone(),
     )
 
 
 @host_op("ReplicatedAllReduce", "ai.graphcore")
 def all_reduce(call: Call) -> torch.Tensor:
     """The sum over all replicas; its gradient is the sum of their gradients."""
-    horovod = _horovod("ReplicatedAllReduce")
-    (value,) = call.inputs
-    if horovod is None:
-        return value.clone()
-    total = _sum(horovod)
-    return _apply(value, total, total)
+    replica = Replica("ReplicatedAllReduce")
+    total = partial(replica.exchange, join=summed)
+    return _apply(call.inputs[0], total, total)
 
 
 @host_op("ReplicatedAllReduceTP", "ai.graphcore")
 def all_reduce_one_way(call: Call) -> torch.Tensor:
     """The sum over all replicas in the forward pass, or, with ``backwards``, in the other one."""
-    horovod = _horovod("ReplicatedAllReduceTP")
+    replica = Replica("ReplicatedAllReduceTP")
     operation = str(call.attributes.get("op", "sum"))
     if operation != "sum":
         raise CustomOperatorError(
@@ -98,34 +76,38 @@ def all_reduce_one_way(call: Call) -> torch.Tensor:
             value=operation,
             accepted="sum",
         )
-    (value,) = call.inputs
-    if horovod is None:
-        return value.clone()
-    both = (_sum(horovod), torch.clone)
-    return _apply(value, *(both[::-1] if call.attributes.get("backwards") else both))
+    both = (partial(replica.exchange, join=summed), torch.clone)
+    return _apply(call.inputs[0], *(both[::-1] if call.attributes.get("backwards") else both))
 
 
 @host_op("ReplicatedAllToAll", "ai.graphcore")
 def all_to_all(call: Call) -> torch.Tensor:
     """Sends part n of the first dimension to replica n, and gradients to where it was."""
-    horovod = _horovod("ReplicatedAllToAll")
+    replica = Replica("ReplicatedAllToAll")
     (value,) = call.inputs
-    if horovod is None:
-        return value.clone()
-    if value.shape[0] % horovod.size():
+    if value.shape[0] % replica.total:
         raise CustomOperatorError(
             "PD365",
             "ReplicatedAllToAll cannot divide its first dimension over the replicas",
             value=list(value.shape),
-            accepted=f"a multiple of {horovod.size()}",
+            accepted=f"a multiple of {replica.total}",
         )
-
-    def exchange(tensor: torch.Tensor) -> torch.Tensor:
-        sent: torch.Tensor = horovod.alltoall(tensor)
-        return sent
-
+    exchange = partial(replica.exchange, join=partial(_transposed, replica.total))
     return _apply(value, exchange, exchange)
 
 
-def _sum(horovod: Any) -> Any:
-    return lambda tensor: horovod.allreduce(tensor, op=horovod.Sum)
+def _transposed(replicas: int, values: Values, horovod: Any) -> Values:
+    """Part n of the values of all replicas, for each local replica n.
+
+    ``parts`` is ``[from, to, rows, ...]``, of local replicas to all, and then of all to local ones.
+    """
+    local = len(values)
+    parts = torch.stack([torch.stack(value.chunk(replicas)) for value in values])
+    if horovod is not None:
+        counts = horovod.allgather(torch.tensor([local])).tolist()
+        sent = torch.cat([part.flatten(0, 1) for part in torch.split(parts, counts, dim=1)])
+        splits = torch.tensor([local * count for count in counts], dtype=torch.int32)
+        received, sizes = horovod.alltoall(sent, splits=splits)
+        of_each = received.split(sizes.tolist())
+        parts = torch.cat([one.view(-1, local, *one.shape[1:]) for one in of_each])
+    return [parts[:, n].flatten(0, 1).clone() for n in range(local)]

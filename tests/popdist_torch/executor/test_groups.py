@@ -45,9 +45,14 @@ def test_groups_of_six_replicas(kind, shards, expected):
     assert list(Grouping.of(CommGroupType[kind], shards, ONE, 6).group_of) == expected
 
 
-def test_a_group_learns_from_its_own_rows():
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_group_learns_from_its_own_rows(by_name):
     model = training(4)
-    model.scale.replicaGrouping(CommGroupType.NoGrouping, 0, ONE)
+    if by_name:  # as libraries do
+        model.per_replica_params["scale"] = (CommGroupType.NoGrouping, 0, ONE)
+    else:
+        model.scale.replicaGrouping(CommGroupType.NoGrouping, 0, ONE)
+    assert dict(model.per_replica_params) == {"scale": (CommGroupType.NoGrouping, 0, ONE)}
     model(torch.tensor([1.0, 10.0, 100.0, 1000.0]))
     # The gradient of s * x is x; a mean divides it by all four replicas: w - 0.5 x / 4.
     assert model.scale.tolist() == [1 - 0.125, 2 - 1.25, 3 - 12.5, 4 - 125]
@@ -89,6 +94,14 @@ def test_parameters_are_plain_afterwards():
 def test_impossible_groups(rows, arguments, text):
     with pytest.raises(Error, match=f"(?s)PD317.*{text}"):
         training(rows).scale.replicaGrouping(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "grouping"), [("weight", (CommGroupType.NoGrouping, 0, ONE)), ("scale", (0, ONE))]
+)
+def test_names_and_arguments_of_groups_are_checked(name, grouping):
+    with pytest.raises(Error, match="PD317"):
+        training(4).per_replica_params[name] = grouping
 
 
 def test_groups_are_fixed_by_the_first_call():

@@ -12,6 +12,11 @@ from popdist_torch.errors import Error
 X = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
+@pytest.fixture(autouse=True)
+def _started():
+    popdist_torch.horovod.init()
+
+
 def network():
     return nn.Sequential(
         nn.BatchNorm2d(3), nn.Sequential(nn.BatchNorm2d(3, momentum=None))
@@ -61,19 +66,34 @@ def test_a_group_of_processes_and_inputs_without_channels_are_refused():
         popdist_torch.SyncBatchNorm(3)(torch.ones(3))
 
 
-@pytest.mark.parametrize("trains", [True, False])
-def test_local_replicas_cannot_normalize_together(trains):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = popdist_torch.SyncBatchNorm(3)
+class Normalized(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.norm = norm
+        self.last = nn.Linear(4, 1)
 
-        def forward(self, x):
-            return popdist_torch.identity_loss(self.norm(x), "sum")
+    def forward(self, x):
+        y = self.last(torch.tanh(self.norm(self.first(x))))
+        return popdist_torch.identity_loss(y.square(), "mean")
 
-    options = popdist_torch.Options().replicationFactor(2)
-    wrap = popdist_torch.trainingModel if trains else popdist_torch.inferenceModel
-    with pytest.raises(Error, match=r"(?s)\[PD336\].*2 local replicas"):
-        wrap(Model(), options)(torch.ones(4, 3))
-    evaluated = popdist_torch.inferenceModel(Model().eval(), options.clone())
-    assert evaluated(torch.ones(4, 3)) is not None
+
+def test_local_replicas_normalize_together():
+    torch.manual_seed(3)
+    alone, model = (Normalized(kind(4)) for kind in (nn.BatchNorm1d, popdist_torch.SyncBatchNorm))
+    alone, model = alone.double(), model.double()
+    model.load_state_dict(alone.state_dict())
+    options = popdist_torch.Options().replicationFactor(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    training = popdist_torch.trainingModel(model, options, optimizer=optimizer)
+    plain = torch.optim.SGD(alone.parameters(), lr=0.5)
+    for _ in range(3):
+        x = torch.randn(6, 3).double()
+        training(x)
+        plain.zero_grad()
+        alone(x).backward()
+        plain.step()
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value)
+    inference = popdist_torch.inferenceModel(model.eval(), options.clone())
+    torch.testing.assert_close(inference(x[:3]).mean(), alone.eval()(x[:3]))
