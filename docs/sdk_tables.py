@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from popdist.sdk.check.idioms import IDIOMS
 from popdist.sdk.finder import ALIASES
+from popdist.sdk.removed import NAMES
 from popdist.sdk.surface import load
 from popdist.sdk.surface.absent import ABSENT
 
@@ -102,6 +103,26 @@ def absent_table() -> str:
     return "\n".join(rows)
 
 
+def removed_table() -> str:
+    """What the SDK's names give back."""
+    given = {**{name: " ".join(sorted(names)) for name, names in NAMES.items()}, **_COMPLETED}
+    rows = ["| Module | Names |", "|---|---|"]
+    rows += [f"| `{name}` | {_code_of_each(given[name])} |" for name in sorted(given)]
+    return "\n".join(rows)
+
+
+_COMPLETED = {
+    "inspect": "getargspec",
+    "sysconfig": 'get_config_vars()["SO"]',
+    "torch": "_six",
+    "typing": "NamedTuple._field_types",
+}
+
+
+def _code_of_each(names: str) -> str:
+    return ", ".join(f"`{name}`" for name in names.split())
+
+
 def idioms_table() -> str:
     """What else programs have to change."""
     moved = [one for one in IDIOMS if one.is_moved]
@@ -146,6 +167,7 @@ PARTS = {
     "sdk-counts": counts_table,
     "sdk-absent": absent_table,
     "sdk-idioms": idioms_table,
+    "sdk-removed": removed_table,
     **dict(_parts()),
 }
 """The tables by the names that pages know them by."""

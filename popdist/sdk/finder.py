@@ -212,52 +212,28 @@ def _is_importing() -> bool:
     return False
 
 
-class _FirstTensorFlow:
-    """Waits for the first import of ``tensorflow``, and decides between its two interfaces.
+def _part(name: str) -> "ModuleType":
+    """A module of popdist, loaded by its path where popdist itself is not imported."""
+    loaded = sys.modules.get(f"popdist.{name}")
+    if loaded is not None:
+        return loaded
+    import _frozen_importlib
+    import _frozen_importlib_external
 
-    Args:
-        version1: Whether TensorFlow 1's is asked for; None to ask the program's sources.
-    """
+    folder = f"{__file__.rpartition('/')[0]}/../{name.replace('.', '/')}".rpartition("/")[0]
+    spec = _frozen_importlib_external.PathFinder.find_spec(f"popdist.{name}", [folder])
+    module: ModuleType = _frozen_importlib._load(spec)  # type: ignore[attr-defined] # noqa: SLF001 - as runpy loads
+    return module
 
-    def __init__(self, version1: "bool | None") -> None:
-        self._version1 = version1
-        self._searches = False
 
-    def find_spec(
-        self, name: str, _path: "Sequence[str] | None" = None, _target: "ModuleType | None" = None
-    ) -> "ModuleSpec | None":
-        if name != "tensorflow" or self._searches:
-            return None
-        from importlib.util import find_spec
+def _choose_interface(tensorflow: "ModuleType", version1: "bool | None") -> None:
+    """Gives a program TensorFlow 1's interface, if it is asked for or the sources are of that."""
+    program = getattr(sys.modules.get("__main__"), "__file__", None)
+    if version1 or (version1 is None and program is not None):
+        from popdist.sdk.version1 import become, is_of_version1
 
-        self._searches = True
-        try:
-            spec = find_spec(name)
-        finally:
-            self._searches = False
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def then_become(module: "ModuleType") -> None:
-            execute(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            if self._is_of_version1() if self._version1 is None else self._version1:
-                from popdist.sdk.version1 import become
-
-                become(module)
-
-        spec.loader.exec_module = then_become  # type: ignore[method-assign]
-        return spec
-
-    def _is_of_version1(self) -> bool:
-        program = getattr(sys.modules.get("__main__"), "__file__", None)
-        if program is None:
-            return False
-        from popdist.sdk.version1 import is_of_version1
-
-        return is_of_version1(program)
+        if version1 or is_of_version1(str(program)):
+            become(tensorflow)
 
 
 def install(version1: "bool | None" = None) -> None:
@@ -267,9 +243,16 @@ def install(version1: "bool | None" = None) -> None:
         version1: Whether ``tensorflow`` has the interface of TensorFlow 1; None where the sources
             of the program decide.
     """
-    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        if "tensorflow" not in sys.modules:
-            sys.meta_path.insert(0, _FirstTensorFlow(version1))
-        # The last finder remains the last. absl inserts its finder before the last to detect
-        # reloads, and detects none where the finder of `sys.path` comes earlier.
-        sys.meta_path.insert(-1, Finder())
+    if any(isinstance(finder, Finder) for finder in sys.meta_path):
+        return
+    removed = _part("sdk.removed")
+    removed.complete_loaded()
+    calls: dict[str, Callable[[str, ModuleType], None]] = dict.fromkeys(
+        removed.MODULES, removed.complete
+    )
+    if "tensorflow" not in sys.modules:
+        calls["tensorflow"] = lambda _, module: _choose_interface(module, version1)
+    sys.meta_path.insert(0, _part("startup.imports").Finder(calls.get))
+    # The last finder remains the last. absl inserts its finder before the last to detect reloads,
+    # and detects none where the finder of `sys.path` comes earlier.
+    sys.meta_path.insert(-1, Finder())

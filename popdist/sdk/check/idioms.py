@@ -44,36 +44,6 @@ class Idiom(NamedTuple):
         return self.is_moved and (not inner or part in BELOW or part in NAMES)
 
 
-_NUMPY = {
-    "complex": "complex (or np.complex128)",
-    "float": "float (or np.float64)",
-    "int": "int (or np.int64)",
-    "object": "object",
-    "str": "str",
-    "unicode": "str",
-}
-# NumPy 2 has these again, as types of its own.
-_NUMPY_BETWEEN = {"bool": "bool (or np.bool_)", "long": "int (or np.int64)"}
-_NUMPY2 = {
-    "alltrue": "np.all",
-    "asfarray": "np.asarray(values, dtype=np.float64)",
-    "complex_": "np.complex128",
-    "cumproduct": "np.cumprod",
-    "float_": "np.float64",
-    "Inf": "np.inf",
-    "infty": "np.inf",
-    "NaN": "np.nan",
-    "NINF": "-np.inf",
-    "PINF": "np.inf",
-    "product": "np.prod",
-    "sometrue": "np.any",
-    "string_": "np.bytes_",
-    "unicode_": "np.str_",
-}
-_COLLECTIONS = """
-Callable Container Hashable Iterable Iterator ItemsView KeysView Mapping MappingView MutableMapping
-MutableSequence MutableSet Sequence Set Sized ValuesView
-""".split()  # noqa: SIM905 - as above
 _FFT = {"irfft": "torch.fft.irfft(a)", "rfft": "torch.fft.rfft(a)"}
 _TORCH = {
     "eig": "torch.linalg.eig(a)",
@@ -130,12 +100,8 @@ IDIOMS: tuple[Idiom, ...] = (
         )
         for name in ("Adam", "SGD", "RMSprop", "Adagrad")
     ),
-    *(Idiom(f"numpy.{name}", edit, "NumPy 1.24") for name, edit in _NUMPY.items()),
-    *(
-        Idiom(f"numpy.{name}", edit, "NumPy 1.24, until 2.0", certain=False)
-        for name, edit in _NUMPY_BETWEEN.items()
-    ),
-    *(Idiom(f"numpy.{name}", edit, "NumPy 2.0", certain=False) for name, edit in _NUMPY2.items()),
+    Idiom("numpy.asfarray", "np.asarray(values, dtype=np.float64)", "NumPy 2.0", certain=False),
+    Idiom("numpy.NINF", "-np.inf", "NumPy 2.0", certain=False),
     Idiom(
         "torch.load",
         "torch.load(path, weights_only=False), for a file that you trust and that holds more than "
@@ -146,10 +112,6 @@ IDIOMS: tuple[Idiom, ...] = (
     ),
     *(Idiom(f"torch.{name}", edit, "PyTorch 1.8") for name, edit in _FFT.items()),
     *(Idiom(f"torch.{name}", edit, "PyTorch 2.0") for name, edit in _TORCH.items()),
-    Idiom("torch._six.string_classes", "str", "PyTorch 2.0"),
-    Idiom("torch._six.int_classes", "int", "PyTorch 2.0"),
-    Idiom("torch._six.container_abcs", "import collections.abc as container_abcs", "PyTorch 2.0"),
-    Idiom("torch._six", "torch.inf for inf, and Python's own types for the rest", "PyTorch 2.0"),
     *(
         Idiom(
             f"torch.optim.lr_scheduler.{name}",
@@ -159,13 +121,6 @@ IDIOMS: tuple[Idiom, ...] = (
         )
         for name in _SCHEDULERS
     ),
-    *(
-        Idiom(f"collections.{name}", f"collections.abc.{name}", "Python 3.10")
-        for name in _COLLECTIONS
-    ),
-    Idiom("fractions.gcd", "math.gcd", "Python 3.9"),
-    Idiom("time.clock", "time.perf_counter", "Python 3.8"),
-    Idiom("inspect.getargspec", "inspect.getfullargspec", "Python 3.11", certain=False),
     Idiom("imp", "importlib", "Python 3.12", certain=False),
     Idiom("distutils", "setuptools, or packaging.version", "Python 3.12", certain=False),
     Idiom("onnx.optimizer", "pip install onnxoptimizer, import onnxoptimizer", "onnx 1.9"),

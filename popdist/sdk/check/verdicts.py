@@ -19,6 +19,7 @@ from popdist.sdk.check.idioms import Idiom, idiom_of
 from popdist.sdk.check.resolve import Resolver, Source, SourceError, Use, find, guarded_lines, parse
 from popdist.sdk.contrib import MODULES
 from popdist.sdk.finder import ALIASES, BESIDE, TOOLS
+from popdist.sdk.removed import is_given
 from popdist.sdk.sources import sources_of
 from popdist.sdk.surface import load
 from popdist.sdk.surface.absent import ABSENT
@@ -99,6 +100,8 @@ def judge(
     """
     if interface == "1" and f"{name}.".startswith("tensorflow.contrib."):
         return _of_contrib(name)
+    if is_given(name):
+        return Verdict(name, "works", "found, as the SDK's names give it again")
     idiom = idiom_of(name, keywords)
     if idiom is not None:
         return _of_idiom(name, idiom, interface)

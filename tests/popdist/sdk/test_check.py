@@ -145,10 +145,10 @@ def test_methods_that_the_launcher_forbids_are_refused(tmp_path):
             "tf.compat.v1.layers",
         ),
         (EAGER + "tf.layers.dense(x)", "tensorflow.layers.dense", "edit", "v1.layers.dense"),
-        ("import numpy as np\nnp.float", "numpy.float", "edit", "float"),
-        ("import numpy as np\nnp.bool", "numpy.bool", "look", "bool"),
+        ("import numpy as np\nnp.bool", "numpy.bool", "works", ""),
+        ("import torch._six\ntorch._six.inf", "torch._six.inf", "works", ""),
         ("import torch\ntorch.load(f)", "torch.load", "look", "weights_only=False"),
-        ("from collections import Mapping", "collections.Mapping", "edit", "collections.abc."),
+        ("from collections import Mapping", "collections.Mapping", "works", ""),
         ("import popxl.ops", "popxl.ops", "refused", "popart.Builder"),
         ("d = f()\nd.make_one_shot_iterator()", ".make_one_shot_iterator", "look", "tf.compat"),
         (

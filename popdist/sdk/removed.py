@@ -1,0 +1,144 @@
+"""Names that programs of the SDK's time use, and that Python, numpy and torch have removed since.
+
+The SDK ran on Python 3.6 to 3.10, numpy 1.19 to 1.23 and torch up to 2.0. Where its names are
+enabled, modules that lack a name of that time get it again: the same object under its name of
+today. Names that a module has do not change, so newer numpy keeps its own ``bool``.
+
+`popdist.sdk.finder` loads this file by its path, so it imports nothing of popdist.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+_TYPES = "bool int float complex object str"
+_COLLECTIONS = """
+Callable Container Hashable Iterable Iterator ItemsView KeysView Mapping MappingView MutableMapping
+MutableSequence MutableSet Sequence Set Sized ValuesView
+"""
+
+NAMES: dict[str, dict[str, str]] = {
+    "collections": {name: f"collections.abc:{name}" for name in _COLLECTIONS.split()},
+    "fractions": {"gcd": "math:gcd"},
+    "time": {"clock": "time:perf_counter"},
+    "numpy": {
+        **{name: f"builtins:{name}" for name in _TYPES.split()},
+        "unicode": "builtins:str",
+        "long": "builtins:int",
+        "alltrue": "numpy:all",
+        "complex_": "numpy:complex128",
+        "cumproduct": "numpy:cumprod",
+        "float_": "numpy:float64",
+        "Inf": "numpy:inf",
+        "infty": "numpy:inf",
+        "NaN": "numpy:nan",
+        "PINF": "numpy:inf",
+        "product": "numpy:prod",
+        "sometrue": "numpy:any",
+        "string_": "numpy:bytes_",
+        "unicode_": "numpy:str_",
+    },
+}
+"""By module: the name of that time, and the module and attribute that it has today."""
+
+
+def _shortened_argspec(module: "ModuleType") -> None:
+    from collections import namedtuple
+
+    ArgSpec = namedtuple("ArgSpec", "args varargs keywords defaults")  # noqa: PYI024 - as it was
+
+    def getargspec(func: "Any") -> "Any":
+        return ArgSpec(*module.getfullargspec(func)[:4])
+
+    vars(module).setdefault("getargspec", getargspec)
+
+
+def _suffix_of_libraries(module: "ModuleType") -> None:
+    known = module.get_config_vars
+
+    def get_config_vars(*names: str) -> "Any":
+        held = known()  # takes milliseconds, so not before a program asks
+        held.setdefault("SO", held.get("EXT_SUFFIX"))
+        return known(*names)
+
+    module.get_config_vars = get_config_vars  # type: ignore[attr-defined]
+
+
+def _types_of_fields(module: "ModuleType") -> None:
+    meta = module.NamedTupleMeta
+    known = meta.__new__
+
+    def made(*given: "Any", **named: "Any") -> "Any":
+        kind = known(*given, **named)
+        kind._field_types = dict(kind.__annotations__)  # noqa: SLF001 - as it was named
+        return kind
+
+    meta.__new__ = made
+
+
+def _names_of_python_2(module: "ModuleType") -> None:
+    from collections import abc
+
+    six = type(module)("torch._six")
+    vars(six).update(
+        container_abcs=abc, string_classes=(str, bytes), int_classes=int, inf=module.inf,
+        nan=module.nan,
+    )  # fmt: skip
+    if "_six" not in vars(module):
+        vars(module)["_six"] = sys.modules["torch._six"] = six
+
+
+OTHERS: "dict[str, Callable[[ModuleType], None]]" = {
+    "inspect": _shortened_argspec,
+    "sysconfig": _suffix_of_libraries,
+    "torch": _names_of_python_2,
+    "typing": _types_of_fields,
+}
+"""By module: what completes it, where a name alone is not enough."""
+
+MODULES = frozenset((*NAMES, *OTHERS))
+
+
+_completed: "set[str]" = set()
+
+
+def complete(name: str, module: "ModuleType") -> None:
+    """Gives a module the names that it had; safe to call again.
+
+    Args:
+        name: The module's name.
+        module: The module, loaded.
+    """
+    if name in _completed:
+        return
+    _completed.add(name)
+    from importlib import import_module
+
+    for removed, present in NAMES.get(name, {}).items():
+        if removed not in vars(module):
+            home, _, attribute = present.partition(":")
+            setattr(module, removed, getattr(import_module(home), attribute))
+    if name in OTHERS:
+        OTHERS[name](module)
+
+
+def complete_loaded() -> None:
+    """Completes the modules that are loaded already."""
+    for name in MODULES & sys.modules.keys():
+        complete(name, sys.modules[name])
+
+
+def is_given(name: str) -> bool:
+    """Whether a dotted name is one of these, or below one.
+
+    Args:
+        name: As a program uses it.
+    """
+    if name == "inspect.getargspec" or f"{name}.".startswith("torch._six."):
+        return True
+    module, _, rest = name.partition(".")
+    return rest.partition(".")[0] in NAMES.get(module, {})
