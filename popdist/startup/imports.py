@@ -25,17 +25,22 @@ class Finder:
         self, call_for: "Callable[[str], Callable[[str, ModuleType], None] | None]"
     ) -> None:
         self.call_for = call_for
+        self._searched: set[str] = set()  # names that are searched for now, also by other Finders
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
         """The spec that the other finders have for a module."""
         call = self.call_for(name)
-        if call is None:
+        if call is None or name in self._searched:
             return None
-        others = [finder for finder in sys.meta_path if finder is not self]
-        specs = (f.find_spec(name, path, target) for f in others if hasattr(f, "find_spec"))
-        spec = next((spec for spec in specs if spec is not None), None)
+        self._searched.add(name)
+        try:
+            others = [finder for finder in sys.meta_path if finder is not self]
+            specs = (f.find_spec(name, path, target) for f in others if hasattr(f, "find_spec"))
+            spec = next((spec for spec in specs if spec is not None), None)
+        finally:
+            self._searched.discard(name)
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
             execute = spec.loader.exec_module
 

@@ -1,5 +1,6 @@
 """Names of the SDK's time that Python, numpy and torch have removed, in a Python with the names."""
 
+from popdist.startup.environment import FRAMEWORKS, enable
 from tests.popdist.sdk.pythons import passed, python, with_names
 
 PROGRAM = """
@@ -39,7 +40,9 @@ assert inf == torch.inf and torch._six.int_classes is int
 def test_programs_of_that_time_find_them(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM + TORCH)
-    passed(python(program, env=with_names()))
+    environment = with_names()
+    enable(environment, FRAMEWORKS)  # as poprun, which waits for torch too
+    passed(python(program, env=environment))
     (tmp_path / "torch_alone.py").write_text(TORCH)
     passed(python("-m", "popdist.sdk", tmp_path / "torch_alone.py"))
 
