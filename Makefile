@@ -118,9 +118,10 @@ test-zoo: .venv-zoo/.ready
 test-backend: $(READY)
 	$(BIN)/python -m tests.popdist_onnx.conformance.backend_page
 
-# The folder has checkouts as OWNER/REPOSITORY/TAG; ONLY="words" chooses programs.
+# The folder has checkouts as OWNER/REPOSITORY/TAG; ONLY="words" chooses programs,
+# and SUITES=1 runs published test suites in their place.
 test-public: $(READY)
-	$(BIN)/python -m tests.public $(SOURCES) $(ONLY)
+	$(BIN)/python -m tests.public $(if $(SUITES),--suites) $(SOURCES) $(ONLY)
 
 .venv-zoo/.ready: setup.py constraints/latest.txt
 	$(PYTHON) -m venv .venv-zoo

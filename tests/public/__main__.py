@@ -1,4 +1,4 @@
-"""``python -m tests.public SOURCES [WORDS...]``: runs public programs and writes the page."""
+"""``python -m tests.public SOURCES [WORDS...]``: runs public programs or, with --suites, tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.public import manifest, page, prediction, verdicts
+from tests.public import manifest, page, prediction, suites, verdicts
 from tests.public.environments import python_of
 from tests.public.running import ROOT, run
 
@@ -60,7 +60,10 @@ def main() -> int:
     parser.add_argument("sources", type=Path, help="folder with OWNER/REPOSITORY/TAG")
     parser.add_argument("words", nargs="*", help="run the programs whose key has one of these")
     parser.add_argument("--patience", type=float, default=1, help="factor of the limits of time")
+    parser.add_argument("--suites", action="store_true", help="run test suites, not programs")
     asked = parser.parse_args()
+    if asked.suites:
+        return suites.main(asked.sources.resolve(), asked.words, BUILD, asked.patience)
     worse = 0
     for file in manifest.read_all():
         for program in file.programs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -13,6 +14,7 @@ else:
 
 HERE = Path(__file__).parent
 MANIFESTS = HERE / "manifests"
+SUITES = MANIFESTS / "suites.toml"
 
 
 @dataclass(frozen=True)
@@ -107,16 +109,9 @@ def read(path: Path) -> Manifest:
     Returns:
         The manifest.
     """
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    content = content_of(path)
     programs = [
-        Program(
-            repository=source["repository"],
-            tag=source["tag"],
-            **{
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in row.items()
-            },
-        )
+        Program(repository=source["repository"], tag=source["tag"], **with_tuples(row))
         for source in content["sources"]
         for row in source["programs"]
     ]
@@ -129,6 +124,16 @@ def read(path: Path) -> Manifest:
     return Manifest(path.stem, content["title"], environments, tuple(programs))
 
 
+def content_of(path: Path) -> dict[str, Any]:
+    """What a TOML file has."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def with_tuples(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with tuples in place of lists."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+
+
 def read_all() -> list[Manifest]:
-    """All manifests of the project."""
-    return [read(path) for path in sorted(MANIFESTS.glob("*.toml"))]
+    """All manifests of programs."""
+    return [read(path) for path in sorted(MANIFESTS.glob("*.toml")) if path != SUITES]

@@ -67,11 +67,11 @@ def run(program: Program, sources: Path, python: Path, room: Path, instances: in
     with (room / "output.txt").open("w+") as output:
         for words in program.prepare:
             prepare = [str(python), str(DATA), *words.split()]
-            code = _call(prepare, folder, environment, output, program.limit)
+            code = call(prepare, folder, environment, output, program.limit)
             if code != 0:
                 break
         else:
-            code = _call(
+            code = call(
                 _words(program, python, instances), folder, environment, output, program.limit
             )
         output.seek(0)
@@ -100,16 +100,35 @@ def _environment(program: Program, python: Path, observed: Path) -> dict[str, st
     """The variables of a run: nothing is downloaded, and nothing is written into a home."""
     home = observed.parent / "home"
     home.mkdir()
-    path = [str(python.parent), str(Path(sys.executable).parent), "/usr/local/bin:/usr/bin:/bin"]
     packages = [observed.parent / "copy" / folder for folder in program.path]
     return {
-        **os.environ,
-        "PATH": os.pathsep.join(path),
-        "PYTHONPATH": os.pathsep.join(map(str, (OBSERVER, STANDINS, *packages, ROOT))),
+        **environment_of(python, home, [OBSERVER, STANDINS, *packages]),
         "OBSERVED": str(observed),
+        "OBSERVED_WORKERS": "2",
+        **_seeded(program.seed),
+        **_shortened(program),
+        **program.variables,
+    }
+
+
+def environment_of(python: Path, home: Path, path: list[Path]) -> dict[str, str]:
+    """The variables of a quiet process.
+
+    Args:
+        python: The interpreter.
+        home: The folder that the process writes into in place of the user's.
+        path: Folders that are imported from, before the project.
+
+    Returns:
+        The variables.
+    """
+    tools = [str(python.parent), str(Path(sys.executable).parent), "/usr/local/bin:/usr/bin:/bin"]
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join(tools),
+        "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT))),
         "HOME": str(home),
         "OMP_NUM_THREADS": "1",
-        "OBSERVED_WORKERS": "2",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "HF_HUB_OFFLINE": "1",
@@ -119,9 +138,6 @@ def _environment(program: Program, python: Path, observed: Path) -> dict[str, st
         "USE_TF": "0",  # transformers would import it
         "TF_CPP_MIN_LOG_LEVEL": "3",
         **_open_mpi(),
-        **_seeded(program.seed),
-        **_shortened(program),
-        **program.variables,
     }
 
 
@@ -142,7 +158,7 @@ def _shortened(program: Program) -> dict[str, str]:
     return {name: str(number) for name, number in numbers.items() if number is not None}
 
 
-def _call(
+def call(
     words: list[str], folder: Path, environment: dict[str, str], output: Any, limit: int
 ) -> int | None:
     """Calls a command in a session of its own, which is ended at the limit."""

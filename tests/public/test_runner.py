@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.public import manifest, page, verdicts
+from tests.public import manifest, page, suites, verdicts
 from tests.public.__main__ import examine, main
 from tests.public.manifest import Manifest, Program
 from tests.public.running import Run
@@ -159,6 +159,39 @@ def test_the_check_predicts_what_was_seen(name):
         and (record["predicted"] == "fine") != (record["verdict"] in page.GOOD)
     }
     assert not wrong
+
+
+SUITE = """
+import os, pytest, popart
+
+def test_right(): pass
+def test_wrong(): assert popart.Builder is None, "as planned"
+def test_compiler(): raise RuntimeError("no graph of the compiler")
+@pytest.mark.skip("not here")
+def test_skipped(): pass
+@pytest.mark.xfail
+def test_expected(): assert False
+def test_crash(): os._exit(3)
+def test_after(): pass
+"""
+
+
+def test_a_suite_is_counted_although_a_test_ends_its_process(sources, tmp_path):
+    (sources / "us" / "ours" / "v1" / "program" / "some_test.py").write_text(SUITE)
+    device = {"test_comp.*graph of the compiler": "the compiler"}
+    suite = suites.Suite("us/ours", "v1", "program", ("*_test.py",), device=device)
+    assert suite.paths(sources) == ["some_test.py"]
+    record = suites.run(suite, "some_test.py", sources, tmp_path / "build")
+    assert [record[kind] for kind in suites.KINDS] == [2, 3, 1, 1]
+    assert record["reasons"] == {"the compiler": 1}
+    assert list(record["failures"]) == [
+        f"some_test.py::test_{name}" for name in ("wrong", "crash", "after")
+    ]
+    assert record["failures"]["some_test.py::test_wrong"].startswith("AssertionError: as planned")
+
+
+def test_the_page_of_suites_is_made_from_the_recorded_results():
+    assert suites.PAGE.read_text() == suites.text(), f"{sys.executable} -m tests.public.suites"
 
 
 def test_each_record_belongs_to_a_program():
