@@ -89,6 +89,7 @@ class AsynchronousDataAccessor:
             load_indefinitely=flag("load_indefinitely", load_indefinitely),
             early_preload=flag("early_preload", early_preload),
             seed=int(torch.empty((), dtype=torch.int64).random_().item()),
+            start_method=multiprocessing.get_start_method(allow_none=True),
         )
         self._connection, self._process = _start(job, sharing_strategy)
         self._stop = weakref.finalize(self, _end, self._connection, self._process)

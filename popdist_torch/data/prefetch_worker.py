@@ -233,6 +233,8 @@ class Job:
         load_indefinitely: Whether the next epoch begins when one ends, before it is asked for.
         early_preload: Whether reading continues before the first iteration.
         seed: Of torch's generator in the process.
+        start_method: How the process starts the workers of a loader: the method that the program
+            has chosen, or None for the platform's.
     """
 
     source: Any
@@ -242,6 +244,7 @@ class Job:
     load_indefinitely: bool
     early_preload: bool
     seed: int
+    start_method: str | None
 
 
 class _StartOverError(Exception):
@@ -259,6 +262,9 @@ def main(connection: Connection, pickled: bytes, inherited: Connection | None) -
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         job = pickle.loads(pickled)  # noqa: S301 - written by the process that started this one
+        # A process of a fork server would start others by servers too: slow, and with workers that
+        # live on when the process is killed. It has no MPI, which forking could harm.
+        multiprocessing.set_start_method(job.start_method, force=True)
         torch.set_num_threads(1)
         torch.manual_seed(job.seed)
         _Reader(connection, job).run()

@@ -296,7 +296,8 @@ def test_a_terminated_process_is_gone(strategy):
     two = loader(async_options={"sharing_strategy": strategy}, **ASYNC)
     next(iter(one))
     started = processes(one) + processes(two)
-    assert len(started) >= 3
+    # The two readers, and a worker that was forked, as the program would have.
+    assert len(started) == 3
     one.terminate()
     with pytest.raises(poptorch.Error, match="terminated"):
         iter(one)
