@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its name everywhere
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from popdist_torch.errors import LossError, NotFiniteError
+from popdist_torch.executor.mixed_precision import MixedPrecision, of_one_precision
 from popdist_torch.ops.hints import identity_loss
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ LOSS_FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
 """Every function whose result is a loss; the modules of ``torch.nn`` call these."""
 
 
-class LossWatch(TorchFunctionMode):
+class LossWatch(MixedPrecision):
     """Records the result of every loss function that a model calls.
 
     Attributes:
@@ -64,11 +64,12 @@ class LossWatch(TorchFunctionMode):
     ) -> Any:
         """Calls a torch function, and records its result if that is a loss."""
         if func not in LOSS_FUNCTIONS:
-            return func(*args, **(kwargs or {}))
+            return super().__torch_function__(func, types, args, kwargs)
+        args, kwargs = of_one_precision(func, args, kwargs or {})
         try:
-            result = func(*args, **(kwargs or {}))
+            result = func(*args, **kwargs)
         except (IndexError, RuntimeError, ValueError) as error:
-            raise _refused(func, (*args, *(kwargs or {}).values()), error) from error
+            raise _refused(func, (*args, *kwargs.values()), error) from error
         # Losses inside torch.func's transforms belong to the transform.
         inner = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001 - torch's own test
         if not inner(result):

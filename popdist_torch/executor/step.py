@@ -13,6 +13,7 @@ from popdist_torch.errors import OptimizerError
 from popdist_torch.executor.compiled import LossPlace, eagerly, plain_backward
 from popdist_torch.executor.in_place import SavedValues
 from popdist_torch.executor.losses import LossWatch, final_loss, warn_of_unmarked
+from popdist_torch.executor.mixed_precision import MixedPrecision, may_mix
 from popdist_torch.global_batch_hooks import enlarged, enlargement
 from popdist_torch.ops.turns import Turns
 from popdist_torch.ops.updates import update
@@ -268,12 +269,15 @@ class Training:
 
 def infer(arguments: Arguments, batching: Batching, replicas: Replicas, outputs: Outputs) -> None:
     """Runs the model once per device iteration and replica."""
+    model = replicas.model
+    mixes = not model.compiled and may_mix((*arguments.values, *model.weights.parameters))
 
     def run(iteration: int, replica: int) -> None:
         part = batching.part(iteration, 0, replica)
         args, kwargs = arguments.micro_batch(part, batching)
         with replicas.running(replica), torch.no_grad():
-            output = replicas.model.run(*args, **kwargs)
+            with MixedPrecision() if mixes else nullcontext():
+                output = model.run(*args, **kwargs)
             arguments.keep_changes(part, batching)
             outputs.add(output, iteration, 0, replica)
 

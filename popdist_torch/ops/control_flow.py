@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist_torch.errors import OptionValueError
+from popdist_torch.errors import Error, OptionValueError
 from popdist_torch.options.settings import whole_number
 
 if TYPE_CHECKING:
@@ -103,19 +103,19 @@ def dynamic_slice(
         dim: The dimension of the rows.
         start: Index of the first row: a number, or a tensor of one whole number.
         size: The number of rows that the slice spans.
-        step: The distance from one returned row to the next; divides ``size``.
+        step: The distance from one returned row to the next.
 
     Returns:
-        The ``size / step`` rows, in memory of their own: of the tensor's dtype and shape, except
-        in ``dim``.
+        Every ``step``-th of the ``size`` rows, in memory of their own: of the tensor's dtype and
+        shape, except in ``dim``.
 
     Raises:
-        OptionValueError: The tensor has no such rows, or ``step`` does not divide ``size``.
+        Error: The tensor has no such rows, or ``step`` is not positive.
     """
     first = int(start)
     _require_within(tensor, dim, first, size)
-    if step < 1 or size % step:
-        raise OptionValueError("PD300", "step must divide size", value=step, accepted=str(size))
+    if step < 1:
+        raise Error("PD300", "the step of a slice must be positive", value=step)
     index = torch.arange(first, first + size, step, device=tensor.device)
     return tensor.index_select(dim, index)
 
@@ -140,14 +140,23 @@ def dynamic_update(
         A new tensor of the input's shape and dtype.
 
     Raises:
-        OptionValueError: There are no such rows, or ``src`` has another number of them.
+        Error: There are no such rows, or ``src`` has another number of them, another number of
+            dimensions or another dtype.
     """
+    if input.dim() != src.dim():
+        raise Error(
+            "PD300",
+            "input and src tensors must have same dimensionality. "
+            f"({input.dim()}) vs ({src.dim()})",
+        )
+    if input.dtype != src.dtype:
+        raise Error(
+            "PD300", f"input and src tensor must have same dtype. ({input.dtype} vs {src.dtype})"
+        )
     first = int(start)
     _require_within(input, dim, first, size)
     if src.shape[dim] != size:
-        raise OptionValueError(
-            "PD300", "src must have size rows", value=tuple(src.shape), accepted=str(size)
-        )
+        raise Error("PD300", "src must have size rows", value=tuple(src.shape), accepted=str(size))
     return torch.slice_scatter(input, src, dim, first, first + size)
 
 
@@ -158,9 +167,14 @@ def _copies(values: Sequence[Any]) -> list[Any]:
 
 def _require_within(tensor: torch.Tensor, dim: int, first: int, size: int) -> None:
     if not (first >= 0 and size > 0 and first + size <= tensor.shape[dim]):
-        raise OptionValueError(
+        what = "the rows lie outside the tensor"
+        if size == 0:
+            what = "The start and end of a slice must be different."
+        elif size < 0:
+            what = "Taking a slice of a tensor with the end less than the start is not supported."
+        raise Error(
             "PD300",
-            "the rows lie outside the tensor",
+            what,
             value=f"{size} rows from {first}",
             accepted=f"within {tensor.shape[dim]}",
         )

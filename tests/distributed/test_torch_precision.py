@@ -17,6 +17,13 @@ HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 SINGLE = 1e-6
 
 
+class Cast(nn.Linear):
+    """What a layer is for data of lower precision than its weights."""
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+
+
 class Net(nn.Module):
     """Half of the model is kept out of autocast: its backward pass has to be as well."""
 
@@ -96,6 +103,7 @@ def job():
     for name, dtype in HALF.items():
         model = Net().to(dtype)
         answers[name] = run(model, adamw(model), dtype=dtype)
+        answers[f"{name} data"] = run(model := Net(), sgd(model), dtype=dtype)
     return answers
 
 
@@ -114,17 +122,21 @@ def gradients(model, x, y, factor=1.0):
     return every
 
 
-@pytest.fixture(scope="module")
-def cast_reference():
-    """One process: autocast around each forward pass alone, as torch asks for."""
-    model = Net(cast=True)
+def trained(model, dtype=torch.float32):
+    """One process, with SGD."""
     optimizer = sgd(model)
     for call in range(CALLS):
-        for x, y in zip(*batches(call), strict=True):
+        for x, y in zip(*batches(call, dtype), strict=True):
             for p, first, second in zip(model.parameters(), *gradients(model, x, y), strict=True):
                 p.grad = (first + second) / 2
             optimizer.step()
     return model
+
+
+@pytest.fixture(scope="module")
+def cast_reference():
+    """Autocast around each forward pass alone, as torch asks for."""
+    return trained(Net(cast=True))
 
 
 def half_reference(dtype):
@@ -167,3 +179,12 @@ def test_half_precision_weights_train_as_with_single_precision_moments(answers, 
     # Horovod adds up float16, and has no bfloat16.
     sent = "torch.float16" if name == "float16" else "torch.float32"
     assert {answer[name]["sent"] for answer in answers} == {sent}
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_single_precision_weights_are_masters_for_data_of_half_precision(answers, name):
+    reference = Net()
+    reference.first = Cast(64, 64)
+    reference.first.load_state_dict(Net().first.state_dict())
+    require_equal(answers, f"{name} data", trained(reference, HALF[name]), SINGLE)
+    assert {answer[f"{name} data"]["sent"] for answer in answers} == {"torch.float32"}

@@ -15,6 +15,7 @@ class Net(nn.Module):
         self.seen = []
 
     def forward(self, x):
+        assert poptorch.poptorch_core.isCompilingWithDispatcher() == isDispatchTracing()
         self.seen.append(isDispatchTracing())
         return poptorch.identity_loss(self.layer(x), reduction="mean")
 

@@ -1,3 +1,4 @@
+import copy
 from itertools import pairwise
 
 import pytest
@@ -138,3 +139,25 @@ def test_the_mode_of_a_wrapper_is_its_own_until_it_is_compiled():
     assert model.training
     assert not model.drop.training
     assert poptorch.inferenceModel(model).train()(torch.ones(1)).item() == 2
+
+
+@pytest.mark.parametrize("weights", [torch.float32, torch.float16])
+@pytest.mark.parametrize("data", [torch.float32, torch.float16])
+@pytest.mark.parametrize("make", [lambda: nn.Linear(4, 3), lambda: nn.Conv1d(4, 3, 2)])
+def test_layers_compute_in_the_precision_of_their_input(make, data, weights):
+    torch.manual_seed(1)
+    layer, x = make().to(weights), torch.randn(2, 4, 4).to(data)
+    seen = poptorch.inferenceModel(layer)(x)
+    assert seen.dtype == data
+    plain = copy.deepcopy(layer).to(data)
+    assert torch.equal(seen, plain(x))
+
+
+def test_products_of_two_precisions_have_the_wider_one():
+    class Product(nn.Module):
+        def forward(self, x, y):
+            return x @ y, torch.einsum("ij,jk->ik", x, y)
+
+    x, y = torch.randn(2, 3).half(), torch.randn(3, 2)
+    for seen in poptorch.inferenceModel(Product())(x, y):
+        torch.testing.assert_close(seen, x.float() @ y)

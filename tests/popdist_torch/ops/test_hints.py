@@ -79,18 +79,24 @@ def test_branches_are_taken_by_value():
 def test_rows_are_taken_and_replaced_at_run_time():
     tensor = torch.arange(12).view(6, 2)
     assert poptorch.dynamic_slice(tensor, 0, torch.tensor([1]), 4).tolist() == tensor[1:5].tolist()
-    assert poptorch.dynamic_slice(tensor, 0, 1, 4, 2).tolist() == tensor[1:5:2].tolist()
+    for step in (2, 3):
+        rows = poptorch.dynamic_slice(tensor, 0, 1, 4, step)
+        assert rows.tolist() == tensor[1:5:step].tolist()
     new = torch.full((6, 1), -1)
     updated = poptorch.dynamic_update(tensor, new, 1, 1, 1)
     assert updated[:, 1].tolist() == [-1] * 6
     assert tensor[0, 1] == 1
-    for wrong in (
-        lambda: poptorch.dynamic_slice(tensor, 0, 4, 3),
-        lambda: poptorch.dynamic_slice(tensor, 0, 0, 4, 3),
-        lambda: poptorch.dynamic_update(tensor, new, 1, 2, 1),
-        lambda: poptorch.dynamic_update(tensor, new, 1, 0, 2),
+    for what, wrong in (
+        ("outside the tensor", lambda: poptorch.dynamic_slice(tensor, 0, 4, 3)),
+        ("start and end of a slice must be d", lambda: poptorch.dynamic_slice(tensor, 0, 4, 0)),
+        ("end less than the start", lambda: poptorch.dynamic_slice(tensor, 0, 4, -2)),
+        ("must be positive", lambda: poptorch.dynamic_slice(tensor, 0, 0, 4, 0)),
+        ("outside the tensor", lambda: poptorch.dynamic_update(tensor, new, 1, 2, 1)),
+        ("size rows", lambda: poptorch.dynamic_update(tensor, new, 1, 0, 2)),
+        (r"\(2\) vs \(1\)", lambda: poptorch.dynamic_update(tensor, new[0], 1, 0, 1)),
+        ("same dtype", lambda: poptorch.dynamic_update(tensor, new.float(), 1, 0, 1)),
     ):
-        with pytest.raises(ValueError, match="PD300"):
+        with pytest.raises(poptorch.Error, match=what):
             wrong()
 
 

@@ -1,0 +1,96 @@
+"""Operations between half and single precision that torch refuses, with PopTorch's results.
+
+A layer computes in the precision of its input, whatever its weights have: single-precision weights
+are the masters of half-precision layers. Products of two tensors have the wider precision, as
+torch's element-wise operations have in both.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its name everywhere
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_LAYERS: frozenset[Callable[..., Any]] = frozenset(
+    {
+        F.linear,
+        F.conv1d,
+        F.conv2d,
+        F.conv3d,
+        F.conv_transpose1d,
+        F.conv_transpose2d,
+        F.conv_transpose3d,
+        F.prelu,
+    }
+)
+_PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
+    {
+        F.bilinear,
+        F.binary_cross_entropy,
+        F.scaled_dot_product_attention,
+        torch.addmm,
+        torch.addmv,
+        torch.baddbmm,
+        torch.bmm,
+        torch.dot,
+        torch.einsum,
+        torch.lerp,
+        torch.matmul,
+        torch.mm,
+        torch.mv,
+        torch.Tensor.__matmul__,
+        torch.Tensor.__rmatmul__,
+        torch.Tensor.bmm,
+        torch.Tensor.dot,
+        torch.Tensor.lerp,
+        torch.Tensor.matmul,
+        torch.Tensor.mm,
+        torch.Tensor.mv,
+    }
+)
+_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+class MixedPrecision(TorchFunctionMode):
+    """Casts the arguments of layers and products whose precisions differ."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Calls a torch function."""
+        if func in _LAYERS or func in _PRODUCTS:
+            args, kwargs = of_one_precision(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def of_one_precision(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of a layer or a product in one precision, and of others as they are."""
+    layer = func in _LAYERS
+    if not layer and func not in _PRODUCTS:
+        return args, kwargs
+    leaves = pytree.tree_leaves((args, kwargs))
+    found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dtype in _TYPES]
+    # Autocast chooses the precision of these operations itself.
+    if not may_mix(found) or torch.is_autocast_enabled(found[0].device.type):
+        return args, kwargs
+    types = [leaf.dtype for leaf in found]
+    kept = types[0] if layer else reduce(torch.promote_types, types)
+
+    def cast(leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.to(kept) if leaf.dtype in _TYPES else leaf
+
+    taken: tuple[Any, Any] = pytree.tree_map_only(torch.Tensor, cast, (args, kwargs))
+    return taken
+
+
+def may_mix(tensors: Iterable[Any]) -> bool:
+    """Whether the tensors have several precisions."""
+    found = {one.dtype for one in tensors if isinstance(one, torch.Tensor)}
+    return len(found & set(_TYPES)) > 1
