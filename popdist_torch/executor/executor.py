@@ -150,8 +150,18 @@ class Executor(ABC):
                 "Trying to run a model on an offline device (ConnectionType.Never)",
                 hint="leave out --offline-mode, or guard the call; compile() works offline",
             )
-        if self._replicas is None:
+        first = self._replicas is None
+        if first:
             self._prepare(args, kwargs)
+        try:
+            return self._called(args, kwargs)
+        except BaseException:
+            if first:  # what forward refused is not what later calls have to be like
+                self._signature = None
+            raise
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the model, which is compiled."""
         with self._latencies.total.timed():
             compiled = self._require_compiled()
             with self._latencies.inputs.timed():
@@ -483,8 +493,9 @@ class Executor(ABC):
 
     def _collect(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inputs.Arguments:
         arguments = self._arguments(args, kwargs, self._require_compiled().streams.device)
-        assert self._signature is not None  # noqa: S101 - set by _compile
-        inputs.require_same(self._signature, arguments.signature)
+        if self._signature is None:
+            self._signature = arguments.signature
+        inputs.require_same(self._signature, arguments.signature, self._forward)
         if not self._options.synthetic_data:
             return arguments
         if self._synthetic is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch.errors import Error
-from popdist_torch.executor.structure import Structure, flatten_arguments
+from popdist_torch.executor.structure import Structure, flatten, flatten_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,11 +116,10 @@ def collect(
                 )
             given.append(leaf.detach())
             values.append(given[-1].to(device))
-            described.append((leaf.shape, leaf.dtype))
         else:
             given.append(leaf)
             values.append(leaf)
-            described.append(leaf)
+        described.append(_described(leaf))
     signature = Signature(structure, tuple(described))
     return Arguments(signature, tuple(values), tuple(given), call)
 
@@ -143,17 +143,32 @@ def synthetic(arguments: Arguments) -> Arguments:
     return Arguments(arguments.signature, values, (), arguments.call)
 
 
-def require_same(expected: Signature, seen: Signature) -> None:
+def require_same(
+    expected: Signature, seen: Signature, forward: inspect.Signature | None = None
+) -> None:
     """Checks that a call has the signature of the first one.
+
+    An argument that one of the calls omits has its default value in ``forward``.
 
     Raises:
         Error: They differ.
     """
-    alike = expected.structure is seen.structure or expected.structure == seen.structure
-    if alike and all(map(_equal, expected.leaves, seen.leaves)):
+    if _same(expected, seen):
         return
+    if forward is not None:
+        expected, seen = _completed(expected, forward), _completed(seen, forward)
+        if _same(expected, seen):
+            return
     before, now = list(expected.structure.paths()), list(seen.structure.paths())
     problems = _missing(set(before) - set(now), set(now) - set(before))
+    if forward is not None:
+        first, second = (_by_position(one.structure, forward) for one in (expected, seen))
+        if first != second:
+            problems.insert(
+                0,
+                f"Number of positional arguments mismatch: expected {first} arguments but got "
+                f"{second}.",
+            )
     if before == now:
         for index, (first, second) in enumerate(zip(expected.leaves, seen.leaves, strict=True)):
             if not _equal(first, second):
@@ -171,6 +186,49 @@ def require_same(expected: Signature, seen: Signature) -> None:
 
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_NOTHING: dict[Any, Any] = {inspect.Parameter.VAR_POSITIONAL: (), inspect.Parameter.VAR_KEYWORD: {}}
+
+
+def _same(first: Signature, second: Signature) -> bool:
+    alike = first.structure is second.structure or first.structure == second.structure
+    return alike and all(map(_equal, first.leaves, second.leaves))
+
+
+def _completed(signature: Signature, forward: inspect.Signature) -> Signature:
+    """A signature with the defaults of the arguments that its call omitted."""
+    leaves = iter(signature.leaves)
+    given = {
+        key: (child, [next(leaves) for _ in child.paths()])
+        for key, child in zip(signature.structure.keys, signature.structure.children, strict=True)
+    }
+    parts = []
+    for name, parameter in forward.parameters.items():
+        default = _NOTHING.get(parameter.kind, parameter.default)
+        if name in given:
+            parts.append((name, *given[name]))
+        elif default is not inspect.Parameter.empty:
+            values, structure = flatten(default)
+            parts.append((name, structure, [_described(value) for value in values]))
+    names, children, found = zip(*parts, strict=True) if parts else ((), (), ())
+    structure = Structure(dict, tuple(names), tuple(children), example=dict.fromkeys(names))
+    return Signature(structure, tuple(itertools.chain.from_iterable(found)))
+
+
+def _by_position(structure: Structure, forward: inspect.Signature) -> int:
+    """How many arguments a call had by position, as far as its number of them is free."""
+    parameters = forward.parameters
+    variadic = inspect.Parameter.VAR_POSITIONAL
+    fixed = sum(
+        p.kind not in (*_VARIADIC, inspect.Parameter.KEYWORD_ONLY) for p in parameters.values()
+    )
+    pairs = zip(structure.keys, structure.children, strict=True)
+    return fixed + sum(
+        len(child.children) for key, child in pairs if parameters[key].kind is variadic
+    )
+
+
+def _described(leaf: Any) -> Any:
+    return (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _by_place(parameters: Iterable[inspect.Parameter]) -> bool:
@@ -233,7 +291,8 @@ def _refused(
     unknown = [n for n in kwargs if n not in signature.parameters]
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         unknown = []
-    problems = _missing(missing, unknown)
+    problems = [f"Mandatory parameter {name} missing." for name in missing]
+    problems += _missing((), unknown)
     return Error(
         "PD391",
         f"the model cannot be called with these arguments. {' '.join(problems)}".rstrip(),

@@ -271,6 +271,18 @@ def test_named_tuples_stay_what_they_are():
     assert torch.equal(made.b[0], ONE)
 
 
+def test_an_argument_that_a_call_omits_has_its_default():
+    class Optional(nn.Module):
+        def forward(self, x, y=ONE, times=2):
+            return times * x + y
+
+    inference = poptorch.inferenceModel(Optional())
+    for given in ({}, {"times": 2}, {"y": TWO}, {"y": ONE, "times": 2}):
+        assert torch.equal(inference(ONE, **given), Optional()(ONE, **given))
+    with pytest.raises(poptorch.Error, match="Value mismatch for times: expected 2 but got 3"):
+        inference(ONE, times=3)
+
+
 def test_missing_and_unknown_arguments_are_named():
     class Three(nn.Module):
         def forward(self, x, y, z):
@@ -280,16 +292,30 @@ def test_missing_and_unknown_arguments_are_named():
         def forward(self, x, y=None):
             return x if y is None else x + y
 
-    with pytest.raises(poptorch.Error, match=r"Missing arguments: z\."):
+    class Any(nn.Module):
+        def forward(self, *args):
+            return args[0] + args[1]
+
+    with pytest.raises(poptorch.Error, match=r"Mandatory parameter z missing\."):
         poptorch.inferenceModel(Three())(ONE, TWO)
     with pytest.raises(
-        poptorch.Error, match=r"Missing arguments: y, z\. Unexpected arguments: w\."
+        poptorch.Error, match=r"Mandatory parameter z missing\. Unexpected arguments: w\."
     ):
         poptorch.inferenceModel(Three())(ONE, w=TWO)
     inference = poptorch.inferenceModel(Optional())
     inference(ONE, TWO)
-    with pytest.raises(poptorch.Error, match=r"have changed.*Missing arguments: y\.") as caught:
+    with pytest.raises(
+        poptorch.Error, match=r"have changed.*Type mismatch for y: expected .*Tensor.* got None"
+    ) as caught:
         inference(ONE)
+    several = poptorch.inferenceModel(Any())
+    with pytest.raises(IndexError):
+        several(ONE)  # this call compiles nothing that later calls have to be like
+    assert torch.equal(several(ONE, TWO), ONE + TWO)
+    with pytest.raises(
+        poptorch.Error, match="positional arguments mismatch: expected 2 arguments but got 1"
+    ):
+        several(ONE)
     assert "TreeSpec" not in str(caught.value)
     with pytest.raises(poptorch.Error, match=r"Type mismatch for y: expected torch.Size"):
         inference(ONE, SIX[:1])
