@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from popdist_torch.errors import OptionError
+from popdist_torch.errors import Error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,9 +69,7 @@ def run(hooks: Hooks) -> None:
 
 def _registered(hooks: Hooks, hook: Any) -> CompileHook:
     if not callable(hook):
-        raise OptionError(
-            "PD300", "a compile hook must be callable", value=hook, accepted="a function"
-        )
+        raise Error("PD300", "a compile hook must be callable", value=hook, accepted="a function")
     key = max(hooks, default=0) + 1
     hooks[key] = hook
     return CompileHook(hooks, key)

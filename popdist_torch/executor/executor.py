@@ -232,10 +232,17 @@ class Executor(ABC):
         """Copies the buffers that ``options.updatableNamedBuffers`` names to all local replicas.
 
         Raises:
-            Error: The model is not compiled, or it has no such buffer.
+            Error: The model is not compiled, or the options name no buffer.
         """
         model = self._require_compiled().model
-        model.buffers_from_host(self._options.values().get("updatable_named_buffers", []))
+        names = self._options.values().get("updatable_named_buffers", [])
+        if not names:
+            raise Error(
+                "PD392",
+                "No named buffers marked as updatable via updatableNamedBuffers option",
+                hint="options.updatableNamedBuffers([...]) takes names of model.named_buffers()",
+            )
+        model.buffers_from_host(names)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The module's state with the newest weights.
@@ -476,6 +483,7 @@ class Executor(ABC):
         indices = range(here.first_replica, here.first_replica + here.local_replicas)
         streams = replicas.RandomStreams(self._seed(), indices, device)
         self._replicas = Replicas(model, streams, MarkedLayers(self._user_model))
+        model.buffers_named(self._options.values().get("updatable_named_buffers", []))
         self._restore(self._replicas)
         self._signature = arguments.signature
         # The device's values are new, so nothing needs to be copied until the program detaches.

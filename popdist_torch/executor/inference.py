@@ -8,7 +8,7 @@ from popdist_torch.errors import Error
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.host_access import leave_groups, let_group, times_brought
 from popdist_torch.executor.step import infer
-from popdist_torch.options import Options, OutputMode
+from popdist_torch.options import Options, OutputMode, PipelinedExecution
 from popdist_torch.synchronised_norms import require_whole_job
 
 if TYPE_CHECKING:
@@ -36,10 +36,19 @@ class InferenceExecutor(Executor):
         super().__init__(model, options, OutputMode.All, trains=False)
         accumulation = self._batching.accumulation
         if accumulation != 1:
+            what = (
+                "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as "
+                "its default value (1) when running a poptorch.inferenceModel()."
+            )
+            strategy = self._options._execution_strategy  # noqa: SLF001 - its published name
+            if type(strategy) is PipelinedExecution:
+                what += (
+                    " Use poptorch.Options().deviceIterations to process a sufficient number of "
+                    "batches each run for pipelined execution instead."
+                )
             raise Error(
                 "PD305",
-                "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as "
-                "its default value (1) when running a poptorch.inferenceModel().",
+                what,
                 value=f"gradientAccumulation({accumulation})",
                 hint="give inferenceModel options of its own; deviceIterations runs several "
                 "batches a call",

@@ -458,6 +458,16 @@ class DeviceModel:
         Raises:
             Error: The module has no such buffer.
         """
+        chosen = self.buffers_named(names)
+        for replica in range(self.buffers.replicas):
+            self.buffers.copy(HOST, replica, chosen)
+
+    def buffers_named(self, names: Sequence[str]) -> dict[nn.Module, set[str]]:
+        """The names of some buffers in their modules.
+
+        Raises:
+            Error: The module has no such buffer.
+        """
         found = {
             f"{path}.{name}".lstrip("."): (part, name)
             for path, part in self.module.named_modules()
@@ -474,8 +484,7 @@ class DeviceModel:
         chosen: dict[nn.Module, set[str]] = {}
         for part, name in (found[name] for name in names):
             chosen.setdefault(part, set()).add(name)
-        for replica in range(self.buffers.replicas):
-            self.buffers.copy(HOST, replica, chosen)
+        return chosen
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The device's parameters and the first replica's buffers, by name."""

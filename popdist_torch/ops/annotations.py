@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
-from popdist_torch.errors import Error, OptionError
+from popdist_torch.errors import Error, OptionError, OptionValueError
 from popdist_torch.options.enums import MultiConvPlanType
-from popdist_torch.options.settings import flag, one_of, stored_only, whole_number
+from popdist_torch.options.settings import flag, stored_only, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -194,11 +194,16 @@ class MultiConv(_Scope):
             This context.
 
         Raises:
-            OptionError: A value is another type.
+            OptionValueError: A value is another type.
         """
         types = value if isinstance(value, list | tuple) else [value]
         if not all(kind in (torch.float, torch.half) for kind in types):
-            raise OptionError("PD300", "partialsTypes takes torch.float or torch.half", value=value)
+            raise OptionValueError(
+                "PD300",
+                "Invalid partials types",
+                value=value,
+                accepted="torch.float or torch.half, or a list of them",
+            )
         return self
 
     def planType(self, value: MultiConvPlanType) -> Self:
@@ -209,8 +214,14 @@ class MultiConv(_Scope):
 
         Returns:
             This context.
+
+        Raises:
+            OptionError: It is not a plan.
         """
-        one_of(MultiConvPlanType)("planType", value)
+        if not isinstance(value, MultiConvPlanType):
+            raise OptionError(
+                "PD300", "Invalid plan type", value=value, accepted="a poptorch.MultiConvPlanType"
+            )
         return self
 
     def perConvReservedTiles(self, value: int) -> Self:

@@ -134,7 +134,10 @@ def ipu_print_tensor(
     edge_items: int = 3,
     max_line_width: int = 75,
     digits: int = 4,
-    **layout: str,
+    float_format: str = "auto",
+    separator: str = ", ",
+    open_bracket: str = "(",
+    close_bracket: str = ")",
 ) -> torch.Tensor:
     """Prints a tensor to standard error, and its gradient when that is known.
 
@@ -146,18 +149,15 @@ def ipu_print_tensor(
         edge_items: The number of elements printed at each edge of a dimension.
         max_line_width: The number of characters in a line.
         digits: The number of digits after the point.
-        **layout: ``float_format``, ``separator``, ``open_bracket`` and ``close_bracket`` are
-            accepted; numbers are laid out as torch does.
+        float_format: Accepted, as the next three: numbers are laid out as torch does.
+        separator: As above.
+        open_bracket: As above.
+        close_bracket: As above.
 
     Returns:
         A tensor that prints; use this one from here on, as on an IPU.
-
-    Raises:
-        TypeError: An argument is not known.
     """
-    unknown = set(layout) - {"float_format", "separator", "open_bracket", "close_bracket"}
-    if unknown:
-        raise TypeError(f"ipu_print_tensor() has no argument {min(unknown)!r}")
+    del float_format, separator, open_bracket, close_bracket
 
     def show(value: torch.Tensor, name: str) -> None:
         before = torch._tensor_str.PRINT_OPTS  # noqa: SLF001 - torch offers no way to read them

@@ -180,10 +180,7 @@ class PipelinedExecution(ExecutionStrategy):
         Raises:
             OptionError: No stage has such a block.
         """
-        for stage in self._parts:
-            if isinstance(stage, Stage) and block_id in stage.blocks:
-                return stage
-        raise OptionError("PD300", "no stage has such a block", value=block_id)
+        return _stage_of(block_id, self._parts)
 
 
 class ShardedExecution(PipelinedExecution):
@@ -205,6 +202,21 @@ class _PhasedExecution(ExecutionStrategy):
         made = [_phase(part) for part in phases]
         _unique([stage for phase in made for stage in phase.stages])
         self._parts = made
+
+    def stage(self, block_id: str) -> Stage:
+        """The stage that a block belongs to.
+
+        Args:
+            block_id: Name of the block.
+
+        Returns:
+            The stage.
+
+        Raises:
+            OptionError: No stage has such a block.
+        """
+        phases = [part for part in self._parts if isinstance(part, Phase)]
+        return _stage_of(block_id, [stage for phase in phases for stage in phase.stages])
 
     def phase(self, phase: int) -> Phase:
         """One of the phases.
@@ -251,6 +263,13 @@ class SerialPhasedExecution(_PhasedExecution):
         """
         self._liveness = member("setTensorsLiveness", liveness, Liveness)
         return self
+
+
+def _stage_of(block_id: str, parts: Iterable[object]) -> Stage:
+    for stage in parts:
+        if isinstance(stage, Stage) and block_id in stage.blocks:
+            return stage
+    raise OptionError("PD300", "no stage has such a block", value=block_id)
 
 
 def _stage(part: Stage | str | Iterable[str]) -> Stage:

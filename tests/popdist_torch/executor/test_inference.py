@@ -43,7 +43,10 @@ def test_final_returns_the_last_iteration_of_every_replica():
 def test_accumulation_is_an_error_at_once():
     made = options()
     made.Training.gradientAccumulation(2)
-    with pytest.raises(RuntimeError, match="gradientAccumulation to 1 or leave it"):
+    with pytest.raises(RuntimeError, match=r"gradientAccumulation to 1 or leave it.*pipelined"):
+        poptorch.inferenceModel(Net(), made)
+    made = made.clone().setExecutionStrategy(poptorch.ShardedExecution())
+    with pytest.raises(RuntimeError, match=r"inferenceModel\(\)\.\n"):
         poptorch.inferenceModel(Net(), made)
 
 

@@ -58,9 +58,12 @@ def test_named_buffers_reach_all_replicas_and_no_others():
     inference.copyNamedBuffersToDevice()
     assert torch.equal(inference(x)[0], first + 1)
     other = poptorch.inferenceModel(model, poptorch.Options().updatableNamedBuffers(["off"]))
-    other(x)
     with pytest.raises(poptorch.Error, match="offset"):
-        other.copyNamedBuffersToDevice()
+        other(x)
+    plain = poptorch.inferenceModel(model)
+    plain(x)
+    with pytest.raises(poptorch.Error, match="No named buffers marked as updatable"):
+        plain.copyNamedBuffersToDevice()
 
 
 def test_weights_are_copied_where_they_are_needed():
@@ -105,7 +108,7 @@ def test_compile_hooks_surround_each_compilation():
     inference.destroy()
     inference(torch.ones(1, 3))
     assert seen == ["before", "after"]
-    with pytest.raises(AssertionError, match="callable"):
+    with pytest.raises(poptorch.Error, match="must be callable"):
         poptorch.registerPreCompileHook(None)
 
 

@@ -59,7 +59,7 @@ def test_contexts_surround_code():
         lambda: poptorch.Block("a", -1),
         poptorch.Attribute,
         lambda: poptorch.MultiConv().planType(1),
-        lambda: poptorch.MultiConv().partialsTypes(torch.int8),
+        lambda: poptorch.MultiConv().partialsTypes([torch.half, "half"]),
         lambda: poptorch.MultiConv().availableMemoryProportions("a lot"),
     ],
 )

@@ -27,6 +27,10 @@ def test_phases_hold_stages():
     strategy = poptorch.SerialPhasedExecution(phase, "c", ["d", "e"])
     assert strategy.phase(0) is phase
     assert [s.blocks for s in strategy.phase(2).stages] == [["d"], ["e"]]
+    strategy.stage("e").ipu(5)
+    assert repr(strategy.phase(2).stages[1]) == "Stage('e').ipu(5)"
+    with pytest.raises(AssertionError, match="no stage has such a block"):
+        strategy.stage("z")
     strategy.useSeparateBackwardPhase().setTensorsLiveness(poptorch.Liveness.AlwaysLive)
     assert poptorch.ParallelPhasedExecution(AutoStage.AutoIncrement) is not None
 
