@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
@@ -112,6 +113,19 @@ def ipuHardwareVersion() -> int:
 logger = logging.getLogger("popdist.torch")
 """The adapter's logger; programs may use it as any other."""
 
+
+class _Console(logging.StreamHandler[TextIO]):
+    """Writes to standard error where the program has no log; Python writes warnings only there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            self.stream = sys.stderr  # of now: programs redirect it
+            super().emit(record)
+
+
+_CONSOLE = _Console()
+_CONSOLE.setFormatter(logging.Formatter("[%(name)s] [%(levelname)s] %(message)s"))
+
 _LEVELS = {
     "TRACE": logging.DEBUG,
     "DEBUG": logging.DEBUG,
@@ -123,7 +137,7 @@ _LEVELS = {
 
 
 def setLogLevel(level: str | int) -> None:
-    """Sets the level of the adapter's log.
+    """Sets the level of the adapter's log, which standard error shows unless the program has a log.
 
     Args:
         level: ``TRACE``, ``DEBUG``, ``INFO``, ``WARN``, ``ERR`` or ``OFF``; PopTorch's numbers of
@@ -142,3 +156,4 @@ def setLogLevel(level: str | int) -> None:
             accepted=", ".join(_LEVELS),
         )
     logger.setLevel(found)
+    logger.addHandler(_CONSOLE)

@@ -36,19 +36,17 @@ class InferenceExecutor(Executor):
         super().__init__(model, options, OutputMode.All, trains=False)
         accumulation = self._batching.accumulation
         if accumulation != 1:
-            what = (
-                "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as "
-                "its default value (1) when running a poptorch.inferenceModel()."
-            )
+            more = ""
             strategy = self._options._execution_strategy  # noqa: SLF001 - its published name
             if type(strategy) is PipelinedExecution:
-                what += (
+                more = (
                     " Use poptorch.Options().deviceIterations to process a sufficient number of "
                     "batches each run for pipelined execution instead."
                 )
             raise Error(
                 "PD305",
-                what,
+                "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as "
+                f"its default value (1) when running a poptorch.inferenceModel().{more}",
                 value=f"gradientAccumulation({accumulation})",
                 hint="give inferenceModel options of its own; deviceIterations runs several "
                 "batches a call",

@@ -179,7 +179,7 @@ class TrainingExecutor(Executor):
             Error: The model is not compiled.
         """
         self._require_compiled()
-        self._link.outdated(super().copyWeightsToHost)
+        self._link.outdated(self._to_host)
         self._link.refresh()
 
     def copyWeightsToHostIfNeeded(self) -> bool:
@@ -247,7 +247,7 @@ class TrainingExecutor(Executor):
         self._announce()
         with compiled.model.in_use(), optimizer.in_use():
             # Updates before the error have changed the weights.
-            self._link.outdated(self._to_host)
+            self._link.outdated(self._bring)
             for parameter in compiled.model.weights.parameters:
                 parameter.grad = None
             trained = self._trained()
@@ -475,6 +475,10 @@ class TrainingExecutor(Executor):
         if self._replicas is not None:
             tensors += self._replicas.model.tensors_of_the_program()
         return tensors
+
+    def _bring(self) -> None:
+        """Copies the weights when the program reads them, by the method that programs override."""
+        self.copyWeightsToHost()
 
     def _to_host(self) -> None:
         self._require_compiled().model.to_host()

@@ -166,15 +166,18 @@ def _copies(values: Sequence[Any]) -> list[Any]:
 
 
 def _require_within(tensor: torch.Tensor, dim: int, first: int, size: int) -> None:
-    if not (first >= 0 and size > 0 and first + size <= tensor.shape[dim]):
-        what = "the rows lie outside the tensor"
-        if size == 0:
-            what = "The start and end of a slice must be different."
-        elif size < 0:
-            what = "Taking a slice of a tensor with the end less than the start is not supported."
+    if size == 0:
+        raise Error("PD300", "The start and end of a slice must be different.", value=size)
+    if size < 0:
         raise Error(
             "PD300",
-            what,
+            "Taking a slice of a tensor with the end less than the start is not supported.",
+            value=size,
+        )
+    if not (first >= 0 and first + size <= tensor.shape[dim]):
+        raise Error(
+            "PD300",
+            "the rows lie outside the tensor",
             value=f"{size} rows from {first}",
             accepted=f"within {tensor.shape[dim]}",
         )

@@ -75,6 +75,17 @@ def test_weights_are_copied_where_they_are_needed():
     assert not training.copyWeightsToHostIfNeeded()
 
 
+def test_reading_the_weights_calls_the_method_that_copies_them():
+    training = poptorch.trainingModel(Net())
+    copy, counts = training.copyWeightsToHost, []
+    training.copyWeightsToHost = lambda: counts.append(copy())
+    for expected in (1, 2):
+        training(torch.ones(1, 3))
+        for _ in range(2):
+            training.model.layer.weight.sum()
+        assert len(counts) == expected
+
+
 def test_perf_counters_have_a_moment_per_step_in_order():
     options = poptorch.Options().deviceIterations(2).replicationFactor(3)
     options.outputMode(poptorch.OutputMode.Final)

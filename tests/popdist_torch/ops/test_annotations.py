@@ -1,4 +1,6 @@
 import copy
+import logging
+import sys
 import threading
 from contextlib import nullcontext
 
@@ -112,6 +114,24 @@ def test_the_log_level_has_published_names(level, number):
         poptorch.logger.setLevel(before)
     with pytest.raises(ValueError, match="does not support this level"):
         poptorch.setLogLevel("LOUD")
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_what_the_log_level_allows_is_shown_once(capsys, monkeypatch, has_log):
+    """By the program's log if it has one."""
+    logs = [logging.StreamHandler(sys.stdout)] if has_log else []
+    monkeypatch.setattr(logging.getLogger(), "handlers", logs)
+    monkeypatch.setattr(poptorch.logger, "handlers", [])
+    before = poptorch.logger.level
+    try:
+        for _ in range(2):
+            poptorch.setLogLevel("DEBUG")
+        poptorch.logger.debug("a detail")
+    finally:
+        poptorch.logger.setLevel(before)
+    shown = capsys.readouterr()
+    own = "[popdist.torch] [DEBUG] a detail\n"
+    assert (shown.out, shown.err) == (("a detail\n", "") if has_log else ("", own))
 
 
 def test_parts_of_a_model_can_run_on_the_cpu():
