@@ -22,7 +22,7 @@ from popdist_torch.executor.latency import Latencies, Timeline
 from popdist_torch.executor.outputs import Outputs
 from popdist_torch.executor.step import Replicas
 from popdist_torch.executor.weights import DeviceModel, choose
-from popdist_torch.ops.annotations import wrapped_call
+from popdist_torch.ops.annotations import module_repr, wrapped_call
 from popdist_torch.ops.recomputation import MarkedLayers
 from popdist_torch.ops.updates import over_replicas
 from popdist_torch.options import ConnectionType, Options, OutputMode
@@ -440,6 +440,9 @@ class Executor(ABC):
             nothing ran. The tensors of a step are read together, so rows are equal.
         """
         return self._timeline.counters()
+
+    def __repr__(self) -> str:
+        return module_repr(self._user_model)
 
     def __getattr__(self, name: str) -> Any:
         # Tools for modules read private names, too. A copy has no model yet when it is asked.

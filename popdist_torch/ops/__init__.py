@@ -10,6 +10,7 @@ from popdist_torch.ops.annotations import (
     MultiConv,
     NameScope,
     isRunningOnIpu,
+    module_repr,
     removeBlocks,
 )
 from popdist_torch.ops.control_flow import cond, dynamic_slice, dynamic_update, for_loop
@@ -47,6 +48,7 @@ __all__ = [
     "identity_loss",
     "ipu_print_tensor",
     "isRunningOnIpu",
+    "module_repr",
     "nop",
     "recomputationCheckpoint",
     "removeBlocks",

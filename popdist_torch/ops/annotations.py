@@ -86,7 +86,7 @@ def BeginBlock(
     Raises:
         Error: A block begins there already.
     """
-    identity = _identity(user_id, ipu_id)
+    _identity(user_id, ipu_id)
     if hasattr(layer_to_call, _MARK):
         raise Error(
             "PD305",
@@ -96,7 +96,7 @@ def BeginBlock(
         )
     stored_only("BeginBlock")
     if isinstance(layer_to_call, nn.Module):
-        setattr(layer_to_call, _MARK, identity)
+        setattr(layer_to_call, _MARK, (user_id, ipu_id))
         return layer_to_call
 
     # A function, so that it binds to its object where it is a method of a class.
@@ -104,8 +104,29 @@ def BeginBlock(
     def begun(*args: Any, **kwargs: Any) -> Any:
         return layer_to_call(*args, **kwargs)
 
-    setattr(begun, _MARK, identity)
+    setattr(begun, _MARK, (user_id, ipu_id))
+    # The names that published programs read.
+    begun._user_id, begun._ipu_id = user_id, ipu_id  # type: ignore[attr-defined] # noqa: SLF001
     return begun  # type: ignore[return-value]  # called alike
+
+
+def module_repr(m: nn.Module) -> str:
+    """The text of a module, with the blocks that begin at its parts.
+
+    Args:
+        m: The module.
+
+    Returns:
+        As ``repr(m)``, with ``BeginBlock(...)`` before the class of each part where a block begins.
+    """
+    extra = m.extra_repr()
+    lines = extra.splitlines()
+    for name, child in m.named_children():
+        lines.append(f"({name}): {module_repr(child)}".replace("\n", "\n  "))
+    inside = extra if lines == [extra] else "".join(f"\n  {line}" for line in lines) + "\n"
+    user_id, ipu_id = getattr(m, _MARK, (None, None))
+    block = f"BeginBlock({user_id=}, {ipu_id=}) " if hasattr(m, _MARK) else ""
+    return f"{block}{type(m).__name__}({inside if lines else ''})"
 
 
 def BlockFunction(

@@ -197,6 +197,7 @@ _OPERATIONS = (
         "identity_loss",
         "ipu_print_tensor",
         "isRunningOnIpu",
+        "module_repr",
         "nop",
         "recomputationCheckpoint",
         "serializedMatMul",

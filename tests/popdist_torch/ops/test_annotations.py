@@ -28,13 +28,30 @@ def test_a_block_begins_at_a_module_once():
     assert torch.equal(copy.deepcopy(model)(torch.ones(1, 2)), layer(torch.ones(1, 2)))
 
 
+def test_the_text_of_a_module_shows_where_blocks_begin():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Flatten(1), nn.ReLU()), nn.Sequential())
+    assert poptorch.module_repr(model) == repr(model)  # torch's
+    poptorch.BeginBlock(model[0], ipu_id=1)
+    poptorch.BeginBlock(model[1], "b")
+    for text in (
+        poptorch.module_repr(copy.deepcopy(model)),
+        repr(poptorch.inferenceModel(model)),
+    ):
+        assert text != repr(model)
+        assert "(0): BeginBlock(user_id=None, ipu_id=1) Linear(" in text
+        assert "(1): BeginBlock(user_id='b', ipu_id=None) Sequential(" in text
+        assert text.replace("BeginBlock(user_id=None, ipu_id=1) ", "").replace(
+            "BeginBlock(user_id='b', ipu_id=None) ", ""
+        ) == repr(model)
+
+
 def test_functions_are_annotated_and_unchanged():
     def double(x):
         """Twice."""
         return 2 * x
 
     begun = poptorch.BeginBlock(double, "b")
-    assert (begun(3), begun.__doc__) == (6, "Twice.")
+    assert (begun(3), begun.__doc__, begun._user_id) == (6, "Twice.", "b")
 
     @poptorch.BlockFunction("c", ipu_id=1)
     def triple(x):
