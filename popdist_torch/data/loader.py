@@ -19,7 +19,7 @@ from popdist.recording import recording
 from popdist_torch.data.accessor import AsynchronousDataAccessor
 from popdist_torch.data.loader_plan import Reading, Request, require
 from popdist_torch.data.prefetch_worker import start_method
-from popdist_torch.data.sampler import Position
+from popdist_torch.data.sampler import CollatedApart, MicroBatches, Position
 from popdist_torch.errors import DataError
 from popdist_torch.options import DataLoaderMode, DataPartition, Options
 from popdist_torch.options.settings import member, whole_number
@@ -54,6 +54,10 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         self._whole = dataset
         self._opening = False
         self._part = reading.part_of(dataset)
+        # A function that pads knows one micro-batch.
+        self._apart = reading.in_batches and kwargs.get("collate_fn") is not None
+        if self._apart:
+            kwargs["collate_fn"] = CollatedApart(kwargs["collate_fn"])
         super().__init__(dataset, **reading.loader_arguments(), **kwargs)
         found = recording()
         if found is not None and found.replicas > 1 and reading.relaid is not None:
@@ -66,6 +70,8 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
 
         As many samples as it reads in an epoch, in this epoch's order.
         """
+        if self._opening and self._apart:
+            return MicroBatches(self._whole)
         return self._whole if self._opening or self._part is None else self._part
 
     @dataset.setter
@@ -280,6 +286,7 @@ class DataLoader(PositionedLoader):
             partition=partition,
             sampler=kwargs.pop("sampler", None),
             batch_sampler=batch_sampler,
+            collates=kwargs.get("collate_fn") is not None,
             generator=kwargs.get("generator"),
             elsewhere=mode != DataLoaderMode.Sync,
         ).reading()
@@ -365,6 +372,8 @@ def _pieces(reading: Reading, mode: DataLoaderMode, rows: int | None) -> Reading
     if mode != DataLoaderMode.AsyncRebatched:
         require(rows is None, "rebatched_worker_size is for AsyncRebatched", rows)
         return None
+    if reading.in_batches:
+        return None  # a batch_sampler has divided the rows already
     combined = reading.batch_size
     require(combined is not None, "AsyncRebatched needs a batch_size", combined, hint="use Async")
     size = whole_number("rebatched_worker_size", rows or combined, least=1)

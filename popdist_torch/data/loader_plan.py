@@ -91,6 +91,8 @@ class Request:
     partition: DataPartition
     sampler: Any
     batch_sampler: Iterable[list[int]] | None
+    collates: bool
+    """Whether the program collates samples itself."""
     generator: torch.Generator | None
     elsewhere: bool
     """Whether another process reads, which does not share this one's generators."""
@@ -114,7 +116,10 @@ class Request:
                 hint="pass auto_distributed_partitioning=False and sample this process's part",
             )
             grouped = GroupedBatchSampler(
-                self.batch_sampler, Batching.of(self.options).parts, drop_last=self.drop_last
+                self.batch_sampler,
+                Batching.of(self.options).parts,
+                drop_last=self.drop_last,
+                apart=self.collates,
             )
             return self._read(grouped, in_batches=True)
         meant = _flag(self.sampler, self.dataset) if divide else None

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, Sampler, Subset
 
 from popdist.agreement import digest
 from popdist_torch.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from popdist_torch.data.partition import Part
 
@@ -181,23 +182,62 @@ class GroupedBatchSampler(EpochSampler):
         batches: The program's sampler of micro-batches.
         group: Micro-batches per combined batch.
         drop_last: Whether an incomplete last group is left out.
+        apart: Whether the micro-batches of a group stay lists of their own.
     """
 
-    def __init__(self, batches: Iterable[list[int]], group: int, *, drop_last: bool) -> None:
+    def __init__(
+        self, batches: Iterable[list[int]], group: int, *, drop_last: bool, apart: bool = False
+    ) -> None:
         super().__init__()
         self._batches = batches
         self._group = group
         self._drop_last = drop_last
+        self._apart = apart
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self._batches), self._group)  # type: ignore[arg-type]
         return whole + (rest > 0 and not self._drop_last)
 
-    def _items(self) -> Iterator[list[int]]:
+    def _items(self) -> Iterator[list[Any]]:
         batches = iter(self._batches)
         while group := list(islice(batches, self._group)):
             if len(group) == self._group or not self._drop_last:
-                yield list(chain.from_iterable(group))
+                yield group if self._apart else list(chain.from_iterable(group))
+
+
+class MicroBatches:
+    """A data set whose items are the samples of a micro-batch, in a list.
+
+    Args:
+        dataset: The data set of the samples.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, indices: Iterable[int]) -> list[Any]:
+        return [self._dataset[index] for index in indices]
+
+
+class CollatedApart:
+    """Collates the micro-batches of a combined batch one by one, and joins their tensors.
+
+    Args:
+        collate: The program's function, which may pad the samples of a micro-batch.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, parts: list[list[Any]]) -> Any:
+        """The combined batch of lists of samples; what is not a tensor is of the first list."""
+        flat = [pytree.tree_flatten(self._collate(samples)) for samples in parts]
+        columns = zip(*(leaves for leaves, _ in flat), strict=True)
+        joined = [
+            torch.cat(column) if isinstance(column[0], torch.Tensor) else column[0]
+            for column in columns
+        ]
+        return pytree.tree_unflatten(joined, flat[0][1])
 
 
 def _generator(seed: int, epoch: int) -> torch.Generator:

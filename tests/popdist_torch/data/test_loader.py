@@ -174,6 +174,28 @@ def test_a_batch_sampler_makes_micro_batches():
     assert len(kept) == 3
 
 
+def padded(samples):
+    """Three rows, whatever the number of samples."""
+    rows = torch.stack([sample[0] if isinstance(sample, tuple) else sample for sample in samples])
+    return {"x": torch.nn.functional.pad(rows, (0, 3 - len(rows)), value=-1), "name": "padded"}
+
+
+@pytest.mark.parametrize("mode", list(poptorch.DataLoaderMode))
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_function_gets_one_micro_batch_of_a_batch_sampler(mode, workers):
+    micro_batches = [[0], [1, 2], [3, 4, 5], [6, 7], [8, 9], [5]]
+    expected = [[0, -1, -1, 1, 2, -1], [3, 4, 5, 6, 7, -1], [8, 9, -1, 5, -1, -1]]
+    loader = poptorch.DataLoader(
+        options(replicas=2), numbers(10), batch_sampler=micro_batches, collate_fn=padded,
+        num_workers=workers, mode=mode,
+    )  # fmt: skip
+    for _ in range(2):
+        batches = list(loader)
+        assert [batch["x"].tolist() for batch in batches] == expected
+        assert {batch["name"] for batch in batches} == {"padded"}
+    loader.terminate()
+
+
 @pytest.mark.parametrize(
     ("arguments", "place"),
     [
