@@ -207,7 +207,7 @@ class OptionsDict:
     __hash__ = None  # type: ignore[assignment]  # equal options can be changed to differ
 
     def __repr__(self) -> str:
-        lines = [f"{key}: {shown(self._values[key])}" for key in self._values]
+        lines = [f"{key}={shown(self._values[key])}" for key in self._values]
         return f"{type(self).__name__}(" + "".join(f"\n    {line}" for line in lines) + ")"
 
     def _freeze(self) -> None:

@@ -108,7 +108,7 @@ def test_printing_shows_every_group_and_no_identity():
     options.Training.gradientAccumulation(7)
     shown = repr(options)
     assert shown.startswith("Options(")
-    for part in ("output_mode: OutputMode.Default", "gradient_accumulation: 7", "_Popart"):
+    for part in ("output_mode=OutputMode.Default", "gradient_accumulation=7", "_Popart"):
         assert part in shown
     assert " object at 0x" not in shown
 
