@@ -31,9 +31,9 @@ unchanged, on this project. `python -m tests.public --suites folder` runs them a
 from checkouts in `folder/OWNER/REPOSITORY/TAG`. Each file runs in one pytest process under the
 SDK's names.
 
-"Device" counts failing tests of what only the device has, for the reasons that are listed, and
-"skipped" counts tests that the suite itself skips. The last table of each suite counts the other
-failures by their first words.
+"Device" counts failing tests of what only the device, its compiler or an older tool has, for the
+reasons that are listed, and "skipped" counts tests that the suite itself skips. The last table of
+each suite counts the other failures by their first words.
 """
 
 
@@ -47,8 +47,8 @@ class Suite:
         folder: The folder of the repository that is copied; the suite starts there.
         files: Patterns of the test files, relative to the folder.
         left: Patterns of files that are not run, with the reason of each.
-        device: Regular expressions of failures of what only the device has, with the reason of
-            each. They are searched in ``FILE::TEST: MESSAGE``.
+        device: Regular expressions of failures of what only the device, its compiler or an older
+            tool has, with the reason of each. They are searched in ``FILE::TEST: MESSAGE``.
         command: The words after ``python -m popdist.sdk``.
         path: Folders below the copy that packages are imported from.
         standins: Folders below ``tests/public/standins`` with modules for helpers of the suite that
@@ -202,7 +202,7 @@ def text() -> str:
             device.update(record["reasons"])
             starts = (reason[:80].replace("`", "") for reason in record["failures"].values())
             failed.update(f"`{start}`" for start in starts)
-        lines += _table(("Reason of the device", "Tests"), device.most_common())
+        lines += _table(("Reason under Device", "Tests"), device.most_common())
         lines += _table(("Failure", "Tests"), failed.most_common())
     return "\n".join(lines)
 
