@@ -6,6 +6,7 @@ loops of their own.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
@@ -17,6 +18,17 @@ from popdist_tf.versions import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+def _graph_of_program() -> Any:
+    """The scope of the graph that the program builds, which makes it the outermost one.
+
+    `tf.init_scope` finds a graph from inside of a loop's body only if a scope says that it is the
+    default one. Without, it would find eager code, as between `context.graph_mode` and its end.
+    """
+    if tf.executing_eagerly() or tf.inside_function():
+        return nullcontext()
+    return tf.compat.v1.get_default_graph().as_default()
 
 
 def repeat(
@@ -85,9 +97,10 @@ def while_loop(
             args=first,
         )
     else:
-        values = _loop(
-            holds, lambda own: [_iteration(body, own[0], _dequeued(infeed_queue))], [first]
-        )[0]
+        with _graph_of_program():
+            values = _loop(
+                holds, lambda own: [_iteration(body, own[0], _dequeued(infeed_queue))], [first]
+            )[0]
     if first:
         return values[1:] if len(first) > 1 else values[1]
     return tf.group(values[0])

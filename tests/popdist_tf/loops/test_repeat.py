@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import torch
 from tensorflow.python.autograph.impl import api as autograph
+from tensorflow.python.eager import context
 
 from popdist_tf import ipu
 from tests.popdist_tf.strategies.job import Job, replica_number
@@ -158,7 +159,7 @@ def test_groups_of_channels_are_normalised_as_torch_does(axis, strided):
     if strided:  # group g holds channels g, g + 3, ...
         order = order.reshape(2, 3).T.reshape(-1)
     expected = np.empty_like(first.numpy())
-    expected[:, order] = torch.nn.functional.group_norm(first[:, order], 3, eps=1e-6).numpy()
+    expected[:, order] = torch.nn.functional.group_norm(first[:, order], 3, eps=1.53e-5).numpy()
     ops = ipu.ops.normalization_ops
     found = run(lambda: ops.group_norm(values, 3, axis, strided_channel_grouping=strided))
     np.testing.assert_allclose(found, np.moveaxis(expected, 1, axis), rtol=1e-4, atol=1e-5)
@@ -167,12 +168,27 @@ def test_groups_of_channels_are_normalised_as_torch_does(axis, strided):
 def test_layers_and_instances_are_groups_of_all_channels_and_of_one():
     values = np.random.default_rng(2).normal(size=(2, 4, 3)).astype(np.float32)
     ops, last = ipu.ops.normalization_ops, torch.tensor(values).movedim(-1, 1)
-    whole = torch.nn.functional.group_norm(last, 1, eps=1e-6).movedim(1, -1)
-    each = torch.nn.functional.group_norm(last, 3, eps=1e-6).movedim(1, -1)
+    whole = torch.nn.functional.group_norm(last, 1, eps=1.53e-5).movedim(1, -1)
+    each = torch.nn.functional.group_norm(last, 3, eps=1.53e-5).movedim(1, -1)
     np.testing.assert_allclose(run(lambda: ops.layer_norm(values)), whole, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(run(lambda: ops.instance_norm(values)), each, rtol=1e-4, atol=1e-5)
-    with tf.Graph().as_default(), pytest.raises(ValueError, match="3 channels cannot be divided"):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="not commensurate"):
         ops.group_norm(values, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [
+        ("group_norm", "GroupNorm"),
+        ("layer_norm", "LayerNorm"),
+        ("instance_norm", "InstanceNorm"),
+    ],
+)
+def test_variables_of_normalisations_have_the_published_names_and_order(name, scope):
+    with tf.Graph().as_default():
+        getattr(ipu.ops.normalization_ops, name)(tf.ones([2, 3, 4]))
+        names = [one.op.name for one in tf.compat.v1.global_variables()]
+    assert names == [f"{scope}/beta", f"{scope}/gamma"]
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -224,3 +240,17 @@ def test_autograph_rewrites_bodies_of_the_program_and_no_code_of_the_package(loc
     assert [float(value) for value in values] == [5.0] * local  # 1, 4, 7, 6, 5
     assert __name__ in rewritten
     assert not any(name.startswith("popdist_tf") for name in rewritten)
+
+
+def test_queues_of_a_loop_belong_to_the_graph_of_the_program():
+    # Without a scope of the graph itself, TensorFlow takes eager code for what is outside.
+    with context.graph_mode():
+        queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+        run = ipu.ipu_compiler.compile(
+            lambda x: ipu.loops.repeat(3, lambda y: (y + 1, queue.enqueue(y)), [x]),
+            [tf.constant([1.0, 2.0])],
+        )
+        kept = queue.dequeue()
+        with tf.compat.v1.Session() as session:
+            np.testing.assert_array_equal(session.run(run), [[4.0, 5.0]])
+            np.testing.assert_array_equal(session.run(kept), [[1, 2], [2, 3], [3, 4]])
