@@ -250,6 +250,16 @@ _OPTIMIZERS = {
     ),
 }
 
+# Programs import these modules for their effect: the gradients of operations below the public ones.
+_GRADIENTS = {
+    f"ops.{name}_grad": _module("Gradients, which operations bring along here.")
+    for name in (
+        *("all_to_all_op", "control_flow_ops", "cross_replica_ops", "embedding_ops"),
+        *("functional_ops", "grad_util_ops", "internal_ops", "nn_ops", "normalization_ops"),
+        *("pipelining_ops", "rand_ops", "rnn_ops", "slicing_ops", "within_replica_ops"),
+    )
+}
+
 ROOT_NAMES = _OPERATIONS["functional_ops"].homes
 """Names directly below `ipu`."""
 
@@ -277,7 +287,11 @@ MODULES: dict[str, Published] = {
             "set_optimization_options set_pooling_options set_recomputation_options "
             "set_report_options set_serialization_options set_transfer_options",
         ),
-        _names("config.tables", "DeviceConnectionType ExecutionProfileType SelectionOrder"),
+        _names(
+            "config.tables",
+            "DeviceConnectionType ExecutionProfileType MergeRemoteBuffersBehaviour "
+            "SchedulingAlgorithm SelectionOrder StochasticRoundingBehaviour",
+        ),
         _names(
             "loops.scopes",
             "get_num_of_ipus_in_device move_variable_initialization_to_cpu running_on_ipu_model",
@@ -420,6 +434,7 @@ MODULES: dict[str, Published] = {
     ),
     **_OPERATIONS,
     **{f"ops.{name}": module for name, module in _OPERATIONS.items()},
+    **_GRADIENTS,
     "optimizers": _module(
         "Optimizers around optimizers of TensorFlow 1.",
         _names("loops.optimizers", "IpuOptimizer"),

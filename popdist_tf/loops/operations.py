@@ -135,7 +135,22 @@ def segment_sum(data: Any, segment_ids: Any, num_segments: int, name: str | None
 
     Returns:
         Shape ``(num_segments, *data.shape[1:])``; zeros for segments without rows.
+
+    Raises:
+        ValueError: A shape is not fully defined, or the lengths differ; there is no segment.
     """
+    data = tf.convert_to_tensor(data)
+    segment_ids = tf.cast(tf.convert_to_tensor(segment_ids), tf.int32)
+    for what, one in (("data", data), ("segment_ids", segment_ids)):
+        if not one.shape.is_fully_defined():
+            raise ValueError(f"Shape of {what} must be fully defined")
+    rows, ids = data.shape.with_rank_at_least(1), segment_ids.shape.with_rank(1)
+    if int(num_segments) <= 0:
+        raise ValueError(f"num_segments must be greater than 0; got {num_segments}")
+    if rows[0] != ids[0]:
+        raise ValueError(
+            f"segment_ids (shape {ids}) must have same length as axis 0 of data (shape {rows})"
+        )
     return tf.math.unsorted_segment_sum(data, segment_ids, num_segments, name=name)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import StrategyError
-from popdist_tf.loops.scopes import reduce_shards, reduction_name
+from popdist_tf.loops.scopes import reduce_rows, reduction_name
 from popdist_tf.strategies.devices import warn_of_missing_replicas
 from popdist_tf.strategies.popdist_strategy import PopDistStrategy
 
@@ -157,7 +157,7 @@ def reduce_scatter(
         total = tf.reshape(cross_replica_sum(x), [-1])
     else:
         rows = tf.unstack(all_gather(x, replication_factor))
-        total = tf.reshape(reduce_shards(rows, op)[0], [-1])
+        total = tf.reshape(reduce_rows(rows, op), [-1])
     size = -(-total.shape[0] // replication_factor)
     padded = tf.pad(total, [[0, size * replication_factor - total.shape[0]]])
     return tf.slice(padded, [replication_index() * size], [size], name=name)

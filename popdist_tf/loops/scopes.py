@@ -172,7 +172,21 @@ _OVER_SHARDS = {
     "MEAN": lambda shards: tf.add_n(shards) / tf.cast(len(shards), shards[0].dtype),
     "MIN": lambda shards: tf.reduce_min(tf.stack(shards), axis=0),
     "MUL": lambda shards: tf.reduce_prod(tf.stack(shards), axis=0),
+    "LOGICAL_AND": lambda shards: tf.reduce_all(tf.stack(shards), axis=0),
+    "LOGICAL_OR": lambda shards: tf.reduce_any(tf.stack(shards), axis=0),
 }
+
+
+def _checked(input_shards: Sequence[Any]) -> list[Any]:
+    """The tensors of all shards, after the original's checks."""
+    shards = [tf.convert_to_tensor(one) for one in input_shards]
+    if len({id(one) for one in shards}) != len(shards):
+        raise ValueError("input_shards should not contain any duplicate entries.")
+    if len({one.dtype for one in shards}) > 1:
+        raise ValueError("Expected tensors to all be of the same type.")
+    if len({one.shape.rank for one in shards}) > 1:
+        raise ValueError("Expected tensors to all be of the same rank.")
+    return shards
 
 
 def gather_shards(input_shards: Sequence[Any], axis: int = 0) -> tuple[Any, ...]:
@@ -185,24 +199,47 @@ def gather_shards(input_shards: Sequence[Any], axis: int = 0) -> tuple[Any, ...]
     Returns:
         The joined tensor, once for each shard.
     """
-    return (tf.concat(list(input_shards), axis),) * len(input_shards)
+    shards = _checked(input_shards)
+    joined = tf.stack(shards) if shards[0].shape.rank == 0 else tf.concat(shards, axis)
+    return (joined,) * len(shards)
 
 
 def reduce_shards(input_shards: Sequence[Any], op: Any) -> tuple[Any, ...]:
     """Reduces the tensors of all shards.
 
     Args:
-        input_shards: A tensor of each shard, all of one shape.
-        op: "COLLECTIVE_OP_ADD", or likewise with MAX, MEAN, MIN or MUL.
+        input_shards: A tensor of each shard, of rank 0 or 1; shorter ones are filled up with zeros.
+        op: "COLLECTIVE_OP_ADD", or likewise with MAX, MEAN, MIN, MUL, LOGICAL_AND or LOGICAL_OR.
 
     Returns:
         The result, once for each shard.
 
     Raises:
         LayerError: The reduction does not exist.
+        ValueError: A shard occurs twice, or shards differ in dtype or rank.
     """
-    shards = [tf.convert_to_tensor(shard) for shard in input_shards]
-    return (_OVER_SHARDS[reduction_name(op)](shards),) * len(shards)
+    shards = [
+        tf.reshape(one, [1]) if one.shape.rank == 0 else one for one in _checked(input_shards)
+    ]
+    longest = max(one.shape[0] for one in shards)
+    filled = [
+        tf.pad(one, [[0, longest - one.shape[0]], *([[0, 0]] * (one.shape.rank - 1))])
+        for one in shards
+    ]
+    return (reduce_rows(filled, op),) * len(shards)
+
+
+def reduce_rows(rows: Sequence[Any], op: Any) -> Any:
+    """Reduces tensors of one shape, of any rank.
+
+    Args:
+        rows: The tensors.
+        op: As for `reduce_shards`.
+
+    Raises:
+        LayerError: The reduction does not exist.
+    """
+    return _OVER_SHARDS[reduction_name(op)](rows)
 
 
 def reduction_name(op: Any) -> str:
@@ -212,7 +249,7 @@ def reduction_name(op: Any) -> str:
         op: The reduction.
 
     Returns:
-        ADD, MAX, MEAN, MIN or MUL.
+        ADD, MAX, MEAN, MIN, MUL, LOGICAL_AND or LOGICAL_OR.
 
     Raises:
         LayerError: The reduction does not exist.
@@ -236,16 +273,17 @@ def reduce_and_divide_shards(input_shards: Sequence[Any], op: Any) -> tuple[Any,
         op: As for `reduce_shards`.
 
     Returns:
-        For each shard its part of the flattened result, which is filled up with zeros to a
-        multiple of the number of shards.
+        For each shard its part of the flattened result. Parts are equal within one element, and
+        filled up with zeros to the same size.
 
     Raises:
         LayerError: The reduction does not exist.
     """
     total = tf.reshape(reduce_shards(input_shards, op)[0], [-1])
     count = len(input_shards)
-    padded = tf.pad(total, [[0, -total.shape[0] % count]])
-    return tuple(tf.split(padded, count))
+    size, more = divmod(total.shape[0], count)
+    parts = tf.split(total, [size + (i < more) for i in range(count)])
+    return tuple(tf.pad(one, [[0, size + (more > 0) - one.shape[0]]]) for one in parts)
 
 
 def move_variable_initialization_to_cpu(graph: Any = None) -> None:

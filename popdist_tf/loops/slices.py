@@ -34,13 +34,35 @@ def sequence_slice(
         Shape and dtype of ``dst``, with the runs copied.
 
     Raises:
+        ValueError: Rows have different shapes, or there is another number of offsets than of runs.
         InvalidArgumentError: A run is not inside of the source or the destination.
     """
-    dst, src = tf.convert_to_tensor(dst), tf.convert_to_tensor(src)
-    counts, starts, ends = (
-        tf.cast(tf.convert_to_tensor(one), tf.int32)
-        for one in (num_elems, src_offsets, dst_offsets)
+    return _copied(
+        tf.convert_to_tensor(dst),
+        tf.convert_to_tensor(src),
+        _runs(num_elems=num_elems, src_offsets=src_offsets, dst_offsets=dst_offsets),
+        zero_unused=zero_unused,
+        name=name,
     )
+
+
+def _runs(**runs: Any) -> list[Any]:
+    """The sizes and offsets of runs, one of each for every run."""
+    found = [tf.cast(tf.convert_to_tensor(one), tf.int32) for one in runs.values()]
+    first = found[0].shape
+    if first.rank != 1 or any(one.shape != first for one in found):
+        *others, last = runs
+        raise ValueError(
+            f"{', '.join(others)} and {last} must have matching, nonzero shapes of rank 1."
+        )
+    return found
+
+
+def _copied(dst: Any, src: Any, runs: list[Any], *, zero_unused: bool, name: Any) -> Any:
+    if src.shape[1:] != dst.shape[1:]:
+        raise ValueError("src and dst inner shapes must match.")
+    src = _with_dense_gradient(src)
+    counts, starts, ends = runs
     run = tf.repeat(tf.range(tf.size(counts)), counts)
     within = tf.range(tf.size(run)) - tf.gather(tf.cumsum(counts, exclusive=True), run)
     of_src = tf.gather(starts, run) + within
@@ -65,6 +87,17 @@ def sequence_slice(
     return tf.identity(tf.ensure_shape(result, dst.shape), name=name)
 
 
+def _places(counts: Any) -> Any:
+    """The first row of each run, where the runs stand one behind the other."""
+    return tf.cumsum(counts, exclusive=True)
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def _with_dense_gradient(value: Any) -> tuple[Any, Any]:
+    """A tensor whose gradient is a tensor, where that of `tf.gather` is `tf.IndexedSlices`."""
+    return tf.identity(value), tf.convert_to_tensor
+
+
 def sequence_slice_unpack(
     src: Any, num_elems: Any, src_offsets: Any, total_elements: int, name: str | None = None
 ) -> Any:
@@ -81,13 +114,15 @@ def sequence_slice_unpack(
         Shape ``(total_elements, *src.shape[1:])``.
 
     Raises:
+        ValueError: There is another number of offsets than of runs.
         InvalidArgumentError: A run is not inside of the source, or the total is too small.
     """
     src = tf.convert_to_tensor(src)
+    counts, starts = _runs(num_elems=num_elems, src_offsets=src_offsets)
     empty = tf.zeros(tf.concat([[total_elements], tf.shape(src)[1:]], 0), src.dtype)
     empty = tf.ensure_shape(empty, [total_elements, *src.shape[1:]])
-    places = tf.cumsum(tf.cast(tf.convert_to_tensor(num_elems), tf.int32), exclusive=True)
-    return sequence_slice(empty, src, num_elems, src_offsets, places, zero_unused=True, name=name)
+    runs = [counts, starts, _places(counts)]
+    return _copied(empty, src, runs, zero_unused=True, name=name)
 
 
 def sequence_slice_pack(
@@ -112,7 +147,10 @@ def sequence_slice_pack(
         Shape and dtype of ``dst``, with the runs copied.
 
     Raises:
+        ValueError: Rows have different shapes, or there is another number of offsets than of runs.
         InvalidArgumentError: A run is not inside of the source or the destination.
     """
-    places = tf.cumsum(tf.cast(tf.convert_to_tensor(num_elems), tf.int32), exclusive=True)
-    return sequence_slice(dst, src, num_elems, places, dst_offsets, zero_unused, name=name)
+    counts, ends = _runs(num_elems=num_elems, dst_offsets=dst_offsets)
+    dst, src = tf.convert_to_tensor(dst), tf.convert_to_tensor(src)
+    runs = [counts, _places(counts), ends]
+    return _copied(dst, src, runs, zero_unused=zero_unused, name=name)

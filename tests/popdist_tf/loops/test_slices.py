@@ -73,3 +73,48 @@ def test_packed_sequences_are_what_was_unpacked():
 def test_runs_outside_are_an_error(counts, starts, ends, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         OPS.sequence_slice(np.zeros((5, 1)), np.zeros((4, 1)), counts, starts, ends, True)  # noqa: FBT003 - published order
+
+
+def test_offsets_and_rows_have_to_fit():
+    ops = ipu.ops.slicing_ops
+    with pytest.raises(ValueError, match="num_elems, src_offsets and dst_offsets must have"):
+        ops.sequence_slice(
+            np.zeros((3, 2)), np.zeros((3, 2)), [1, 1], [0], [0, 1], zero_unused=True
+        )
+    with pytest.raises(ValueError, match="num_elems and dst_offsets must have"):
+        ops.sequence_slice_pack(np.zeros((3, 2)), np.zeros((3, 2)), [1, 1], [0])
+    with pytest.raises(ValueError, match="src and dst inner shapes must match"):
+        ops.sequence_slice(np.zeros((3, 2)), np.zeros((3, 1)), [1], [0], [0], zero_unused=True)
+
+
+def test_gradients_of_sources_are_tensors_in_graphs():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        source = tf.compat.v1.placeholder(tf.float32, [4, 2])
+        packed = ipu.ops.slicing_ops.sequence_slice_pack(
+            tf.zeros([5, 2]), source, [1, 2], [3, 0], zero_unused=True
+        )
+        gradient = tf.gradients(tf.square(packed), source)[0]
+        values = np.arange(8, dtype=np.float32).reshape(4, 2)
+        found = session.run(gradient, {source: values})
+    expected = 2 * values
+    expected[3] = 0  # no run holds the last row
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_shards_of_different_lengths_are_reduced_and_divided(dtype):
+    ops = ipu.ops.within_replica_ops
+    shards = [np.full(size, value, dtype) for size, value in ((5, 1), (4, 2), (5, 3))]
+    summed = np.array([6, 6, 6, 6, 4], dtype)
+    for one in ops.all_reduce(shards, "COLLECTIVE_OP_ADD"):
+        np.testing.assert_array_equal(one, summed)
+    parts = [one.numpy().tolist() for one in ops.reduce_scatter(shards, "COLLECTIVE_OP_ADD")]
+    assert parts == [[6, 6], [6, 6], [4, 0]]
+    for op, expected in (("AND", [False, True]), ("OR", [True, True])):
+        truths = [tf.constant([False, True]), tf.constant([True, True])]
+        for one in ops.all_reduce(truths, f"COLLECTIVE_OP_LOGICAL_{op}"):
+            np.testing.assert_array_equal(one, expected)
+    with pytest.raises(ValueError, match="all be of the same type"):
+        ops.all_gather([tf.ones(2), tf.ones(2, tf.int32)])
+    with pytest.raises(ValueError, match="duplicate entries"):
+        ops.all_gather([truths[0], truths[0]])
