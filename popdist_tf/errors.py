@@ -88,6 +88,10 @@ class PipelineError(PopdistError, ValueError):
     """A pipeline or an accumulating optimizer was asked for what cannot be."""
 
 
+class PipelineTypeError(PipelineError, TypeError):
+    """An argument of a pipeline has a wrong type."""
+
+
 class LayerError(PopdistError, ValueError):
     """A published layer or operation was given an argument that is not valid."""
 

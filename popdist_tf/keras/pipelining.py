@@ -21,6 +21,7 @@ from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
     GradientAccumulator,
     accumulate,
+    gradients_for,
 )
 from popdist_tf.strategies.devices import warn_of_missing_replicas
 from popdist_tf.versions import (
@@ -177,7 +178,7 @@ class _Accumulation:
             index = counter.assign_add(1) - 1
 
             def update(totals: list[tuple[Any, Any]]) -> Any:
-                kind.apply_gradients(itself, totals, *args, **kwargs)
+                kind.apply_gradients(itself, gradients_for(itself, totals), *args, **kwargs)
                 return tf.no_op()  # a function's side effects run in order by themselves
 
             return accumulate(accumulator, pairs, index, update)

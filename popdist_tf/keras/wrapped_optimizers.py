@@ -19,6 +19,7 @@ from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
     GradientAccumulator,
     accumulate,
+    gradients_for,
 )
 from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
@@ -149,7 +150,7 @@ def GradientAccumulationOptimizer(  # noqa: N802 - published name
         accumulator, counter = replicas[number]
 
         def apply(totals: Pairs) -> Any:
-            update(totals)
+            update(gradients_for(opt, totals))
             return tf.no_op()  # a function's side effects run in order by themselves
 
         accumulate(accumulator, pairs, counter.assign_add(1) - 1, apply)

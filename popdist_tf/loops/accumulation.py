@@ -44,7 +44,7 @@ class GradientAccumulationReductionMethod(Enum):
         if not isinstance(reduction_method, str) or name not in cls.__members__:
             raise PipelineError(
                 "PD424",
-                f"Cannot parse {reduction_method} as one of GradientAccumulationReductionMethod",
+                f"Cannot parse {reduction_method} as one of GradientAccumulationReductionMethod.",
                 value=reduction_method,
                 accepted=", ".join(cls.__members__),
             )
@@ -75,7 +75,9 @@ class GradientAccumulator:
             if gradient is None:
                 continue
             dense = tf.convert_to_tensor(gradient)
-            dtype = self._dtype(variable) if callable(self._dtype) else self._dtype
+            # A class is a dtype of numpy.
+            is_asked = callable(self._dtype) and not isinstance(self._dtype, type)
+            dtype = self._dtype(variable) if is_asked else self._dtype
             if id(variable) not in self._held:
                 self._known.append(variable)
                 with tf.init_scope():
@@ -95,7 +97,8 @@ class GradientAccumulator:
         if self._method is GradientAccumulationReductionMethod.MEAN:
             return held.assign_add(gradient / tf.cast(self.count, held.dtype), read_value=False)
         before = tf.cast(index, held.dtype)
-        mean = held.read_value() * (before / (before + 1)) + gradient / (before + 1)
+        share = 1 / (before + 1)  # factors, and not divisors, as the original rounds
+        mean = held.read_value() * (before * share) + gradient * share
         return held.assign(mean, read_value=False)
 
     def totals(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -106,12 +109,33 @@ class GradientAccumulator:
         ]
 
     def _total(self, variable: Any) -> Any:
-        dtype = tf.as_dtype(variable.dtype).base_dtype  # a string in Keras 3
-        return tf.cast(self._held[id(variable)].read_value(), dtype)
+        return self._held[id(variable)].read_value()
 
     def clear(self) -> list[Any]:
         """The operations that set all totals to zero."""
         return [one.assign(tf.zeros_like(one), read_value=False) for one in self._held.values()]
+
+
+def gradients_for(optimizer: Any, totals: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The totals in the dtypes that an optimizer takes.
+
+    The optimizers of TensorFlow and Keras update a variable by a gradient of its own dtype. A
+    program's optimizer gets the dtype in which gradients were accumulated, as published: its values
+    may be out of the range of the variable's dtype.
+
+    Args:
+        optimizer: The optimizer; of optimizers around others, the innermost one decides.
+        totals: Accumulated gradients and their variables.
+    """
+    while hasattr(optimizer, "_opt"):
+        optimizer = optimizer._opt  # noqa: SLF001 - of `IpuOptimizer` and Keras' wrappers
+    if type(optimizer).__module__.partition(".")[0] not in ("keras", "popdist_tf", "tensorflow"):
+        return list(totals)
+    return [
+        # The dtype of a variable is a string in Keras 3.
+        (None if one is None else tf.cast(one, tf.as_dtype(variable.dtype).base_dtype), variable)
+        for one, variable in totals
+    ]
 
 
 class _Update:

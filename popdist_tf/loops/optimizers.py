@@ -17,6 +17,7 @@ from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
     GradientAccumulator,
     accumulate,
+    gradients_for,
 )
 from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
@@ -179,7 +180,9 @@ class GradientAccumulationOptimizerV2(IpuOptimizer):
             accumulator,
             list(grads_and_vars),
             counter.assign_add(1) - 1,
-            lambda totals: self._opt.apply_gradients(totals, global_step, name),
+            lambda totals: self._opt.apply_gradients(
+                gradients_for(self._opt, totals), global_step, name
+            ),
         )
 
 

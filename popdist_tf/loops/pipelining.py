@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow.compat.v2 as tf
 
-from popdist_tf.errors import PipelineError
+from popdist_tf.errors import PipelineError, PipelineTypeError
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
     GradientAccumulator,
     accumulate,
+    gradients_for,
 )
 from popdist_tf.loops.queues import IPUOutfeedMode
 from popdist_tf.loops.repeat import repeat
@@ -103,12 +104,14 @@ class OptimizerFunctionOutput:
         apply_gradients_args: Further arguments of ``opt.apply_gradients``.
         apply_gradients_kwargs: Further keywords of ``opt.apply_gradients``.
         variables: What an optimizer of Keras updates; None for all trainable variables.
-        tape: A `tf.GradientTape` that has recorded the loss; None to differentiate the graph.
+        tape: For an optimizer of Keras, a `tf.GradientTape` that has recorded the loss; its
+            variables are updated. None to differentiate the graph.
         gradient_capture_context: None; gradients inside of stages cannot be captured on a host.
         captured_gradient_outfeed: None, as above.
 
     Raises:
-        PipelineError: ``opt`` cannot apply gradients, or gradients are to be captured.
+        PipelineError: ``opt`` cannot apply gradients, an argument is not one for it, or gradients
+            are to be captured.
     """
 
     def __init__(
@@ -125,9 +128,10 @@ class OptimizerFunctionOutput:
         captured_gradient_outfeed: Any = None,
     ) -> None:
         if not hasattr(opt, "apply_gradients"):
-            raise PipelineError(
+            raise PipelineTypeError(
                 "PD424",
-                "OptimizerFunctionOutput.opt is not an optimizer",
+                "OptimizerFunctionOutput.opt must be a TensorFlow Optimizer or Keras OptimizerV2 "
+                "object.",
                 value=opt,
                 accepted="an optimizer of tf.compat.v1.train or tf.keras.optimizers",
             )
@@ -136,6 +140,31 @@ class OptimizerFunctionOutput:
                 "PD424",
                 "gradients inside of a pipeline's stages cannot be captured on a host",
                 hint="outfeed the tensors of the last stage, or compute gradients in a plain loop",
+            )
+        if tape is not None and not isinstance(tape, tf.GradientTape):
+            raise PipelineTypeError(
+                "PD424", "OptimizerFunctionOutput.tape must be a GradientTape.", value=tape
+            )
+        if _is_of_keras(opt):
+            refused = {
+                "compute_gradients_args": compute_gradients_args,
+                "compute_gradients_kwargs": compute_gradients_kwargs,
+            }
+            reason = "may not be used with OptimizerV2 instances."
+        else:
+            refused, reason = (
+                {"variables": variables, "tape": tape},
+                "may only be used with OptimizerV2.",
+            )
+        for argument, given in refused.items():
+            if given:
+                raise PipelineError("PD424", f"OptimizerFunctionOutput.{argument} {reason}")
+        if tape is not None and variables:
+            raise PipelineError(
+                "PD424",
+                "OptimizerFunctionOutput.tape may not be used when "
+                "OptimizerFunctionOutput.variables is nonempty.",
+                hint="the tape's own variables are updated",
             )
         self.opt = opt
         self.loss = loss
@@ -152,17 +181,18 @@ class OptimizerFunctionOutput:
         if self.tape is None and compute is not None and not _is_of_keras(self.opt):
             args, kwargs = self.compute_gradients_args, self.compute_gradients_kwargs
             return list(compute(self.loss, *args, **kwargs))
-        variables = list(self.variables or tf.compat.v1.trainable_variables())
         if self.tape is not None:
+            variables = list(self.tape.watched_variables())
             gradients = self.tape.gradient(self.loss, variables)
         else:
+            variables = list(self.variables or tf.compat.v1.trainable_variables())
             gradients = tf.gradients(self.loss, variables)
         return list(zip(gradients, variables, strict=True))
 
     def apply(self, grads_and_vars: list[tuple[Any, Any]]) -> Any:
         """The operation that updates the variables."""
         args, kwargs = self.apply_gradients_args, self.apply_gradients_kwargs
-        return self.opt.apply_gradients(grads_and_vars, *args, **kwargs)
+        return self.opt.apply_gradients(gradients_for(self.opt, grads_and_vars), *args, **kwargs)
 
 
 def _is_of_keras(optimizer: Any) -> bool:
@@ -242,15 +272,19 @@ def pipeline(
     Raises:
         PipelineError: Arguments contradict each other. It is a `ValueError`.
     """
-    del pipeline_schedule
     if published.pop("continuous_weight_updates", False):
-        raise NotImplementedError("continuous_weight_updates was never implemented by the original")
+        raise NotImplementedError("Continuous weight updates are currently not supported.")
     check_published(published)
     stages = [
         _parallel(stage) if isinstance(stage, (list, tuple)) else stage
         for stage in computational_stages
     ]
     _check(stages, gradient_accumulation_count, repeat_count, device_mapping)
+    _check_placement(
+        batch_serialization_iterations, pipeline_schedule, device_mapping,
+        is_trained=optimizer_function is not None,
+    )  # fmt: skip
+    _check_options(published, len(stages))
     stages = [program_code(stage) for stage in stages]
     optimizer_function = optimizer_function and program_code(optimizer_function)
     _check_outfeed(
@@ -340,7 +374,7 @@ def _check(stages: list[Any], count: Any, repeats: int, mapping: Any) -> None:
     if not stages or not all(map(callable, stages)):
         raise PipelineError(
             "PD424",
-            "computational_stages must be a list of functions",
+            "computational_stages argument needs to be a list or a tuple.",
             value=stages,
             accepted="one function for each stage",
         )
@@ -352,23 +386,86 @@ def _check(stages: list[Any], count: Any, repeats: int, mapping: Any) -> None:
             "gradient_accumulation_count and repeat_count must be at least 1",
             value=f"gradient_accumulation_count={count}, repeat_count={repeats}",
         )
+    if mapping is not None and not isinstance(mapping, (list, tuple)):
+        raise PipelineTypeError(
+            "PD424", "device_mapping argument needs to be a list or a tuple.", value=mapping
+        )
     if mapping is not None and len(mapping) != len(stages):
         raise PipelineError(
             "PD424",
-            "device_mapping must name a device for each stage",
-            value=f"{len(mapping)} devices for {len(stages)} stages",
+            f"Each stage must be mapped to an IPU: {len(mapping)} mappings != {len(stages)} stages",
+        )
+
+
+def _check_placement(serialized: int, schedule: Any, mapping: Any, *, is_trained: bool) -> None:
+    """Refuses places of stages that the original's compiler does not have."""
+    devices = tf.nest.flatten(mapping)
+    repeats = mapping is not None and len(set(devices)) < len(devices)
+    if schedule is PipelineSchedule.Interleaved and is_trained and repeats:
+        raise NotImplementedError(
+            "The pipelining schedule 'Interleaved' does not currently support multiple pipeline "
+            "stages on the same device for training graphs. Use another pipeline_schedule."
+        )
+    if serialized > 1 and schedule not in (None, PipelineSchedule.Sequential):
+        raise NotImplementedError(
+            "Batch serialization is only supported with the `Sequential` schedule."
+        )
+    if serialized > 1 and mapping is not None and len(set(devices)) != 1:
+        raise NotImplementedError(
+            "When using batch serialization, all the pipeline stages need to be mapped to a single "
+            "IPU."
+        )
+
+
+def _check_options(published: dict[str, Any], count: int) -> None:
+    """Checks Poplar's options, which have no effect on a host."""
+    for way in ("forward", "backward"):
+        name = f"{way}_propagation_stages_poplar_options"
+        given = published.get(name)
+        if given is None:
+            continue
+        if not isinstance(given, (list, tuple)):
+            raise PipelineTypeError(
+                "PD424", f"{name} must be a list or a tuple of PipelineStageOptions objects."
+            )
+        if len(given) != count:
+            raise PipelineError(
+                "PD424",
+                f"{name} must be a list or a tuple of PipelineStageOptions objects of length "
+                f"{count} (same number as the number of computational stages) but is {len(given)}.",
+            )
+        for one in given:
+            if not isinstance(one, PipelineStageOptions):
+                raise PipelineTypeError(
+                    "PD424",
+                    f"Expected all elements of {name} to be of type PipelineStageOptions, but got "
+                    f"{one} instead.",
+                )
+    update = published.get("weight_update_poplar_options")
+    if update is not None and not isinstance(update, PipelineStageOptions):
+        raise PipelineTypeError(
+            "PD424",
+            "weight_update_poplar_options to be of type PipelineStageOptions, but got "
+            f"{update} instead.",
         )
 
 
 def _check_outfeed(
     queue: Any, optimizer_function: Any, mask: Any, outfeed_loss: bool, accumulates: bool
 ) -> None:
+    for is_given, name in (
+        (bool(mask), "outfeed_mask is set"),
+        (outfeed_loss, "outfeed_loss is True"),
+    ):
+        if is_given and optimizer_function is None:
+            raise _contradiction(f"An optimizer_function must be provided when {name}.")
     if outfeed_loss and mask:
-        raise _contradiction("outfeed_loss and outfeed_mask were both given")
-    if outfeed_loss and optimizer_function is None:
-        raise _contradiction("outfeed_loss needs an optimizer_function, which has a loss")
+        raise _contradiction("Only one of `outfeed_loss` and `outfeed_mask` can be set.")
+    for is_given, name in ((outfeed_loss, "outfeed_loss"), (accumulates, "accumulate_outfeed")):
+        if is_given and queue is None:
+            raise _contradiction(f"An outfeed_queue must be provided when {name} is True.")
     if accumulates and getattr(queue, "mode", None) is not IPUOutfeedMode.ALL:
-        raise _contradiction("accumulate_outfeed needs an outfeed_queue that keeps ALL values")
+        raise _contradiction("To accumulate the outfeed, it must be in IPUOutfeedMode ALL.")
 
 
 def _parallel(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
@@ -389,8 +486,8 @@ def _refuse_lost(out: Any) -> None:
     if tensors:
         raise PipelineError(
             "PD424",
-            "the last stage returns tensors, and there is no outfeed_queue for them",
-            value=f"{len(tensors)} tensors",
+            f"The last computational stage has tensor outputs: {', '.join(map(str, tensors))}, but "
+            "no outfeed_queue has been provided.",
             hint="give the pipeline an IPUOutfeedQueue",
         )
 
@@ -408,8 +505,8 @@ def _for_outfeed(results: Any, mask: Sequence[bool] | None, *, is_listed: bool) 
     if len(mask) != len(values):
         raise PipelineError(
             "PD424",
-            "outfeed_mask must have one element for each result of the last stage",
-            value=f"{len(mask)} elements for {len(values)} results",
+            f"The last computational stage has {len(values)} outputs, but the `outfeed_mask` has "
+            f"elements {len(mask)} - these need to match in size.",
         )
     return [value for value, is_kept in zip(values, mask, strict=True) if not is_kept]
 

@@ -68,11 +68,15 @@ def test_what_is_no_optimizer_of_tensorflow_1_is_refused():
     [
         ({"gradient_accumulation_count": None}, "must be at least 1"),
         ({"repeat_count": 0}, "must be at least 1"),
-        ({"computational_stages": []}, "a list of functions"),
-        ({"device_mapping": [0, 1]}, "2 devices for 1 stages"),
-        ({"outfeed_loss": True}, "needs an optimizer_function"),
-        ({"accumulate_outfeed": True}, "keeps ALL values"),
-        ({}, "there is no outfeed_queue for them"),
+        ({"computational_stages": []}, "needs to be a list or a tuple"),
+        ({"device_mapping": [0, 1]}, "2 mappings != 1 stages"),
+        ({"outfeed_loss": True}, "An optimizer_function must be provided"),
+        ({"accumulate_outfeed": True}, "An outfeed_queue must be provided"),
+        ({"outfeed_mask": [False]}, "An optimizer_function must be provided"),
+        ({"device_mapping": 0}, "needs to be a list or a tuple"),
+        ({"forward_propagation_stages_poplar_options": []}, "length 1"),
+        ({"weight_update_poplar_options": {}}, "to be of type PipelineStageOptions"),
+        ({}, "no outfeed_queue has been provided"),
     ],
 )
 def test_arguments_of_a_pipeline_that_contradict_each_other(settings, text):
@@ -83,6 +87,55 @@ def test_arguments_of_a_pipeline_that_contradict_each_other(settings, text):
     }
     with tf.Graph().as_default(), pytest.raises(PipelineError, match=text):
         ipu.pipelining_ops.pipeline(**given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"variables": [1]}, "variables may only be used with OptimizerV2"),
+        ({"tape": tf.GradientTape()}, "tape may only be used with OptimizerV2"),
+        ({"tape": ["a"]}, "tape must be a GradientTape"),
+        ({"opt": tf.keras.optimizers.SGD(), "compute_gradients_args": (1,)}, "may not be used"),
+        (
+            {"opt": tf.keras.optimizers.SGD(), "tape": tf.GradientTape(), "variables": [1]},
+            "nonempty",
+        ),
+        ({"opt": "sgd"}, "opt must be a TensorFlow Optimizer"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_optimizer_of_a_pipeline(settings, text):
+    with pytest.raises(PipelineError, match=text):
+        ipu.pipelining_ops.OptimizerFunctionOutput(
+            **{"opt": SGD(1.0), "loss": tf.constant(1.0), **settings}
+        )
+
+
+class ByOwnDtype(tf.compat.v1.train.Optimizer):
+    """Updates by gradients of any dtype."""
+
+    def __init__(self):
+        super().__init__(use_locking=False, name="ByOwnDtype")
+        self.seen = []
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):  # noqa: ARG002 - as published
+        self.seen += [gradient.dtype for gradient, _ in grads_and_vars]
+        return tf.group(
+            [v.assign_add(tf.cast(-(2.0**-10) * g, v.dtype)) for g, v in grads_and_vars]
+        )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, lambda _: tf.float32])
+def test_sums_out_of_the_range_of_a_variable_reach_the_optimizer(dtype):
+    largest = np.finfo(np.float16).max
+    weight = tf.Variable(np.float16(1.0))
+    inner = ByOwnDtype()
+    optimizer = ipu.optimizers.GradientAccumulationOptimizerV2(inner, 8, dtype=dtype)
+    for _ in range(8):
+        optimizer.apply_gradients([(tf.constant(largest), weight)])
+    assert set(inner.seen) == {tf.float32}
+    # A sum in float16 would be infinite.
+    expected = np.float16(1.0) + np.float16(-8 * np.float32(largest) / 1024)
+    np.testing.assert_allclose(weight.numpy(), expected)
 
 
 def test_an_unknown_argument_of_a_pipeline_is_a_type_error():
