@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow.compat.v2 as tf
+from tensorflow.python.platform import tf_logging
 
 from popdist_tf.errors import LayerError
 from popdist_tf.loops.queues import IPUOutfeedMode, IPUOutfeedQueue
@@ -46,13 +47,14 @@ class IPULoggingTensorHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[m
     ) -> None:
         del feed_name, replication_factor
         given = [one for one in (every_n_iter, every_n_secs) if one is not None]
-        if len(given) > 1 or not (given or at_end) or any(one <= 0 for one in given):
+        if len(given) > 1:
+            raise LayerError("PD434", "Cannot provide both every_n_iter and every_n_secs")
+        if not (given or at_end):
             raise LayerError(
-                "PD434",
-                "IPULoggingTensorHook logs every so many steps, or every so many seconds",
-                value=f"every_n_iter={every_n_iter}, every_n_secs={every_n_secs}, at_end={at_end}",
-                accepted="one positive number, or at_end=True",
+                "PD434", "Either every_n_iter, every_n_secs or at_end should be provided"
             )
+        if any(one <= 0 for one in given):
+            raise LayerError("PD434", "the interval of a log must be positive", value=given[0])
         self._timer = tf.compat.v1.train.SecondOrStepTimer(
             every_secs=every_n_secs, every_steps=every_n_iter or (None if given else _NEVER)
         )
@@ -72,9 +74,21 @@ class IPULoggingTensorHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[m
 
         Returns:
             The operation that does so; it has to run, so group it with the training operation.
+
+        Raises:
+            RuntimeError: It is the second call.
+            TypeError: A value without a name is not a tensor.
         """
+        if self._outfeed.enqueued:
+            raise RuntimeError(
+                "Cannot use this hook object's log function more than once. Either enqueue all "
+                "tensors in a single log call using a list or dict, or create another hook."
+            )
         if not isinstance(tensors, dict):
             held = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+            for one in held:
+                if not tf.is_tensor(one):
+                    raise TypeError(f"Expected `tf.Tensor`, got {type(one)}")
             tensors = {one.name: one for one in held}
         return self._outfeed.enqueue(tensors)
 
@@ -83,7 +97,10 @@ class IPULoggingTensorHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[m
         self._timer.reset()
         self._runs = 0
         if not self._outfeed.enqueued:
-            raise RuntimeError("nothing is logged: call IPULoggingTensorHook.log in the loop first")
+            raise RuntimeError(
+                "This logging hook's outfeed was not enqueued. Did you forget to call the log "
+                "function?"
+            )
         self._count = self._outfeed.count
         self._values = self._outfeed.dequeue()
 
@@ -107,11 +124,10 @@ class IPULoggingTensorHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[m
         if self._formatter is not None:
             text = self._formatter(found)
         else:
-            text = ", ".join(
-                f"{name} = {np.array2string(np.asarray(one))}" for name, one in found.items()
-            )
+            with np.printoptions(suppress=True):
+                text = ", ".join(f"{name} = {one}" for name, one in found.items())
         spent = "" if elapsed is None else f" ({elapsed:.3f} sec)"
-        tf.compat.v1.logging.info("%s%s", text, spent)
+        tf_logging.info(f"{text}{spent}")
 
 
 _NEVER = 2**62

@@ -98,5 +98,10 @@ def test_a_hook_logs_values_of_iterations(mode):
     rows = [[0, 1, 2], [10, 11, 12], [20, 21, 22], [30, 31, 32]]
     whole = [rows[0], rows[1] + rows[2], rows[3]]
     assert texts == (whole if mode == "ALL" else [one[-1] for one in whole])
-    with pytest.raises(LayerError, match="every so many"):
-        kind(every_n_iter=2, every_n_secs=1.0)
+    for settings, text in (
+        ({"every_n_iter": 2, "every_n_secs": 1.0}, "Cannot provide both"),
+        ({}, "Either every_n_iter, every_n_secs or at_end"),
+        ({"every_n_iter": 0}, "must be positive"),
+    ):
+        with pytest.raises(LayerError, match=text):
+            kind(**settings)
