@@ -84,7 +84,7 @@ def check_params(params: Any, sizes: list[int | None]) -> None:
     if params and "batch_size" in params and any(size is not None for size in sizes):
         raise EstimatorValueError(
             "PD421",
-            "the batch size is given twice: in params['batch_size'] and as an argument",
+            "batch_size cannot be passed in params when a batch size argument is passed",
             value=params["batch_size"],
             accepted="one of the two",
         )
@@ -259,9 +259,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         with self._batch_size(mode):
             result = super()._call_input_fn(input_fn, mode, input_context)
         if not isinstance(result, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
-            raise EstimatorValueError(
-                "PD422", "`input_fn` must return a `tf.data.Dataset`", value=result
-            )
+            raise EstimatorValueError("PD422", "input_fn must return Dataset", value=result)
         collectives = _collectives(self._train_distribution)
         self._announced = None
         if mode == _MODES.TRAIN and collectives is not None and collectives.horovod is not None:
@@ -284,7 +282,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
     def _call_model_fn(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
         if labels is not None and not accepts(self._model_fn, "labels"):
             raise EstimatorValueError(
-                "PD422", "`model_fn` does not take labels, but `input_fn` returns labels"
+                "PD422", "model_fn does not take labels, but input_fn returns labels."
             )
         values = {"labels": labels, "mode": mode, "config": config}
         with self._batch_size(mode):

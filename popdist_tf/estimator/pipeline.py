@@ -6,12 +6,13 @@ Each step takes one micro-batch through all stages. Gradients are accumulated, a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v2 as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from popdist_tf.errors import EstimatorValueError
+from popdist_tf.errors import EstimatorTypeError, EstimatorValueError
 from popdist_tf.estimator.estimator import IPUEstimator, accepts, check_replicas
 from popdist_tf.estimator.spec import IPUEstimatorSpec
 from popdist_tf.loops.accumulation import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MODES = estimator_api().ModeKeys
+_WHEN = {_MODES.TRAIN: "when training", _MODES.EVAL: "when evaluating"}
 
 
 class _Fields(NamedTuple):
@@ -83,7 +85,7 @@ class IPUPipelineEstimatorSpec(_Fields):
         **pipeline_op_kwargs: Any,
     ) -> IPUPipelineEstimatorSpec:
         """Checks what the mode needs."""
-        used = {"gradient_accumulation_dtype", "pipeline_schedule", "name"}
+        used = {"gradient_accumulation_dtype", "inputs", "pipeline_schedule", "name"}
         check_published({k: v for k, v in pipeline_op_kwargs.items() if k not in used})
         needed: dict[str, dict[str, Any]] = {
             _MODES.TRAIN: {
@@ -95,7 +97,7 @@ class IPUPipelineEstimatorSpec(_Fields):
         for name, value in needed.get(mode, {}).items():
             if value is None:
                 raise EstimatorValueError(
-                    "PD422", f"`{name}` is needed in the `IPUPipelineEstimatorSpec` of mode {mode}"
+                    "PD422", f"`IPUPipelineEstimatorSpec` must contain `{name}` {_WHEN[mode]}"
                 )
         return super().__new__(
             cls,
@@ -147,7 +149,7 @@ class IPUPipelineEstimator(IPUEstimator):
             spec = program_code(model_fn, by_default=trains)(mode=mode, **given)
             if not isinstance(spec, IPUPipelineEstimatorSpec):
                 raise EstimatorValueError(
-                    "PD422", "`model_fn` must return an `IPUPipelineEstimatorSpec`", value=spec
+                    "PD422", "`model_fn` must return `IPUPipelineEstimatorSpec`.", value=spec
                 )
             return _built(spec, features, labels, config)
 
@@ -167,7 +169,8 @@ def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: A
     first: Any = features if labels is None else (features, labels)
     is_rewritten = spec.mode == _MODES.TRAIN and config.train_distribute is not None
     stages = [program_code(one, by_default=is_rewritten) for one in spec.computational_stages]
-    results = call_stage(stages[0], first)
+    constant = spec.pipeline_op_kwargs.get("inputs") or ()
+    results = call_stage(partial(stages[0], *constant), first)
     for stage in stages[1:]:
         results = call_stage(stage, results)
     if spec.mode == _MODES.PREDICT:
@@ -177,10 +180,19 @@ def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: A
             spec.mode, predictions=predictions, prediction_hooks=spec.prediction_hooks
         )
     if spec.mode == _MODES.EVAL:
-        metrics = dict(call_stage(spec.eval_metrics_fn, results))
+        metrics = call_stage(spec.eval_metrics_fn, results)
+        if not isinstance(metrics, dict):
+            raise EstimatorTypeError(
+                "PD422",
+                "The `eval_metrics_fn` must return a dict, with the loss under 'loss'.",
+                value=metrics,
+            )
+        metrics = dict(metrics)
         if "loss" not in metrics:
             raise EstimatorValueError(
-                "PD422", "`eval_metrics_fn` must return the loss as 'loss'", value=sorted(metrics)
+                "PD422",
+                "The dict of the `eval_metrics_fn` must contain 'loss'.",
+                value=sorted(metrics),
             )
         loss = metrics.pop("loss")
         return IPUEstimatorSpec(
@@ -191,8 +203,8 @@ def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: A
     if not isinstance(count, int) or count < 1 or iterations % count:
         raise EstimatorValueError(
             "PD421",
-            "iterations_per_loop needs to be divisible by gradient_accumulation_count",
-            value=f"iterations_per_loop={iterations}, gradient_accumulation_count={count}",
+            f"`IPURunConfig.iterations_per_loop` (got {iterations}) must be divisible by "
+            f"`gradient_accumulation_count` (got {count})",
             hint=f"IPURunConfig(iterations_per_loop={count})",
         )
     asked = call_stage(program_code(spec.optimizer_function, by_default=is_rewritten), results)

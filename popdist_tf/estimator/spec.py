@@ -144,8 +144,9 @@ def _metrics(spec: IPUEstimatorSpec) -> Any:
     if (spec.eval_metric_ops is None) == (spec.eval_metrics is None):
         raise EstimatorValueError(
             "PD422",
-            "an evaluation needs exactly one of eval_metric_ops and eval_metrics",
-            value="both" if spec.eval_metrics is not None else "none",
+            "EstimatorSpec cannot contain both eval_metric_ops and eval_metrics"
+            if spec.eval_metrics is not None
+            else "EstimatorSpec must contain either eval_metric_ops or eval_metrics",
         )
     if spec.eval_metrics is None:
         return spec.eval_metric_ops
@@ -182,7 +183,7 @@ def _check_pair(name: str, pair: Any, containers: tuple[type, ...]) -> None:
     if not isinstance(tensors, containers):
         raise EstimatorTypeError(
             "PD422",
-            f"the second element of `{name}` has a wrong type",
+            f"second element in `{name}` must be a "
+            + " or ".join(kind.__name__ for kind in containers),
             value=tensors,
-            accepted=" or ".join(kind.__name__ for kind in containers),
         )

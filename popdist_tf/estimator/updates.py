@@ -37,7 +37,8 @@ def untouched_global_step() -> Iterator[None]:
     if _writers(graph) > before:
         raise EstimatorValueError(
             "PD422",
-            "Illegal increment of the `global_step` variable: the estimator counts the updates",
+            "Illegal increment of the `global_step` variable in the `model_fn`. The estimator "
+            "counts the updates.",
             hint="do not pass global_step to optimizer.minimize or optimizer.apply_gradients",
         )
 
