@@ -1,8 +1,9 @@
 """Keras as the SDK's TensorFlow 2.4 to 2.6 had it, for programs that were written for that.
 
 Where a program has imported ``tensorflow.python.ipu`` by that name, ``tf.keras`` has its part
-``ipu``, and ``tf.keras.optimizers.SGD`` is the optimizer of that time, which TensorFlow has as
-``tf.keras.optimizers.legacy.SGD``: it takes ``decay``, and programs build on its methods.
+``ipu`` and its part ``optimizer_v2``, and ``tf.keras.optimizers.SGD`` is the optimizer of that
+time, which TensorFlow has as ``tf.keras.optimizers.legacy.SGD``: it takes ``decay``, and programs
+build on its methods.
 
 The SDK's ``keras`` was what ``keras.src`` is now: ``keras.losses`` has the names that Keras does
 not publish, such as ``LossFunctionWrapper``.
@@ -14,6 +15,7 @@ imported a module below it. So each is completed, also those that are imported l
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +61,8 @@ def _is_completed(name: str) -> bool:
 def _complete(name: str, module: ModuleType) -> None:
     if name in _ROOTS:
         vars(module)["ipu"] = import_module("popdist_tf.ipu.keras")
+        with suppress(ImportError):  # Keras 3 has none
+            vars(module)["optimizer_v2"] = import_module("keras.src.optimizers.legacy")
         return
     if name == module.__name__ and name.startswith("keras.") and "." not in name[6:]:
         vars(module).setdefault("__getattr__", _answer(name))

@@ -25,6 +25,7 @@ from keras.ipu import PipelineStage
 import keras
 from keras.optimizer_v2 import optimizer_v2
 assert keras.ipu is ipu.keras
+assert keras.optimizer_v2.gradient_descent.SGD is tf.keras.optimizers.SGD
 for module in (keras, held, tf.keras):
     optimizer = module.optimizers.SGD(0.1, decay=0.5)
     assert isinstance(optimizer, optimizer_v2.OptimizerV2)
