@@ -1,10 +1,12 @@
 """The adapter's errors; each inherits from the type that PopART programs expect as well.
 
-PopART's programs and tests compare the beginning of a message, so unlike elsewhere the code follows
-the sentence instead of leading it.
+PopART's programs and tests compare the first argument with a published sentence. So unlike
+elsewhere this argument is the sentence alone, and in the text the code follows the sentence.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from popdist.errors import PopdistError, declare
 
@@ -90,9 +92,13 @@ CODES = declare(
 class popart_exception(PopdistError, RuntimeError):  # noqa: N801, N818
     """A model, an option or a call cannot be used as asked."""
 
-    def _text(self) -> str:
+    def __init__(self, code: str, what: str, **parts: Any) -> None:
+        super().__init__(code, what, **parts)
+        self.args = (what,)
+
+    def __str__(self) -> str:
         lead = f"[{self.code}] {self.what}"
-        return super()._text().replace(lead, f"{self.what} [{self.code}]", 1)
+        return self._text().replace(lead, f"{self.what} [{self.code}]", 1)
 
 
 class popart_internal_exception(popart_exception):  # noqa: N801

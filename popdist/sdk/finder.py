@@ -28,6 +28,7 @@ ALIASES: dict[str, str] = {
 """The SDK's modules and popdist's; submodules map accordingly."""
 
 BESIDE: dict[str, str] = {
+    "popart_core": "popdist_onnx",  # the compiled part, whose names `popart` has
     "keras.ipu": "popdist_tf.ipu.keras",
     "keras.optimizer_v2": "keras.src.optimizers.legacy",
     "tensorflow.keras.ipu": "popdist_tf.ipu.keras",
@@ -41,7 +42,7 @@ BESIDE: dict[str, str] = {
     # `keras.engine`, `keras.layers.core` and others: what only Keras itself imports now.
     "keras": "keras.src",
 }
-"""More modules of the SDK's frameworks, of which `ALIASES` has the published lists."""
+"""More modules of the SDK and its frameworks, of which `ALIASES` has the published lists."""
 
 # By name, as what is served is: the lists of the SDK's names stand on this module, not below it.
 _REFUSALS = "popdist.sdk.surface"

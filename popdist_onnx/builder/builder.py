@@ -21,6 +21,7 @@ from popdist_onnx.builder.onnx_methods import OLDEST_OPSET, ai_onnx, newest_opse
 from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.malformed import sound
+from popdist_onnx.graph.values import static
 from popdist_onnx.types import DataType, InputSettings, TensorInfo
 
 if TYPE_CHECKING:
@@ -414,7 +415,7 @@ class Builder:
 
     def _inferred(self, tensor_id: str) -> ir.Value:
         value = self._writer.value(tensor_id)
-        if value.shape is None or value.dtype is None:
+        if not static(value) or value.dtype is None:
             infer_all(self._writer)
         return value
 

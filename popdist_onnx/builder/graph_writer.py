@@ -14,6 +14,7 @@ from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import annotate
 from popdist_onnx.graph.operands import require_operands_of, require_steps
+from popdist_onnx.graph.published import misfit
 from popdist_onnx.graph.values import dims, static
 from popdist_onnx.lowering import DOMAIN
 
@@ -219,11 +220,7 @@ def require_fitting(node: ir.Node, opset: int) -> None:
     if not plain or None not in shapes or not inputs or not known:
         return
     if complaint := _complaint(node, inputs, opset):
-        raise ValueRangeError(
-            "PD510",
-            f"the operands of {node.op_type} do not fit each other: {complaint}",
-            value={str(value.name): dims(value) for value in inputs},
-        )
+        raise misfit(node, complaint, opset)
 
 
 def _require_permutation(node: ir.Node, shape: tuple[object, ...] | None) -> None:

@@ -126,6 +126,12 @@ _ANY = 1 << 30
 _REDUCTION = Parameter("reduction", Kind.REDUCTION, ReductionType.Mean)
 _AXES_AND_SIZES = (Parameter("axes", Kind.INTS), Parameter("sizes", Kind.INTS))
 _NO_OVERLAP = Parameter("noOverlap", Kind.FLAG, 0)
+_SCATTER = (
+    Parameter("axis_size", Kind.INT),
+    Parameter("axis", Kind.INT, -1),
+    Parameter("reduction", Kind.STRING, ScatterReduction.Sum),
+    Parameter("enable_index_broadcast", Kind.INT, 1),
+)
 
 
 def _method(
@@ -159,6 +165,13 @@ def _method(
 METHODS = (
     _method("abort", "Abort", (0, 1), "Ends the run; with a condition, if not zero.", outputs=0),
     _method("atan2", "Atan2", 2, "The angle of the point (x, y); inputs are [y, x]."),
+    _method(
+        "bucketize",
+        "Bucketize",
+        2,
+        "The number of boundaries before each element; inputs are [x, boundaries].",
+        Parameter("right", Kind.INT, 0),
+    ),
     _method("bitwiseand", "BitwiseAnd", 2, "And of each bit."),
     _method("bitwisenot", "BitwiseNot", 1, "Not of each bit."),
     _method("bitwiseor", "BitwiseOr", 2, "Or of each bit."),
@@ -237,6 +250,25 @@ METHODS = (
     _method("expm1", "Expm1", 1, "exp(x) - 1 without cancellation."),
     _method("fmod", "Fmod", 2, "Rest of a division rounded toward zero."),
     _method("gelu", "Gelu", 1, "Gelu, in its tanh approximation."),
+    _method("geluerf", "GeluErf", 1, "Gelu, exact."),
+    _method(
+        "groupedgather",
+        "GroupedGather",
+        2,
+        "Gathers of [x, indices] in groups, their first dimension; the axis counts with it.",
+        Parameter("axis", Kind.INT, 0),
+        Parameter("group_size", Kind.INT, 1),
+    ),
+    _method(
+        "groupedscatterreduce",
+        "ScatterReduce",
+        (2, 3),
+        "`scatterreduce` in groups, their first dimension; the axis counts with it.",
+        *_SCATTER[:3],
+        Parameter("group_size", Kind.INT, 1),
+        _SCATTER[3],
+        prepare=name_reduction,
+    ),
     _method(
         "groupnormalization",
         "GroupNormalization",
@@ -247,6 +279,14 @@ METHODS = (
         outputs=3,
     ),
     _method("identityloss", "IdentityLoss", 1, "The input, reduced to a loss.", _REDUCTION),
+    _method(
+        "incrementmod",
+        "IncrementMod",
+        1,
+        "(x + increment) mod modulus, with the sign of the sum.",
+        Parameter("increment", Kind.FLOAT),
+        Parameter("modulus", Kind.FLOAT),
+    ),
     _method(
         "init",
         "Init",
@@ -305,7 +345,15 @@ METHODS = (
         Parameter("ignoreIndex", Kind.INT, None),
         Parameter("inputIsLogProbability", Kind.FLAG, default=False),
     ),
+    _method("nearbyint", "NearbyInt", 1, "The nearest whole number, the even one of two."),
     _method("nop", "Nop", 1, "The input."),
+    _method(
+        "normalize_image",
+        "NormalizeImage",
+        3,
+        "(scale * image - offsets) * scales, and a fourth channel of zeros; channels are last.",
+        Parameter("scale", Kind.FLOAT, 1.0),
+    ),
     _method(
         "packedDataBlock",
         "PackedDataBlock",
@@ -373,9 +421,7 @@ METHODS = (
         "ScatterReduce",
         (2, 3),
         "Moves [values, indices] along an axis, combining what meets; a third input is the start.",
-        Parameter("axis_size", Kind.INT),
-        Parameter("axis", Kind.INT, -1),
-        Parameter("reduction", Kind.STRING, ScatterReduction.Sum),
+        *_SCATTER,
         prepare=name_reduction,
     ),
     _method(
@@ -384,7 +430,7 @@ METHODS = (
         5,
         "Copies runs of rows; inputs are [source, destination, lengths, source offsets,"
         " destination offsets].",
-        Parameter("zeroUnused", Kind.FLAG, 1),
+        Parameter("zeroUnused", Kind.FLAG, 0),
     ),
     _method(
         "shapeddropout",
@@ -395,11 +441,38 @@ METHODS = (
         Parameter("ratio", Kind.FLOAT, 0.5),
     ),
     _method(
+        "slice",
+        "Slice",
+        1,
+        "A part of the input.",
+        Parameter("ends", Kind.INTS),
+        Parameter("starts", Kind.INTS),
+        Parameter("axes", Kind.INTS),
+    ),
+    _method(
+        "sort",
+        "Sort",
+        1,
+        "The elements along an axis in order, and their places.",
+        Parameter("axis", Kind.INT, -1),
+        Parameter("descending", Kind.FLAG, 0),
+        Parameter("stable", Kind.FLAG, 0),
+        outputs=2,
+    ),
+    _method(
         "subsample",
         "Subsample",
         1,
         "Every n-th element along each dimension.",
         Parameter("strides", Kind.INTS),
+    ),
+    _method("swish", "Swish", 1, "x sigmoid(x)."),
+    _method(
+        "tensorremap",
+        "TensorRemap",
+        1,
+        "The input; hosts have no tiles to map it to.",
+        Parameter("remap_type", Kind.INT, 0),
     ),
 )
 """Every method of ``aiGraphcore``."""

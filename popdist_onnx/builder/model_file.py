@@ -13,6 +13,7 @@ from popdist_onnx.builder.graph_writer import DEFAULT_OPSETS
 from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.graph.load import load
 from popdist_onnx.graph.typed_data import use_typed_fields
+from popdist_onnx.graph.values import static
 from popdist_onnx.lowering import DOMAIN
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def infer_all(writer: GraphWriter) -> None:
     for info in [*inferred.value_info, *inferred.output]:
         if info.type.HasField("tensor_type"):
             _fill_in(writer, ir.from_proto(info))
-    if writer.parent is None and any(value.shape is None for value in writer.values.values()):
+    if writer.parent is None and not all(static(value) for value in writer.values.values()):
         for node in load(proto).graph:
             for found in node.outputs:
                 _fill_in(writer, found)
@@ -102,7 +103,7 @@ def _fill_in(writer: GraphWriter, found: ir.Value) -> None:
     value = writer.values.get(str(found.name))
     if value is not None:
         value.type = value.type or found.type
-        value.shape = found.shape if value.shape is None else value.shape
+        value.shape = value.shape if static(value) else found.shape or value.shape
 
 
 def as_tensor(array: np.ndarray[Any, Any], name: str) -> ir.TensorProtocol:

@@ -33,6 +33,11 @@ def _gelu(at: At) -> Edges:
     return gelu(at, at.get("approximate", "tanh"))
 
 
+@gradient("GeluErf", domain=DOMAIN)
+def _gelu_erf(at: At) -> Edges:
+    return gelu(at, "none")
+
+
 @gradient("Log1p", domain=DOMAIN)
 def _log1p(at: At) -> Tensor:
     return at.g / (at.x + 1.0)

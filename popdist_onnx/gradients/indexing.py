@@ -166,13 +166,40 @@ def _scatter_elements(at: At) -> list[Tensor | None]:
                 base, indices, ones, axis=axis, reduction="add"
             ),
         )
-    if reduction not in ("none", "add"):
-        raise at.refused(f"reduction {reduction!r}", "use reduction none, add, max or min")
+    if reduction == "mul":
+        return _products(at, indices, axis)
     taken = tape.GatherElements(at.g, indices, axis=axis)
     if reduction == "add":
         return [at.g, None, taken]
     zeros = shape_ops.zeros(at.input(2))
     return [tape.ScatterElements(at.g, indices, zeros, axis=axis), None, taken]
+
+
+def _products(at: At, indices: Tensor, axis: int) -> list[Tensor | None]:
+    """The product of the other factors of a place, as in torch's ``scatter_reduce``.
+
+    A factor of zero is replaced by one, so that nothing is divided by zero; where it is the only
+    one among the updates of a place, the product is made again without it.
+    """
+    tape, x, updates = at.tape, at.x, at.input(2)
+
+    def product(base: Tensor, factors: Tensor) -> Tensor:
+        return tape.ScatterElements(base, indices, factors, axis=axis, reduction="mul")
+
+    def without_zeros(one: Tensor, zeros: Tensor) -> Tensor:
+        return tape.Where(zeros, tape.scalar(1, one.dtype), one)
+
+    base = without_zeros(x, tape.Equal(x, 0.0))
+    to_x = at.g * product(base, updates) / base
+    zeros = tape.Equal(updates, 0.0)
+    counts = tape.ScatterElements(
+        shape_ops.zeros(x), indices, tape.Cast(zeros, to=x.dtype), axis=axis, reduction="add"
+    )
+    only = tape.And(zeros, tape.Equal(tape.GatherElements(counts, indices, axis=axis), 1.0))
+    others = at.g * product(x, without_zeros(updates, only))
+    usual = tape.GatherElements(at.g * at.y, indices, axis=axis) / without_zeros(updates, zeros)
+    to_updates = tape.Where(only, tape.GatherElements(others, indices, axis=axis), usual)
+    return [to_x, None, to_updates]
 
 
 @gradient("ScatterND", inputs=(0, 2))

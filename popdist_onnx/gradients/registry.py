@@ -324,7 +324,7 @@ WITHOUT_FLOAT64 = frozenset(
         *("Conv", "ConvTranspose", "Det", "GridSample"),
         *("InstanceNormalization", "LRN", "MeanVarianceNormalization"),
         *("GRU", "LSTM", "RNN"),
-        *("Mean", "NonZero", "Hardmax", "Atan2", "MultiConv"),
+        *("Mean", "NonZero", "Hardmax", "Atan2", "MultiConv", "GeluErf"),
     }
 )
 """Operators that the runtime cannot train in float64 (ONNX Runtime 1.31, tried one by one)."""

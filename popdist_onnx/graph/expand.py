@@ -126,13 +126,19 @@ def split_slices(graph: ir.Graph, opset: int) -> None:
         return
     tape = Tape(graph, opset=opset)
     places = {node: place for place, node in enumerate(graph)}
-    for value in dict.fromkeys(n.inputs[0] for n in graph if n.op_type == "Slice"):
+    for value in dict.fromkeys(
+        n.inputs[0] for n in graph if (n.domain, n.op_type) == ("", "Slice")
+    ):
         if value is not None and value.dtype in FLOATING:
             _split_slices(tape, value, places)
 
 
 def _split_slices(tape: Tape, value: ir.Value, places: Mapping[ir.Node, int]) -> None:
-    readers = [node for node in value.consumers() if node.op_type == "Slice" and node in places]
+    readers = [
+        node
+        for node in value.consumers()
+        if (node.domain, node.op_type) == ("", "Slice") and node in places
+    ]
     pieces = {
         node: piece
         for node in readers

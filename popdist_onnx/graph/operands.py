@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from popdist_onnx.errors import ValueRangeError
 from popdist_onnx.graph.attention import misfit as attention_misfit
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.names import FAILED_INFERENCE
+from popdist_onnx.graph.published import misfit
 from popdist_onnx.graph.values import constant, dims, static
 
 if TYPE_CHECKING:
@@ -48,16 +48,7 @@ def require_operands_of(node: ir.Node, opset: int) -> None:
     if opset < _SINCE.get(node.op_type, 0):
         return
     if rule is not None and (complaint := rule(node)) is not None:
-        raise _misfit(node, complaint)
-
-
-def _misfit(node: ir.Node, complaint: str) -> ValueRangeError:
-    return ValueRangeError(
-        "PD510",
-        f"the operands of {node.op_type} do not fit each other: {complaint}",
-        value={str(one.name): dims(one) for one in node.inputs if one is not None},
-        hint=f"check '{node.outputs[0].name}' in the model",
-    )
+        raise misfit(node, complaint, opset)
 
 
 def require_steps(node: ir.Node) -> None:
@@ -69,10 +60,10 @@ def require_steps(node: ir.Node) -> None:
     for name in () if node.domain else ("strides", "dilations"):
         numbers = node.attributes.get_ints(name, ())
         if any(number < 1 for number in numbers):
-            raise _misfit(node, f"{name} is {list(numbers)}, must be numbers of 1 or more")
+            raise misfit(node, f"{name} is {list(numbers)}, must be numbers of 1 or more")
     for name in () if node.domain else ("q_num_heads", "kv_num_heads"):
         if node.attributes.get_int(name, 1) < 1:
-            raise _misfit(node, f"{name} must be 1 or more")
+            raise misfit(node, f"{name} must be 1 or more")
 
 
 def require_inferred(graph: ir.Graph) -> None:
@@ -87,7 +78,7 @@ def require_inferred(graph: ir.Graph) -> None:
         reason = str(node.meta.get(FAILED_INFERENCE, "")) if node.inputs else ""
         known = all(value is None or static(value) for value in node.inputs)
         if reason and known and "unsupported type" not in reason:
-            raise _misfit(node, reason)
+            raise misfit(node, reason)
         for inner in subgraphs(node):
             require_inferred(inner)
 

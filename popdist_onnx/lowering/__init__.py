@@ -1,6 +1,6 @@
 """Rewrites operators of ``ai.graphcore`` into operators that ONNX Runtime has."""
 
-from popdist_onnx.lowering import apply, ctc, elementwise, layers, quantize, shapes
+from popdist_onnx.lowering import apply, ctc, elementwise, indices, layers, quantize, shapes
 from popdist_onnx.lowering.apply import lower, register_inference
 from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS
 
@@ -13,6 +13,7 @@ __all__ = [
     "apply",
     "ctc",
     "elementwise",
+    "indices",
     "layers",
     "lower",
     "quantize",

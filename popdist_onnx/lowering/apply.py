@@ -13,7 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from popdist.nearest import did_you_mean
-from popdist_onnx.errors import NotOnHostError, popart_exception, popart_internal_exception
+from popdist_onnx.errors import (
+    NotOnHostError,
+    ValueRangeError,
+    popart_exception,
+    popart_internal_exception,
+)
 from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.copies import copy_nodes
@@ -21,8 +26,8 @@ from popdist_onnx.graph.inference import inference
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape, Tensor
 from popdist_onnx.graph.values import constant
+from popdist_onnx.lowering.indices import moved_rows
 from popdist_onnx.lowering.registry import DOMAIN, LOWERINGS, Operation, lowering
-from popdist_onnx.lowering.shapes import moved_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -203,11 +208,9 @@ def _inlined(op: Operation, callee: ir.Graph, arguments: Sequence[Tensor]) -> li
     tape = op.tape
     parameters = [one for one in callee.inputs if one.name not in callee.initializers]
     if len(arguments) != len(parameters):
-        raise op.misfit(
-            "passes another number of tensors than the sub-graph takes",
-            value=len(arguments),
-            accepted=str(len(parameters)),
-        )
+        raise _mismatch(op, "inputs", len(arguments), len(parameters))
+    if op.node.op_type == "Call" and len(op.node.outputs) != len(callee.outputs):
+        raise _mismatch(op, "outputs", len(op.node.outputs), len(callee.outputs))
     inside: Inside = dict(zip(parameters, [one.value for one in arguments], strict=True))
     for value in callee.initializers.values():
         inside[value] = _shared(op, value)
@@ -215,6 +218,15 @@ def _inlined(op: Operation, callee: ir.Graph, arguments: Sequence[Tensor]) -> li
     copy_nodes(tape, callee, inside)
     tape.scope = scope
     return [tape.Identity(inside.get(one, one)) for one in callee.outputs]
+
+
+def _mismatch(op: Operation, what: str, given: int, taken: int) -> ValueRangeError:
+    name = str(op.node.outputs[0].name).partition(":")[0]
+    return ValueRangeError(
+        "PD510",
+        f"For CallOp '{'' if name == op.node.op_type else name}', number of {what} ({given}) does "
+        f"not match that of the callee subgraph ({taken})",
+    )
 
 
 @lowering("PackedDataBlock")

@@ -32,6 +32,20 @@ def gelu(op: Operation) -> Tensor:
     return x * 0.5 * (op.tape.Tanh(inner) + 1.0)
 
 
+@lowering("GeluErf")
+def gelu_erf(op: Operation) -> Tensor:
+    """The exact function, ``0.5x (1 + erf(x / sqrt 2))``."""
+    (x,) = op.inputs
+    return x * (op.tape.Erf(x / math.sqrt(2)) + 1.0) * 0.5
+
+
+@lowering("Swish")
+def swish(op: Operation) -> Tensor:
+    """``x sigmoid(x)``."""
+    (x,) = op.inputs
+    return x * op.tape.Sigmoid(x)
+
+
 @lowering("Expm1")
 def expm1(op: Operation) -> Tensor:
     """``exp(x) - 1`` without cancellation: ``tanh(x/2) (exp(x) + 1)``."""
@@ -84,7 +98,15 @@ def remainder(op: Operation) -> Tensor:
     return tape.Where(wrong, rest + b, rest)
 
 
-@lowering("Round")
+@lowering("IncrementMod")
+def increment_mod(op: Operation) -> Tensor:
+    """``(x + increment) mod modulus``; the remainder has the sign of the sum."""
+    (x,) = op.inputs
+    total = x + _number(x, op.real("increment", 0.0))
+    return op.tape.Mod(total, _number(x, op.real("modulus", 1.0)), fmod=1)
+
+
+@lowering("Round", "NearbyInt")
 def round_(op: Operation) -> Tensor:
     """The nearest integer; ties go to the even one."""
     return op.tape.Round(*op.inputs)
@@ -109,6 +131,24 @@ def scale(op: Operation) -> Tensor:
     return x * _number(x, op.real("scale", 1.0))
 
 
+@lowering("NormalizeImage")
+def normalize_image(op: Operation) -> Tensor:
+    """``(scale * image - offsets) * scales`` of the last dimension, and a fourth channel of zeros.
+
+    Offsets and scales have the type of the result; an image may be of bytes.
+    """
+    image, offsets, scales = op.inputs
+    if image.lengths[-1:] != (3,) or offsets.lengths != (3,) or scales.lengths != (3,):
+        raise op.misfit(
+            "takes three channels in the last dimension, and an offset and a scale of each",
+            value=[list(one.lengths) for one in op.inputs],
+        )
+    if image.dtype != offsets.dtype:
+        image = op.tape.Cast(image, to=offsets.dtype)
+    made = (image * _number(offsets, op.real("scale", 1.0)) - offsets) * scales
+    return op.tape.Pad(made, [0] * (2 * made.rank - 1) + [1])
+
+
 @lowering("ScaledAdd")
 def scaled_add(op: Operation) -> Tensor:
     """``scale0 * a + scale1 * b``; the scales are attributes, or scalars given as inputs."""
@@ -128,7 +168,7 @@ def _number(x: Tensor, number: float) -> np.ndarray[Any, Any]:
     return np.asarray(number).astype(x.dtype.numpy())
 
 
-@lowering("Detach", "Nop")
+@lowering("Detach", "Nop", "TensorRemap")
 def same(op: Operation) -> Tensor:
-    """The input; autodiff stops at `Detach` before it is lowered."""
+    """The input; autodiff stops at `Detach` before it is lowered, and hosts have no tiles."""
     return op.tape.Identity(*op.inputs)

@@ -1,4 +1,4 @@
-"""Reshape, reverse, subsample, medians, dynamic slices and scatters."""
+"""Reshape, reverse, subsample, medians and slices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from popdist_onnx.errors import ValueRangeError
+from popdist_onnx.graph.published import wrong_axis
 from popdist_onnx.lowering.registry import Operation, lowering
 
 if TYPE_CHECKING:
@@ -62,6 +64,14 @@ def subsample(op: Operation) -> Tensor:
         return op.tape.Identity(x)
     starts, ends = [0] * len(axes), [_TO_THE_END] * len(axes)
     return op.tape.Slice(x, starts, ends, axes, [strides[axis] for axis in axes])
+
+
+@lowering("Slice")
+def slice_(op: Operation) -> Tensor:
+    """A part of the input; starts, ends and axes are attributes here."""
+    (x,) = op.inputs
+    starts, ends = op.numbers("starts"), op.numbers("ends")
+    return op.tape.Slice(x, starts, ends, op.numbers("axes", range(len(starts))))
 
 
 @lowering("DepthToSpace")
@@ -121,11 +131,12 @@ def axes_of(op: Operation, name: str, rank: int, default: range | None = None) -
     """
     given = op.numbers(name, default)
     axes = sorted(axis + rank if axis < 0 else axis for axis in given)
-    if any(not 0 <= axis < rank for axis in axes) or len(set(axes)) != len(axes):
+    if complaint := wrong_axis(given, rank):
+        raise ValueRangeError("PD510", complaint, hint=f"check the {name} of {op.node.op_type}")
+    if len(set(axes)) != len(axes):
         raise op.misfit(
             f"takes different dimensions of a tensor with {rank} of them for {name}",
             value=given,
-            accepted=f"{-rank} to {rank - 1}",
         )
     return axes
 
@@ -215,124 +226,3 @@ def _places(op: Operation) -> list[Place]:
         Place(axis % x.rank, op.tape.Gather(starts, op.tape.ints(number), axis=0), size, length)
         for number, (axis, size, length) in enumerate(zip(given, sizes, lengths, strict=True))
     ]
-
-
-# Rows and elements that are moved to the places of indices.
-
-
-_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-_REDUCTIONS = {"Sum": "add", "Max": "max", "Min": "min"}
-
-
-@lowering("ScatterReduce")
-def scatter_reduce(op: Operation) -> Tensor:
-    """Combines the values of each index along the axis.
-
-    An index without a value gets the third input's element, or zero.
-    """
-    tape = op.tape
-    values, indices = op.inputs[:2]
-    start = op.optional(2)
-    dtype = values.dtype
-    if dtype in _HALF:
-        # ONNX Runtime's kernel combines no half-precision numbers; single precision also sums
-        # better.
-        values = tape.Cast(values, to=ir.DataType.FLOAT)
-        start = None if start is None else tape.Cast(start, to=ir.DataType.FLOAT)
-    rank = values.rank
-    axis = op.number("axis", -1)
-    if not -rank <= axis < rank:
-        raise op.misfit("has no such axis", value=axis, accepted=f"{-rank} to {rank - 1}")
-    axis %= rank
-    indices = _indices(op, values, indices, axis)
-    shape = list(values.shape)
-    shape[axis] = op.number("axis_size", 0)
-    name = op.text("reduction", "Sum")
-    if name not in _REDUCTIONS:
-        raise op.misfit("has no such reduction", value=name, accepted=", ".join(_REDUCTIONS))
-
-    def scatter(base: Tensor, updates: Tensor, how: str) -> Tensor:
-        return tape.ScatterElements(base, indices, updates, axis=axis, reduction=how)
-
-    if start is None and name != "Sum":
-        # Zero is no neutral element of a maximum.
-        info = np.finfo if values.dtype.is_floating_point() else np.iinfo
-        ends = info(values.dtype.numpy())
-        end = np.asarray(ends.min if name == "Max" else ends.max).item()
-        lowest = _filled(op, shape, end, values.dtype)
-        zeros, ones = (
-            tape.constant(np.full(one, number, np.int64))
-            for one, number in ((shape, 0), (values.shape, 1))
-        )
-        covered = tape.Cast(scatter(zeros, ones, "none"), to=ir.DataType.BOOL)
-        extremes = scatter(lowest, values, _REDUCTIONS[name])
-        result = tape.Where(covered, extremes, tape.scalar(0, values.dtype))
-    else:
-        start = _filled(op, shape, 0, values.dtype) if start is None else start
-        result = scatter(start, values, _REDUCTIONS[name])
-    return tape.Cast(result, to=dtype) if dtype in _HALF else result
-
-
-def _indices(op: Operation, values: Tensor, indices: Tensor, axis: int) -> Tensor:
-    tape = op.tape
-    indices = tape.Cast(indices, to=ir.DataType.INT64)
-    if indices.rank == 1 and values.rank > 1:
-        along = [1] * values.rank
-        along[axis] = values.shape[axis]
-        indices = tape.Expand(tape.Reshape(indices, along), list(values.shape))
-    if indices.shape != values.shape:
-        raise op.misfit(
-            "takes one index per value, or one per position along the axis",
-            value={"values": values.dims, "indices": indices.dims},
-        )
-    return indices
-
-
-def _filled(op: Operation, shape: list[int], number: float, dtype: ir.DataType) -> Tensor:
-    content = ir.Tensor(np.asarray([number]).astype(dtype.numpy()))
-    return op.tape.ConstantOfShape(op.tape.ints(*shape), value=content)
-
-
-@lowering("SequenceSlice")
-def sequence_slice(op: Operation) -> Tensor:
-    """Copies run i, ``source[from_i : from_i + n_i]``, to ``destination[to_i : to_i + n_i]``.
-
-    Rows that no run covers are zero, or with ``zeroUnused=0`` those of the destination. Where runs
-    overlap in the destination, the last one counts.
-    """
-    source, destination, lengths, begins, ends = op.inputs
-    unused = None if op.number("zeroUnused", 1) else destination
-    return moved_rows(source, destination.shape[0], lengths, begins, ends, unused=unused)
-
-
-def moved_rows(
-    source: Tensor,
-    rows: int,
-    lengths: Tensor,
-    begins: Tensor,
-    ends: Tensor,
-    unused: Tensor | None = None,
-) -> Tensor:
-    """Runs of rows at new places among ``rows``; the rest is that of ``unused``, or zero.
-
-    Where runs overlap, the last one counts.
-    """
-    tape = source.tape
-    lengths, begins, ends = (
-        tape.Reshape(tape.Cast(one, to=ir.DataType.INT64), [1, -1])
-        for one in (lengths, begins, ends)
-    )
-    runs = lengths.shape[1]
-    position = tape.constant(np.arange(rows).reshape(-1, 1)) - ends
-    # One row per row of the result, one column per run.
-    covers = tape.And(position > -1, position < lengths)
-    order = tape.Where(covers, tape.constant(np.arange(runs).reshape(1, -1)), tape.scalar(-1))
-    last = tape.ReduceMax(order, [1], keepdims=1)
-    covered = last > -1
-    taken = tape.GatherElements(
-        position + begins, tape.Where(covered, last, tape.scalar(0)), axis=1
-    )
-    taken = tape.Reshape(tape.Where(covered, taken, tape.scalar(0)), [-1])
-    moved = tape.Gather(source, taken, axis=0)
-    covered = tape.Reshape(covered, [rows, *[1] * (source.rank - 1)])
-    return tape.Where(covered, moved, tape.scalar(0, source.dtype) if unused is None else unused)

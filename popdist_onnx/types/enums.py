@@ -300,6 +300,8 @@ class ScatterReduction(Enum):
     Sum = "Sum"
     Max = "Max"
     Min = "Min"
+    Mul = "Mul"
+    NoReduction = "None"
 
 
 # `getLogger`: PopART's names for the standard library's log levels.

@@ -1,5 +1,7 @@
 """Errors are what programs for PopART catch, and begin with what those programs compare."""
 
+import pickle
+
 import pytest
 
 from popdist.errors import PopdistError
@@ -35,3 +37,11 @@ def test_the_published_sentence_comes_first():
         "  seen:     1",
         "  hint:     write y",
     ]
+
+
+def test_the_first_argument_is_the_sentence_alone_also_after_pickling():
+    raised = errors.ValueRangeError("PD510", "Invalid rank", value=3, hint="use 2")
+    for error in (raised, pickle.loads(pickle.dumps(raised))):
+        assert error.args == ("Invalid rank",)
+        assert str(error).splitlines()[0] == "Invalid rank [PD510]"
+        assert "use 2" in str(error)

@@ -104,7 +104,7 @@ def run(suite: Suite, name: str, sources: Path, build: Path, patience: float = 1
     """
     room = build / "suites" / re.sub(r"\W+", "-", f"{suite.key}/{name}")
     shutil.rmtree(room, ignore_errors=True)
-    copy = room / "copy"
+    copy = room / "published"  # not "copy": it may be a package, and shadow the module
     shutil.copytree(sources / suite.repository / suite.tag / suite.folder, copy, symlinks=True)
     (copy / "pytest.ini").touch()  # otherwise pytest reads this project's settings
     python = python_of("suite" if suite.packages else "", suite.packages, build / "environments")

@@ -110,8 +110,14 @@ _OPERATORS = (
             " depthtospace detach dynamicadd dynamicslice dynamicupdate dynamiczero expm1 fmod gelu"
             " groupnormalization identityloss init l1loss log1p lstm multiconv nllloss nop"
             " reducemedian remainder reshape reverse round scale scaledadd scatterreduce"
-            " sequenceslice shapeddropout subsample ctcbeamsearchdecoder",
+            " sequenceslice shapeddropout subsample ctcbeamsearchdecoder bucketize geluerf"
+            " groupedgather groupedscatterreduce incrementmod nearbyint normalize_image slice sort"
+            " swish",
         )
+    ),
+    without_effect(
+        "It passes its input on: hosts have no tiles to map it to.",
+        "Builder.aiGraphcore.tensorremap",
     ),
     works(
         "Builder.aiGraphcore.replicatedallreduce",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,25 @@ def _elements() -> Iterator[Case]:
         numbers = ints(7, -7, 7, -7), ints(3, 3, -3, -3)
         yield _case(name, list(numbers), torch=function, slope=False)
     halves = np.array([-2.5, -1.5, -0.5, 0, 0.5, 1.5, 2.5, 0.4], np.float32)
-    yield _case("Round", [halves], torch=torch.round, awkward=True)
+    for name in ("Round", "NearbyInt"):
+        yield _case(name, [halves], torch=torch.round, awkward=True)
+    for name, function in (("GeluErf", functional.gelu), ("Swish", functional.silu)):
+        yield _case(name, [f(2, 3)], torch=function)
+        yield _case(name, [ANYWHERE], torch=function, awkward=True)
+    for numbers in (f(5) * 5, ints(5, -5, 10, 1, 2)):
+        yield _case(
+            "IncrementMod",
+            [numbers],
+            {"increment": 3.0, "modulus": 4.0},
+            torch=lambda x: torch.fmod(x + 3, 4),
+            slope=numbers.dtype.kind == "f",
+        )
+    yield _case(
+        "NormalizeImage",
+        [f(2, 2, 3), f(3), f(3)],
+        {"scale": 0.5},
+        torch=lambda x, o, s: functional.pad((x * 0.5 - o) * s, (0, 1)),
+    )
     for scale in (2.5, 0.0, -1.0):
         yield _case(
             "Scale", [f(2, 3)], {"scale": scale}, torch=lambda x, s=scale: x * float(np.float32(s))
@@ -81,8 +100,9 @@ def _elements() -> Iterator[Case]:
         [f(2, 3), f(2, 3), f(), f()],
         torch=lambda a, b, s, t: s * a + t * b,
     )
-    for name in ("Nop", "PrintTensor"):
-        yield _case(name, [f(2, 3)], torch=lambda x: x * 1)
+    for name in ("Nop", "PrintTensor", "TensorRemap"):
+        setting = {"remap_type": 0} if name == "TensorRemap" else {}
+        yield _case(name, [f(2, 3)], setting, torch=lambda x: x * 1)
         yield _case(name, [f()], torch=lambda x: x * 1, awkward=True)
     yield _case("ReplicatedAllReduce", [f(2, 3)], torch=lambda x: x * 1)
     yield _case("Detach", [f(2, 3)], torch=lambda x: x.detach())
@@ -147,6 +167,48 @@ def _moved() -> Iterator[Case]:
             torch=lambda x, s=strides: x[:: s[0], :: s[1]],
             awkward=strides == [5, 9],
         )
+    yield _case(
+        "Slice",
+        [f(4, 5)],
+        {"starts": [-3, 1], "ends": [4, -1], "axes": [0, 1]},
+        torch=lambda x: x[-3:4, 1:-1],
+    )
+    for setting in pairs(axis=[OUT, 0, 1], descending=[OUT, 0, 1], stable=[OUT, 1]):
+        yield _case(
+            "Sort",
+            [f(4, 5)],
+            setting,
+            outputs=2,
+            torch=lambda x, s=setting: _sorted(
+                x, dim=s.get("axis", -1), descending=bool(s.get("descending"))
+            ),
+        )
+    meeting = np.array([[2, 2, 1], [2, 3, 3]], np.float32)
+    yield _case("Sort", [meeting], outputs=2, torch=_sorted, slope=False, awkward=True)
+    for places, right in itertools.product(([1, 3, 5, 7], [1, 2, 3, 6, 4, 5], [0], []), (0, 1)):
+        boundaries = np.array(places, np.float32)
+        points = np.array([[3, 6, 9, 0], [1, 5, 2.5, 7]], np.float32)
+        yield _case(
+            "Bucketize",
+            [points, boundaries],
+            {"right": right},
+            torch=lambda x, b, r=right: torch.bucketize(x, b, out_int32=True, right=bool(r)),
+            slope=False,
+            awkward=len(places) != 4,
+        )
+    for axis, index in ((1, ints(0, 2, -1, 1)), (2, ints(0, 1, 1, 0)), (-1, ints(2, -3, 0, 0))):
+        for shape in ([2, 2], [2, 1, 2]):
+            yield _case(
+                "GroupedGather",
+                [f(2, 3, 3), index.reshape(shape).astype(np.int32)],
+                {"axis": axis, "group_size": 2},
+                torch=lambda x, i, a=axis: torch.stack(
+                    [_taken(part, at, (a % 3) - 1) for part, at in zip(x, i, strict=True)]
+                ),
+            )
+    yield _case(
+        "GroupedGather", [f(3, 2), ints(2, 0)], torch=lambda x, i: _taken(x, i, 0), awkward=True
+    )
     for setting in pairs(axes=[OUT, [0], [1], [-1], [0, 2], []], keepdims=[OUT, 0, 1]):
         yield _case(
             "ReduceMedian",
@@ -197,7 +259,7 @@ def _moved() -> Iterator[Case]:
                 torch=partial(_dynamic, name, axes, sizes),
                 awkward=wrapped,
             )
-    for reduction in (OUT, "Sum", "Max", "Min"):
+    for reduction in (OUT, "Sum", "max", "Min", "mul"):
         for axis, index in (
             (0, ints(0, 2, 2, 1)),
             (-1, ints(3, 0, 3)),
@@ -222,6 +284,26 @@ def _moved() -> Iterator[Case]:
                 torch=partial(_scattered, axis, how),
                 awkward=True,
             )
+    few = np.array([[[0, 1], [4, 2]], [[1, 1], [3, 0]]])
+    for group, other, reduction in itertools.product((1, 2), (0, 1), ("sum", "none", "mul")):
+        setting = {"axis_size": 5, "axis": 1, "reduction": reduction, "group_size": group}
+        repeated = np.array([[3, 0, 1], [0, 4, 2]]) if group > 1 else np.array([3, 0, 1])
+        index = repeated if other else few
+        yield _case(
+            "ScatterReduce",
+            [f(2, 3, 4), index.astype(np.int32)],
+            setting | {"enable_index_broadcast": other},
+            torch=partial(_scattered_part, reduction, other),
+            awkward=reduction == "none",
+        )
+    zero = np.array([2, 0, 3, 0, 0, 5], np.float32)
+    yield _case(
+        "ScatterReduce",
+        [zero, ints(0, 0, 0, 1, 1, 2), np.array([2, 3, 0], np.float32)],
+        {"axis_size": 3, "reduction": "mul"},
+        torch=partial(_scattered, 0, "mul"),
+        awkward=True,
+    )
     lengths = [ints(*one, dtype=np.uint32) for one in ([2, 1], [0, 3], [1, 4])]
     meeting = [ints(*one, dtype=np.uint32) for one in ([2, 3, 0], [0, 2, 1], [1, 2, 4])]
     for runs in (lengths, meeting):
@@ -231,9 +313,35 @@ def _moved() -> Iterator[Case]:
                 "SequenceSlice",
                 [f(5, 2), f(6, 2), *runs],
                 setting,
-                torch=partial(_runs, unused != 0),
+                torch=partial(_runs, unused == 1),
                 awkward=runs is meeting,
             )
+
+
+def _sorted(x: torch.Tensor, **settings: Any) -> list[torch.Tensor]:
+    found = torch.sort(x, stable=True, **settings)
+    return [found.values, found.indices.int()]
+
+
+def _taken(x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
+    """As numpy's take."""
+    index = index.long() % x.shape[axis]
+    rows = x.movedim(axis, 0)[index]
+    between = list(range(index.ndim))
+    return rows.movedim(between, [axis + one for one in between])
+
+
+def _scattered_part(how: str, repeated: int, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """With indices of their own shape, the values that have one; repeated, all of them."""
+    index = index.long()
+    if repeated:
+        index = index.reshape(-1, index.shape[-1], 1).expand_as(x).contiguous()
+    shape = [index.shape[0], 5, *index.shape[2:]]
+    part = x[: index.shape[0], : index.shape[1], : index.shape[2]]
+    if how == "none":
+        return torch.zeros(shape, dtype=x.dtype).scatter(1, index, part)
+    base = torch.full(shape, float(how == "mul"), dtype=x.dtype)
+    return base.scatter_reduce(1, index, part, {"sum": "sum", "mul": "prod"}[how])
 
 
 def _columns_first(x: torch.Tensor) -> torch.Tensor:
@@ -279,16 +387,17 @@ def _dynamic(
 def _scattered(
     axis: int, how: str, x: torch.Tensor, index: torch.Tensor, start: Any = None
 ) -> torch.Tensor:
-    names = {"Sum": "sum", "Max": "amax", "Min": "amin"}
+    names = {"sum": "sum", "max": "amax", "min": "amin", "mul": "prod"}
     index = index.long()
     if index.ndim == 1:
-        along = [1, 1]
+        along = [1] * x.ndim
         along[axis] = -1
         index = index.reshape(along).expand(x.shape)
     shape = list(x.shape)
     shape[axis] = 5
-    base = torch.zeros(shape, dtype=x.dtype) if start is None else start
-    return base.scatter_reduce(axis, index, x, names[how], include_self=start is not None)
+    base = torch.full(shape, float(how == "mul"), dtype=x.dtype) if start is None else start
+    kept = start is not None
+    return base.scatter_reduce(axis, index, x, names[how.lower()], include_self=kept)
 
 
 def _runs(

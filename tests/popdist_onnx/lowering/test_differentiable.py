@@ -58,8 +58,15 @@ SAMPLES = {
     "expm1": ([reals(5)], {}),
     "fmod": ([apart(2, 3), np.full((1, 3), 0.77)], {}),
     "gelu": ([reals(5)], {}),
+    "geluerf": ([single(5)], {}),
+    "groupedgather": ([reals(2, 3, 2), np.array([[0, 2], [1, 1]])], {"axis": 1, "group_size": 2}),
+    "groupedscatterreduce": (
+        [reals(2, 3, 2), np.array([[0, 2, 2], [1, 1, 0]])],
+        {"axis_size": 4, "axis": 1, "group_size": 2},
+    ),
     "groupnormalization": ([reals(2, 4, 3), reals(4), reals(4)], {"num_groups": 2}),
     "identityloss": ([reals(2, 3)], {}),
+    "incrementmod": ([apart(5)], {"increment": 3.0, "modulus": 0.77}),
     "l1loss": ([apart(2, 3)], {"lambda_": 0.3}),
     "log1p": ([np.abs(reals(5))], {}),
     "lstm": ([single(3, 2, 2), single(4, 5, 3), single(4, 3), single(2, 2, 3)], {}),
@@ -68,6 +75,7 @@ SAMPLES = {
         {"ignoreIndex": 3},
     ),
     "nop": ([reals(3)], {}),
+    "normalize_image": ([reals(2, 3), reals(3), reals(3)], {"scale": 0.5}),
     "printtensor": ([reals(3)], {}),
     "reducemedian": ([apart(3, 4)], {"axes": [1]}),
     "remainder": ([apart(2, 3), np.full((1, 3), -0.77)], {}),
@@ -81,13 +89,17 @@ SAMPLES = {
         {"axis_size": 4, "axis": 0, "reduction": ScatterReduction.Sum},
     ),
     "sequenceslice": ([reals(5, 2), reals(6, 2), *LENGTHS], {"zeroUnused": 0}),
+    "slice": ([reals(4, 3)], {"ends": [3], "starts": [1], "axes": [1]}),
+    "sort": ([apart(3, 4)], {"axis": 0}),
     "subsample": ([reals(4, 3)], {"strides": [2, 1]}),
+    "swish": ([reals(3)], {}),
+    "tensorremap": ([reals(3)], {}),
 }
 """Operands and arguments of every operator that gradients flow through."""
 
 WITHOUT = {
     *("bitwiseand", "bitwiseor", "bitwisexor", "bitwisexnor", "bitwisenot"),  # whole numbers
-    *("detach", "round", "init"),  # no gradient by definition
+    *("bucketize", "detach", "nearbyint", "round", "init"),  # no gradient by definition
     "abort",  # no result
     *("call", "packedDataBlock", "multiconv"),  # operands of another form; below
     "ctcbeamsearchdecoder",  # no gradient: it decides

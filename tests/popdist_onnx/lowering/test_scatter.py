@@ -49,11 +49,21 @@ def test_scatterreduce_takes_one_index_per_position():
     np.testing.assert_array_equal(found, [[4, 5], [2, 4]])
 
 
-def test_scatterreduce_refuses_indices_of_another_shape():
-    with pytest.raises(popart_exception, match="one index per value"):
-        evaluate(
-            "scatterreduce", [np.ones((3, 2), np.float32), np.ones((3, 1), np.int32)], axis_size=2
-        )
+@pytest.mark.parametrize(
+    ("index", "arguments", "sentence"),
+    [
+        ((3, 1), {}, "Partial broadcasting of indices is not currently supported."),
+        ((3, 4), {}, "Failed to expand 'indices' shape [3, 4] to match 'src' shape [3, 2] using"),
+        ((3, 2, 1), {}, "Invalid rank for indices input."),
+        ((3, 2), {"axis": 4}, "ScatterReduceOp::setup axis = 4 is outside the acceptable range"),
+        ((3, 2), {"axis_size": 0}, "ScatterReduceOp axis_size = 0 is not valid: must be > 0"),
+    ],
+)
+def test_scatterreduce_refuses_in_published_words(index, arguments, sentence):
+    operands = [np.ones((3, 2), np.float32), np.ones(index, np.int32)]
+    with pytest.raises(popart_exception) as refused:
+        evaluate("scatterreduce", operands, **({"axis_size": 2} | arguments))
+    assert refused.value.args[0].startswith(sentence)
 
 
 @settings(deadline=None, max_examples=10)

@@ -8,7 +8,7 @@ _NAMES = {"sum": "sum", "add": "sum", "mul": "prod", "mean": "mean", "min": "ami
 
 
 def scatter(src, index, dim=-1, out=None, dim_size=None, reduce="sum"):
-    """Reduces the parts of ``src`` that have the same index; where there are none, zeros stay."""
+    """Reduces the parts of ``src`` with the same index; the rest is zero, or one for products."""
     dim %= src.dim()
     if index.dim() == 1:
         index = index.view((1,) * dim + (-1,))
@@ -16,7 +16,7 @@ def scatter(src, index, dim=-1, out=None, dim_size=None, reduce="sum"):
     if out is None:
         shape = list(src.shape)
         shape[dim] = int(index.max()) + 1 if dim_size is None else dim_size
-        out = torch.zeros(shape, dtype=src.dtype)
+        out = torch.full(shape, int(reduce == "mul"), dtype=src.dtype)
         return out.scatter_reduce(dim, index, src, _NAMES[reduce], include_self=False)
     return out.scatter_reduce_(dim, index, src, _NAMES[reduce])
 
