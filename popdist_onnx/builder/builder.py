@@ -725,7 +725,7 @@ class Builder:
         """
         if not 0 < proportion <= 1:
             raise ValueRangeError(
-                "PD501", "a memory proportion lies between 0 and 1", value=proportion
+                "PD501", "availableMemoryProportion must be in (0,1]", value=proportion
             )
         self._notes.annotate(ids, key.MEMORY_PROPORTION, float(proportion))
 

@@ -92,9 +92,11 @@ class GraphWriter:
             popart_exception: Another version is in use.
         """
         if (used := self.opsets.setdefault(domain, version)) != version:
+            methods = f"aiOnnxOpset{version}" if domain == "ai.onnx" else f"{domain} {version}"
             raise popart_exception(
                 "PD502",
-                f"cannot use opset {version} of {domain}: this builder uses opset {used} already",
+                f"Invalid opset '{methods}' selected. Opset for domain {domain} already defined as "
+                f"{used}",
                 hint=f'make the builder with Builder(opsets={{"{domain}": {version}}})',
             )
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from popdist.nearest import did_you_mean
 from popdist_onnx.builder.attributes import Kind, attribute
 from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
@@ -167,22 +169,26 @@ def _bound(
     for name in named:
         if name not in signature.parameters:
             known = [one for one in signature.parameters if one != "self"]
-            raise ArgumentError(
-                "PD501",
-                f"{method.name} has no argument {name}",
-                accepted=", ".join(known),
-                hint=did_you_mean(name, known, cutoff=0.5),
-            )
+            near = did_you_mean(name, known, cutoff=0.5)
+            raise _incompatible(method, signature, f"there is no argument {name}", near)
     try:
         bound = signature.bind(*arguments, **named)
     except TypeError as error:
-        raise ArgumentError(
-            "PD501",
-            f"{method.name}: {error}",
-            accepted=f"{method.name}{signature}".replace("(self, ", "("),
-        ) from None
+        raise _incompatible(method, signature, str(error)) from None
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def _incompatible(
+    method: Method, signature: inspect.Signature, reason: str, near: str | None = None
+) -> ArgumentError:
+    shown = f"{method.name}{signature}".replace("(self, ", "(")
+    return ArgumentError(
+        "PD501",
+        f"{method.name}(): incompatible function arguments. The following argument types are "
+        f"supported: {shown}",
+        hint=f"{reason}; {near}" if near else reason,
+    )
 
 
 class OperatorSet:
@@ -224,9 +230,15 @@ class OperatorSet:
             empty = isinstance(value, (list, tuple)) and not value
             if value is None or (empty and not parameter.keep_empty):
                 continue
-            if parameter.late and value == parameter.default:
+            # As published, so that a program may add the attribute afterwards.
+            may_follow = method.domain == "ai.onnx" and parameter.name != "group"
+            may_follow = (parameter.late or may_follow) and not isinstance(value, np.ndarray)
+            if may_follow and value == parameter.default:
                 continue
-            what = f"{method.name} takes {{}} for {parameter.name}"
+            what = (
+                f"{method.name}(): incompatible function arguments. The following argument types "
+                f"are supported: {{}} for {parameter.name}"
+            )
             attributes.append(attribute(parameter.kind, parameter.attribute, value, what))
         self._writer.use_opset(method.domain, method.version)
         ids = self._writer.add_node(
@@ -255,12 +267,9 @@ def _ids(method: Method, given: Any) -> list[str]:
     if isinstance(given, str) and method.takes_id:
         return [given]
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise ArgumentError(
-            "PD501",
-            f"{method.name} takes a list of ids",
-            value=given,
-            hint=f"write [{given!r}]" if isinstance(given, str) else None,
-        )
+        near = f"write [{given!r}]" if isinstance(given, str) else None
+        reason = f"args is a list of ids, not {given!r}"
+        raise _incompatible(method, method.signature(), reason, near)
     return list(given)
 
 
@@ -276,5 +285,5 @@ def _require_count(method: Method, what: str, seen: Any, allowed: tuple[int, int
         accepted = f"{least} to {most}"
     raise ValueRangeError(
         "PD500",
-        f"wrong number of {what} for {method.op_type}: it was given {seen}, and takes {accepted}",
+        f"{method.op_type} has invalid number of {what}: it was given {seen}, and takes {accepted}",
     )

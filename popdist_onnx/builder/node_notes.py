@@ -39,7 +39,7 @@ class NodeNotes:
         if _found(node, name) is not None:
             raise ValueRangeError(
                 "PD505",
-                f"Node already has an attribute '{name}'",
+                f"Node already has attribute {name}.",
                 value=node.outputs[0].name,
                 hint="remove it first with removeNodeAttribute",
             )
@@ -57,7 +57,12 @@ class NodeNotes:
     def remove(self, name: str, outputs: Iterable[str] | str) -> None:
         """Takes an attribute from a node that has it."""
         node = self._node(outputs)
-        _required(node, name)
+        if _found(node, name) is None:
+            raise ValueRangeError(
+                "PD505",
+                f"Cannot remove attribute {name} as it does not exist.",
+                value=node.outputs[0].name,
+            )
         node.attributes.pop(name, None)
         node.metadata_props.pop(name, None)
 
@@ -140,7 +145,7 @@ def _required(node: ir.Node, name: str) -> Any:
         have = [*node.attributes, *node.metadata_props]
         raise ValueRangeError(
             "PD505",
-            f"Node does not have an attribute '{name}'",
+            f"Node does not have an attribute {name}.",
             value=node.outputs[0].name,
             accepted=", ".join(have) or "it has none",
         )

@@ -200,6 +200,12 @@ _SMALL = 1024
 _WITHOUT_KERNEL = ("Swish",)
 
 
+_UNREADABLE = (
+    "Failed to load a ModelProto from the string '{}'.\nCheck that it is either a valid path to an "
+    "existing onnx model file, or is a valid onnx ModelProto string."
+)
+
+
 def load(source: Source) -> ir.Model:
     """Reads a model into the form that passes work on.
 
@@ -306,15 +312,15 @@ def read(source: Source) -> onnx.ModelProto:
     except FileNotFoundError as missing:
         raise popart_exception(
             "PD520",
-            "there is no such model file",
-            value=str(missing.filename or source),
+            _UNREADABLE.format(missing.filename or source),
+            value="there is no such file",
             hint="give the path of an .onnx file, or the bytes of builder.getModelProto()",
         ) from None
     except (DecodeError, OSError, onnx.checker.ValidationError) as broken:
         raise popart_exception(
             "PD520",
-            f"the model cannot be read: {broken}",
-            value="bytes" if isinstance(source, bytes) else str(source),
+            _UNREADABLE.format("bytes" if isinstance(source, bytes) else source),
+            value=str(broken),
             accepted="an ONNX model (a serialized ModelProto)",
         ) from None
     if not proto.opset_import or not proto.HasField("graph"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from popdist_onnx.errors import NotOnHostError
+from popdist_onnx.errors import NotOnHostError, ValueRangeError
 from popdist_onnx.graph import shape_ops
 from popdist_onnx.graph.names import ORIGIN
 from popdist_onnx.lowering.registry import DOMAIN, Operation, lowering
@@ -100,8 +100,11 @@ def shaped_dropout(op: Operation) -> Tensor:
         length not in (1, dim)
         for length, dim in zip(reversed(shape), reversed(x.shape), strict=False)
     ):
-        raise op.misfit(
-            "takes a shape that can be broadcast to the input's", value=shape, accepted=str(x.dims)
+        raise ValueRangeError(
+            "PD510",
+            "ShapedDropout: incompatible input tensor and dropout shape. It is configured with "
+            f"shape {shape} which is not broadcastable to the input tensor with shape "
+            f"{list(x.shape)}.",
         )
     ratio = tape.constant(np.asarray(op.real("ratio", 0.5), np.float32))
     ones = tape.constant(np.ones(shape, x.dtype.numpy()))

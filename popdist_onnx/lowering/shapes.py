@@ -53,6 +53,10 @@ def subsample(op: Operation) -> Tensor:
     """A slice with a stride for each dimension."""
     (x,) = op.inputs
     strides = op.numbers("strides")
+    if 0 in strides:
+        raise ValueRangeError(
+            "PD510", f"Strides invalid. 0 stride at index {strides.index(0)}", value=strides
+        )
     if len(strides) != x.rank or any(stride < 1 for stride in strides):
         raise op.misfit(
             "takes a positive stride for each dimension",

@@ -78,7 +78,9 @@ class Setting:
             kind = "negative" if number < 0 else kind
             raise OptimizerValueError(
                 "PD541",
-                f"{kind} {self.key} in {optimizer}",
+                f"Constant, zero learning rate in {optimizer}"
+                if kind == "constant zero"
+                else f"{kind} {self.key} in {optimizer}",
                 value=number,
                 accepted=CHECKS[self.check],
                 hint="write (0.0, False) for a rate that a later update raises"

@@ -64,7 +64,7 @@ class CountLargeGradients(Pass):
         if not watched:
             raise popart_exception(
                 "PD581",
-                "automatic loss scaling has no gradients to watch",
+                "[AutomaticLossScale transform] No tracked tensors were found",
                 value=self.settings.gradientTensorTrackingMethod.name,
                 hint="choose another automaticLossScalingSettings.gradientTensorTrackingMethod",
             )
@@ -137,7 +137,8 @@ def require_variable_loss_scale(optimizer: Optimizer) -> None:
     if optimizer.lossScaling().isConst():
         raise popart_exception(
             "PD581",
-            "automatic loss scaling changes the loss scale, which the optimizer has as a constant",
+            "Automatic loss scaling changes the loss scale. The optimizer must have non-const loss "
+            "scaling",
             value=f"lossScaling ({optimizer.getLossScalingVal()}, True)",
             accepted=f"lossScaling ({optimizer.getLossScalingVal()}, False)",
         )

@@ -262,8 +262,8 @@ def _ratio(source: _Source) -> float | Tensor:
     if not 0.0 <= float(known.item()) < 1.0:
         raise popart_exception(
             "PD525",
-            f"the ratio of Dropout {node.name!r} must be at least 0 and below 1",
-            value=known.item(),
+            f"Dropout {node.name!r}: ratio value {float(known.item()):.7g} is not valid. Please "
+            "use a value in the interval [0,1)",
         )
     return float(known.item())
 

@@ -154,7 +154,7 @@ class GraphTransformer:
                 return content
         raise ValueRangeError(
             "PD504",
-            f"'{tensor_id}' is not an initializer",
+            f"TensorId {tensor_id} not in the model initalizers",
             accepted=", ".join(one.name for one in self._graph.initializer) or "there are none",
         )
 

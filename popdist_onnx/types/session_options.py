@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from popdist_onnx.errors import ArgumentError
+from popdist_onnx.errors import ArgumentError, popart_exception
 from popdist_onnx.types.enums import (
     AccumulateOuterFragmentSchedule,
     AutodiffStitchStrategy,
@@ -388,6 +388,15 @@ class SessionOptions(HostOptions, PlacementOptions, CompilationOptions, Reportin
         """The number of micro-batches per weight update.
 
         Returns:
-            ``accumulationFactor``; 1 where accumulation is switched off.
+            ``accumulationFactor``.
+
+        Raises:
+            popart_exception: It is larger than 1 although accumulation is switched off.
         """
-        return self.accumulationFactor if self.enableGradientAccumulation else 1
+        if self.accumulationFactor > 1 and not self.enableGradientAccumulation:
+            raise popart_exception(
+                "PD572",
+                "enableGradientAccumulation is false, but accumulationFactor > 1. Either enable "
+                "gradient accumulation, or set the accumulation factor to 1",
+            )
+        return self.accumulationFactor

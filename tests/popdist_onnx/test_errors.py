@@ -41,7 +41,7 @@ def test_the_published_sentence_comes_first():
 
 def test_the_first_argument_is_the_sentence_alone_also_after_pickling():
     raised = errors.ValueRangeError("PD510", "Invalid rank", value=3, hint="use 2")
-    for error in (raised, pickle.loads(pickle.dumps(raised))):
+    for error in (raised, pickle.loads(pickle.dumps(raised))):  # noqa: S301 - ours
         assert error.args == ("Invalid rank",)
         assert str(error).splitlines()[0] == "Invalid rank [PD510]"
         assert "use 2" in str(error)

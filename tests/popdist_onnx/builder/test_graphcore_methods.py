@@ -101,8 +101,8 @@ def test_the_published_signature_of_nllloss():
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
-        (lambda ops, x: ops.scale([x], "a"), "takes a number for scale"),
-        (lambda ops, x: ops.identityloss([x], "mean"), "takes a ReductionType for reduction"),
+        (lambda ops, x: ops.scale([x], "a"), "a number for scale"),
+        (lambda ops, x: ops.identityloss([x], "mean"), "a ReductionType for reduction"),
         (lambda ops, _: ops.init([1], "FLOAT", 1), "takes an InitType"),
         (lambda ops, x: ops.groupnormalization([x, x, x], group=1), "did you mean num_groups"),
         (lambda ops, x: ops.scatterreduce([x, x], 2, reduction="mul"), "ScatterReduction"),

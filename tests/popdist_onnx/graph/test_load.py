@@ -169,7 +169,7 @@ def test_opsets_out_of_range_are_refused(opset):
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(popart_exception, match="no such model file"):
+    with pytest.raises(popart_exception, match="Failed to load a ModelProto"):
         load(tmp_path / "nothing.onnx")
     for content in (b"", b"no protobuf at all"):
         with pytest.raises(popart_exception, match="model"):

@@ -117,7 +117,7 @@ def test_shapeddropout_drops_nothing_in_inference():
 
 
 def test_shapeddropout_refuses_a_shape_that_cannot_be_broadcast():
-    with pytest.raises(popart_exception, match="can be broadcast"):
+    with pytest.raises(popart_exception, match="not broadcastable"):
         evaluate("shapeddropout", [np.ones((4, 3), np.float32)], shape=[2, 1])
 
 

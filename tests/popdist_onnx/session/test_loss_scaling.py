@@ -104,9 +104,9 @@ def test_gradients_are_found_by_kind(method):
 
 def test_what_cannot_be_scaled():
     for settings, what in (
-        ({"values": {"lossScaling": (2.0, True)}}, "the optimizer has as a constant"),
+        ({"values": {"lossScaling": (2.0, True)}}, "must have non-const loss scaling"),
         ({"toTrackTensors": ["nothing"]}, "tensor 'nothing' has no gradient"),
-        ({"toTrackTensors": []}, "no gradients to watch"),
+        ({"toTrackTensors": []}, "No tracked tensors were found"),
     ):
         with pytest.raises(popart.popart_exception, match=what):
             session(**settings)

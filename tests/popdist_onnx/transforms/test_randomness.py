@@ -97,7 +97,7 @@ def test_a_ratio_of_one_is_refused():
         r=np.array(1, np.float32),
         t=np.array(True),  # noqa: FBT003
     )
-    with pytest.raises(popart_exception, match="ratio of Dropout"):
+    with pytest.raises(popart_exception, match="ratio value 1 is not valid"):
         random_inputs(load(proto))
 
 

@@ -99,7 +99,7 @@ def test_initializers_become_constants():
     values = np.ones((2, 3), np.float32)
     (expected,) = outputs(builder.getModelProto(), **{x: values})
     np.testing.assert_array_equal(outputs(transformer.getModelProto(), **{x: values})[0], expected)
-    with pytest.raises(popart_exception, match="'nothing' is not an initializer"):
+    with pytest.raises(popart_exception, match="TensorId nothing not in the model initalizers"):
         transformer.convertInitializersToConstants(["nothing"])
 
 

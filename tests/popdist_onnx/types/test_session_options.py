@@ -143,7 +143,8 @@ def test_the_global_replication_factor(settings, factor):
 def test_the_accumulation_factor_counts_where_accumulation_is_on():
     options = SessionOptions()
     options.accumulationFactor = 3
-    assert options.getAccumulationFactor() == 1
+    with pytest.raises(popart_exception, match="is false, but accumulationFactor > 1"):
+        options.getAccumulationFactor()
     options.enableGradientAccumulation = True
     assert options.getAccumulationFactor() == 3
 
