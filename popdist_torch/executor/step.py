@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from popdist_torch.errors import OptimizerError
-from popdist_torch.executor.compiled import LossPlace, eagerly, plain_backward
+from popdist_torch.executor.compiled import LossPlace, eagerly, keep_from_dynamo, plain_backward
 from popdist_torch.executor.in_place import SavedValues
 from popdist_torch.executor.losses import LossWatch, final_loss, warn_of_unmarked
 from popdist_torch.executor.mixed_precision import MixedPrecision, may_mix
@@ -265,6 +265,10 @@ class Training:
         if model.compiled:
             model.loss_place = LossPlace(output, loss)
         return output, loss
+
+
+# Compiled models meet as others do.
+keep_from_dynamo(Turns.meet)
 
 
 def infer(arguments: Arguments, batching: Batching, replicas: Replicas, outputs: Outputs) -> None:

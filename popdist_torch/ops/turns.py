@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 _turn: ContextVar[tuple[Turns, int] | None] = ContextVar("turn", default=None)
 
 
+_ALL_ENDED = -1  # the place of what the first thread waits for at the end
+
+
+def _nothing(_: int) -> None:
+    """No micro-batch."""
+
+
 class _AbandonedError(Exception):
     """Another replica has failed, so a replica does not continue."""
 
@@ -49,7 +56,7 @@ class Turns:
         self.meets = False
         self._replicas = replicas
         self._suspended = suspended
-        self._begin(lambda _: None)
+        self._begin(_nothing)
 
     def run(self, work: Callable[[int], None]) -> None:
         """Runs the micro-batch of each replica.
@@ -61,16 +68,18 @@ class Turns:
             work(0)
             return
         self._begin(work)
-        for replica in range(self._replicas):
-            if not self._threads:
-                self._do(replica)
-        if self._threads:
-            self._all_ended.acquire()
-            for thread in self._threads.values():
-                thread.join()
-            self.meets = True
-        if self._failure is not None:
-            raise self._failure
+        try:
+            for replica in range(self._replicas):
+                if not self._threads:
+                    self._do(replica)
+            if self._threads:
+                self._wakes[_ALL_ENDED].acquire()
+                for thread in self._threads.values():
+                    thread.join()
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            self._begin(_nothing)  # keeps no batch, no value and no error
 
     def meet(self, replica: int, value: torch.Tensor, join: Callable[[Values], Values]) -> Any:
         """Waits until all replicas have given a value.
@@ -102,6 +111,8 @@ class Turns:
         if len(self._given) == self._replicas:
             self._results[:] = join([self._given[n] for n in range(self._replicas)])
             self._given.clear()
+        if not self._wakes:
+            self._wakes += [threading.Semaphore(0) for _ in range(self._replicas + 1)]
         with self._suspended(replica):
             torch.clear_autocast_cache()  # of casts of this replica's weights
             self._continue((replica + 1) % self._replicas)
@@ -114,8 +125,7 @@ class Turns:
         self._work = work
         self._threads: dict[int, threading.Thread] = {}
         self._idents: dict[int, int] = {}
-        self._wakes = [threading.Semaphore(0) for _ in range(self._replicas)]
-        self._all_ended = threading.Semaphore(0)
+        self._wakes: list[threading.Semaphore] = []  # until replicas meet
         self._given: dict[int, torch.Tensor] = {}
         self._results: Values = []
         self._ended: set[int] = set()
@@ -141,7 +151,7 @@ class Turns:
         if waiting:
             self._wakes[min(waiting)].release()
         elif self._threads:
-            self._all_ended.release()
+            self._wakes[_ALL_ENDED].release()
         elif self._failure is not None:
             raise self._failure
 
@@ -182,3 +192,7 @@ def _autocast() -> torch.autocast:
 def present_turn() -> tuple[Turns, int] | None:
     """The local replica that runs, and the turns that it takes part in; None outside of a model."""
     return _turn.get()
+
+
+# What torch.compiler.disable sets, which loads Dynamo.
+Turns.meet._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001 - as above

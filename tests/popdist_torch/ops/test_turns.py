@@ -1,5 +1,8 @@
 """Local replicas that meet in the middle of a model, and what belongs to each of them."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -161,3 +164,31 @@ def test_autocast_reaches_all_replicas():
         found, _ = training(torch.ones(REPLICAS, 4))
     assert found.dtype == torch.bfloat16
     assert torch.equal(found[0], found[-1])
+
+
+def test_nothing_of_a_call_is_kept():
+    """A batch, the exchanged values and an error are freed when the call has ended."""
+    seen = []
+
+    class Remembering(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+
+        def forward(self, x):
+            value = total(self.layer(x))
+            seen.append(weakref.ref(value))
+            if x[0] > 1:
+                raise LookupError("of the last batch")
+            return poptorch.identity_loss(value.sum(), "none")
+
+    model = Remembering()
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1)
+    options = poptorch.Options().replicationFactor(REPLICAS)
+    training = poptorch.trainingModel(model, options, optimizer=optimizer)
+    training(torch.ones(REPLICAS, 1))
+    with pytest.raises(LookupError):
+        training(2 * torch.ones(REPLICAS, 1))
+    gc.collect()
+    assert len(seen) == REPLICAS + 1
+    assert not [value for value in seen if value() is not None]
