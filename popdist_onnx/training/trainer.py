@@ -404,7 +404,7 @@ class Trainer:
             state = self._read_checkpoint(path)
         state = self._job.from_first(state)
         if "error" in state:
-            raise popart_exception("PD585", state["error"], value=str(path))
+            raise popart_exception("PD585", state["error"], value=state.get("seen") or str(path))
         if self._job.is_shared:
             self.session.broadcastWeights(0)
         self.session.weightsFromHost()
@@ -534,7 +534,7 @@ class Trainer:
                 return {"error": f"the checkpoint has no {missing[0]}: its optimizer was another"}
             self.session.resetHostWeights(proto)
         except popart_exception as error:
-            return {"error": error.what}
+            return {"error": error.what, "seen": error.value}
         words = properties.get(RANDOM_STATE, "0 0").split()
         found: dict[str, Any] = json.loads(properties[_CHECKPOINT])
         return found | {"random": [int(word) for word in words]}

@@ -143,7 +143,9 @@ def environment_of(python: Path, home: Path, path: list[Path]) -> dict[str, str]
 
 def _open_mpi() -> dict[str, str]:
     """Where Open MPI's files are, for a program of another environment that imports mpi4py."""
-    return {"OPAL_PREFIX": sys.prefix} if Path(sys.prefix, "bin", "orted").exists() else {}
+    if not Path(sys.prefix, "bin", "orted").exists():
+        return {}
+    return {"OPAL_PREFIX": sys.prefix, "MPI4PY_LIBMPI": f"{sys.prefix}/lib/libmpi.so.40"}
 
 
 def _seeded(seed: int | None) -> dict[str, str]:

@@ -14,6 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from popdist.sdk import loadable
 from tests.public import manifest, page
 from tests.public.environments import python_of
 from tests.public.outcomes.suite_outcomes import OUTCOMES
@@ -54,6 +55,10 @@ class Suite:
         standins: Folders below ``tests/public/standins`` with modules for helpers of the suite that
             are not published.
         packages: The packages of the suite's environment, on top of the project's.
+        beside: Another checkout that the suite imports, as ``OWNER/REPOSITORY/TAG``.
+        loadable: The compiled operators that the suite loads, below the folders ``published``
+            and ``beside``: `popdist-sdk custom-ops` writes them.
+        variables: More variables of the environment.
         limit: Seconds for one file.
     """
 
@@ -67,6 +72,9 @@ class Suite:
     path: tuple[str, ...] = ()
     standins: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    beside: str = ""
+    loadable: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
     limit: int = 300
 
     @property
@@ -107,14 +115,19 @@ def run(suite: Suite, name: str, sources: Path, build: Path, patience: float = 1
     copy = room / "published"  # not "copy": it may be a package, and shadow the module
     shutil.copytree(sources / suite.repository / suite.tag / suite.folder, copy, symlinks=True)
     (copy / "pytest.ini").touch()  # otherwise pytest reads this project's settings
+    if suite.beside:
+        shutil.copytree(sources / suite.beside, room / "beside", symlinks=True)
+    loadable.write([str(room / one) for one in suite.loadable])
     python = python_of("suite" if suite.packages else "", suite.packages, build / "environments")
     (room / "home").mkdir()
     path = [
         PLUGIN,
         *(STANDINS / one for one in suite.standins),
         *(copy / one for one in suite.path),
+        *([room / "beside"] if suite.beside else ()),
     ]
     environment = environment_of(python, room / "home", path)
+    environment.update(suite.variables)
     environment[OUTCOMES] = str(room / "outcomes")
     (room / "outcomes").touch()
     words = [str(python), "-m", "popdist.sdk", *suite.command]

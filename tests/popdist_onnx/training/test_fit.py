@@ -188,7 +188,7 @@ def test_a_resumed_training_goes_on_exactly(tmp_path, optimizer):
     assert second.history == expected == whole.history
     same_weights(second, whole)
     whole.save(tmp_path / "plain.onnx")
-    for path, what in (("plain.onnx", "is no checkpoint"), ("none.onnx", "no such model file")):
+    for path, what in (("plain.onnx", "is no checkpoint"), ("none.onnx", "there is no such file")):
         with pytest.raises(popdist_onnx.popart_exception, match=what):
             second.resume(tmp_path / path)
     other = "adam" if optimizer == "momentum" else "momentum"
