@@ -47,16 +47,17 @@ def group_norm(
         ValueError: The channels cannot be divided, or are of unknown number.
     """
     del training
-    inputs = tf.convert_to_tensor(inputs)
-    channels = _channels(inputs, channels_axis)
+    channels = _channels(tf.convert_to_tensor(inputs), channels_axis)
     if groups > channels:
         raise ValueError(f"Invalid groups {groups} for {channels} channels.")
     if channels % groups:
         raise ValueError(f"{channels} channels is not commensurate with {groups} groups.")
+    makes = _Parameters(param_initializers, variables_collections, trainable)
     with tf.compat.v1.variable_scope(scope, "GroupNorm", [inputs], reuse=reuse):
-        normal = _normal(inputs, groups, channels_axis, epsilon, strided_channel_grouping)
-        makes = _Parameters(param_initializers, variables_collections, trainable)
-        return makes.scaled(normal, channels_axis, center=center, scale=scale)
+        return makes.scaled(
+            inputs, groups, channels_axis, epsilon, center=center, scale=scale,
+            is_strided=strided_channel_grouping,
+        )  # fmt: skip
 
 
 def layer_norm(
@@ -81,12 +82,9 @@ def layer_norm(
         ValueError: The channels are of unknown number.
     """
     del training
-    inputs = tf.convert_to_tensor(inputs)
-    _channels(inputs, channels_axis)
+    makes = _Parameters(param_initializers, variables_collections, trainable)
     with tf.compat.v1.variable_scope(scope, "LayerNorm", [inputs], reuse=reuse):
-        normal = _normal(inputs, 1, channels_axis, epsilon)
-        makes = _Parameters(param_initializers, variables_collections, trainable)
-        return makes.scaled(normal, channels_axis, center=center, scale=scale)
+        return makes.scaled(inputs, 1, channels_axis, epsilon, center=center, scale=scale)
 
 
 def instance_norm(
@@ -111,12 +109,10 @@ def instance_norm(
         ValueError: The channels are of unknown number.
     """
     del training
-    inputs = tf.convert_to_tensor(inputs)
-    channels = _channels(inputs, channels_axis)
+    makes = _Parameters(param_initializers, variables_collections, trainable)
+    channels = _channels(tf.convert_to_tensor(inputs), channels_axis)
     with tf.compat.v1.variable_scope(scope, "InstanceNorm", [inputs], reuse=reuse):
-        normal = _normal(inputs, channels, channels_axis, epsilon)
-        makes = _Parameters(param_initializers, variables_collections, trainable)
-        return makes.scaled(normal, channels_axis, center=center, scale=scale)
+        return makes.scaled(inputs, channels, channels_axis, epsilon, center=center, scale=scale)
 
 
 def _channels(inputs: Any, axis: int) -> int:
@@ -132,7 +128,7 @@ def _channels(inputs: Any, axis: int) -> int:
 
 
 def _normal(
-    inputs: Any, groups: int, channels_axis: int, epsilon: float, is_strided: bool = False
+    inputs: Any, groups: int, channels_axis: int, epsilon: float, *, is_strided: bool
 ) -> Any:
     """The normalised tensor, before it is scaled."""
     rank = inputs.shape.rank
@@ -155,9 +151,14 @@ class _Parameters:
         self._collections = collections
         self._trainable = trainable
 
-    def scaled(self, normal: Any, channels_axis: int, *, center: bool, scale: bool) -> Any:
-        """A normalised tensor, multiplied by ``gamma`` and moved by ``beta``."""
-        channels = normal.shape[channels_axis]
+    def scaled(
+        self, inputs: Any, groups: int, channels_axis: int, epsilon: float,
+        *, center: bool, scale: bool, is_strided: bool = False,
+    ) -> Any:  # fmt: skip
+        """The normalised tensor, multiplied by ``gamma`` and moved by ``beta``."""
+        inputs = tf.convert_to_tensor(inputs)
+        channels = _channels(inputs, channels_axis)
+        normal = _normal(inputs, groups, channels_axis, epsilon, is_strided=is_strided)
         shape = [1] * normal.shape.rank
         shape[channels_axis] = channels
         # `beta` comes first, as in the original: variables have their order in checkpoints.
