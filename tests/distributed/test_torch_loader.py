@@ -108,3 +108,60 @@ def test_interleaved_data_trains_the_same_in_every_layout():
         assert answer["early"] == answer["even"] == answer["begun"] == [0, 1]
         assert "instance 0 ended after 2 batches" in answer["uneven"]
     assert "uneven" not in expected
+
+
+ROWS = torch.randn(16, 3, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+CLASSES = torch.arange(16) % 4
+
+
+class Scores(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 4)
+        torch.nn.init.constant_(self.layer.weight, 0.1)
+        torch.nn.init.zeros_(self.layer.bias)
+
+    def forward(self, x, y):
+        scores = self.layer(x)
+        return scores, torch.nn.functional.cross_entropy(scores, y, ignore_index=-100)
+
+
+def pad(samples):
+    """A micro-batch with one more row, which does not count."""
+    rows, classes = zip(*samples, strict=True)
+    return torch.stack([*rows, torch.ones(3).double()]), torch.stack([*classes, torch.tensor(-100)])
+
+
+def train_padded():
+    options = popdist.poptorch.Options()
+    options.Training.gradientAccumulation(2)
+    first = popdist.getInstanceIndex() * 8
+    mine = torch.utils.data.BatchSampler(range(first, first + 8), MICRO_BATCH, drop_last=True)
+    loader = poptorch.DataLoader(
+        options,
+        TensorDataset(ROWS, CLASSES),
+        batch_sampler=mine,
+        collate_fn=pad,
+        auto_distributed_partitioning=False,
+    )
+    model = Scores().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    training = poptorch.trainingModel(model, options, optimizer=optimizer)
+    shapes = []
+    for x, y in loader:
+        training(x, y)
+        shapes.append(list(x.shape))
+    return {"weight": model.layer.weight.detach().numpy(), "shapes": shapes}
+
+
+def test_micro_batches_that_a_program_pads_train_as_one_process_on_the_global_batch():
+    model = Scores().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for update in range(2):
+        batch = [first + update * 4 + row for first in (0, 8) for row in range(4)]
+        optimizer.zero_grad()
+        model(ROWS[batch], CLASSES[batch])[1].backward()
+        optimizer.step()
+    for answer in run_job(train_padded):
+        assert answer["shapes"] == [[2 * (MICRO_BATCH + 1), 3]] * 2
+        np.testing.assert_allclose(answer["weight"], model.layer.weight.detach(), rtol=1e-12)
