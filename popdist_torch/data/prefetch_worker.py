@@ -71,6 +71,17 @@ def _cut(batch: Any, start: int, stop: int) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor[start:stop], batch)
 
 
+def _of_type(part: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor in another type, if all of its values are those of that type; else as it is.
+
+    A program that pads some batches may make whole numbers of them floating, as zeros of torch are.
+    """
+    if part.dtype == dtype:
+        return part
+    other = part.to(dtype)
+    return other if torch.equal(other.to(part.dtype), part) else part
+
+
 # The slots of shared memory that hold the batches.
 
 
@@ -176,6 +187,7 @@ class Ring:
         if index >= len(self.layout):
             raise DataError("PD395", "a batch has more tensors than the first one")
         field = self.layout[index]
+        parts = [_of_type(part, field.dtype) for part in parts]
         rows = sum(len(part) for part in parts) if field.shape else None
         fits = all(p.dtype == field.dtype and p.shape[1:] == field.shape[1:] for p in parts)
         if not fits or (rows is not None and rows > field.shape[0]):

@@ -343,3 +343,35 @@ def test_a_program_without_a_guard_is_told(tmp_path):
     assert done.returncode == 1
     assert "worker thread failed to start" in done.stderr
     assert 'if __name__ == "__main__"' in done.stderr
+
+
+class OtherTypes(Dataset):
+    """Classes that are floating in a later batch."""
+
+    def __init__(self, last):
+        self._last = last
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.tensor(index if index < 2 else self._last)
+
+
+def test_a_type_of_later_batches_changes_where_no_value_does():
+    # Batches of samples: [0, 1] of whole numbers, and [2.0, 2.0] or [2.5, 2.5].
+    options = poptorch.Options()
+
+    def read(last):
+        made = poptorch.DataLoader(
+            options, OtherTypes(last), batch_size=2, mode=DataLoaderMode.Async
+        )
+        batches = list(made)
+        made.terminate()
+        return batches
+
+    first, second = read(2.0)
+    assert first.dtype == second.dtype == torch.int64
+    assert [first.tolist(), second.tolist()] == [[0, 1], [2, 2]]
+    with pytest.raises(poptorch.Error, match="PD395"):
+        read(2.5)
