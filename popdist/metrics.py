@@ -277,10 +277,15 @@ def note_step(
     tell_progress(phase="training", step=_adapters.steps, total=total, loss=loss, rate=rate)
 
 
-def note_compiling() -> None:
-    """Tells poprun that an adapter compiles, unless the program reports its own progress."""
-    if _so_far.steps == 0:
-        tell_progress(phase="compiling")
+def note_phase(phase: str, *, between_steps: bool = False) -> None:
+    """Tells poprun what an adapter does, unless the program reports its own progress.
+
+    Args:
+        phase: A word, such as ``compiling``.
+        between_steps: Whether it is told after the first step, too.
+    """
+    if _so_far.steps == 0 and (between_steps or _adapters.steps == 0):
+        tell_progress(phase=phase)
 
 
 def _keep(loss: float | None, samples: int | None) -> None:

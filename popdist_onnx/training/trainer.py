@@ -17,7 +17,7 @@ import onnx
 from tqdm import tqdm
 
 from popdist.checks import is_enabled
-from popdist.metrics import note_compiling
+from popdist.metrics import note_phase
 from popdist.nearest import did_you_mean
 from popdist.recording import recording
 from popdist_onnx.checks import PARTS
@@ -152,7 +152,7 @@ class Trainer:
         self._optimizer = clipped(optimizer_of(optimizer, learning_rate), clip_norm)
         self._layout = Layout(batch_size, accumulation, self._job)
         self.stop = False
-        note_compiling()
+        note_phase("compiling", between_steps=True)
         self._check_finite = check_finite
         self._usual = self._compiled(self._layout)
         self._smaller: Updates | None = None

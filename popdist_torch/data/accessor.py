@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from popdist.metrics import note_phase
 from popdist_torch.data.prefetch_worker import Job, Ring, communicating, main
 from popdist_torch.errors import DataError, Error
 from popdist_torch.options.enums import SharingStrategy
@@ -91,9 +92,11 @@ class AsynchronousDataAccessor:
             seed=int(torch.empty((), dtype=torch.int64).random_().item()),
             start_method=multiprocessing.get_start_method(allow_none=True),
         )
+        note_phase("loading")
         self._connection, self._process = _start(job, sharing_strategy)
         self._stop = weakref.finalize(self, _end, self._connection, self._process)
         self._ring = self._first_answer(job.slots)
+        note_phase("running")
         self._generation = 0
         # Whether an iteration continues the epoch that is being read; otherwise it asks for a new
         # one.

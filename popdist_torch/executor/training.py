@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist.metrics import note_compiling, note_step
+from popdist.metrics import note_phase, note_step
 from popdist.recording import recording
 from popdist.trained import Trained
 from popdist_torch import agreement, job, synchronised_norms
@@ -223,7 +223,7 @@ class TrainingExecutor(Executor):
         if link_of(self._user_model) not in (None, self._link):
             require_unwrapped(self._user_model)  # another executor has wrapped it meanwhile
         driven = self._driven()
-        note_compiling()
+        note_phase("compiling", between_steps=True)
         super()._compile(args, kwargs)
         self._device_optimizer = driven
         self._follow()  # parameters may have been added since the module was wrapped

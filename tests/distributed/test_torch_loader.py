@@ -1,5 +1,10 @@
 """Real jobs: what the instances read together is the data set, once."""
 
+import json
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +13,7 @@ from torch.utils.data import TensorDataset
 import popdist
 import popdist.poptorch
 import popdist_torch as poptorch
-from tests.distributed.jobs import run_job
+from tests.distributed.jobs import LAUNCHER, run_job
 from tests.popdist_torch import reference
 
 LENGTH, MICRO_BATCH = 53, 2
@@ -165,3 +170,38 @@ def test_micro_batches_that_a_program_pads_train_as_one_process_on_the_global_ba
     for answer in run_job(train_padded):
         assert answer["shapes"] == [[2 * (MICRO_BATCH + 1), 3]] * 2
         np.testing.assert_allclose(answer["weight"], model.layer.weight.detach(), rtol=1e-12)
+
+
+WAITING = """
+import sys, time
+import torch
+import popdist, popdist.poptorch, popdist_torch
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        open(sys.argv[1] + str(popdist.getInstanceIndex()), "w").close()
+        time.sleep(300)
+
+if __name__ == "__main__":
+    popdist.init()
+    mode = popdist_torch.DataLoaderMode.Async
+    popdist_torch.DataLoader(popdist.poptorch.Options(), Slow(), batch_size=1, mode=mode)
+"""
+
+
+def test_a_job_that_waits_for_its_first_batch_says_so(tmp_path):
+    program, results, began = tmp_path / "waiting.py", tmp_path / "results", tmp_path / "began"
+    program.write_text(WAITING)
+    words = ["--num-instances=2", "--num-replicas=2", f"--json={results}"]
+    job = subprocess.Popen([*LAUNCHER, *words, sys.executable, program, began])
+    limit = time.monotonic() + 100
+    while not all((tmp_path / f"began{index}").exists() for index in range(2)):
+        assert job.poll() is None
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    job.terminate()
+    job.wait(60)
+    phases = [one["phase"] for one in json.loads(results.read_text())["instances"]]
+    assert phases == ["loading", "loading"]

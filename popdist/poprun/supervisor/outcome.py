@@ -37,7 +37,7 @@ class Progress:
     """How far a program is, as it has reported.
 
     Attributes:
-        phase: What it does: importing, connecting, compiling, training; empty where unknown.
+        phase: What it does: importing, connecting, loading, compiling, training; or empty.
         step: Steps that are done.
         total: How many there will be.
         loss: The last loss.
