@@ -198,11 +198,12 @@ def text() -> str:
     lines = [_HEAD]
     for suite in read_all():
         own = {key: record for key, record in seen.items() if key.startswith(f"{suite.key}/")}
-        lines += [f"## {suite.repository}, {suite.tag}, {suite.folder}", ""]
+        place = "" if suite.folder == "." else f", {suite.folder}"
+        lines += [f"## {suite.repository}, {suite.tag}{place}", ""]
         lines += [f"{len(own)} files: {_counts(list(own.values()))}.", ""]
         rows = [
             (
-                f"`{key.removeprefix(suite.key + '/')}`",
+                f"`{key.removeprefix(suite.key + '/').removeprefix('tests/')}`",
                 *(record[kind] for kind in (*KINDS, "seconds")),
             )
             for key, record in sorted(own.items())
