@@ -42,12 +42,13 @@ def _share_current_device() -> None:
     """Enters the processor's guard for the type, if torch has the table and a free entry."""
     kinds = torch._C._autograd.DeviceType  # noqa: SLF001 - the numbers of device types
     cpu, ipu = int(kinds.CPU.value), int(kinds.IPU.value)  # type: ignore[attr-defined]
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
         table = (ctypes.c_void_p * (ipu + 1)).in_dll(library, _TABLE)
-    except ValueError:
+    except (OSError, ValueError):
         return  # another torch: "ipu:0" is known to it, and "ipu" is refused by torch
-    table[ipu] = table[ipu] or table[cpu]
+    if table[cpu] and not table[ipu]:
+        table[ipu] = table[cpu]
 
 
 def _empty(

@@ -68,13 +68,20 @@ def _suffix_of_libraries(module: "ModuleType") -> None:
     module.get_config_vars = get_config_vars  # type: ignore[attr-defined]
 
 
+class _FieldTypes:
+    """The types of a class's fields, which may be names of classes that come later."""
+
+    def __get__(self, _instance: object, kind: type) -> "dict[str, Any]":
+        return dict(kind.__annotations__)
+
+
 def _types_of_fields(module: "ModuleType") -> None:
     meta = module.NamedTupleMeta
     known = meta.__new__
 
     def made(*given: "Any", **named: "Any") -> "Any":
         kind = known(*given, **named)
-        kind._field_types = dict(kind.__annotations__)  # noqa: SLF001 - as it was named
+        kind._field_types = _FieldTypes()  # noqa: SLF001 - as it was named
         return kind
 
     meta.__new__ = made
