@@ -115,6 +115,7 @@ _COMPLETED = {
     "inspect": "getargspec",
     "sysconfig": 'get_config_vars()["SO"]',
     "torch": "_six",
+    "torch.utils.data": "Sampler(data_source)",
     "typing": "NamedTuple._field_types",
 }
 

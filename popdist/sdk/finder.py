@@ -49,15 +49,6 @@ _REFUSALS = "popdist.sdk.surface"
 
 _ABSENT = ("popxl",)  # modules of the SDK without a counterpart, refused with a message
 
-_SERVED = {
-    "popdist_torch": ("torch", ("popdist.sdk.torch1",)),
-    "popdist_tf.ipu": (
-        "tensorflow",
-        ("popdist.sdk.tensorflow1", "popdist.sdk.keras2", "popdist_tf.strategies.device_names"),
-    ),
-}
-"""Modules that complete a framework for programs that import popdist's by the SDK's name."""
-
 TOOLS = ("pva",)
 """Modules that programs import for profiles of the hardware: their names raise when used."""
 
@@ -151,11 +142,15 @@ class _Loader:
         # The import system has just set the other name's spec. Reloading, relative imports and
         # pickling need the module's own spec.
         module.__spec__ = self._own
-        framework, served = _SERVED.get(self._mine, ("", ()))
-        for name in served:
+        if self._mine == "popdist_tf.ipu":
             from importlib import import_module
 
-            import_module(name).serve(sys.modules[framework])
+            for served in (
+                "popdist.sdk.tensorflow1",
+                "popdist.sdk.keras2",
+                "popdist_tf.strategies.device_names",
+            ):
+                import_module(served).serve(sys.modules["tensorflow"])
 
     def get_code(self, _name: str) -> "CodeType | None":
         code: CodeType | None = self._spec.loader.get_code(self._mine)  # type: ignore[union-attr]

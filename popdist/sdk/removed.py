@@ -99,10 +99,29 @@ def _names_of_python_2(module: "ModuleType") -> None:
         vars(module)["_six"] = sys.modules["torch._six"] = six
 
 
+def _samplers_of_data(module: "ModuleType") -> None:
+    # `Sampler` took the data, and did nothing with them: samplers of programs call
+    # ``super().__init__(data_source)``. Now it has no constructor of its own.
+    sampler = module.Sampler
+    if "__init__" in vars(sampler):
+        return
+
+    def __init__(self: "Any", *args: "Any", **kwargs: "Any") -> None:  # noqa: N807 - becomes the method
+        following = super(sampler, self).__init__
+        is_last = getattr(following, "__objclass__", None) is object
+        if is_last and len(args) + len(kwargs) == 1 and kwargs.keys() <= {"data_source"}:
+            following()
+        else:
+            following(*args, **kwargs)
+
+    sampler.__init__ = __init__
+
+
 OTHERS: "dict[str, Callable[[ModuleType], None]]" = {
     "inspect": _shortened_argspec,
     "sysconfig": _suffix_of_libraries,
     "torch": _names_of_python_2,
+    "torch.utils.data.sampler": _samplers_of_data,
     "typing": _types_of_fields,
 }
 """By module: what completes it, where a name alone is not enough."""

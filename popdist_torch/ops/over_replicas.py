@@ -104,7 +104,7 @@ class _Total(torch.autograd.Function):
 
 
 def total_of(
-    replica: Replica, value: torch.Tensor, horovod: Any, name: str | None = None
+    replica: Replica, value: torch.Tensor, horovod: Any = None, name: str | None = None
 ) -> torch.Tensor:
     """The sum over all replicas, with gradients of any order; all of them must call it.
 

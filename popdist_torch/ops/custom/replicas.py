@@ -12,7 +12,7 @@ import torch
 
 from popdist_torch.errors import CustomOperatorError
 from popdist_torch.ops.custom.registry import host_op
-from popdist_torch.ops.over_replicas import Replica, gathered, summed
+from popdist_torch.ops.over_replicas import Replica, gathered, summed, total_of
 
 if TYPE_CHECKING:
     from popdist_torch.ops.custom.registry import Call
@@ -59,9 +59,7 @@ def all_gather(call: Call) -> torch.Tensor:
 @host_op("ReplicatedAllReduce", "ai.graphcore")
 def all_reduce(call: Call) -> torch.Tensor:
     """The sum over all replicas; its gradient is the sum of their gradients."""
-    replica = Replica("ReplicatedAllReduce")
-    total = partial(replica.exchange, join=summed)
-    return _apply(call.inputs[0], total, total)
+    return total_of(Replica("ReplicatedAllReduce"), call.inputs[0])
 
 
 @host_op("ReplicatedAllReduceTP", "ai.graphcore")

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import Sampler, sampler
 
-from popdist.sdk import torch1
+from popdist.sdk import removed
 
 
 class First:
@@ -15,8 +15,9 @@ class First:
 @pytest.fixture(autouse=True)
 def _served():
     had = vars(Sampler).get("__init__")
-    torch1.serve(torch)
-    torch1.serve(torch)
+    name = "torch.utils.data.sampler"
+    for _ in range(2):
+        removed.OTHERS[name](sampler)
     yield
     if had is None:
         del Sampler.__init__
