@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from popdist.checks import CHECKS
 from popdist_onnx.checks import CHECKS as ONNX_CHECKS
 from popdist_tf.checks import CHECKS as TENSORFLOW_CHECKS
 from popdist_torch.checks import CHECKS as TORCH_CHECKS
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from popdist.checks import Check
 
 ADAPTERS: dict[str, Sequence[Check]] = {
+    "all": CHECKS,
     "PyTorch": TORCH_CHECKS,
     "TensorFlow": TENSORFLOW_CHECKS,
     "ONNX": ONNX_CHECKS,

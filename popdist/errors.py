@@ -26,7 +26,7 @@ CODES: dict[str, str] = {
     "PD020": "buffers do not fit the plan of an exchange",
     "PD021": "an exchange was aborted because another instance ended or failed",
     "PD022": "a gradient changed after it was given to the exchange",
-    # What a job trains (popdist.comparison, popdist.trained).
+    # What a job trains (popdist.comparison, popdist.checks.trained).
     "PD023": "a job trains another model than its program alone",
     "PD024": "a job and its program alone cannot be compared",
     "PD025": "the instances of a job have trained without exchanging anything (a warning)",

@@ -15,8 +15,10 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from popdist.agreement import ABSENT, disagreements, listed
+from popdist.checks import is_enabled
 from popdist.exchange import gather
 from popdist_torch.agreement import buffer_facts
+from popdist_torch.checks import BUFFERS
 from popdist_torch.errors import PlainLoopError
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def differ(parameters: Sequence[torch.Tensor], horovod: Any) -> bool:
     """
     stated = buffer_facts(_buffers({id(parameter) for parameter in parameters}).items())
     found = [row for row in disagreements(stated, gather(horovod)) if ABSENT not in row.values]
-    if found and horovod.rank() == 0:
+    if found and horovod.rank() == 0 and is_enabled(BUFFERS):
         logger.warning(
             "%s",
             PlainLoopError(

@@ -20,8 +20,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from popdist.backend import launch
+from popdist.checks import is_enabled
 from popdist.checks.passes import is_local, local
 from popdist.errors import PopdistError
+from popdist_torch import checks
 from popdist_torch.errors import PlainLoopError
 from popdist_torch.executor.compiled import keep_from_dynamo
 from popdist_torch.executor.weights import a_model_runs
@@ -93,7 +95,7 @@ def local_training() -> Iterator[None]:
 
 def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     # Dynamo traces a step with copies of the parameters, which have no hooks.
-    if _is_traced() or is_local() or optimizer in _others:
+    if _is_traced() or is_local() or optimizer in _others or not is_enabled(checks.EXCHANGE):
         return
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     # A closure makes the gradients only after this.
@@ -165,7 +167,7 @@ class _ByHand:
     def start(self) -> None:
         """Wraps what all backward passes call."""
         run = getattr(torch.autograd, "_engine_run_backward", None)  # no public hook sees all
-        if run is None or self._patched:
+        if run is None or self._patched or not is_enabled(checks.BY_HAND):
             return
         self._passes = 0
 

@@ -1,4 +1,6 @@
-"""The checks of `popdist_onnx.train` as data, for the trainer and for `docs/checks.md`."""
+"""The checks of ONNX trainings as data, for what reports them and for `docs/checks.md`."""
+
+from __future__ import annotations
 
 from popdist.checks import Check
 
@@ -9,7 +11,17 @@ PARTS = Check(
     when="before updates 1, 8 and 64 of `popdist_onnx.train`",
     cost="18 forward passes of a micro-batch or its half, in two graphs that are compiled once",
     stops=False,
+    repeats=True,
+)
+STATE = Check(
+    name="state",
+    code="PD007",
+    judges="graph, options, optimizer, weights, and the data set of `popdist_onnx.train` are equal "
+    "on all instances",
+    when="before the first exchange of a session or a training",
+    cost="a digest of the weights, and of 64 samples",
+    stops=True,
 )
 
-CHECKS = (PARTS,)
-"""The checks that a training iterates over."""
+CHECKS = (PARTS, STATE)
+"""All of them."""

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from popdist.checks import UPDATES
-from popdist.checks.parts import CAUSE, HALVES
+from popdist.checks.parts import CAUSE, HALVES, UPDATES
 from popdist.checks.passes import NotJudgedError
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.training.divisors import Divisors

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from popdist import backend
+from popdist.checks.trained import Trained
 from popdist.recording import recording
-from popdist.trained import Trained
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.names import reserved_prefix
 from popdist_onnx.optimizers.optimizer import check_replacement, require_optimizer

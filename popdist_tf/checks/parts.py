@@ -24,8 +24,18 @@ import numpy as np
 import tensorflow.compat.v2 as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from popdist.checks import UPDATES, Finding, Products, is_enabled, judge
-from popdist.checks.parts import CAUSE, DOUBLE, FIXES, HALVES, SINGLE
+from popdist.checks import is_enabled
+from popdist.checks.parts import (
+    CAUSE,
+    DOUBLE,
+    FIXES,
+    HALVES,
+    SINGLE,
+    UPDATES,
+    Finding,
+    Products,
+    judge,
+)
 from popdist.checks.passes import NotJudgedError
 from popdist_tf.checks import PARTS
 from popdist_tf.checks.quiet import quiet_layers, state_kept, without_exchange

@@ -15,6 +15,8 @@ from tensorflow.python.eager import context
 
 from popdist import agreement
 from popdist.agreement import ABSENT, Disagreement, disagreements
+from popdist.checks import is_enabled
+from popdist_tf.checks import STATE
 from popdist_tf.errors import AgreementError
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ def agree_on_weights(
     }
     found = compared(collectives, f"{len(weights)} weights {when}", held)
     names = [weights[int(row.name)][0] for row in found if ABSENT not in row.values]
-    if names:
+    if names and is_enabled(STATE):
         raise AgreementError(
             "PD007",
             f"the instances hold different weights {when}: they would train different models",
@@ -149,45 +151,6 @@ def differing(collectives: HostCollectives, facts: Mapping[str, str]) -> list[Di
             return [bytes(one) for one in collectives.allgather(row).numpy()]
 
     return disagreements(facts, gather)
-
-
-# Comparing weights inside of a graph, by one digest for each weight.
-#
-# Reducing gradients keeps equal weights equal, and different weights different. So nothing else
-# would reveal a difference.
-
-
-def assert_equal_weights(
-    collectives: Rows,
-    weights: Sequence[tuple[str, Any]],
-    message: str,
-) -> Any:
-    """A boolean scalar that is true, or fails with ``message`` when weights differ.
-
-    Every instance must run it, with the same weights in the same order. The value of a weight may
-    be a list, one value for each local replica. The names of the weights that differ follow the
-    message.
-    """
-    names = different_weights(collectives, weights)
-    equal = tf.equal(tf.size(names), 0)
-    check = tf.debugging.Assert(equal, [message, names], 5)
-    with tf.control_dependencies([] if check is None else [check]):
-        return tf.identity(equal)
-
-
-def different_weights(collectives: Rows, weights: Sequence[tuple[str, Any]]) -> Any:
-    """The names of the weights that differ between instances or replicas, as a string vector."""
-    own: list[Any] = []
-    names: list[str] = []
-    first: list[int] = []
-    for name, value in weights:
-        parts = value if isinstance(value, (list, tuple)) else [value]
-        first += [len(own)] * len(parts)
-        own += parts
-        names += [name] * len(parts)
-    rows = collectives.allgather(digests(own)[tf.newaxis])
-    differ = tf.reduce_any(tf.not_equal(rows, tf.gather(rows[0], first)), axis=0)
-    return tf.unique(tf.boolean_mask(tf.constant(names), differ))[0]
 
 
 def digest(value: Any) -> Any:

@@ -33,11 +33,10 @@ from popdist_tf.estimator.updates import (
     repeated,
     untouched_global_step,
 )
-from popdist_tf.guards.divergence import CompareAfterFirstStep
-from popdist_tf.guards.equal_data import CompareBatches, content, rows_of
 from popdist_tf.guards.means import warn_of_sizes
-from popdist_tf.guards.rows import CompareRowCounts, rows_of_batch
+from popdist_tf.guards.rows import rows_of_batch
 from popdist_tf.guards.uneven_data import AnnounceInSession, is_endless
+from popdist_tf.guards.workers import CompareWorkers
 from popdist_tf.progress import reporting_hooks
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import HorovodExtended
@@ -203,8 +202,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         if model_dir is None and config.model_dir is None and collectives is not None:
             model_dir = shared_model_dir(collectives)
         self._announced: AnnounceInSession | None = None
-        self._sizes: CompareRowCounts | None = None
-        self._rows: Any = None
+        self._compared: CompareWorkers | None = None
         super().__init__(model_fn, model_dir, config, params, warm_start_from)
 
     def predict(
@@ -291,9 +289,10 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         if mode == _MODES.TRAIN and self._announced is not None and _is_first_replica():
             features = self._announced.before_step(features)
         if mode == _MODES.TRAIN and self._train_distribution is not None and _is_first_replica():
-            self._note_sizes((features, labels))
-            rows = rows_of((features, labels))
-            self._rows = content(rows) if rows else None
+            sizes = self._has_unknown_sizes((features, labels))
+            self._compared = CompareWorkers(
+                self._train_distribution, (features, labels), sizes=sizes
+            )
         with untouched_global_step(), StateUpdates() as updates:
             # TensorFlow's strategies rewrite model functions; a plain Estimator does not.
             is_rewritten = mode == _MODES.TRAIN and self._train_distribution is not None
@@ -304,19 +303,17 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
             spec = spec._replace(train_op=tf.group(spec.train_op, *updates.operations))
         return spec
 
-    def _note_sizes(self, batch: Any) -> None:
-        """Compares the sizes of batches that are known now, and has others counted in each step."""
+    def _has_unknown_sizes(self, batch: Any) -> bool:
+        """Compares the sizes of batches that are known now; whether steps alone know them."""
         collectives = _collectives(self._train_distribution)
-        self._sizes = None
         if collectives is None or collectives.horovod is None:
-            return
+            return False
         rows = rows_of_batch(batch)
         size = "unknown" if isinstance(rows, tf.Tensor) else f"{rows} rows"
         found = compared(collectives, "sizes of batches", {"rows": size})
         if found and collectives.rank == 0:
             warn_of_sizes(found[0].says)
-        if not found and isinstance(rows, tf.Tensor):
-            self._sizes = CompareRowCounts(collectives, rows)
+        return not found and isinstance(rows, tf.Tensor)
 
     @contextmanager
     def _batch_size(self, mode: str) -> Iterator[None]:
@@ -420,11 +417,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
 
     def _hooks_of_workers(self, scaffold: Any) -> Iterator[Any]:
         strategy, config = self._train_distribution, self.config
-        yield CompareAfterFirstStep(strategy)
-        if self._rows is not None:
-            yield CompareBatches(strategy, self._rows)
-        if self._sizes is not None:
-            yield self._sizes
+        if self._compared is not None:
+            yield self._compared
         if self._announced is not None:
             yield self._announced
         if config.save_checkpoints_secs or config.save_checkpoints_steps:

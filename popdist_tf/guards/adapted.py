@@ -20,6 +20,8 @@ import tensorflow.compat.v2 as tf
 
 from popdist import agreement
 from popdist.agreement import ABSENT
+from popdist.checks import is_enabled
+from popdist_tf.checks import LAYERS
 from popdist_tf.collectives.agreement import compared
 from popdist_tf.errors import AgreementError
 
@@ -107,7 +109,8 @@ def compare_layers(collectives: HostCollectives, model: Any = None) -> None:
             hint=_HINT,
         )
     # A program may call `adapt` on some instances alone, and share what it has computed.
-    if found and not any(ABSENT in row.values for row in found) and collectives.rank == 0:
+    is_apart = found and not any(ABSENT in row.values for row in found)
+    if is_apart and collectives.rank == 0 and is_enabled(LAYERS):
         warnings.warn(
             "[PD430] each instance has adapted a preprocessing layer to data of its own, so equal "
             f"samples become other inputs on each ({found[0].says}). Please {_HINT}. Where the "

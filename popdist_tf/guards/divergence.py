@@ -10,13 +10,12 @@ a strategy it is part of the first step itself, as a step may be one of many in 
 (`StepGuard`); in a graph of TensorFlow 1, the step's results depend on it. The wrapper of
 `popdist_tf.keras` makes it before the second update, as a model without an input shape gets the
 first worker's weights after its first step. An Estimator makes it in its session, between two steps
-(`CompareAfterFirstStep`). Inside of steps, `first_steps` compares.
+(`workers`). Inside of steps, `first_steps` compares.
 """
 
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 import weakref
 from contextlib import contextmanager
@@ -26,10 +25,9 @@ import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute.values import DistributedValues
 from tensorflow.python.eager import def_function
 
-from popdist.trained import note_end
-from popdist_tf.collectives.agreement import assert_equal_weights, different_weights, digest
-from popdist_tf.errors import AgreementError
-from popdist_tf.guards.equal_data import EqualBatches, FirstElements, rows_of
+from popdist.checks import is_enabled
+from popdist_tf.checks import EXCHANGE, STATE, VARIABLES
+from popdist_tf.guards.equal_data import FirstElements, rows_of
 from popdist_tf.guards.first_steps import Compared, FirstSteps, StepComparison
 
 if TYPE_CHECKING:
@@ -38,64 +36,6 @@ if TYPE_CHECKING:
     from popdist_tf.collectives.agreement import Rows
 
 _NAMED = 5
-
-
-class ComparedOnce:
-    """Compares weights of all instances once, when a session runs a step.
-
-    Args:
-        collectives: What gathers the instances' rows.
-        step: The number of the step at which they are compared at the latest, from 1 on.
-        message: What to say of weights that differ; their names follow.
-        fails: Whether weights that differ end the training; otherwise the message is printed.
-    """
-
-    def __init__(self, collectives: Rows, step: int, message: str, *, fails: bool = True) -> None:
-        self._collectives = collectives
-        self._step = step
-        self._message = message
-        self._fails = fails
-
-    def in_session(self, weights: Sequence[tuple[str, Any]]) -> Any:
-        """An operation that compares when a session runs it for the first time.
-
-        Where weights are updated after several steps only, it compares again: at the latest in the
-        run of that number, and before in the runs 2, 4, 8 and so on, as a run may make many steps.
-
-        Args:
-            weights: Names and values, the same weights in the same order on every instance. The
-                value of a weight may be a list, one value for each local replica.
-        """
-        # A variable would need to be initialised, and would be in the program's checkpoints.
-        with tf.init_scope(), tf.device("CPU:0"):
-            runs = tf.queue.FIFOQueue(self._step, [tf.bool], name="popdist_weights_compared")
-        number = runs.size() + 1
-        compared = {2**i for i in range(self._step.bit_length())} | {self._step}
-
-        def count(after: Any) -> Any:
-            with tf.control_dependencies([after]):
-                done = runs.enqueue(True)  # noqa: FBT003 - the element
-            with tf.control_dependencies([done]):
-                return tf.constant(value=True)
-
-        def compare_or_count() -> Any:
-            is_compared = tf.reduce_any(tf.equal(number, sorted(compared)))
-            skipped = tf.constant(value=True)
-            return count(tf.cond(is_compared, lambda: self._compare(weights), lambda: skipped))
-
-        return tf.cond(number <= self._step, compare_or_count, lambda: tf.constant(value=True))
-
-    def _compare(self, weights: Sequence[tuple[str, Any]]) -> Any:
-        if self._fails:
-            return assert_equal_weights(self._collectives, weights, self._message)
-        names = different_weights(self._collectives, weights)
-
-        def say() -> Any:
-            said = tf.print(self._message, names, output_stream=sys.stderr)
-            with tf.control_dependencies([] if said is None else [said]):
-                return tf.constant(value=True)
-
-        return tf.cond(tf.equal(tf.size(names), 0), lambda: tf.constant(value=True), say)
 
 
 DIFFERENT = (
@@ -135,7 +75,7 @@ class StepGuard:
         # Data that no argument of a step has: of infeed queues, and of closures by their gradients.
         self._infeeds: weakref.WeakKeyDictionary[Any, FirstElements] = weakref.WeakKeyDictionary()
         self._taken: weakref.WeakSet[Any] = weakref.WeakSet()  # from these queues, in this step
-        self._closures: dict[str, tuple[FirstSteps, StepComparison, EqualBatches]] = {}
+        self._closures: dict[str, tuple[FirstSteps, StepComparison]] = {}
         self._shapes: set[tuple[int, ...]] = set()  # of weights, by which gradients are known
         # TensorFlow builds a function once, and what it updates is seen then alone.
         self._known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
@@ -240,17 +180,12 @@ class StepGuard:
         if key not in self._closures:
             label = f"popdist_closures_{len(self._closures)}"
             comparison = StepComparison(self._collectives, label, first=2)
-            in_session = EqualBatches(self._collectives, label)
-            self._closures[key] = FirstSteps(), comparison, in_session
-        count, comparison, in_session = self._closures[key]
-        # A loop of a session may be a function; a variable of a session needs to be initialised.
-        if tf.compat.v1.executing_eagerly_outside_functions():
-            count.in_step(
-                comparison.last_step(), lambda number: comparison.in_step(gradient, number)
-            )
-            return gradient
-        compared = in_session.in_session(gradient)
-        return gradient if compared is None else _after([compared], gradient)
+            self._closures[key] = FirstSteps(), comparison
+        count, comparison = self._closures[key]
+        compared = count.in_step(
+            comparison.last_step(), lambda number: comparison.in_step(gradient, number)
+        )
+        return gradient if tf.executing_eagerly() else _after([compared], gradient)
 
     @contextmanager
     def step(self, function: Any, batch: Any = (), *, compares: bool = True) -> Iterator[None]:
@@ -298,7 +233,7 @@ class StepGuard:
     def _warn(self, updated: dict[str, Any]) -> None:
         """Says once that a step trains without an exchange; the program may want just that."""
         trained = [one.name for one in updated.values() if one.trainable]
-        if trained and not self._has_warned:
+        if trained and not self._has_warned and is_enabled(EXCHANGE):
             self._has_warned = True
             warnings.warn(
                 "[PD436] nothing reduces the gradients of this step: each instance trains a model "
@@ -314,17 +249,26 @@ class StepGuard:
         if key not in self._steps:
             label = f"popdist_step_{len(self._steps)}"
             self._steps[key] = FirstSteps(), StepComparison(self._collectives, label)
-        (count, comparison), rows = self._steps[key], self._rows_of(batch)
-        apart, trained = _parted(updated)
+        self._compare(*self._steps[key], batch, updated, {self._first_update})
+        self._compare_infeeds()
+
+    def _compare(
+        self,
+        count: FirstSteps,
+        comparison: StepComparison,
+        batch: Any,
+        updated: dict[str, Any],
+        steps: set[int],
+    ) -> Any:
+        rows, (apart, trained) = self._rows_of(batch), _parted(updated)
         compared = [
-            Compared(1, _WRITTEN_APART, apart, fails=False),
-            Compared(self._first_update, _SAME_SETTINGS, trained),
+            Compared(frozenset({1}), VARIABLES, _WRITTEN_APART, apart),
+            Compared(frozenset(steps), STATE, _SAME_SETTINGS, trained),
         ]
-        count.in_step(
+        return count.in_step(
             comparison.last_step(compared),
             lambda number: comparison.in_step(rows, number, compared),
         )
-        self._compare_infeeds()
 
     def in_session(self, build: Callable[[], Any]) -> Any:
         """Builds a step in a graph of TensorFlow 1, where only what results need is run.
@@ -342,22 +286,14 @@ class StepGuard:
         flat = _components(results)
         if not updated or not flat or self._collectives is None:
             return results
+        # A run may make many steps, so weights that are updated after several are compared before.
+        steps = {2**i for i in range(self._first_update.bit_length())} | {self._first_update}
         with tf.control_dependencies(flat):
-            same = EqualBatches(self._collectives).in_session(self._rows_of(batch))
-            compared = self._compare_infeeds(in_session=True) + ([] if same is None else [same])
-        for comparison, weights in zip(self._comparisons(), _parted(updated), strict=True):
-            if weights:
-                with tf.control_dependencies([*flat, *compared]):
-                    compared.append(comparison.in_session(weights))
-        return _after(compared, results)
-
-    def _comparisons(self) -> list[ComparedOnce]:
-        """The comparison of variables that replicas write, and that of weights, which may fail."""
-        assert self._collectives is not None  # noqa: S101 - nothing is noted without
-        return [
-            ComparedOnce(self._collectives, 1, _WRITTEN_APART, fails=False),
-            ComparedOnce(self._collectives, self._first_update, _SAME_SETTINGS),
-        ]
+            infeeds = self._compare_infeeds(in_session=True)
+        with tf.control_dependencies([*flat, *infeeds]):
+            comparison = StepComparison(self._collectives, None)
+            compared = self._compare(FirstSteps(), comparison, batch, updated, steps)
+        return _after([*infeeds, compared], results)
 
 
 def _of_first_replica(value: Any) -> Any:
@@ -406,64 +342,3 @@ def _is_of_graph(one: Any) -> bool:
 def _runs_by_itself() -> bool:
     # In a graph of TensorFlow 1, nothing but the results that are asked for would run.
     return bool(tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function)
-
-
-class CompareAfterFirstStep(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Compares the trained weights of an Estimator's workers, after the first step of a training.
-
-    A sum over the workers of a number for each weight is as many times a worker's own number as
-    there are workers, where they are equal. It works under every strategy, with gRPC too.
-
-    Args:
-        strategy: The strategy of the training.
-    """
-
-    def __init__(self, strategy: Any) -> None:
-        self._strategy = strategy
-        self._names: list[str] = []
-        self._weights: list[Any] = []
-        self._differ: Any = None
-
-    def begin(self) -> None:
-        """Adds the comparison to the graph."""
-        weights = tf.compat.v1.trainable_variables()
-        if not weights:
-            return
-        self._names = [weight.name for weight in weights]
-        self._weights = weights
-        own = tf.stack([digest(getattr(one, "values", (one,))[0]) for one in weights])
-        with self._strategy.scope():
-            total = self._strategy.reduce(tf.distribute.ReduceOp.SUM, own, axis=None)
-            self._differ = tf.not_equal(total, own * self._workers)
-
-    def end(self, session: Any) -> None:
-        """Notes the weights at the end of the training, which the launcher compares."""
-        values = session.run([getattr(one, "values", (one,))[0] for one in self._weights])
-        note_end("Estimator", list(zip(self._names, values, strict=True)))
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Compares, once.
-
-        Raises:
-            AgreementError: Weights differ; raised on all workers.
-        """
-        del run_values
-        if self._differ is None:
-            return
-        differ, self._differ = run_context.session.run(self._differ), None
-        if differ.any():
-            names = [name for name, one in zip(self._names, differ, strict=True) if one]
-            raise AgreementError(
-                "PD007",
-                "the workers hold different weights after the first step: each would train a "
-                "model of its own",
-                value=f"{len(names)} of {len(differ)} weights differ: {', '.join(names[:_NAMED])}",
-                hint="build the optimizer alike on all workers, inside of the model function, and "
-                "update weights through it alone (optimizer.apply_gradients)",
-            )
-
-    @property
-    def _workers(self) -> int:
-        # Each instance hands in one value, whatever its local replicas.
-        extended = self._strategy.extended
-        return int(self._strategy.num_replicas_in_sync // getattr(extended, "replicas_per_step", 1))

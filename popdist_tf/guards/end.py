@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 
-from popdist.trained import Trained, is_several
+from popdist.checks.trained import Trained, is_several
 from popdist_tf.versions import tensorflow_variable, variable_name
 
 if TYPE_CHECKING:

@@ -17,6 +17,8 @@ from tensorflow.python.distribute.values import DistributedValues
 from tensorflow.python.eager import context
 
 from popdist import agreement
+from popdist.checks import is_enabled
+from popdist_tf.checks import ROWS
 from popdist_tf.collectives.agreement import digest, digests
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ _STEPS = 2
 
 def warn(instances: int) -> None:
     """Says that the instances train on the same rows; Python shows an equal warning once."""
+    if not is_enabled(ROWS):
+        return
     warnings.warn(
         f"[PD418] all {instances} instances train on the same rows, so each sample counts "
         f"{instances} times. Give each instance rows of its own, with "
@@ -102,67 +106,12 @@ def content(rows: Sequence[Any]) -> Any:
     return digest(digests(rows))
 
 
-class EqualBatches:
-    """Compares what the instances train on in the first two runs of a session.
-
-    Args:
-        collectives: What gathers the instances' rows.
-        label: By which the instances' comparisons find each other; None for their order.
-    """
-
-    def __init__(self, collectives: Rows, label: str | None = None) -> None:
-        self._collectives = collectives
-        self._label = label
-        self._seen: Any = None
-
-    def in_session(self, batch: Any) -> Any:
-        """An operation that compares when a session runs it, or one before it, for the first times.
-
-        Args:
-            batch: Of this instance, in the same structure on every instance.
-
-        Returns:
-            The operation; None for a batch without rows.
-        """
-        rows = rows_of(batch)
-        if not rows:
-            return None
-        if self._seen is None:
-            self._seen = _queue(_STEPS, tf.int64)
-        seen = self._seen
-        number = seen.size()
-
-        def first() -> Any:
-            own = content(rows)
-            with tf.control_dependencies([seen.enqueue(tf.where(self._equal(own), own, 0))]):
-                return tf.constant(value=True)
-
-        def second() -> Any:
-            own, before = content(rows), seen.dequeue()
-            said = self._say(self._equal(own) & tf.not_equal(before, 0) & tf.not_equal(before, own))
-            with tf.control_dependencies([said, before]):
-                done = seen.enqueue_many(tf.stack([own, own]))
-            with tf.control_dependencies([done]):
-                return tf.constant(value=True)
-
-        def skipped() -> Any:
-            return tf.constant(value=True)
-
-        return tf.cond(number < _STEPS, lambda: tf.cond(number < 1, first, second), skipped)
-
-    def _equal(self, own: Any) -> Any:
-        return _equal(self._collectives, own, self._label)
-
-    def _say(self, condition: Any) -> Any:
-        return _say(self._collectives, condition)
-
-
 class FirstElements:
     """Compares the first two elements of an infeed queue, after the steps that took them."""
 
     def __init__(self) -> None:
-        self._seen = _queue(_STEPS, tf.int64)
-        self._done = _queue(1, tf.bool)
+        self._seen = remembered(tf.int64)
+        self._done = remembered(tf.bool)
 
     def note(self, element: Any) -> Any:
         """Notes an element that is taken, if it is one of the first two.
@@ -204,13 +153,16 @@ class FirstElements:
         return tf.cond(is_due, look, lambda: tf.constant(value=True))
 
 
-def _queue(capacity: int, dtype: Any) -> Any:
-    """What a comparison remembers in a session.
+def remembered(dtype: Any) -> Any:
+    """An empty queue without a limit: what comparisons remember between steps.
 
-    A variable would need to be initialised, and would be in the program's checkpoints.
+    A variable would have to be initialised in a session, and would be in the program's checkpoints.
+
+    Args:
+        dtype: The type of its elements, which are scalars.
     """
     with tf.init_scope(), tf.device("CPU:0"):
-        return tf.queue.FIFOQueue(capacity, [dtype], [()], name="popdist_batches_compared")
+        return tf.queue.FIFOQueue(-1, [dtype], [()], name="popdist_compared")
 
 
 def _equal(collectives: Rows, own: Any, label: str | None) -> Any:
@@ -228,48 +180,3 @@ def _say(collectives: Rows, condition: Any) -> Any:
             return tf.constant(value=True)
 
     return tf.cond(condition, say, lambda: tf.constant(value=True))
-
-
-class CompareBatches(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Compares what the workers of an Estimator train on, in the first two steps of a training.
-
-    Args:
-        strategy: The strategy of the training.
-        own: The content of this worker's batch.
-    """
-
-    def __init__(self, strategy: Any, own: Any) -> None:
-        self._strategy = strategy
-        self._own = own
-        self._seen: list[int] = []
-        self._given: Any = None
-        self._total: Any = None
-
-    def begin(self) -> None:
-        """Adds the comparison to the graph."""
-        self._given = tf.compat.v1.placeholder(tf.int64, [_STEPS])
-        with self._strategy.scope():
-            self._total = self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._given, axis=None)
-
-    def before_run(self, run_context: Any) -> Any:
-        """Reads the content of the first two batches."""
-        del run_context
-        if len(self._seen) < _STEPS:
-            return tf.compat.v1.train.SessionRunArgs(self._own)
-        return None
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Compares after the second step."""
-        if len(self._seen) == _STEPS:
-            return
-        # So that a sum of all workers' contents does not overflow.
-        self._seen.append(int(run_values.results) % 2**48)
-        if len(self._seen) < _STEPS:
-            return
-        extended = self._strategy.extended
-        replicas = getattr(extended, "replicas_per_step", 1)
-        workers = self._strategy.num_replicas_in_sync // replicas
-        total: Sequence[int] = run_context.session.run(self._total, {self._given: self._seen})
-        is_equal = all(one == own * workers for one, own in zip(total, self._seen, strict=True))
-        if is_equal and len(set(self._seen)) == _STEPS and extended.should_checkpoint:
-            warn(workers)

@@ -1,5 +1,7 @@
 """Comparisons inside of the first steps of a training, in one branch that later steps do not take.
 
+A step is an eager one, one of a function that TensorFlow builds, or a run of a session.
+
 A step that TensorFlow builds takes longer to build than to run, so a comparison is four operations,
 whatever it compares: the digests of rows and weights, their exchange, the comparison of all
 instances' digests in Python, and an assertion.
@@ -13,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from popdist.checks import is_enabled
 from popdist_tf.collectives.agreement import digests
-from popdist_tf.guards.equal_data import rows_of, warn
+from popdist_tf.guards.equal_data import remembered, rows_of, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from popdist.checks import Check
     from popdist_tf.collectives.agreement import Rows
 
 
@@ -28,7 +31,7 @@ class FirstSteps:
     """Counts steps for all comparisons of a step, in one branch that later steps do not take."""
 
     def __init__(self) -> None:
-        self._count: ResourceVariable | None = None
+        self._counted: Any = None
         self._is_over = False  # of eager steps
 
     def in_step(self, last: int, compare: Callable[[Any], Any], also: Any = None) -> Any:
@@ -36,7 +39,8 @@ class FirstSteps:
 
         Args:
             last: The number of the last step in which there is something to compare.
-            compare: Called with the number of the step from 1 on, an int64 scalar.
+            compare: Called with the number of the step from 1 on, an int32 scalar; returns what
+                the step waits for, or None.
             also: A boolean scalar, by which later steps call ``compare`` too; None for none.
 
         Returns:
@@ -45,15 +49,16 @@ class FirstSteps:
         if self._is_over and also is None and tf.executing_eagerly():
             return True
         with tf.device("CPU:0"):
-            if self._count is None:
-                with tf.init_scope():
-                    # Not `tf.Variable`, which a strategy would take charge of.
-                    self._count = ResourceVariable(0, dtype=tf.int64, trainable=False)
-            count = self._count
+            if self._counted is None:
+                self._counted = remembered(tf.bool)
+            count = self._counted.size()
 
             def take() -> Any:
-                compare(count.assign_add(1))
-                return tf.constant(value=True)
+                made = compare(count + 1)
+                with tf.control_dependencies([] if made is None else [made]):
+                    noted = self._counted.enqueue(True)  # noqa: FBT003 - the element
+                with tf.control_dependencies([] if noted is None else [noted]):
+                    return tf.constant(value=True)
 
             is_due = count < last
             if tf.executing_eagerly():
@@ -63,7 +68,7 @@ class FirstSteps:
             return in_one_operation(tf.cond(is_due, take, lambda: tf.constant(value=True)))
 
 
-def one_after_another(comparisons: Iterable[Callable[[], Any]]) -> None:
+def one_after_another(comparisons: Iterable[Callable[[], Any]]) -> Any:
     """Builds or runs comparisons, each of which begins when the one before it has ended.
 
     Where one fails, TensorFlow starts no branch any more. So of comparisons side by side, one that
@@ -71,11 +76,15 @@ def one_after_another(comparisons: Iterable[Callable[[], Any]]) -> None:
 
     Args:
         comparisons: Each returns a tensor that exists when it has ended.
+
+    Returns:
+        The tensor of the last one.
     """
-    before: list[Any] = []
+    before: Any = None
     for one in comparisons:
-        with tf.control_dependencies(before):
-            before = [one()]
+        with tf.control_dependencies([] if before is None else [before]):
+            before = one()
+    return before
 
 
 def in_one_operation(result: Any) -> Any:
@@ -95,21 +104,21 @@ def in_one_operation(result: Any) -> Any:
 
 @dataclass(frozen=True)
 class Compared:
-    """Weights that all instances compare in one step.
+    """Weights that all instances compare in some steps.
 
     Attributes:
-        step: The number of the step, from 1 on. It counts in this process, unlike an optimizer's
-            own count after resuming: all instances get to the comparison together.
+        steps: The numbers of the steps, from 1 on. They count in this process, unlike an
+            optimizer's own count after resuming: all instances get to the comparison together.
+        check: Which check it is.
         message: What to say of weights that differ; their names follow.
         weights: Names and values, the same weights in the same order on every instance. The value
             of a weight may be a list, one value for each local replica.
-        fails: Whether weights that differ end the training; otherwise the message is printed.
     """
 
-    step: int
+    steps: frozenset[int]
+    check: Check
     message: str
     weights: Sequence[tuple[str, Any]]
-    fails: bool = True
 
 
 class StepComparison:
@@ -117,11 +126,12 @@ class StepComparison:
 
     Args:
         collectives: What gathers the instances' rows.
-        label: By which the instances' comparisons find each other where their graphs may differ.
+        label: By which the instances' comparisons find each other where their graphs may differ;
+            None for their order.
         first: The number of the first of the two steps whose rows are compared, from 1 on.
     """
 
-    def __init__(self, collectives: Rows, label: str, first: int = 1) -> None:
+    def __init__(self, collectives: Rows, label: str | None, first: int = 1) -> None:
         self._collectives = collectives
         self._label = label
         self._first = first
@@ -133,7 +143,7 @@ class StepComparison:
         Args:
             compared: The weights.
         """
-        return max([self._first + 1, *(one.step for one in compared)])
+        return max(self._first + 1, *(max(one.steps) for one in compared), 0)
 
     def in_step(self, batch: Any, number: Any, compared: Sequence[Compared] = ()) -> Any:
         """Compares, if there is something to compare in the step that is being built or run.
@@ -142,15 +152,15 @@ class StepComparison:
 
         Args:
             batch: Of this instance, in the same structure on every instance.
-            number: Of the step, from 1 on; an int64 scalar.
+            number: Of the step, from 1 on; an int32 scalar.
             compared: The weights.
 
         Returns:
             A boolean scalar that exists when all is compared, and nothing has failed.
         """
         rows = rows_of(batch)
-        compared = [one for one in compared if one.weights]
-        due = {one.step for one in compared}
+        compared = [one for one in compared if one.weights and is_enabled(one.check)]
+        due = set().union(*(one.steps for one in compared))
         due |= {self._first, self._first + 1} if rows else set()
         if not due:
             return tf.constant(value=True)
@@ -171,11 +181,12 @@ class StepComparison:
             parts.append((one, places))
 
         def differing(step: Any, found: Any) -> str:
-            self._compare_rows(int(step), found[:, : len(rows)])
+            here = int(step)
+            self._compare_rows(here, found[:, : len(rows)])
             return "\n".join(
                 said
                 for one, places in parts
-                if one.step == step and (said := _differing(one, found, places))
+                if here in one.steps and (said := _differing(one, found, places))
             )
 
         with tf.device("CPU:0"):
@@ -202,7 +213,7 @@ def _differing(one: Compared, found: Any, places: Iterable[tuple[str, int, int]]
     if not names:
         return ""
     said = " ".join([one.message, *dict.fromkeys(names)])
-    if one.fails:
+    if one.check.stops:
         return said
     print(said, file=sys.stderr, flush=True)  # noqa: T201 - as TensorFlow's own operation does
     return ""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 
+from popdist.checks import is_enabled
+from popdist_tf.checks import SIZES
 from popdist_tf.collectives.agreement import compared
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ def warn_of_sizes(says: str) -> None:
     Args:
         says: Which sizes.
     """
+    if not is_enabled(SIZES):
+        return
     warn(
         "the instances have batches of different sizes, and the mean over instances counts "
         f"rows of small batches more than one process does ({says}). Give all "

@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow.compat.v2 as tf
 
+from popdist.checks import is_enabled
+from popdist_tf.checks import EXCHANGE
 from popdist_tf.collectives.agreement import agree
 from popdist_tf.errors import StrategyError
 from popdist_tf.guards.end import compare_at_end
@@ -92,7 +94,7 @@ def warn_of_unwrapped(instances: int) -> None:
     """
 
     def check(model: Any) -> None:
-        if instances > 1 and not _is_looked_after(model):
+        if instances > 1 and is_enabled(EXCHANGE) and not _is_looked_after(model):
             warnings.warn(
                 "[PD436] nothing reduces the gradients of this model: each instance trains a model "
                 f"of its own ({type(model).__name__} '{model.name}'). Compile it with "

@@ -11,21 +11,17 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tensorflow.compat.v2 as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from popdist_tf.guards.means import warn_of_sizes
 from popdist_tf.versions import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from popdist_tf.collectives.host import HostCollectives
-
 _COUNTED = "_popdist_counted_rows"
-_ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # spreads the numbers of steps over 64 bits
-_BITS = 2**48 - 1  # of a count that is summed over the instances
+ODD = 0x9E3779B97F4A7C15 - (1 << 64)
+"""Spreads the numbers of steps over 64 bits."""
 
 
 class CountedRows:
@@ -55,7 +51,7 @@ class CountedRows:
                     )
             state = self._states[number]
             rows = tf.cast(rows, tf.int64)
-            state.assign_add(tf.stack([1, rows, rows * (state.read_value()[0] * _ODD + 1)]))
+            state.assign_add(tf.stack([1, rows, rows * (state.read_value()[0] * ODD + 1)]))
 
     def take(self, rank: int) -> Mapping[str, str]:
         """What was counted, as facts that instances compare; the count begins again.
@@ -120,45 +116,3 @@ def counted_rows(model: Any) -> CountedRows:
         model: A model of Keras.
     """
     return getattr(model, _COUNTED, None) or CountedRows()
-
-
-class CompareRowCounts(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-    """Compares the rows of an Estimator's steps at the end of a training.
-
-    Args:
-        collectives: The job's collectives.
-        rows: How many rows the batch of a step has, a scalar tensor.
-    """
-
-    def __init__(self, collectives: HostCollectives, rows: Any) -> None:
-        self._collectives = collectives
-        self._rows = rows
-        self._steps = 0
-        self._digest = 0
-        self._given: Any = None
-        self._total: Any = None
-
-    def begin(self) -> None:
-        """Adds the comparison to the graph."""
-        self._given = tf.compat.v1.placeholder(tf.int64, [])
-        name = "popdist_rows_of_training"
-        self._total = self._collectives.sum_by_name(self._given, name)
-
-    def before_run(self, run_context: Any) -> Any:
-        """Reads the number of rows."""
-        del run_context
-        return tf.compat.v1.train.SessionRunArgs(self._rows)
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Counts them."""
-        del run_context
-        rows = int(np.asarray(run_values.results))
-        self._digest = (self._digest + rows * (self._steps * _ODD + 1)) & _BITS
-        self._steps += 1
-
-    def end(self, session: Any) -> None:
-        """Compares."""
-        total = int(session.run(self._total, {self._given: self._digest}))
-        differs = total != self._digest * self._collectives.size
-        if differs and self._collectives.rank == 0:
-            warn_of_sizes("steps of the training had other numbers of rows on some instances")

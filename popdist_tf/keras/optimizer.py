@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 
+from popdist_tf.checks import STATE
 from popdist_tf.collectives import instances
 from popdist_tf.collectives.agreement import agree
 from popdist_tf.collectives.instances import job_collectives
@@ -181,10 +182,10 @@ class _Reduction:
 
         # A model without an input shape gets the first worker's weights after the first update.
         weights = [(variable_name(one), one) for one in variables]
-        compared = [Compared(2, DIFFERENT.format(_ADVICE), weights)]
+        compared = [Compared(frozenset({2}), STATE, DIFFERENT.format(_ADVICE), weights)]
 
-        def compare(number: Any) -> None:
-            one_after_another(
+        def compare(number: Any) -> Any:
+            return one_after_another(
                 [steps.announce, lambda: comparison.in_step(gradient, number, compared)]
             )
 

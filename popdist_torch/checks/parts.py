@@ -17,9 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist.checks import UPDATES, Finding, Products, judge
-from popdist.checks.parts import CAUSE, DOUBLE, FIXES, HALVES, SINGLE
+from popdist.checks import is_enabled
+from popdist.checks.parts import (
+    CAUSE,
+    DOUBLE,
+    FIXES,
+    HALVES,
+    SINGLE,
+    UPDATES,
+    Finding,
+    Products,
+    judge,
+)
 from popdist.checks.passes import NotJudgedError, random_states_kept
+from popdist_torch.checks import PARTS
 from popdist_torch.checks.quiet import Quiet, local_norms, seed_all, without_exchange
 from popdist_torch.errors import LossError
 from popdist_torch.executor.compiled import eagerly
@@ -30,9 +41,11 @@ from popdist_torch.global_means import counting
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from popdist_torch.executor.batching import Batching
     from popdist_torch.executor.inputs import Arguments
-    from popdist_torch.executor.step import Training
+    from popdist_torch.executor.step import StepCheck, Training
     from popdist_torch.executor.weights import DeviceModel
+    from popdist_torch.options.placement import Placement
 
 logger = logging.getLogger("popdist.torch")
 
@@ -41,6 +54,12 @@ Gradients = list[torch.Tensor | None]
 _FIXES = FIXES.format(
     global_mean="popdist_torch.global_mean(total, count)", gather="popdist_torch.horovod.allgather"
 )
+
+
+def checks_of(batching: Batching, here: Placement) -> list[StepCheck]:
+    """The checks of one training model that its layout needs and its environment leaves on."""
+    parts = batching.accumulation * here.total_replicas
+    return [PartsProbe(warns=here.process_id == 0)] if parts > 1 and is_enabled(PARTS) else []
 
 
 class PartsProbe:

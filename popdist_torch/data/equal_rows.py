@@ -21,7 +21,9 @@ from torch.utils.data import IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from popdist.agreement import digest
+from popdist.checks import is_enabled
 from popdist.exchange import gather
+from popdist_torch.checks import ROWS
 from popdist_torch.data.sampler import PartitionSampler, selection
 from popdist_torch.errors import DataError
 from popdist_torch.rounds import ROUNDS
@@ -84,7 +86,7 @@ class EqualRows:
         return set(gather(self._horovod)(mine.encode())) == {mine.encode()} and mine != _NOTHING
 
     def _warn(self, readers: list[Any]) -> None:
-        if not readers or self._horovod.rank() != 0:
+        if not readers or self._horovod.rank() != 0 or not is_enabled(ROWS):
             return
         count = self._horovod.size()
         warning = DataError(

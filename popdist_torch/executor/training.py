@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from popdist.checks.trained import Trained
 from popdist.metrics import note_phase, note_step
 from popdist.recording import recording
-from popdist.trained import Trained
 from popdist_torch import agreement, job, synchronised_norms
-from popdist_torch.checks import checks_of
+from popdist_torch.checks.parts import checks_of
 from popdist_torch.data.equal_rows import EqualRows
 from popdist_torch.embeddings import require_no_shortening
 from popdist_torch.errors import Error, OptimizerError, OptionValueError

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from popdist.trained import Trained
+from popdist.checks.trained import Trained
 from popdist_torch import agreement, local_buffers, synchronised_norms
 from popdist_torch.data.equal_rows import EqualRows, digest_of, divided_selections
 from popdist_torch.embeddings import LAYERS, require_no_shortening

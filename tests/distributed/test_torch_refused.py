@@ -4,6 +4,7 @@ Each program runs on two real ranks with other rows on each. Every rank raises t
 """
 
 import copy
+import os
 
 import horovod.torch
 import pytest
@@ -557,6 +558,51 @@ def compiled_step(world):
     return said
 
 
+def with_other_weights():
+    """What `trainingModel` says of weights of its own on each rank."""
+    torch.manual_seed(hvd.rank())
+    options = popdist.poptorch.Options()
+    model = Halved()
+    training = popdist_torch.trainingModel(model, options, sgd(model))
+    with warnings_of_popdist() as said:
+        try:
+            training(torch.rand(4, 5) * (1 + hvd.rank()))
+        except popdist_torch.Error as error:
+            said.append(str(error))
+    training.destroy()
+    return said
+
+
+class Halved(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 1)
+
+    def forward(self, x):
+        out = self.layer(x)
+        return out, popdist_torch.identity_loss(out.square(), reduction="mean")
+
+
+SWITCHED = {
+    "state": ("PD007", lambda _: with_other_weights()),
+    "rows": ("PD326", lambda _: warned(LOADERS["in order"][0]())),
+    "buffers": ("PD311", lambda world: warned_of_buffers(world, lambda mean: mean)),
+    "exchange": ("PD327", no_optimizer_wrapped),
+    "by-hand": ("PD333", lambda world: updated_by_hand(world, lambda gradient: gradient)),
+}
+
+
+def switched(world):
+    """What is said of each program with its check, and with that check alone switched off."""
+    answer = {}
+    for name, (_, program) in SWITCHED.items():
+        answer[name] = program(world)
+        os.environ["POPDIST_SKIP_CHECKS"] = name
+        answer[f"{name} off"] = program(world)
+        del os.environ["POPDIST_SKIP_CHECKS"]
+    return answer
+
+
 def run_all():
     hvd.init()
     world, answer = World(RANKS), {}
@@ -565,6 +611,7 @@ def run_all():
     answer["by hand, averaged"] = updated_by_hand(world, hvd.allreduce)
     answer["compiled"] = compiled_step(world)
     answer["local"] = trained_for_this_process_alone(world)
+    answer["switched"] = switched(world)
     for name, (function, *_) in ERRORS.items():
         answer[name] = error_of(function, world)
     answer["alone"] = one_of_two_optimizers(world)
@@ -601,6 +648,13 @@ def test_a_loader_that_gives_all_ranks_the_same_rows_is_named_once(answers, name
         else:
             assert "DataLoader(TensorDataset of 16 samples, batch_size=4, sampler=" in warning
             assert "popdist_torch.horovod.DistributedSampler" in warning
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_each_check_can_be_switched_off_by_its_name(answers, name):
+    first = answers[0]["switched"]
+    assert [SWITCHED[name][0] in said for said in first[name]] == [True]
+    assert all(answer["switched"][f"{name} off"] == [] for answer in answers)
 
 
 def test_buffers_that_follow_the_rows_of_one_rank_are_named_once(answers):

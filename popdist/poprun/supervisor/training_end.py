@@ -1,7 +1,7 @@
 """What the instances of a job had trained when their programs ended, compared by the launcher.
 
-Each instance has stated a digest of every weight, and whether it has exchanged anything with
-others (see `popdist.trained`). No instance waits for another one's statement. An instance without a
+Each instance has stated a digest of every weight, and whether it has exchanged anything with others
+(see `popdist.checks.trained`). No instance waits for another one's statement. An instance without a
 statement has trained nothing, or was killed, and is not compared.
 """
 

@@ -48,6 +48,6 @@ def test_parts_change_neither_the_path_nor_what_is_imported():
 def test_each_part_waits_for_its_own_modules(tmp_path):
     (tmp_path / "keras.py").write_text("made = True")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); before = 'popdist' in sys.modules\n"
-    code += "import keras; print(keras.made, before, 'popdist.trained' in sys.modules)"
+    code += "import keras; print(keras.made, before, 'popdist.checks.trained' in sys.modules)"
     assert run(code, DDP, FRAMEWORKS).split() == ["True", "False", "True"]
     assert run(code, DDP).split() == ["True", "False", "False"]

@@ -12,7 +12,6 @@ import tensorflow as tf
 from popdist_tf.collectives.agreement import (
     agree,
     agree_on_weights,
-    assert_equal_weights,
     digest,
     digests,
 )
@@ -134,20 +133,3 @@ def test_many_small_weights_take_few_operations():
 def test_weights_of_every_size_have_a_number(dtype):
     one, other = (int(digest(tf.cast([1, last], dtype))) for last in (2, 3))
     assert one != other
-
-
-def test_weights_are_compared_inside_of_a_function():
-    for says, differs in ((None, False), (lambda row: tf.add(row, [[0, 1]]), True)):
-        peers, collectives = job(says)
-
-        @tf.function
-        def step(collectives=collectives):
-            named = [("one", tf.ones(2)), ("two", tf.ones(3))]
-            return assert_equal_weights(collectives, named, "they differ:")
-
-        if differs:
-            with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)they differ:.*two"):
-                step()
-        else:
-            assert step().numpy()
-        assert len(peers.names("allgather")) == 1

@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from popdist import backend
 from popdist.agreement import digest, numbered
+from popdist.checks import AT_END, CONNECTED, is_enabled
 from popdist.popdist_core import topology
 from popdist.program_status import is_watched, tell_end
 
@@ -119,16 +120,11 @@ class _End:
         self._tell()
 
     def _tell(self) -> None:
-        if self.framework or self._stated:
-            tell_end(
-                json.dumps(
-                    {
-                        "framework": self.framework,
-                        "connected": self._connected,
-                        "weights": self._stated,
-                    }
-                )
-            )
+        framework = self.framework if is_enabled(CONNECTED) else ""
+        weights = self._stated if is_enabled(AT_END) else {}
+        if framework or weights:
+            stated = {"framework": framework, "connected": self._connected, "weights": weights}
+            tell_end(json.dumps(stated))
 
 
 def is_several() -> bool:
