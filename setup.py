@@ -206,7 +206,7 @@ setup(
     package_data={
         package: ["py.typed"] for package in ("popdist_torch", "popdist_tf", "popdist_onnx")
     }
-    | {"popdist": ["py.typed", "poprun/guard/front.sh"]},
+    | {"popdist": ["py.typed", "poprun/guard/front.sh", "horovod_build/*/*.patch"]},
     # Configuration files of the launcher; later Pythons have a TOML reader of their own.
     # Functions of scripts and notebooks for popdist.run, which imports it when it is called.
     install_requires=['tomli>=2; python_version < "3.11"', "cloudpickle>=2"],

@@ -14,6 +14,7 @@ from typing import Any
 
 from api_parts import PARTS as API_PARTS  # beside this script
 from benchmark_tables import aims_table, phases_table, pictures  # beside this script
+from build_tables import PARTS as BUILD_PARTS  # beside this script
 from check_tables import PARTS as CHECK_PARTS  # beside this script
 from error_texts import texts  # beside this script
 from growth_tables import PARTS as GROWTH_PARTS  # beside this script
@@ -124,6 +125,7 @@ PARTS = {
     "benchmark-pictures": pictures,
     "launch-phases": phases_table,
     "fault-matrix": fault_matrix,
+    **BUILD_PARTS,
     **CHECK_PARTS,
     **GROWTH_PARTS,
     **TORCH_PARTS,

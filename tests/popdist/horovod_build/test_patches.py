@@ -6,7 +6,16 @@ from popdist.errors import BuildError
 from popdist.horovod_build import source
 from popdist.horovod_build.cache import Cache
 from popdist.horovod_build.options import default_folder
-from popdist.horovod_build.patches import PATCHES, Edit, Patch, Target, digest, select
+from popdist.horovod_build.patches import (
+    PATCHES,
+    Edit,
+    Patch,
+    Target,
+    VersionRange,
+    digest,
+    read,
+    select,
+)
 
 DEFAULT = Target("3.11.7", torch="2.13.0+cpu", tensorflow="2.15.1", nccl=False, open_mpi="4.1.8")
 TARGETS = {
@@ -26,6 +35,7 @@ def names(target):
 
 def test_names_are_unique_and_reasons_are_sentences():
     assert len({patch.name for patch in PATCHES}) == len(PATCHES)
+    assert len(PATCHES) == 18
     assert all(patch.why.endswith(".") for patch in PATCHES)
 
 
@@ -53,6 +63,30 @@ def test_the_condition_reads_as_words():
     assert by_name["torch-cxx17"] == "PyTorch >= 2.1, < 2.13"
     assert by_name["rpath"] == "every build"
     assert by_name["no-xla-source"] == "TensorFlow any version; without NCCL"
+
+
+def test_a_patch_file_is_read_as_it_is_written():
+    text = (
+        "Why: It is new,\n  and long.\nPyTorch: >= 2.1, < 2.13\nPython: any version\n"
+        "NCCL: without\nUpstream: https://example.org/1\n\n"
+        "--- a/one.txt\n+++ b/one.txt\n@@ -1,2 +1,2 @@\n kept\n-old\n+new\n"
+        "@@ -9 +9,2 @@ heading\n last\n+more\n"
+        "--- a/in/two.txt\n+++ b/in/two.txt\n@@ -3 +2,0 @@\n-gone\n"
+    )
+    found = read(text, "name")
+    assert found == Patch(
+        "name",
+        "It is new, and long.",
+        (
+            Edit("one.txt", "kept\nold\n", "kept\nnew\n"),
+            Edit("one.txt", "last\n", "last\nmore\n"),
+            Edit("in/two.txt", "gone\n", ""),
+        ),
+        torch=VersionRange("2.1", "2.13"),
+        nccl=False,
+        upstream="https://example.org/1",
+    )
+    assert found.condition == "PyTorch >= 2.1, < 2.13; without NCCL"
 
 
 def test_the_digest_follows_what_changes_and_not_what_is_said():
