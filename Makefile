@@ -123,7 +123,7 @@ test-backend: $(READY)
 test-public: $(READY)
 	$(BIN)/python -m tests.public $(if $(SUITES),--suites) $(SOURCES) $(ONLY)
 
-.venv-zoo/.ready: setup.py constraints/latest.txt
+.venv-zoo/.ready: pyproject.toml constraints/latest.txt
 	$(PYTHON) -m venv .venv-zoo
 	.venv-zoo/bin/python -m pip install --disable-pip-version-check -c constraints/latest.txt \
 		-e '.[onnx,torch,zoo]' pytest pytest-timeout pytest-xdist hypothesis
@@ -158,7 +158,7 @@ clean:
 	rm -rf .venv .venv-latest .venv-zoo .venv-ort-training build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-$(READY): setup.py pyproject.toml $(SET) popdist/horovod_build/patches.py
+$(READY): setup.py pyproject.toml $(SET) $(wildcard popdist/horovod_build/horovod-*/*.patch)
 	@echo "== 1/3 environment $(VENV) with $(SET)"
 	$(PYTHON) -m venv $(VENV)
 	@echo "== 2/3 frameworks, Open MPI and tools from PyPI (a few minutes the first time)"

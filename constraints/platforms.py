@@ -7,13 +7,17 @@ markers for the Python that runs pip, so those of the extras and of the set are 
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
@@ -30,11 +34,10 @@ _NEWEST_GLIBC = 36
 
 
 def extras() -> dict[str, list[str]]:
-    """The requirements of each extra, as setup.py lists them."""
-    text = (FOLDER.parent / "setup.py").read_text(encoding="utf-8")
-    block = re.search(r"^EXTRAS = (\{.*?^\})", text, re.DOTALL | re.MULTILINE)
-    assert block is not None  # noqa: S101 - our own file
-    found: dict[str, list[str]] = eval(block.group(1), {})  # noqa: S307 - our own literal
+    """The requirements of each extra, as pyproject.toml lists them; not those of groups."""
+    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    found: dict[str, list[str]] = project["project"]["optional-dependencies"]
+    del found["all"], found["zoo"]  # all others together, and what has an environment of its own
     return found
 
 
@@ -59,7 +62,7 @@ def applying(lines: list[str], python: str, machine: str) -> list[str]:
 
 def command(python: str, machine: str, constraints: Path, folder: Path) -> list[str]:
     """The dry run for one machine."""
-    wanted = [line for name, lines in extras().items() if name != "zoo" for line in lines]
+    wanted = [line for lines in extras().values() for line in lines]
     tags = [f"manylinux_2_{minor}_{machine}" for minor in range(5, _NEWEST_GLIBC + 1)]
     tags += [f"manylinux2014_{machine}", f"manylinux2010_{machine}", f"manylinux1_{machine}"]
     return [

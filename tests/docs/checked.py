@@ -59,10 +59,10 @@ def _make(words, _files):
 
 
 def _pip(words, _files):
-    extras = (ROOT / "setup.py").read_text()
+    extras = (ROOT / "pyproject.toml").read_text()
     for name in re.findall(r"\[([\w,]+)\]", " ".join(words)):
         for extra in name.split(","):
-            assert re.search(rf'\[?"{extra}"\]?( =|:)', extras), extra
+            assert re.search(rf"^{extra} = \[", extras, re.MULTILINE), extra
 
 
 def _program(program, words, _files):
