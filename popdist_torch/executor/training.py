@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from popdist.checks.trained import Trained
 from popdist.metrics import note_phase, note_step
 from popdist.recording import recording
-from popdist_torch import agreement, job, synchronised_norms
+from popdist_torch import job, synchronised_norms
 from popdist_torch.checks.parts import checks_of
-from popdist_torch.data.equal_rows import EqualRows
+from popdist_torch.checks.statement import FACTS, Statement, numbers
 from popdist_torch.embeddings import require_no_shortening
 from popdist_torch.errors import Error, OptimizerError, OptionValueError
 from popdist_torch.executor.executor import Executor
@@ -33,14 +31,13 @@ from popdist_torch.executor.loss_scaling import LossScaling
 from popdist_torch.executor.losses import LossGuard
 from popdist_torch.executor.step import Training
 from popdist_torch.global_means import MicroBatchWeights
-from popdist_torch.gradient_exchange import Facts
-from popdist_torch.optim.device import DeviceOptimizer, digest_of
+from popdist_torch.optim.device import DeviceOptimizer
 from popdist_torch.options import MeanReductionStrategy, Options, OutputMode, ReductionType
 from popdist_torch.parameter_hooks import require_possible
 from popdist_torch.rounds import ROUNDS, Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import nn
 
@@ -49,19 +46,6 @@ if TYPE_CHECKING:
     from popdist_torch.executor.step import Replicas
 
 logger = logging.getLogger("popdist.torch")
-
-_PARTED = (
-    "forward, a hook or the optimizer changes them with data or random numbers of one instance "
-    "alone; random numbers for weights need the same seed everywhere, and "
-    "options.broadcastBuffers(False) lets every replica keep its own buffers"
-)
-
-_FACTS = Facts(
-    "parameters",
-    "hyper-parameters",
-    "weights that were loaded or copied to the device",
-    "optimizer states that were loaded",
-)
 
 
 class TrainingExecutor(Executor):
@@ -109,11 +93,9 @@ class TrainingExecutor(Executor):
         self._training: Training | None = None
         self._weights_changed = False
         self._all_follow = True
-        self._calls = 0
         self._checks = checks_of(self._batching, self._placement)
-        self._rows: EqualRows | None = None
+        self._statement: Statement | None = None  # in a job, since the first call
         self._horovod: Any = None
-        self._end: Trained | None = None
         self._call = Call(f"a step of trainingModel({type(self._user_model).__name__})")
         self._link = HostLink(self.per_replica_params.declare)
         self._follow()
@@ -256,13 +238,13 @@ class TrainingExecutor(Executor):
             if training is None or not _same(training.gradients.parameters, trained):
                 training = self._started(compiled, trained)
             self._require_possible(trained)
-            self._require_equal_state(compiled, optimizer)
-            if self._rows is not None:
-                self._rows.look(arguments.values)
+            if self._statement is not None:
+                self._statement.before_call(compiled, optimizer, arguments.values)
             training.run(arguments, outputs, self._facts(compiled, optimizer))
             note_step(loss=training.mean_loss, samples=arguments.rows())
             ROUNDS.settle()  # where nothing is trained
-            self._calls += 1
+            if self._statement is not None:
+                self._statement.after_call()
             self._weights_changed = optimizer.loaded = False
         if first:
             self._follow()  # forward may have reached more modules, or made buffers
@@ -339,39 +321,12 @@ class TrainingExecutor(Executor):
     def _started(self, compiled: Replicas, trained: list[nn.Parameter]) -> Training:
         """Prepares updates of some parameters; in a job every instance does so at the same call."""
         first = self._training is None
-        here, weights = self._placement, compiled.model.weights
-        if not trained and any(p.requires_grad for p in self._user_model.parameters()):
-            raise OptimizerError(
-                "PD306",
-                "the optimizer has no parameter that requires gradients",
-                hint="build it from model.parameters(), before parameters are frozen",
-            )
-        if not trained and any(True for _ in self._user_model.parameters()):
-            logger.warning(
-                "%s",
-                Error(
-                    "PD351",
-                    "all parameters of the model are frozen, so calls train nothing",
-                    value="requires_grad is False for each of them",
-                    hint="unfreeze some with requires_grad_(), or wrap the model by inferenceModel",
-                ),
-            )
-        if not first:
-            self._require_local_layers()
-        horovod = self._horovod
-        ROUNDS.settle()
-        if horovod is None:
-            job.require_meant_alone(self._options)
-        if first:
-            job.warn_of_other_replicas(here)
+        self._require_trainable(trained, first=first)
+        here, horovod = self._placement, self._horovod
         if horovod is not None and self._check_agreement and first:
-            named = zip(weights.names, weights.parameters, strict=True)
-            stated = agreement.facts(self._user_model, self._options, self._optimizer)
-            stated |= agreement.parameter_facts(named) | compiled.model.versions.facts()
-            agreement.require(stated, horovod)
-            self._rows = EqualRows(horovod, "read with poptorch.DataLoader(options, ...)")
-            if not compiled.model.versions:
-                self._end = Trained(type(self._user_model).__name__, self._values)
+            self._statement = Statement(
+                self._user_model, self._options, self._optimizer, compiled, horovod
+            )
         label = f"popdist gradients of {type(self._user_model).__name__}"
         waited = self.getExchangeLatency()
         self._release_training()
@@ -402,6 +357,33 @@ class TrainingExecutor(Executor):
         )
         return self._training
 
+    def _require_trainable(self, trained: list[nn.Parameter], *, first: bool) -> None:
+        """Refuses, or warns of, what cannot be trained as it is meant."""
+        is_frozen = not any(p.requires_grad for p in self._user_model.parameters())
+        if not trained and not is_frozen:
+            raise OptimizerError(
+                "PD306",
+                "the optimizer has no parameter that requires gradients",
+                hint="build it from model.parameters(), before parameters are frozen",
+            )
+        if not trained and any(True for _ in self._user_model.parameters()):
+            logger.warning(
+                "%s",
+                Error(
+                    "PD351",
+                    "all parameters of the model are frozen, so calls train nothing",
+                    value="requires_grad is False for each of them",
+                    hint="unfreeze some with requires_grad_(), or wrap the model by inferenceModel",
+                ),
+            )
+        if not first:
+            self._require_local_layers()
+        ROUNDS.settle()
+        if self._horovod is None:
+            job.require_meant_alone(self._options)
+        if first:
+            job.warn_of_other_replicas(self._placement)
+
     def _gradients(
         self, trained: list[nn.Parameter], divisor: float, horovod: Any, label: str
     ) -> Gradients:
@@ -413,29 +395,23 @@ class TrainingExecutor(Executor):
             if horovod is not None:
                 counts = horovod.allgather(torch.tensor(counts), name=f"{label}.replicas").tolist()
             return OrderedGradients(
-                trained, divisor, counts, here.process_id, horovod, label, _FACTS, model.versions
+                trained, divisor, counts, here.process_id, horovod, label, FACTS, model.versions
             )
         if horovod is None:
             return Gradients(trained, divisor)
         names = [model.weights.name_of(parameter) for parameter in trained]
-        return SharedGradients(trained, names, divisor, horovod, label, _FACTS, model.versions)
+        return SharedGradients(trained, names, divisor, horovod, label, FACTS, model.versions)
 
     def _facts(self, compiled: Replicas, optimizer: DeviceOptimizer) -> list[int]:
-        """The numbers of ``_FACTS``, which must be equal on all instances."""
+        """The numbers that travel with the gradients; none where the instance is alone."""
         if self._placement.num_processes == 1:
             return []
-        weights = compiled.model.weights
-        names = [weights.name_of(parameter) for parameter in self._trained()]
-        values = 0
-        if self._weights_changed:
-            for value in weights.device_values():
-                values = digest_of(value, values)
-        return [
-            zlib.crc32("\n".join(names).encode()) & 0xFFFFFF,
-            optimizer.settings(),
-            values & 0xFFFFFF,
-            optimizer.state() if optimizer.loaded else 0,
-        ]
+        return numbers(
+            compiled.model.weights,
+            self._trained(),
+            optimizer,
+            has_changed=self._weights_changed,
+        )
 
     def _require_possible(self, trained: list[nn.Parameter]) -> None:
         """Refuses hooks that see one replica's part of a gradient as if it were all of it."""
@@ -443,28 +419,6 @@ class TrainingExecutor(Executor):
             return
         name_of = self._require_compiled().model.weights.name_of
         require_possible([(name_of(parameter), parameter) for parameter in trained], loop=False)
-
-    def _require_equal_state(self, compiled: Replicas, optimizer: DeviceOptimizer) -> None:
-        """Compares what calls have changed, now and then, over all instances."""
-        alone = self._placement.num_processes == 1
-        if alone or not self._check_agreement or not agreement.due(self._calls):
-            return
-        model = compiled.model
-        named = [*zip(model.weights.names, model.weights.parameters, strict=True)]
-        stated = agreement.parameter_facts(named)
-        stated |= agreement.state_facts(named, optimizer.optimizer)
-        if self._options.broadcast_buffers:
-            paths = {part: path for path, part in model.module.named_modules()}
-            stated |= agreement.buffer_facts(
-                (f"{paths.get(part, type(part).__name__)}.{name}".lstrip("."), value)
-                for part, name, value in model.buffers.to_be_equal()
-            )
-        agreement.require(stated, self._horovod, _PARTED)
-
-    def _values(self) -> Iterator[tuple[str, Any]]:
-        """The trained weights as the program sees them, as numpy arrays."""
-        named = self._user_model.named_parameters()
-        return ((name, agreement.array_of(p)) for name, p in named if p.requires_grad)
 
     def _follow(self) -> None:
         """Makes the program's tensors detect reads."""
