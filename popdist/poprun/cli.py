@@ -160,7 +160,16 @@ def launch(arguments: Sequence[str]) -> int:
     from popdist.poprun.plan.job import make_job
 
     _check_working_directory()
-    job = make_job(line, os.environ)
+    return _run(make_job(line, os.environ), line)
+
+
+def _run(job: Job, line: CommandLine) -> int:
+    """Does with a job what the command line asks for."""
+    if int(str(line.values["nnodes"])) > 1:
+        from popdist.poprun.nodes.meeting import take_part
+        from popdist.poprun.plan.job import make_job
+
+        return take_part(line, lambda line: _launch(make_job(line, os.environ), line))
     if line.values["emit"] is not None:
         from popdist.poprun.plan.kubernetes import manifest
         from popdist.poprun.plan.placement import place

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
     from popdist.poprun.machines.cpus import Machine
 
-_MPIRUNS_OWN = ("OMPI_MCA_orte_local_tmpdir_base", "PRTE_MCA_prte_local_tmpdir_base")
+_MPIRUNS_OWN = (
+    "OMPI_MCA_orte_local_tmpdir_base",
+    "PRTE_MCA_prte_local_tmpdir_base",
+    "POPRUN_NODES",  # the place and the key of nodes without ssh
+)
 """Where mpirun alone keeps its files, in a job over several hosts. Its daemons tell programs of
 another place, and MPI does not start with both."""
 
