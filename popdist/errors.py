@@ -55,7 +55,7 @@ CODES: dict[str, str] = {
     "PD120": "hosts cannot be reached, or differ from this host",
     "PD121": "the job and its Slurm allocation contradict each other",
     "PD122": "nodes of a job (--nnodes) do not meet",
-    "PD124": "the key of a job's nodes (--nnodes) is missing, too short or not secret",
+    "PD123": "the key of a job's nodes (--nnodes) is missing, too short or not secret",
     "PD130": "a partition does not exist or cannot be created",
     "PD131": "a partition's devices are in use",
     "PD133": "a partition does not fit the job",

@@ -129,6 +129,19 @@ REMEDIES = {
         "The directory in which poprun was started does not exist any more.",
         "`cd` to a directory that exists.",
     ),
+    "PD122": (
+        "The nodes of a job with `--nnodes` did not meet, or node 0 refused one.",
+        """\
+Start the same command on all nodes; only `--node-rank` differs, from 0 on. `--master-addr` is an
+address of node 0 that the others reach, and `--master-port` is open there. One machine is one node:
+give it more instances.""",
+    ),
+    "PD123": (
+        "Nodes prove to each other that they know one key; this one is not usable.",
+        """\
+Copy `~/.config/popdist/node-key` from node 0 to each node with `chmod 600`, or set
+`POPRUN_NODE_KEY` to the same text of at least 16 characters on all nodes.""",
+    ),
     "PD120": (
         (
             "One or more hosts cannot take part in the job. The message has a line for each host. "

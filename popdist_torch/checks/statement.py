@@ -1,6 +1,6 @@
 """What instances state to each other about a `trainingModel`, and compare.
 
-A few numbers travel with each exchange of gradients (`FACTS`). Settings, weights and states are
+A few numbers are sent with each exchange of gradients (`FACTS`). Settings, weights and states are
 compared as digests: before the first update, and in calls 1, 8, 64, 512 and so on.
 """
 

@@ -671,7 +671,7 @@ def late_comparisons(instance):
     compare = StepComparison.in_step
 
     def late(self, rows, number, compared=()):
-        late = tf.numpy_function(lambda one: (time.sleep(0.5), one)[1], [number], tf.int64)
+        late = tf.numpy_function(lambda one: (time.sleep(0.5), one)[1], [number], tf.int32)
         return compare(self, rows, tf.ensure_shape(late, []), compared)
 
     if instance == 0:

@@ -119,7 +119,7 @@ def test_output_and_exit_code_are_those_of_the_job(nodes):
 
 @pytest.mark.parametrize(
     ("way", "code", "expected"),
-    [("key", "PD124", "has connected with another key"), ("program", "PD122", "is refused")],
+    [("key", "PD123", "has connected with another key"), ("program", "PD122", "is refused")],
 )
 def test_a_node_that_does_not_belong_to_the_job_is_refused(nodes, way, code, expected):
     job = ["-np", "2", "/bin/true"]

@@ -275,7 +275,7 @@ class _Worker:
                     return self._introduce(key)
                 except StrangerError:
                     raise LaunchError(
-                        "PD124",
+                        "PD123",
                         "node 0 has another key",
                         value=f"{self._address}, port {self._port}",
                         accepted=f"the same {KEY} on all nodes, or the same {key_file(os.environ)}",

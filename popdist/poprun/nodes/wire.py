@@ -1,4 +1,4 @@
-"""Frames between two nodes that know the same key; each frame has a code that nobody else can make.
+"""Frames between two nodes that know the same key; each frame has a code that proves its sender.
 
 Both sides prove that they know the key, and send nothing of it. What is sent can be read on the
 way, as what MPI sends can be, but not changed, repeated or left out.
@@ -30,7 +30,7 @@ _LEAST_KEY = 16
 
 
 class StrangerError(Exception):
-    """The other side does not know the key, or somebody has changed a frame."""
+    """The other side does not know the key, or a frame was changed on its way."""
 
 
 class Wire:
@@ -161,18 +161,18 @@ def read_key(environ: Mapping[str, str], *, makes: bool) -> bytes | None:
             return None
         except OSError as error:
             raise LaunchError(
-                "PD124", f"the key of the nodes cannot be read: {error.strerror}", value=path
+                "PD123", f"the key of the nodes cannot be read: {error.strerror}", value=path
             ) from None
         if mode & 0o077:
             raise LaunchError(
-                "PD124",
+                "PD123",
                 "others can read the key of the nodes",
                 value=f"{path}, mode {mode & 0o777:o}",
                 hint=f"chmod 600 {path}, or remove it: the first node writes another one",
             )
     if len(text) < _LEAST_KEY:
         raise LaunchError(
-            "PD124",
+            "PD123",
             "the key of the nodes is too short",
             value=f"{len(text)} characters",
             accepted=f"at least {_LEAST_KEY}, such as those of: openssl rand -hex 16",

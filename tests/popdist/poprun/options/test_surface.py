@@ -33,6 +33,10 @@ SURFACE = """
 --ddp ; torch|popdist ; torch
 --host -H ; hosts ; None ; not-with:hostfile
 --hostfile ; file ; None ; not-with:host
+--nnodes ; count ; 1
+--node-rank ; index ; None
+--master-addr ; text ; None
+--master-port ; port ; 29400
 --host-subnet ; text ; None
 --preflight ; boolean ; True
 --distribute-ssh-key ; boolean ; False

@@ -52,8 +52,6 @@ def test_a_module_is_run_by_this_python(word):
     [
         (["--no-python"], "leave it out: poprun starts the program as it is named"),
         (["--rdzv_backend=c10d"], "mpirun brings the instances together"),
-        (["--master-addr=a"], "an address and a free port"),
-        (["--nnodes", "2"], "--host HOST1,HOST2"),
         (["--nproc_per_node=gpu"], "-np N, for all hosts together"),
         (["-t", "3"], "--log-dir DIR"),
         (["--run-path"], "poprun -np N python FILE"),
