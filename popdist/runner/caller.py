@@ -43,8 +43,12 @@ _ABOUT_THE_COMMAND = {
     "emit",
     "emit-image",
     "emit-name",
+    "nnodes",
+    "node-rank",
+    "master-addr",
+    "master-port",
 }
-"""Options that only print a text, and start no job."""
+"""Options that only print a text, and those of a command that is started on several machines."""
 
 _SHORT = {"n", "np", "nproc", "num_proc", "num_processes", "nproc_per_node", "world_size"}
 """Keywords of other packages for the number of instances."""

@@ -9,7 +9,8 @@ from popdist.poprun.options.table import OPTIONS
 from popdist.runner.caller import JobError, run, to_words
 
 TEXTS = {"help", "version", "version-format", "completion", "export-config", "overwrite-config",
-         "emit", "emit-image", "emit-name", "compare-alone"}  # fmt: skip
+         "emit", "emit-image", "emit-name", "compare-alone", "nnodes", "node-rank", "master-addr",
+         "master-port"}  # fmt: skip
 VALUES = {
     "n": 3, "port": 8080, "seconds": 1.5, "name": "p1", "hosts": ["a", "b"], "yes|no": True,
     "file": Path("f"), "dir": Path("d"), "arg": "-x A=1", "": True,
