@@ -228,13 +228,26 @@ def require_fitting(node: ir.Node, opset: int) -> None:
 def _require_permutation(node: ir.Node, shape: tuple[object, ...] | None) -> None:
     """ONNX's inference takes a list of axes of any length."""
     order = node.attributes.get_ints("perm", None)
-    if order is not None and shape is not None and sorted(order) != list(range(len(shape))):
+    if order is None or shape is None:
+        return
+    if len(order) != len(shape):
+        raise ValueRangeError(
+            "PD510",
+            f"Rank of permutation tensor {_listed(order)}, rank {len(order)} must be equal to rank "
+            f"of input tensor, shape {_listed(shape)}, rank {len(shape)}.",
+        )
+    if sorted(order) != list(range(len(shape))):
         raise ValueRangeError(
             "PD510",
             f"the axes of Transpose are not an order of the {len(shape)} axes of its operand",
             value=list(order),
             accepted=f"each of 0 to {len(shape) - 1} once",
         )
+
+
+def _listed(numbers: Sequence[object]) -> str:
+    """Numbers as PopART writes them."""
+    return f"[{' '.join(map(str, numbers))}]"
 
 
 def _complaint(node: ir.Node, inputs: Sequence[ir.Value], opset: int) -> str | None:

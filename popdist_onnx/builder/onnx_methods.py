@@ -105,6 +105,8 @@ def _method(schema: OpSchema, version: int) -> Method:
         parameters = [replace(one, late=one.name != "value") for one in parameters]
         parameters.insert(1, Parameter("is_value", Kind.FLAG, default=True))
         prepare = _forget_density
+    if schema.name.startswith("Random"):
+        prepare = _require_drawable
     if schema.deprecated:
         prepare = _refuse_deprecated(schema.name, version)
     least, most = schema.min_output, schema.max_output
@@ -154,6 +156,19 @@ def _summary(schema: OpSchema) -> str:
 
 def _split_in_equal_parts(inputs: list[Any], bound: dict[str, Any]) -> None:
     bound["equal_parts"] = bound["num_outputs"] if len(inputs) == 1 else None
+
+
+def _require_drawable(inputs: list[Any], bound: dict[str, Any]) -> None:
+    """Refuses what PopART refuses of random operators, in its words."""
+    del inputs
+    if bound["seed"] is not None:
+        raise ValueRangeError(
+            "PD502",
+            "Optional seed attribute is not supported. Use session::setRandomSeed instead.",
+            value=bound["seed"],
+        )
+    if bound["dtype"] == onnx.TensorProto.DOUBLE:
+        raise ValueRangeError("PD502", "The data type DOUBLE is not supported in Poplar")
 
 
 def _forget_density(inputs: list[Any], bound: dict[str, Any]) -> None:

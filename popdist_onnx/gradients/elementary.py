@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from popdist_onnx.gradients.registry import At, gradient, no_gradient
+from popdist_onnx.graph import shape_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,12 @@ def _cast(at: At) -> Tensor:
     return at.tape.Cast(at.g, to=at.x.dtype.value)
 
 
-no_gradient("Ceil", "Floor", "Round", "Sign", reason="its derivative is zero wherever it exists")
+@gradient("Ceil", "Floor", "Round", "Sign")
+def _steps(at: At) -> Tensor:
+    """Zero wherever the derivative exists; torch and PopART have zeros here, not no gradient."""
+    return shape_ops.zeros(at.x)
+
+
 no_gradient(
     "And",
     "BitShift",

@@ -58,6 +58,9 @@ def spread(at: At, reduced: Tensor) -> Tensor:
     Returns:
         The tensor in the input's shape.
     """
+    if at.x.static and 0 in at.x.shape:
+        # ONNX Runtime folds the expansion of a constant to no elements into one element.
+        return shape_ops.zeros(at.x)
     return at.tape.Expand(reduced, shape_ops.lengths(at.x))
 
 

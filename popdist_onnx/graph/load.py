@@ -187,7 +187,7 @@ def _upgrade_node(tape: Tape, node: ir.Node, opset: int, steps: list[Upgrade]) -
                 for index, one in enumerate(made)
             )
             newer += [made[index].value.producer() for index in parts.after if index < len(made)]
-        tape.substitute(node, made)
+        tape.substitute(node, [*made, *parts.beyond])
     return [one for one in newer if one is not None]
 
 

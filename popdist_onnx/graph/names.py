@@ -67,6 +67,12 @@ HOST_REDUCE_VAR_COPY = "hostReduceVarCopy___"
 LOSS_SCALE_COUNT = "LossScaleCount___"
 """Large elements of gradients, counted for automatic loss scaling."""
 
+FINAL_LOSS_SCALE = "finalLossScale"
+"""The automatic loss scale."""
+
+FINAL_INVERSE_LOSS_SCALE = "finalInverseLossScale_"
+"""A number of the optimizer that is divided by the automatic loss scale; its index follows."""
+
 ABORT = "Abort___"
 """Flags by which a graph ends a run."""
 

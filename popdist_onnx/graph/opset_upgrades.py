@@ -6,10 +6,13 @@ types, or attributes with a default, need no function.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import onnx_ir as ir
 
 from popdist_onnx.errors import NotOnHostError
 from popdist_onnx.graph import shape_ops
@@ -32,6 +35,7 @@ class Parts:
         outputs: The number of its outputs.
         read: The outputs that have readers.
         after: Functions to apply to outputs, by their index.
+        beyond: Outputs that the newer form does not have, computed otherwise.
     """
 
     op_type: str
@@ -40,6 +44,7 @@ class Parts:
     outputs: int
     read: list[bool]
     after: dict[int, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    beyond: list[Tensor] = field(default_factory=list)
 
     def take(self, name: str, default: Any = None) -> Any:
         """Removes an attribute and returns its value, else the default."""
@@ -128,14 +133,22 @@ def _spatial(tape: Tape, node: Parts) -> None:
 
 @_upgrades(14, "BatchNormalization")
 def _batch_normalization(tape: Tape, node: Parts) -> None:
-    """More than one output meant training; the saved statistics of the batch are gone."""
-    del tape
+    """More than one output meant training; the later ones were the batch's own statistics."""
+    operands = [node.tensor(tape, index) for index in range(5)]
+    if operands[3].dtype != operands[4].dtype:
+        # PopART takes half precision with a variance in single precision; ONNX takes no such mix.
+        types = [operands[index].dtype.value for index in (0, 3, 4)]
+        for index, operand in enumerate(operands):
+            node.feed(index, tape.Cast(operand, to=ir.DataType.FLOAT.value))
+        node.after |= {
+            index: partial(tape.Cast, to=types[index]) for index in range(min(node.outputs, 3))
+        }
     if any(node.read[3:]):
-        raise NotOnHostError(
-            "PD521",
-            "the saved statistics of BatchNormalization exist only before opset 14",
-            hint="read the running statistics (outputs 1 and 2) instead",
-        )
+        x = node.tensor(tape)
+        axes = [axis for axis in range(x.rank) if axis != 1]
+        middle = tape.ReduceMean(x, axes, keepdims=1)
+        squares = tape.ReduceMean((x - middle) * (x - middle), axes, keepdims=0)
+        node.beyond = [tape.Squeeze(middle, axes), squares][: node.outputs - 3]
     if node.outputs > 1:
         node.outputs = 3
         node.attributes["training_mode"] = 1
@@ -236,16 +249,20 @@ def _upsample_scales(tape: Tape, node: Parts) -> None:
 
 @_upgrades(11, "Upsample", "Resize")
 def _resize(tape: Tape, node: Parts) -> None:
-    """Until opset 10 coordinates were asymmetric and rounded down, in PopART as in torch."""
+    """Until opset 10 coordinates were asymmetric and rounded down, in PopART as in torch.
+
+    A builder may note how a node rounds; PopART then counts from the middle of elements.
+    """
     mode = node.take("mode", "nearest")
+    rounding = json.loads(tape.metadata.get("nearest_mode", "null"))
     scales = node.tensor(tape, 1)
     node.op_type, node.inputs = "Resize", [node.inputs[0], None, scales]
     node.attributes = {
         "mode": "linear" if mode == "bilinear" else mode,
-        "coordinate_transformation_mode": "asymmetric",
+        "coordinate_transformation_mode": "half_pixel" if rounding else "asymmetric",
     }
     if mode == "nearest":
-        node.attributes["nearest_mode"] = "pytorch"
+        node.attributes["nearest_mode"] = rounding or "pytorch"
 
 
 @_upgrades(11, "ConvTranspose")

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import (
     NotOnHostError,
+    UnknownShapeError,
     ValueRangeError,
     popart_exception,
     popart_internal_exception,
@@ -166,7 +167,10 @@ def outputs_of(node: ir.Node) -> Sequence[Info]:
     if any(value is not None and value.shape is None for value in node.inputs):
         return []
     scratch = Tape(ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name="scratch"))
-    results = _written(scratch, _shadow(scratch, node))
+    try:
+        results = _written(scratch, _shadow(scratch, node))
+    except UnknownShapeError:  # a sub-graph in a builder is still in its own opset
+        return []
     return [(one.value.dtype, one.dims) for one in results]
 
 

@@ -317,8 +317,8 @@ def beam_search(op: Operation) -> tuple[Tensor, Tensor, Tensor]:
     labels = tape.Where(best[3] < 0, tape.scalar(blank), best[3])
     return (
         tape.Cast(scores, to=log_probs.dtype),
-        tape.Cast(best[2], to=ir.DataType.INT32),
-        tape.Cast(labels, to=ir.DataType.INT32),
+        tape.Cast(best[2], to=ir.DataType.UINT32),
+        tape.Cast(labels, to=ir.DataType.UINT32),
     )
 
 

@@ -82,13 +82,13 @@ def scatter_reduce(op: Operation) -> Tensor:
         values = tape.Cast(values, to=ir.DataType.FLOAT)
         start = None if start is None else tape.Cast(start, to=ir.DataType.FLOAT)
     axis = _axis(op, values.rank, "axis", -1)
+    if (size := op.number("axis_size", 0)) < 1:
+        raise ValueRangeError(
+            "PD510", f"ScatterReduceOp axis_size = {size} is not valid: must be > 0"
+        )
     values, indices = _paired(op, values, indices, axis)
     shape = list(values.shape)
-    shape[axis] = op.number("axis_size", 0)
-    if shape[axis] < 1:
-        raise ValueRangeError(
-            "PD510", f"ScatterReduceOp axis_size = {shape[axis]} is not valid: must be > 0"
-        )
+    shape[axis] = size
     name = op.text("reduction", "sum").lower()
     if name not in _REDUCTIONS:
         raise op.misfit("has no such reduction", value=name, accepted=", ".join(_REDUCTIONS))

@@ -39,6 +39,17 @@ def reshape(op: Operation) -> Tensor:
 def reverse(op: Operation) -> Tensor:
     """A slice with steps of -1."""
     (x,) = op.inputs
+    given = op.numbers("dimensions")
+    for one in given:
+        complaint = None
+        if one < 0:
+            complaint = f"invalid dimension '{one}'. Only positive dimensions are supported"
+        elif one >= x.rank:
+            complaint = f"invalid dimension '{one}' for input tensor of rank {x.rank}"
+        elif given.count(one) > 1:
+            complaint = f"Dimension {one} appears multiple times"
+        if complaint:
+            raise ValueRangeError("PD510", f"ReverseOp: {complaint}", value=given)
     # ONNX Runtime's kernel makes an element where there is none to walk back over.
     known = x.dims or ()
     axes = [axis for axis in axes_of(op, "dimensions", x.rank) if known[axis] not in (0, 1)]

@@ -10,7 +10,12 @@ import numpy as np
 
 from popdist_onnx.errors import ArgumentError
 from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
-from popdist_onnx.optimizers.scalars import CLIP_SCALING, LOSS_SCALING_INPUT, owner
+from popdist_onnx.optimizers.scalars import (
+    CLIP_SCALING,
+    LOSS_SCALING_INPUT,
+    UPDATE_FACTOR,
+    owner,
+)
 from popdist_onnx.optimizers.settings import Setting, read_defaults, read_specifics
 from popdist_onnx.optimizers.values import (
     OptimizerReplacementError,
@@ -470,13 +475,16 @@ def require_optimizer(given: object) -> Optimizer:
 # What a session feeds into the inputs that carry an optimizer's non-constant numbers.
 
 
-def scalar_feed(optimizer: Optimizer, value: ir.Value, divisor: float) -> Array | None:
+def scalar_feed(
+    optimizer: Optimizer, value: ir.Value, divisor: float, grown: float = 1.0
+) -> Array | None:
     """The present content of one input.
 
     Args:
         optimizer: The optimizer whose settings count.
         value: An input of a graph with this optimizer's updates.
         divisor: The number of micro-batches that a gradient is the mean of (1 with Sum).
+        grown: What automatic loss scaling has multiplied the optimizer's loss scaling by.
 
     Returns:
         An array without dimensions; None where the input carries no number of the optimizer.
@@ -484,7 +492,9 @@ def scalar_feed(optimizer: Optimizer, value: ir.Value, divisor: float) -> Array 
     name = str(value.name)
     dtype = np.float32 if value.dtype is None else value.dtype.numpy()
     if name.startswith(LOSS_SCALING_INPUT):
-        return np.asarray(optimizer.getLossScalingVal(), dtype)
+        return np.asarray(optimizer.getLossScalingVal() / grown, dtype)
+    if name == UPDATE_FACTOR:
+        return np.asarray(grown, dtype)
     if (parts := owner(name)) is None:
         return None
     prefix, weight = parts

@@ -85,6 +85,9 @@ CLIP_SCALING = Scalar(
 LOSS_SCALING_INPUT = "lossScaling_"
 """Beginning of the id of the input that carries a loss scaling; its element type follows."""
 
+UPDATE_FACTOR = "lossScaleUpdateFactor"
+"""The input that carries what automatic loss scaling multiplies the loss scaling by."""
+
 
 def is_scalar_input(name: str) -> bool:
     """Whether an input of a graph carries a number of the optimizer, and no data.
@@ -95,4 +98,4 @@ def is_scalar_input(name: str) -> bool:
     Returns:
         True for the published ids of such numbers.
     """
-    return name.startswith(LOSS_SCALING_INPUT) or owner(name) is not None
+    return name.startswith((LOSS_SCALING_INPUT, UPDATE_FACTOR)) or owner(name) is not None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 
 from popdist_onnx.errors import ArgumentError
 from popdist_onnx.types import DataFlow, SessionOptions
 
 
 def options_of(given: object) -> SessionOptions:
-    """A session's options; None gives the defaults.
+    """A copy of a session's options; None gives the defaults.
+
+    Changes that a program makes afterwards, for its next session, are not this one's.
 
     Raises:
         ArgumentError: The argument is not a `SessionOptions`.
@@ -23,7 +26,7 @@ def options_of(given: object) -> SessionOptions:
             value=type(given).__name__,
             hint="options = SessionOptions(); options.hostAllReduce = True; ...",
         )
-    return given
+    return deepcopy(given)
 
 
 def require_data_flow(given: object) -> None:

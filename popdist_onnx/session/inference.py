@@ -56,6 +56,12 @@ class InferenceSession(Session):
             raise popart_exception(
                 "PD572", "Gradient Accumulation only available when training", value=name
             )
+        if options.automaticLossScalingSettings.enabled:
+            raise popart_exception(
+                "PD581",
+                "[AutomaticLossScale transform] Only compatible when doing training",
+                value=name,
+            )
         graph = inference_graph(proto, options)
         if deviceInfo is None or deviceInfo.runs_on_processor:
             add_in_order(graph, default_threads())

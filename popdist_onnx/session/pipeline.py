@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.malformed import sound
-from popdist_onnx.graph.names import GRADIENT, reserved_prefix
+from popdist_onnx.graph.names import FROZEN, GRADIENT, reserved_prefix
 from popdist_onnx.graph.torch_files import (
     freeze_constants,
     require_parameters,
@@ -119,12 +120,12 @@ def _training_graph(
     check_host_options(options, require_optimizer(optimizer))
     scaling = options.automaticLossScalingSettings
     if scaling.enabled:
-        require_variable_loss_scale(optimizer)
+        require_variable_loss_scale(optimizer, options)
     require_parameters(proto)
     warn_of_lost_weights(proto)
     require_known_kernels(proto)
     warn_of_stored_integers(proto)
-    model = pair_quantization(_loaded(proto, options))
+    model = pair_quantization(_loaded(_held(proto, anchors), options))
     load_rules()
     warn_of_inference(model)
     lower(model, keep=differentiable(DOMAIN))
@@ -154,6 +155,25 @@ def _training_graph(
     if options.hostAllReduce or shared_by_collectives(options):
         insert_host_allreduce(model)
     return model
+
+
+def _held(proto: onnx.ModelProto, anchors: Sequence[str]) -> onnx.ModelProto:
+    """Constants whose gradients are anchored become frozen weights, which are not folded."""
+    asked = {name.removeprefix(GRADIENT) for name in anchors if name.startswith(GRADIENT)}
+    constants = (node for node in proto.graph.node if node.op_type == "Constant")
+    nodes = [node for node in constants if node.output[0] in asked]
+    if not nodes:
+        return proto
+    held = onnx.ModelProto()
+    held.CopyFrom(proto)
+    for node in nodes:
+        held.graph.node.remove(node)
+        held.graph.initializer.append(node.attribute[0].t)
+        held.graph.initializer[-1].name = node.output[0]
+    properties = {one.key: one.value for one in proto.metadata_props}
+    frozen = [*json.loads(properties.get(FROZEN, "[]")), *(node.output[0] for node in nodes)]
+    onnx.helper.set_model_props(held, properties | {FROZEN: json.dumps(frozen)})
+    return held
 
 
 def _gradients_asked_for(model: ir.Model, anchors: Sequence[str]) -> list[str]:

@@ -39,7 +39,7 @@ from popdist_onnx.session.step_io import RecordedIO
 from popdist_onnx.session.weights import PyWeightsIO
 from popdist_onnx.transforms.autodiff import variables
 from popdist_onnx.transforms.block_updates import block_updates
-from popdist_onnx.transforms.loss_scaling import ELEMENTS, LARGE, factor
+from popdist_onnx.transforms.loss_scaling import ELEMENTS, LARGE, LARGEST, factor
 from popdist_onnx.transforms.optimizer import scalar_inputs
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class TrainingSession(Session):
         # A copy: changes that a program makes to its own one are seen where it hands it in.
         self._optimizer = deepcopy(optimizer)
         self._since_scaled = 0
+        self._grown = 1.0  # what automatic loss scaling has multiplied the loss scale by
         self._streams: Streams | None = None
         self._end: Trained | None = None
         self.is_recorded = True
@@ -135,7 +136,13 @@ class TrainingSession(Session):
         Raises:
             popart_exception: It differs in more.
         """
-        check_replacement(self._optimizer, require_optimizer(optimizer))
+        grown = require_optimizer(optimizer)
+        if self._grown != 1:
+            grown = grown.with_loss_scaling(self._grown * grown.getLossScalingVal())
+        self._replace_optimizer(grown)
+
+    def _replace_optimizer(self, optimizer: Optimizer) -> None:
+        check_replacement(self._optimizer, optimizer)
         factors = optimizer.state_factors(self._optimizer)
         self._optimizer = deepcopy(optimizer)
         if self._engine is not None:
@@ -279,7 +286,7 @@ class TrainingSession(Session):
         self.connect_horovod(horovod)
 
     def _load_scalars(self, engine: Engine) -> None:
-        for name, value in scalar_inputs(self._reading.model, self._optimizer).items():
+        for name, value in scalar_inputs(self._reading.model, self._optimizer, self._grown).items():
             np.copyto(engine.scalars[name].array, value, casting="same_kind")
 
     def _saved_properties(self) -> dict[str, str]:
@@ -327,8 +334,14 @@ class TrainingSession(Session):
             )
         self._since_scaled = 0
         engine.state.write(LARGE, np.zeros((), np.int64))
-        scale = self._optimizer.getLossScalingVal() * factor(settings, *numbers)
-        self.updateOptimizerFromHost(self._optimizer.with_loss_scaling(scale))
+        before = self._optimizer.getLossScalingVal()
+        most = float(self._reading.model.metadata_props.get(LARGEST, "inf"))
+        self._scale_loss_by(min(before * factor(settings, *numbers), max(most, before)) / before)
+
+    def _scale_loss_by(self, ratio: float) -> None:
+        self._grown *= ratio
+        scale = self._optimizer.getLossScalingVal() * ratio
+        self._replace_optimizer(self._optimizer.with_loss_scaling(scale))
 
     def _flags_of_all(self, _engine: Engine, counts: Array) -> Array:
         horovod = backend.connect("torch") if _engine.gradients else None
@@ -346,6 +359,8 @@ class TrainingSession(Session):
             return
         for prop in _proto.metadata_props:
             if prop.key == _LOSS_SCALE and self._options.automaticLossScalingSettings.enabled:
+                ratio = float(prop.value) / self._optimizer.getLossScalingVal()
+                self._grown *= ratio
                 self._optimizer = self._optimizer.with_loss_scaling(float(prop.value))
                 self._load_scalars(engine)
             if prop.key == RANDOM_STATE:

@@ -54,19 +54,21 @@ class Paths:
         self.sources = list(dict.fromkeys(sources))
         from_source = set(self.sources)
         nodes = list(graph)
+        # The gradients of whole numbers are whole numbers, if that is what the loss is.
+        types = {*FLOATING, *(loss.dtype for loss in losses if loss.dtype is not None)}
         for node in nodes:
-            if any(value in from_source for value in _flowing(node)):
-                from_source.update(value for value in node.outputs if _may_flow(value))
+            if any(value in from_source for value in _flowing(node, types)):
+                from_source.update(value for value in node.outputs if _may_flow(value, types))
         to_loss = set(losses)
         for node in reversed(nodes):
             if any(value in to_loss for value in node.outputs):
-                to_loss.update(_flowing(node))
+                to_loss.update(_flowing(node, types))
         self.values = from_source & to_loss
         self.nodes = [
             node
             for node in nodes
             if any(value in self.values for value in node.outputs)
-            and any(value in self.values for value in _flowing(node))
+            and any(value in self.values for value in _flowing(node, types))
         ]
 
     def without_rule(self) -> list[ir.Node]:
@@ -94,7 +96,7 @@ class Paths:
         )
 
 
-def _flowing(node: ir.Node) -> Iterator[ir.Value]:
+def _flowing(node: ir.Node, types: Collection[ir.DataType] = FLOATING) -> Iterator[ir.Value]:
     """The inputs that gradients can flow to."""
     rule = rule_of(node)
     if rule is not None and rule.function is None:
@@ -102,16 +104,16 @@ def _flowing(node: ir.Node) -> Iterator[ir.Value]:
     for index, value in enumerate(node.inputs):
         if (
             value is not None
-            and _may_flow(value)
+            and _may_flow(value, types)
             and (rule is None or rule.inputs is None or index in rule.inputs)
         ):
             yield value
-    yield from (value for value in captured(node) if _may_flow(value))
+    yield from (value for value in captured(node) if _may_flow(value, types))
 
 
-def _may_flow(value: ir.Value) -> bool:
+def _may_flow(value: ir.Value, types: Collection[ir.DataType] = FLOATING) -> bool:
     """Whether a value may have a gradient; true where its type is unknown."""
-    return value.dtype is None or value.dtype in FLOATING
+    return value.dtype is None or value.dtype in types
 
 
 # Which initializers of a graph are weights.

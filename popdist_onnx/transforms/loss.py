@@ -26,7 +26,8 @@ Reduction = Literal["mean", "sum", "none"]
 class SetLoss(Pass):
     """Records the loss in the model's metadata.
 
-    Needs: the tensor exists, is a scalar (one element at most) and holds floating-point numbers.
+    Needs: the tensor exists, is a scalar (one element at most) and holds floating-point numbers, or
+    the model has no weights.
     Leaves: ``metadata_props["popdist.loss"]``.
 
     Args:
@@ -60,7 +61,8 @@ class SetLoss(Pass):
                 accepted="one element",
                 hint="reduce it, for example with builder.aiGraphcore.identityloss([...])",
             )
-        if value.dtype is not None and value.dtype not in FLOATING:
+        trains = any(one.dtype in FLOATING for one in model.graph.initializers.values())
+        if trains and value.dtype is not None and value.dtype not in FLOATING:
             raise popart_exception(
                 "PD523",
                 f"Loss tensor, '{self.loss}', must hold floating-point numbers",

@@ -3,7 +3,8 @@
 The rule is PopART's. Of each tracked gradient, the elements beyond a bin edge are counted; the edge
 is a share of the largest number of the gradient's type. After every ``updatePeriod`` weight updates
 the loss scale is halved where the share of such elements exceeds a threshold, and doubled
-otherwise. The counts are summed over micro-batches, replicas and instances.
+otherwise, to at most 2 ** 15 where the loss or a weight has half precision. The counts are summed
+over micro-batches, replicas and instances.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx_ir as ir
 
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import popart_exception
@@ -20,19 +22,24 @@ from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.values import static
 from popdist_onnx.optimizers.adam import Adam
+from popdist_onnx.transforms.autodiff import gradients_of
+from popdist_onnx.transforms.loss import loss_of
 from popdist_onnx.types.enums import GradientTensorTrackingMethod
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from popdist_onnx.optimizers.optimizer import Optimizer
-    from popdist_onnx.types.session_options import AutomaticLossScalingSettings
+    from popdist_onnx.types.session_options import AutomaticLossScalingSettings, SessionOptions
 
 LARGE = f"{names.LOSS_SCALE_COUNT}large"
 """The state that counts elements beyond the bin edge."""
 
 ELEMENTS = "popdist.loss-scale-elements"
 """Metadata key of models: the number of elements that are looked at in one micro-batch."""
+
+LARGEST = "popdist.loss-scale-largest"
+"""Metadata key of models: the largest loss scale, where the loss or a weight has half precision."""
+
+_LARGEST_OF_HALF = 2.0**15
 
 _VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Identity", "Expand", "Slice"}
 _PRODUCTS = {"Conv", "ConvTranspose", "MatMul", "Gemm"}
@@ -86,6 +93,9 @@ class CountLargeGradients(Pass):
         graph.outputs.append(tape.rename(state + count, names.updated(LARGE)).value)
         elements = sum(prod(int(dim) for dim in tape.wrap(one).shape) for one in watched)
         model.metadata_props[ELEMENTS] = str(elements)
+        trained = [graph.initializers[weight] for weight in gradients_of(model)]
+        if ir.DataType.FLOAT16 in {one.dtype for one in (loss_of(model), *trained)}:
+            model.metadata_props[LARGEST] = str(_LARGEST_OF_HALF)
         return True
 
     def _watched(self, model: ir.Model) -> list[ir.Value]:
@@ -103,13 +113,18 @@ class CountLargeGradients(Pass):
                     )
             return [made[names.gradient(name)] for name in self.settings.toTrackTensors]
         chosen: dict[str, None] = {}
+        # What the loss scale itself is says nothing of the gradients.
+        scale = names.gradient(str(loss_of(model).name))
         for node in model.graph:
             if method is GradientTensorTrackingMethod.ConvAndMatmulGradients:
                 if node.op_type in _PRODUCTS and names.PASS not in node.metadata_props:
                     chosen.update({str(v.name): None for v in node.inputs if v is not None})
             elif node.op_type not in _VIEWS:
                 chosen.update({str(v.name): None for v in (*node.inputs, *node.outputs) if v})
-        return [made[names.gradient(name)] for name in chosen if names.gradient(name) in made]
+        tracked = [names.gradient(name) for name in chosen]
+        found = [made[name] for name in tracked if name in made and name != scale]
+        # Gradients in single precision have no say beside those in half precision.
+        return [one for one in found if one.dtype is ir.DataType.FLOAT16] or found
 
 
 def count_large_gradients(model: ir.Model, settings: AutomaticLossScalingSettings) -> ir.Model:
@@ -128,12 +143,20 @@ def factor(settings: AutomaticLossScalingSettings, large: float, elements: float
     return _HALF if share > settings.thresholdUpperCountProportion else _DOUBLE
 
 
-def require_variable_loss_scale(optimizer: Optimizer) -> None:
-    """Refuses optimizers whose loss scale cannot change.
+def require_variable_loss_scale(optimizer: Optimizer, options: SessionOptions) -> None:
+    """Refuses optimizers whose loss scale cannot change, and pipelines that do not stop for it.
 
     Raises:
-        popart_exception: The loss scale is constant, or the optimizer's state is scaled with it.
+        popart_exception: The loss scale is constant, the optimizer's state is scaled with it, or a
+            pipeline updates without gradient accumulation.
     """
+    if options.enablePipelining and not options.enableGradientAccumulation:
+        raise popart_exception(
+            "PD581",
+            "[AutomaticLossScale transform] Automatic loss scaling is not currently supported when "
+            "the 'enablePipelining' SessionOption is set to 'true', but the "
+            "'enableGradientAccumulation' SessionOption is set to 'false'",
+        )
     if optimizer.lossScaling().isConst():
         raise popart_exception(
             "PD581",

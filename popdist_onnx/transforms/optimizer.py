@@ -20,7 +20,12 @@ from popdist_onnx.optimizers.adam import Adam, adam
 from popdist_onnx.optimizers.adaptive import Adaptive, adaptive
 from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
 from popdist_onnx.optimizers.optimizer import require_optimizer, scalar_feed
-from popdist_onnx.optimizers.scalars import CLIP_SCALING, LOSS_SCALING_INPUT
+from popdist_onnx.optimizers.scalars import (
+    CLIP_SCALING,
+    LOSS_SCALING_INPUT,
+    UPDATE_FACTOR,
+    owner,
+)
 from popdist_onnx.optimizers.sgd import SGD, sgd
 from popdist_onnx.optimizers.values import UpdateError
 from popdist_onnx.optimizers.weight_update import Numbers, WeightUpdate, compute_type
@@ -29,6 +34,7 @@ from popdist_onnx.transforms.accumulate import (
     require_gradients,
     updaters,
 )
+from popdist_onnx.transforms.loss_scaling import ELEMENTS
 from popdist_onnx.types.enums import ReductionType
 
 if TYPE_CHECKING:
@@ -143,8 +149,11 @@ class ScaleLoss(Pass):
         dtype, name = before.dtype or ir.DataType.FLOAT, str(before.name)
         before.name = f"{name}/unscaled"
         computed = compute_type(dtype)
-        scale = numbers.input(f"{LOSS_SCALING_INPUT}{computed.name}", computed)
+        scale = numbers.input(f"{LOSS_SCALING_INPUT}{dtype.name}", computed)
         with tape.at(next((node for node in graph if before in node.inputs), None)):
+            if ELEMENTS in model.metadata_props:
+                scale = scale * numbers.input(UPDATE_FACTOR, computed)
+                tape.rename(scale, names.FINAL_LOSS_SCALE)
             wide = tape.wrap(before) if dtype == computed else tape.Cast(before, to=int(computed))
             scaled = wide * (scale / float(self.replicas) if self.replicas > 1 else scale)
             scaled = scaled if dtype == computed else tape.Cast(scaled, to=int(dtype))
@@ -203,7 +212,22 @@ class GrowUpdates(Pass):
             once.scope = f"update/{weight}/"
             write_update(numbers, model.graph.initializers[weight], gradient, clips.get(weight))
         model.metadata_props[DIVISOR] = str(self.divisor)
+        if ELEMENTS in model.metadata_props:
+            self._name_inverse_scales(once)
         return True
+
+    def _name_inverse_scales(self, tape: Tape) -> None:
+        """Gives numbers that are divided by the automatic loss scale their published names."""
+        tape.scope = "loss_scaling/"
+        scaled = {one.prefix for one in self.optimizer.scalars() if "lossScaling" in one.settings}
+        own = (owner(str(one.name)) for one in tape.graph.inputs)
+        read = [
+            value
+            for value, parts in zip(list(tape.graph.inputs), list(own), strict=True)
+            if parts is not None and parts[0] in scaled
+        ]
+        for number, value in enumerate(read):
+            tape.rename(tape.Identity(value), f"{names.FINAL_INVERSE_LOSS_SCALE}{number}")
 
     def ensures(self, model: ir.Model) -> None:
         """Checks that every weight with a gradient has an update."""
@@ -269,18 +293,19 @@ def scale_loss(
     return model
 
 
-def scalar_inputs(model: ir.Model, optimizer: Optimizer) -> dict[str, Array]:
+def scalar_inputs(model: ir.Model, optimizer: Optimizer, grown: float = 1.0) -> dict[str, Array]:
     """The content of the inputs that carry an optimizer's non-constant numbers.
 
     Args:
         model: A model with this optimizer's updates.
         optimizer: The optimizer, or a valid replacement.
+        grown: What automatic loss scaling has multiplied the optimizer's loss scaling by.
 
     Returns:
         Arrays without dimensions by input.
     """
     divisor = float(model.metadata_props.get(DIVISOR, "1"))
-    feeds = {str(v.name): scalar_feed(optimizer, v, divisor) for v in model.graph.inputs}
+    feeds = {str(v.name): scalar_feed(optimizer, v, divisor, grown) for v in model.graph.inputs}
     return {name: feed for name, feed in feeds.items() if feed is not None}
 
 

@@ -120,6 +120,12 @@ def test_opsets_can_be_asked_for():
         (lambda ops, x: ops.softmax([x], axis="1"), "a whole number for axis"),
         (lambda ops, x: ops.softmax([x], axis=1.5), "a whole number for axis"),
         (lambda ops, x: ops.transpose([x], perm=1), "a list of whole numbers for perm"),
+        (
+            lambda ops, x: ops.transpose([x], [1, 0, 2]),
+            r"\[1 0 2\], rank 3 must be equal to rank of input tensor, shape \[2 2\], rank 2\.",
+        ),
+        (lambda ops, _: ops.randomnormal([2], seed=1.0), "Use session::setRandomSeed instead"),
+        (lambda ops, x: ops.randomuniformlike([x], dtype=11), "DOUBLE is not supported in Poplar"),
         (lambda ops, x: ops.cast([x], "FLOTA"), "the name of an element type"),
         (lambda ops, x: ops.concat([x]), "missing a required argument: 'axis'"),
         (lambda ops, x: ops.relu([x], 1, 2), "too many positional arguments"),

@@ -87,6 +87,53 @@ def test_forms_of_opset_6(node, expected):
     np.testing.assert_array_equal(session(model).run(["y"], {"x": x})[0], expected(x, w, v))
 
 
+def test_statistics_of_the_batch_before_opset_14():
+    """The fourth and fifth output; the variance in single precision beside half precision."""
+    half, x = np.float16, X.astype(np.float16)
+    ones = np.ones(3, half)
+    model = load(
+        parsed(
+            "g (float16[2,3,4] x) => (y, m, v, a, b)"
+            " { y, m, v, a, b = BatchNormalization<momentum=0.5>(x, w, w, o, s) }",
+            9,
+            w=ones,
+            o=ones,
+            s=np.ones(3, np.float32),
+        )
+    )
+    y, mean, variance, own_mean, own_variance = session(model).run(list("ymvab"), {"x": x})
+    axes, wide = (0, 2), X.astype(np.float64)
+    centre, spread = wide.mean(axes, keepdims=True), wide.var(axes, keepdims=True)
+    expected = (wide - centre) / np.sqrt(spread + 1e-5) + 1
+    np.testing.assert_allclose(y, expected, atol=2e-3)
+    np.testing.assert_allclose(own_mean, centre.reshape(-1), rtol=1e-3)
+    np.testing.assert_allclose(own_variance, spread.reshape(-1), rtol=1e-3)
+    np.testing.assert_allclose(mean, (1 + centre.reshape(-1)) / 2, rtol=1e-3)
+    np.testing.assert_allclose(variance, (1 + spread.reshape(-1)) / 2, rtol=1e-3)
+    assert (y.dtype, mean.dtype, variance.dtype) == (half, half, np.float32)
+
+
+@pytest.mark.parametrize(("scale", "length"), [(3.0001, 2), (0.51, 6)])
+def test_a_builder_notes_how_an_older_resize_rounds(scale, length):
+    from popdist_onnx.builder import Builder
+
+    builder = Builder()
+    scales = np.array([1, 1, scale], np.float32)
+    x = builder.addInputTensor("FLOAT", [1, 1, length])
+    y = builder.aiOnnx.resize([x, builder.aiOnnx.constant(scales)])
+    builder.addNodeAttribute("nearest_mode", "round_prefer_floor", {y})
+    builder.addOutputTensor(y)
+    data = np.random.default_rng(0).random((1, 1, length), np.float32)
+    newer = parsed(
+        f"g (float[1,1,{length}] x) => (y)"
+        ' { y = Resize<mode="nearest", nearest_mode="round_prefer_floor">(x, , s) }',
+        s=scales,
+    )
+    (expected,) = ReferenceEvaluator(newer).run(None, {"x": data})
+    (found,) = session(load(builder.getModelProto())).run([y], {x: data})
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_rewritten_nodes_remember_what_they_were():
     model = load(parsed("g (float[2,3,4] x) => (y) { y = Softmax(x) }", 9))
     assert {node.metadata_props.get(ORIGIN) for node in model.graph} >= {"Softmax-9"}

@@ -165,7 +165,7 @@ def test_beam_search_finds_the_likeliest_labels(width):
     scores, sizes, labels = evaluate(
         "ctcbeamsearchdecoder", [table, lengths], beamWidth=width, topPaths=paths
     )
-    assert (sizes.dtype, labels.dtype) == (np.int32, np.int32)
+    assert (sizes.dtype, labels.dtype) == (np.uint32, np.uint32)
     for sample, length in enumerate(lengths):
         rows = table[:length, sample].astype(np.float64)
         wanted = (by_enumeration(rows) if width > 3 else by_search(rows, width))[:paths]

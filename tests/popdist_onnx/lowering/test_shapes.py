@@ -20,10 +20,23 @@ def numbered(shape):
 @settings(deadline=None, max_examples=10)
 @given(data=st.data(), shape=SHAPES)
 def test_reverse(data, shape):
-    axes = data.draw(st.sets(st.integers(-len(shape), -1)))
+    axes = data.draw(st.sets(st.integers(0, len(shape) - 1)))
     x = numbered(shape)
     found = evaluate("reverse", [x], dimensions=sorted(axes) or [0])
     np.testing.assert_array_equal(found, np.flip(x, tuple(axes) or 0))
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "complaint"),
+    [
+        ([2, -2], "invalid dimension '-2'. Only positive dimensions are supported"),
+        ([1, 1], "Dimension 1 appears multiple times"),
+        ([3], "invalid dimension '3' for input tensor of rank 3"),
+    ],
+)
+def test_dimensions_that_cannot_be_reversed(dimensions, complaint):
+    with pytest.raises(popart_exception, match=complaint):
+        evaluate("reverse", [numbered((2, 3, 4))], dimensions=dimensions)
 
 
 @settings(deadline=None, max_examples=10)

@@ -81,3 +81,69 @@ def test_a_model_without_weights_has_nothing_to_exchange():
     made.run(popart.PyStepIO({"x": x, "y": y}, anchors))
     wanted = expected(x, y, weight=False)[0]
     np.testing.assert_allclose(anchors["Gradient___x"], wanted, rtol=1e-5)
+
+
+def gradients(build, arrays, ids, reduction=popart.ReductionType.Sum):
+    """The anchored gradients of the sum of what `build` makes of inputs."""
+    builder = popart.Builder()
+    types = {np.dtype(np.float32): "FLOAT", np.dtype(np.int32): "INT32"}
+    inputs = [builder.addInputTensor(types[one.dtype], one.shape) for one in arrays]
+    result = build(builder, *inputs)
+    loss = builder.aiGraphcore.identityloss([result], reduction)
+    names = [f"Gradient___{one}" for one in ids(inputs, builder)]
+    made = popart.TrainingSession(
+        builder.getModelProto(),
+        popart.DataFlow(1, dict.fromkeys(names, popart.AnchorReturnType("All"))),
+        loss,
+        popart.ConstSGD(0.1),
+        CPU,
+    )
+    made.prepareDevice()
+    made.weightsFromHost()
+    anchors = made.initAnchorArrays()
+    made.run(popart.PyStepIO(dict(zip(inputs, arrays, strict=True)), anchors))
+    return [anchors[name] for name in names]
+
+
+@pytest.mark.parametrize("method", ["ceil", "floor", "sign"])
+def test_steps_have_a_gradient_of_zeros(method):
+    """As in torch: zeros, where comparisons have no gradient at all."""
+    x = np.linspace(-2, 2, 7, dtype=np.float32)
+    build = lambda builder, x: getattr(builder.aiOnnx, method)([x])  # noqa: E731
+    tensor = torch.tensor(x, requires_grad=True)
+    getattr(torch, method)(tensor).sum().backward()
+    (found,) = gradients(build, [x], lambda inputs, _: inputs)
+    np.testing.assert_array_equal(found, tensor.grad.numpy())
+
+
+def test_gradients_of_a_constant():
+    rows, chosen = np.arange(9, dtype=np.float32).reshape(3, 3), np.array([0, 2, 2], np.int32)
+    names = []
+
+    def build(builder):
+        names.append(builder.aiOnnx.constant(rows))
+        return builder.aiOnnx.gather([names[0], builder.aiOnnx.constant(chosen)], 0)
+
+    tensor = torch.tensor(rows, requires_grad=True)
+    tensor[torch.tensor(chosen).long()].sum().backward()
+    (found,) = gradients(build, [], lambda _inputs, _builder: names)
+    np.testing.assert_array_equal(found, tensor.grad.numpy())
+
+
+def test_gradients_of_no_rows():
+    x, none = np.ones((9, 2), np.float32), np.zeros(0, np.int32)
+    build = lambda builder, x, at: builder.aiOnnx.gather([x, at], 0)  # noqa: E731
+    (found,) = gradients(build, [x, none], lambda inputs, _: inputs[:1])
+    np.testing.assert_array_equal(found, np.zeros_like(x))
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+def test_gradients_of_whole_numbers(axis):
+    """A sum of medians, without weights: PopART differentiates integers, torch floats."""
+    x = np.random.default_rng(0).permutation(60).reshape(3, 4, 5).astype(np.int32)
+    tensor = torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    tensor.median(dim=axis).values.sum().backward()
+    build = lambda builder, x: builder.aiGraphcore.reducemedian([x], axes=[axis])[0]  # noqa: E731
+    (found,) = gradients(build, [x], lambda inputs, _: inputs)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, tensor.grad.numpy())

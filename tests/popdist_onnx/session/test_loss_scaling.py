@@ -110,3 +110,76 @@ def test_what_cannot_be_scaled():
     ):
         with pytest.raises(popart.popart_exception, match=what):
             session(**settings)
+
+
+def test_a_new_learning_rate_does_not_reset_the_scale():
+    made = session(thresholdUpperCountProportion=1.0)  # always doubled
+    x, target = networks.batches(STEPS, BATCH)
+    anchors = made.initAnchorArrays()
+    made.run(popart.PyStepIO({"x": x, "target": target}, anchors))
+    made.updateOptimizerFromHost(
+        popart.SGD({"defaultLearningRate": (RATE / 2, False), "lossScaling": (START, False)})
+    )
+    made.run(popart.PyStepIO({"x": x, "target": target}, anchors))
+    expected = START * 2.0 ** np.arange(STEPS, 2 * STEPS)
+    np.testing.assert_array_equal(anchors["Gradient___loss"], expected)
+
+
+@pytest.mark.parametrize("start", [1.0, 2.0])
+@pytest.mark.parametrize("half", [False, True])
+def test_the_scale_of_half_precision_has_a_limit(half, start):
+    """Without gradients to fear for, PopART doubles: 1, 2, 4, ... up to 2 ** 15."""
+    steps, rate = 20, 0.1
+    one = np.ones(1, np.float32)
+    builder = popart.Builder()
+    product = builder.aiOnnx.matmul([builder.addInitializedInputTensor(one) for _ in range(2)])
+    error = builder.aiOnnx.sub([builder.addInitializedInputTensor(one), product])
+    square = builder.aiOnnx.mul([error, error])
+    loss = builder.aiOnnx.cast([square], "FLOAT16" if half else "FLOAT")
+    options = popart.SessionOptions()
+    options.automaticLossScalingSettings.enabled = True
+    ids = ["lossScaleUpdateFactor", "finalLossScale", "finalInverseLossScale_0"]
+    made = popart.TrainingSession(
+        builder.getModelProto(),
+        popart.DataFlow(steps, dict.fromkeys(ids, popart.AnchorReturnType("All"))),
+        loss,
+        popart.SGD(
+            {
+                "defaultLearningRate": (rate, False),
+                "defaultMomentum": (0, True),
+                "lossScaling": (start, False),
+            }
+        ),
+        popart.DeviceManager().createCpuDevice(),
+        userOptions=options,
+    )
+    options.automaticLossScalingSettings.enabled = False  # for another session
+    made.prepareDevice()
+    made.weightsFromHost()
+    anchors = made.initAnchorArrays()
+    made.run(popart.PyStepIO({}, anchors))
+    factors = 2.0 ** np.arange(steps)
+    factors = np.minimum(factors, 2**15 / start) if half else factors
+    for name, expected in zip(ids, (factors, factors * start, rate / start / factors), strict=True):
+        np.testing.assert_allclose(anchors[name], expected, rtol=1e-6)
+
+
+def test_sessions_that_cannot_scale():
+    options = popart.SessionOptions()
+    options.automaticLossScalingSettings.enabled = True
+    device = popart.DeviceManager().createCpuDevice()
+    with pytest.raises(popart.popart_exception, match="Only compatible when doing training"):
+        popart.InferenceSession(
+            networks.perceptron(BATCH), popart.DataFlow(1, ["loss"]), device, userOptions=options
+        )
+    options.enablePipelining = True
+    optimizer = popart.SGD({"lossScaling": (START, False)})
+    with pytest.raises(popart.popart_exception, match=r"'enableGradientAccumulation'.*'false'"):
+        popart.TrainingSession(
+            networks.perceptron(BATCH),
+            popart.DataFlow(1, ["loss"]),
+            "loss",
+            optimizer,
+            device,
+            userOptions=options,
+        )
