@@ -139,7 +139,16 @@ class Builder:
 
         Returns:
             Its id.
+
+        Raises:
+            ValueRangeError: This is no sub-graph.
         """
+        if self._writer.parent is None:
+            raise ValueRangeError(
+                "PD504",
+                "Can not add untyped tensors to the top-level graph.",
+                hint="addInputTensor(TensorInfo(...)), or createSubgraphBuilder()",
+            )
         return str(self._writer.add_input(debug_name(debugContext) or "input", None).name)
 
     def addInputTensorFromParentGraph(self, tensorId: str) -> None:
@@ -669,7 +678,7 @@ class Builder:
         """
         if ids is None:
             if not self.hasVirtualGraph():
-                raise ValueRangeError("PD505", "no virtual graph is set here")
+                raise ValueRangeError("PD505", "Virtual graph not set in current scope")
             return int(self._notes.current(key.VIRTUAL_GRAPH)[-1])
         return self.getInt64NodeAttribute(key.VIRTUAL_GRAPH, ids)
 
@@ -691,7 +700,7 @@ class Builder:
             ValueRangeError: None is open.
         """
         if not self.hasPipelineStage():
-            raise ValueRangeError("PD505", "no pipeline stage is set here")
+            raise ValueRangeError("PD505", "Pipeline stage not set in current scope")
         return int(self._notes.current(key.PIPELINE_STAGE)[-1])
 
     def excludePatterns(self, ids: Iterable[str] | str, patterns: Iterable[str]) -> None:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from popdist_onnx.builder.graph_writer import DEFAULT_OPSETS
 from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.graph.load import load
+from popdist_onnx.graph.names import BUILDER
 from popdist_onnx.graph.typed_data import use_typed_fields
 from popdist_onnx.graph.values import static
 from popdist_onnx.lowering import DOMAIN
@@ -43,7 +44,7 @@ def model_proto(writer: GraphWriter) -> onnx.ModelProto:
     model = ir.Model(
         writer.graph,
         ir_version=_ir_version(opset),
-        producer_name="popdist",
+        producer_name=BUILDER,
         metadata_props=writer.metadata,
     )
     proto: onnx.ModelProto = ir.to_proto(model)

@@ -92,6 +92,7 @@ def _loop_outputs(node: ir.Node) -> Sequence[Info]:
     body = node.attributes["body"].as_graph()
     begun = node.inputs[_BEFORE_STATE:]
     made = body.outputs[1:]
+    turns = _turns(node, body)
     found: list[Info] = []
     for number, value in enumerate(made):
         shape = dims(value)
@@ -99,12 +100,23 @@ def _loop_outputs(node: ir.Node) -> Sequence[Info]:
             found.append(None)
             continue
         if number >= len(begun):
-            found.append((value.dtype, None if shape is None else [None, *shape]))
+            found.append((value.dtype, None if shape is None else [turns, *shape]))
             continue
         first = begun[number]
         same = first is not None and shape is not None and dims(first) == shape
         found.append((value.dtype, shape if same else None))
     return found
+
+
+def _turns(node: ir.Node, body: ir.Graph) -> int | None:
+    """How often a loop runs, where a number is given and its condition stays true."""
+    most, condition = (None if one is None else constant(one) for one in node.inputs[:2])
+    goes_on = body.outputs[0]
+    while (maker := goes_on.producer()) is not None and maker.op_type == "Identity":
+        goes_on = maker.inputs[0] or goes_on
+    stays = goes_on is body.inputs[1] if maker is None else bool(constant(goes_on))
+    begins = node.inputs[1] is None or (condition is not None and bool(condition))
+    return int(most) if most is not None and stays and begins else None
 
 
 @inference("com.microsoft", "QuantizeLinear")

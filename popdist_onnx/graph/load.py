@@ -21,9 +21,9 @@ from popdist_onnx.graph.fold import fold, fold_node
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.large_files import resolve_external_data
 from popdist_onnx.graph.malformed import sound
-from popdist_onnx.graph.names import OPSET, ORIGIN
+from popdist_onnx.graph.names import BUILDER, OPSET, ORIGIN
 from popdist_onnx.graph.operands import require_inferred, require_operands, require_steps
-from popdist_onnx.graph.opset_upgrades import UPGRADES, Parts
+from popdist_onnx.graph.opset_upgrades import AS_BEFORE, UPGRADES, Parts
 from popdist_onnx.graph.runtime_operators import write_out
 from popdist_onnx.graph.sequences import dissolve
 from popdist_onnx.graph.stored_tensors import densified, require_stored
@@ -146,20 +146,20 @@ def upgrade(model: ir.Model) -> None:
     opset = model.graph.opset_imports[""]
     if opset >= WORKING_OPSET:
         return
-    _upgrade_graph(model.graph, opset)
+    _upgrade_graph(model.graph, opset, of_builder=model.producer_name == BUILDER)
     model.graph.opset_imports[""] = WORKING_OPSET
     model.ir_version = max(model.ir_version, 8)
 
 
-def _upgrade_graph(graph: ir.Graph, opset: int) -> None:
+def _upgrade_graph(graph: ir.Graph, opset: int, *, of_builder: bool) -> None:
     tape = Tape(graph, opset=WORKING_OPSET)
     steps: dict[str, list[Upgrade]] = {}
     for since, op_type, function in sorted(UPGRADES, key=lambda one: one[0]):
-        if since > opset:
+        if since > opset or (of_builder and op_type in AS_BEFORE):
             steps.setdefault(op_type, []).append(function)
     for node in list(graph):
         for inner in subgraphs(node):
-            _upgrade_graph(inner, opset)
+            _upgrade_graph(inner, opset, of_builder=of_builder)
         newer = [node]
         if node.domain == "" and node.op_type in steps:
             newer = _upgrade_node(tape, node, opset, steps[node.op_type])

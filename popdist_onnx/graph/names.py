@@ -116,6 +116,9 @@ PHASE = "popdist.phase"
 LOSS = "popdist.loss"
 """Metadata key of models: the name of the loss tensor."""
 
+BUILDER = "popdist"
+"""The producer that models of `popdist_onnx.Builder` name."""
+
 FROZEN = "popdist.frozen"
 """Metadata key of models: a JSON list of initializers that are not trained."""
 

@@ -66,6 +66,10 @@ UPGRADES: list[tuple[int, str, Upgrade]] = []
 """Since which opset which operator is changed how."""
 
 
+AS_BEFORE = frozenset({"ConvTranspose"})
+"""Operators that PopART's builder means as they were before their change, whatever its opset."""
+
+
 def _upgrades(since: int, *op_types: str) -> Callable[[Upgrade], Upgrade]:
     def register(function: Upgrade) -> Upgrade:
         UPGRADES.extend((since, op_type, function) for op_type in op_types)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from popdist_onnx.errors import popart_runtime_error
+from popdist_onnx.errors import poplar_runtime_error
 from popdist_onnx.graph.names import ABORT_OF
 
 if TYPE_CHECKING:
@@ -88,16 +88,16 @@ def require_no_abort(flags: Mapping[str, str], counts: Array) -> None:
         counts: Raised flags, by instance and flag.
 
     Raises:
-        popart_runtime_error: A flag was raised.
+        poplar_runtime_error: A flag was raised.
     """
     if not counts.any():
         return
     raised = [text for text, hit in zip(flags.values(), counts.any(0), strict=True) if hit]
     where = ", ".join(str(one) for one in np.flatnonzero(counts.any(1)))
     many = int(counts.sum())
-    raise popart_runtime_error(
+    raise poplar_runtime_error(
         "PD599",
-        f"{', '.join(raised)} ended the run",
+        f"Abort Program: {', '.join(raised)} ended the run",
         value=f"{many} micro-batch{'es' if many > 1 else ''}"
         + (f", on instance {where} of {len(counts)}" if len(counts) > 1 else ""),
         hint="the condition was not zero; the update of this batch has been computed to its end",

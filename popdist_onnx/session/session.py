@@ -21,7 +21,7 @@ from popdist.popdist_core import topology
 from popdist_onnx.errors import NotOnHostError, popart_exception, popart_runtime_error
 from popdist_onnx.graph.large_files import release, write_model
 from popdist_onnx.graph.load import read, save
-from popdist_onnx.graph.names import ACCUMULATOR, LOSS_SCALE_COUNT
+from popdist_onnx.graph.names import ACCUMULATOR, LOSS_SCALE_COUNT, RANDOM
 from popdist_onnx.runtime.compiled import Execution, default_threads, may_spin
 from popdist_onnx.runtime.engine import Engine, Layout
 from popdist_onnx.session.aborting import AbortPort, abort_flags, require_no_abort
@@ -389,12 +389,12 @@ class Session:
             seedValue: The seed.
 
         Raises:
-            popart_exception: The session is not prepared.
+            popart_exception: The session is not prepared, and its model has random operators.
         """
-        engine = self.prepared_engine("setRandomSeed")
-        if not len(engine.masks):
+        if not any(RANDOM in one.metadata_props for one in self._reading.model.graph.inputs):
             logger.warning("setRandomSeed has no effect: the model has no random operators")
             return
+        engine = self.prepared_engine("setRandomSeed")
         engine.seed = int(seedValue)
         engine.micro_batches = 0
 
@@ -536,7 +536,11 @@ class Session:
         """The compiled model; an error that names the call where `prepareDevice` was not called."""
         if self._engine is None:
             raise popart_exception(
-                "PD577", f"prepareDevice must be called before {call}", value=self.name
+                "PD577",
+                "Devicex::prepare() must be called before "
+                f"Devicex::{_DEVICE_CALLS.get(call, call)} is called.",
+                value=self.name,
+                hint=f"session.prepareDevice() before session.{call}(...)",
             )
         return self._engine
 
@@ -604,6 +608,14 @@ class Session:
         if normal and spec.dtype.is_floating_point():
             return np.random.default_rng(0).normal(size=shape).astype(dtype)
         return np.zeros(shape, dtype)
+
+
+_DEVICE_CALLS = {
+    "modelToHost": "weightsToHost(const map<TensorId, MutableVoidData> &)",
+    "run": "run(const IStepIO &)",
+    "setRandomSeed": "setRandomSeedFromHost(uint64_t)",
+}
+"""What PopART's messages call a session's methods."""
 
 
 def _no_report(call: str, hint: str) -> NotOnHostError:

@@ -26,23 +26,30 @@ class AnchorReturnType:
         if not isinstance(name, str) or name.upper() not in known:
             raise ValueRangeError(
                 "PD508",
-                "not an anchor return type",
-                value=name,
+                f"Invalid anchor return type ID supplied: {name}",
                 accepted=", ".join(member.name for member in AnchorReturnTypeId),
             )
         self._id = known[name.upper()]
         if self._id is AnchorReturnTypeId.EveryN:
             if period is None:
                 raise ValueRangeError(
-                    "PD508", "EveryN needs its N", hint='write AnchorReturnType("EveryN", 4)'
+                    "PD508",
+                    "Must specify return period with option 'EVERYN'",
+                    hint='write AnchorReturnType("EveryN", 4)',
                 )
             if isinstance(period, bool) or not isinstance(period, int) or period <= 0:
                 raise ValueRangeError(
-                    "PD508", "the N of EveryN is a positive whole number", value=period
+                    "PD508",
+                    "Anchor return period must be greater than zero",
+                    value=period,
+                    accepted="a whole number",
                 )
         elif period is not None:
             raise ValueRangeError(
-                "PD508", f"only EveryN takes a period, {self._id.name} does not", value=period
+                "PD508",
+                "A return period should not be supplied for this anchor return type",
+                value=f"{self._id.name}, {period}",
+                accepted="a period for EveryN",
             )
         self._period = period or 1
 

@@ -372,7 +372,7 @@ def aborted(here):
     said = ""
     try:
         test_abort.run(session, x)
-    except popdist_onnx.popart_runtime_error as error:
+    except popdist_onnx.poplar_runtime_error as error:
         said = str(error)
     session.weightsToHost()
     after = session.fetched["w"].tolist()

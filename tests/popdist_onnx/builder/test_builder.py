@@ -295,7 +295,7 @@ def test_scopes_and_placement_are_known_where_tensors_are_made():
         assert builder.getNameScope("w") == "layer/mlp/w"
         assert builder.getNameScope() == "layer/mlp/"
         assert (builder.hasVirtualGraph(), builder.getVirtualGraph()) == (True, 3)
-    with pytest.raises(popart_exception, match="no virtual graph"):
+    with pytest.raises(popart_exception, match="Virtual graph not set"):
         builder.getVirtualGraph()
 
 

@@ -116,6 +116,44 @@ def test_statistics_of_the_batch_before_opset_14():
     assert (y.dtype, mean.dtype, variance.dtype) == (half, half, np.float32)
 
 
+@pytest.mark.parametrize(
+    ("condition", "known"), [("d = Identity (c)", True), ("d = Less (i, three)", False)]
+)
+def test_a_loop_that_goes_on_has_as_many_results_as_turns(condition, known):
+    proto = parsed(
+        f"""program (float[2] x) => (float[2] last, float[K, 2] rows)
+        <int64 three = {{3}}, bool yes = {{1}}> {{
+          last, rows = Loop (three, yes, x) <
+            body = turn (int64 i, bool c, float[2] s) => (bool d, float[2] t, float[2] u) {{
+              {condition} t = Add (s, s) u = Identity (t)
+            }}>
+        }}"""
+    )
+    (loop,) = [node for node in load(proto).graph if node.op_type == "Loop"]
+    (_, rows) = ReferenceEvaluator(proto).run(None, {"x": X[0, 0, :2]})
+    assert len(rows) == 3
+    assert (dims(loop.outputs[1]) == rows.shape) == known
+
+
+@pytest.mark.parametrize(
+    ("auto", "expected"), [("", [[1, 4], [5, 15]]), ("SAME_UPPER", [[15, 10], [11, 4]])]
+)
+def test_a_builder_pads_transposed_convolutions_as_popart_does(auto, expected):
+    """The numbers are PopART's; ONNX's text of opset 11 has the halves the other way round."""
+    from popdist_onnx.builder import Builder
+
+    builder = Builder()
+    x = builder.addInputTensor("FLOAT", [1, 1, 2, 2])
+    w = builder.addInitializedInputTensor(np.array([[[[1, 2], [2, 1]]]], np.float32))
+    y = builder.aiOnnxOpset11.convtranspose([x, w], output_shape=[2, 2])
+    if auto:
+        builder.addNodeAttribute("auto_pad", auto, {y})
+    builder.addOutputTensor(y)
+    data = np.array([[[[1, 2], [3, 4]]]], np.float32)
+    (found,) = session(load(builder.getModelProto())).run([y], {x: data})
+    np.testing.assert_array_equal(found[0, 0], expected)
+
+
 @pytest.mark.parametrize(("scale", "length"), [(3.0001, 2), (0.51, 6)])
 def test_a_builder_notes_how_an_older_resize_rounds(scale, length):
     from popdist_onnx.builder import Builder

@@ -62,7 +62,7 @@ def run(session, x):
 def test_a_run_ends_where_the_condition_is_not_zero(condition):
     session = training(*network(condition=condition))
     np.testing.assert_allclose(run(session, [FINE, FINE]), 1 - 0.5 * FINE / 2)
-    with pytest.raises(popart.popart_runtime_error, match="abort 'too large' of tensor") as caught:
+    with pytest.raises(popart.poplar_runtime_error, match="abort 'too large' of tensor") as caught:
         run(session, [FINE, BAD])
     assert caught.value.code == "PD599"
     assert "seen:     '1 micro-batch'" in str(caught.value)
@@ -79,7 +79,7 @@ def test_every_number_but_zero_is_a_condition(number):
     session = inference(builder.getModelProto(), y)
     session.run(popart.PyStepIO({"x": np.zeros(2, np.float32)}, session.initAnchorArrays()))
     x = np.asarray([0, number], np.float32)
-    with pytest.raises(popart.popart_runtime_error, match="PD599"):
+    with pytest.raises(popart.poplar_runtime_error, match="PD599"):
         session.run(popart.PyStepIO({"x": x}, session.initAnchorArrays()))
 
 
@@ -97,13 +97,13 @@ def test_without_a_condition_every_run_ends():
     builder.aiGraphcore.abort(debugContext="always")
     session = inference(builder.getModelProto(), y)
     anchors = session.initAnchorArrays()
-    with pytest.raises(popart.popart_runtime_error, match="abort 'always' ended the run"):
+    with pytest.raises(popart.poplar_runtime_error, match="abort .always. ended the run"):
         session.run(popart.PyStepIO({"x": np.ones(2, np.float32)}, anchors))
 
 
 def test_later_updates_of_a_step_are_not_computed():
     session = training(*network(), updates=3)
-    with pytest.raises(popart.popart_runtime_error, match="PD599"):
+    with pytest.raises(popart.poplar_runtime_error, match="PD599"):
         run(session, [[FINE, FINE], [FINE, BAD], [FINE, FINE]])
     session.weightsToHost()
     np.testing.assert_allclose(session.fetched["w"], 1 - 0.5 * np.array([2 * FINE, FINE + BAD]) / 2)
@@ -115,7 +115,7 @@ def test_every_micro_batch_of_an_update_counts():
     session = training(*network(), options=options)
     fine, bad = [FINE, FINE], [BAD, FINE]
     run(session, [fine] * 4)
-    with pytest.raises(popart.popart_runtime_error, match="2 micro-batches"):
+    with pytest.raises(popart.poplar_runtime_error, match="2 micro-batches"):
         run(session, [fine, bad, bad, fine])
 
 
@@ -123,7 +123,7 @@ def test_aborts_of_called_graphs_count_for_each_call():
     proto, loss = network(calls=2)
     session = training(proto, loss)
     run(session, [FINE, FINE])
-    with pytest.raises(popart.popart_runtime_error, match="2 micro-batches") as caught:
+    with pytest.raises(popart.poplar_runtime_error, match="2 micro-batches") as caught:
         run(session, [BAD, FINE])
     assert str(caught.value).count("abort '") == 2
 
@@ -152,5 +152,5 @@ def test_a_saved_model_keeps_its_aborts(tmp_path):
     saved = onnx.load(tmp_path / "model.onnx")
     assert [node.op_type for node in saved.graph.node].count("Abort") == 1
     again = training(str(tmp_path / "model.onnx"), network()[1])
-    with pytest.raises(popart.popart_runtime_error, match="PD599"):
+    with pytest.raises(popart.poplar_runtime_error, match="PD599"):
         run(again, [FINE, BAD])
