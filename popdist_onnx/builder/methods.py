@@ -214,6 +214,9 @@ class OperatorSet:
             hint=did_you_mean(name, operators(type(self)), cutoff=0.5),
         )
 
+    def __str__(self) -> str:
+        return type(self).__name__.replace("Opset", "")
+
     def __dir__(self) -> list[str]:
         return operators(type(self))
 

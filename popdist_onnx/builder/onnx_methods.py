@@ -241,19 +241,40 @@ def getSupportedOperations(includeInternal: bool = False) -> list[OperatorIdenti
     return sorted(found)
 
 
+class OpOperand(NamedTuple):
+    """An input or output of an operator.
+
+    Attributes:
+        name: Its name.
+        supportedTensors: The element types that it may have.
+    """
+
+    name: str
+    supportedTensors: tuple[str, ...]
+
+
+class OpAttribute(NamedTuple):
+    """An attribute of an operator.
+
+    Attributes:
+        supportedValuesRegex: A pattern of the values that are taken: any that ONNX's text allows.
+    """
+
+    supportedValuesRegex: str = ".*"
+
+
 class OpDefinition(NamedTuple):
     """What an operator takes and makes.
 
     Attributes:
-        inputs: The names of its inputs, each with the element types that it may have. Operators of
-            ``ai.graphcore`` name neither: their lowering decides.
-        outputs: The same of its outputs.
-        attributes: The names of its attributes.
+        inputs: Its inputs. Operators of ``ai.graphcore`` name none: their lowering decides.
+        outputs: Its outputs.
+        attributes: Its attributes by name.
     """
 
-    inputs: dict[str, tuple[str, ...]]
-    outputs: dict[str, tuple[str, ...]]
-    attributes: tuple[str, ...]
+    inputs: list[OpOperand]
+    outputs: list[OpOperand]
+    attributes: dict[str, OpAttribute]
 
 
 def getSupportedOperationsDefinition(
@@ -273,13 +294,13 @@ def getSupportedOperationsDefinition(
     found = {}
     for one in getSupportedOperations(includeInternal):
         if one.domain == DOMAIN:
-            found[one] = OpDefinition({}, {}, own.get(one.type, ()))
+            found[one] = OpDefinition([], [], dict.fromkeys(own.get(one.type, ()), OpAttribute()))
             continue
         schema = onnx.defs.get_schema(one.type, one.version, "")
         found[one] = OpDefinition(
-            {each.name: tuple(sorted(each.types)) for each in schema.inputs},
-            {each.name: tuple(sorted(each.types)) for each in schema.outputs},
-            tuple(sorted(schema.attributes)),
+            [OpOperand(each.name, tuple(sorted(each.types))) for each in schema.inputs],
+            [OpOperand(each.name, tuple(sorted(each.types))) for each in schema.outputs],
+            dict.fromkeys(sorted(schema.attributes), OpAttribute()),
         )
     return found
 

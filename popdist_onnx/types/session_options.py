@@ -88,6 +88,10 @@ class TensorLocationSettings(Settings):
     minElementsForOffChip: int = stored(2, "fewer elements stay on the chip")
     minElementsForReplicatedTensorSharding: int = stored(8192, "fewer elements are not shared")
 
+    def __setattr__(self, name: str, value: object) -> None:
+        is_storage = name == "location" and isinstance(value, TensorStorage)
+        super().__setattr__(name, TensorLocation(value) if is_storage else value)
+
 
 @dataclasses.dataclass
 class BatchSerializationSettings(Settings):

@@ -66,8 +66,9 @@ def test_operations_are_described_as_onnx_describes_them():
     found = popart.getSupportedOperationsDefinition()
     assert list(found) == popart.getSupportedOperations()
     conv = found[popart.OperatorIdentifier("ai.onnx", "Conv", 11)]
-    assert list(conv.inputs) == ["X", "W", "B"]
-    assert "tensor(float16)" in conv.inputs["X"]
+    assert [one.name for one in conv.inputs] == ["X", "W", "B"]
+    assert "tensor(float16)" in conv.inputs[0].supportedTensors
+    assert re.fullmatch(conv.attributes["auto_pad"].supportedValuesRegex, "SAME_UPPER")
     assert {"pads", "group", "auto_pad"} < set(conv.attributes)
     nll = found[popart.OperatorIdentifier("ai.graphcore", "Nll", 1)]
     assert "ignoreIndex" in nll.attributes

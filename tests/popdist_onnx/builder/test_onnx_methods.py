@@ -97,6 +97,7 @@ def test_opsets_can_be_asked_for():
     builder = Builder(opsets={"ai.onnx": 13, "ai.graphcore": 1})
     x = builder.addInputTensor("FLOAT", [2])
     builder.aiOnnx.relu([x])
+    assert str(builder.aiOnnx) == "AiOnnx13"
     with pytest.raises(popart_exception, match="already defined as 13"):
         _ = builder.aiOnnxOpset10
     with pytest.raises(popart_exception, match="no such opset"):

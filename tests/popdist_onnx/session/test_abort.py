@@ -97,7 +97,7 @@ def test_without_a_condition_every_run_ends():
     builder.aiGraphcore.abort(debugContext="always")
     session = inference(builder.getModelProto(), y)
     anchors = session.initAnchorArrays()
-    with pytest.raises(popart.poplar_runtime_error, match="abort .always. ended the run"):
+    with pytest.raises(popart.poplar_runtime_error, match="abort 'always' ended the run"):
         session.run(popart.PyStepIO({"x": np.ones(2, np.float32)}, anchors))
 
 

@@ -406,6 +406,13 @@ def test_failed_shape_inference_names_its_node_and_reason():
         builder.aiOnnx.transpose([x], [1, 0])
 
 
+def test_inference_without_anchors():
+    builder = popart.Builder()
+    builder.aiOnnx.relu([builder.addInputTensor("FLOAT", [2], "x")])
+    with refused("User must specify an anchor tensor when doing inference"):
+        popart.InferenceSession(builder.getModelProto(), popart.DataFlow(1, {}), CPU)
+
+
 def test_a_loss_of_scores_without_shape_names_the_node_that_has_none():
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]>

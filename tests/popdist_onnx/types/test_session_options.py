@@ -16,6 +16,7 @@ from popdist_onnx.types import (
     SessionOptions,
     SyntheticDataMode,
     TensorLocation,
+    TensorLocationSettings,
     TensorStorage,
     TileSet,
     VirtualGraphMode,
@@ -160,6 +161,7 @@ def test_every_option_says_what_it_does(settings):
 def test_a_tensor_location_has_the_published_constructors():
     off, on = TensorStorage.OffChip, ReplicatedTensorSharding.On
     assert TensorLocation().storage is TensorStorage.OnChip
+    assert TensorLocationSettings(off, 0).location == TensorLocation(off)
     short, long = TensorLocation(off, on), TensorLocation(off, TileSet.IO, TileSet.Compute, on)
     assert (short.storage, short.replicatedTensorSharding) == (off, on)
     assert (long.loadTileSet, long.replicatedTensorSharding) == (TileSet.IO, on)
