@@ -227,8 +227,8 @@ METHODS = (
     _method(
         "dynamicslice",
         "DynamicSlice",
-        2,
-        "A slice at an offset; inputs are [tensor, offset].",
+        (2, 3),
+        "A slice at an offset; inputs are [tensor, offset] and a tensor of the result's shape.",
         *_AXES_AND_SIZES,
         _NO_OVERLAP,
     ),

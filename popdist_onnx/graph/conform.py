@@ -25,7 +25,7 @@ from popdist_onnx.graph.inference import (
     scan_axis,
 )
 from popdist_onnx.graph.names import ORIGIN
-from popdist_onnx.graph.paddings import conv_transpose, dilated, pool
+from popdist_onnx.graph.paddings import conv_transpose, convolution, pool
 from popdist_onnx.graph.resize import resize
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.values import constant, dims
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _FORMS: dict[str, Callable[[Tape, ir.Node], Sequence[Tensor] | None]] = {
     "Attention": attention,
     "AveragePool": pool,
-    "Conv": dilated,
+    "Conv": convolution,
     "ConvTranspose": conv_transpose,
     "LpPool": pool,
     "MaxPool": pool,

@@ -34,7 +34,19 @@ def _short_windows(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return list(tape.many(node.op_type, len(node.outputs), x, **settings))
 
 
-def dilated(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+def convolution(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
+    """Padding that the kernel refuses: below zero, or automatic where windows are dilated."""
+    pads = list(node.attributes.get_ints("pads", ()))
+    if all(pad >= 0 for pad in pads):
+        return _dilated(tape, node)
+    settings = {name: one.value for name, one in node.attributes.items()}
+    count = len(pads) // 2
+    x = tape.Pad(node.inputs[0], [0, 0, *pads[:count], 0, 0, *pads[count:]])
+    settings["pads"] = [0] * len(pads)
+    return [tape.many("Conv", 1, x, *node.inputs[1:], **settings)[0]]
+
+
+def _dilated(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Counted padding in place of auto_pad where windows are dilated, which the kernel refuses."""
     x, w, y = (tape.wrap(one) for one in (*node.inputs[:2], node.outputs[0]))  # type: ignore[arg-type]
     settings = {name: one.value for name, one in node.attributes.items()}

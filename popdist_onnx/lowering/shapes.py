@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from popdist_onnx.errors import ValueRangeError
+from popdist_onnx.graph import shape_ops
 from popdist_onnx.graph.published import wrong_axis
 from popdist_onnx.lowering.registry import Operation, lowering
 
@@ -172,12 +173,13 @@ class Place(NamedTuple):
 
 @lowering("DynamicSlice")
 def dynamic_slice(op: Operation) -> Tensor:
-    """``tensor[offset : offset + size]`` along each of the axes."""
+    """``tensor[offset : offset + size]`` along each of the axes, in the shape of a third input."""
     x = op.inputs[0]
+    target = op.optional(2)
     for place in _places(op):
         positions = place.start + op.tape.constant(np.arange(place.size))
         x = op.tape.Gather(x, op.tape.Mod(positions, place.length), axis=place.axis)
-    return x
+    return x if target is None else shape_ops.shaped(x, target)
 
 
 @lowering("DynamicUpdate")
@@ -209,6 +211,10 @@ def _spread(op: Operation, piece: Tensor | None) -> tuple[Tensor, Tensor]:
     tape = op.tape
     covered: Tensor | None = None
     spread = piece
+    if piece is not None and piece.rank < op.inputs[0].rank:
+        # Leading dimensions of one element may be left out.
+        missing = list(range(op.inputs[0].rank - piece.rank))
+        spread = tape.Unsqueeze(piece, missing)
     for place in _places(op):
         relative = tape.Mod(tape.constant(np.arange(place.length)) - place.start, place.length)
         inside = relative < place.size

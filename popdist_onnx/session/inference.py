@@ -51,11 +51,11 @@ class InferenceSession(Session):
     ) -> None:
         options = options_of(userOptions)
         require_data_flow(dataFlow)
+        proto = read_with_shapes(fnModel, inputShapeInfo)
         if not dataFlow.nAnchors():
             raise popart_exception(
                 "PD572", "User must specify an anchor tensor when doing inference.", value=name
             )
-        proto = read_with_shapes(fnModel, inputShapeInfo)
         if options.getAccumulationFactor() > 1:
             raise popart_exception(
                 "PD572", "Gradient Accumulation only available when training", value=name

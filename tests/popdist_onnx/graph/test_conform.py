@@ -122,6 +122,18 @@ def test_transposed_convolution_crops_odd_paddings_as_its_opset_says(arguments, 
         np.testing.assert_array_equal(run(builder, [y], feeds, producer)[0].ravel(), wanted)
 
 
+def test_a_convolution_crops_where_its_padding_is_below_zero():
+    x = np.random.default_rng(0).normal(size=(1, 2, 10, 8)).astype(np.float32)
+    w = np.random.default_rng(1).normal(size=(3, 2, 3, 3)).astype(np.float32)
+    builder = Builder()
+    ids = [builder.addInputTensor("FLOAT", one.shape) for one in (x, w)]
+    y = builder.aiOnnx.conv(ids, dilations=[3, 2], pads=[0, 1, -1, -2])
+    (found,) = run(builder, [y], dict(zip(ids, (x, w), strict=True)))
+    padded = torch.nn.functional.pad(torch.tensor(x), (1, -2, 0, -1))
+    expected = torch.nn.functional.conv2d(padded, torch.tensor(w), dilation=(3, 2))
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
 REDUCTIONS = {
     "l1": lambda x: np.sum(np.abs(x), axis=()),
     "l2": lambda x: np.sqrt(np.sum(x * x, axis=())),

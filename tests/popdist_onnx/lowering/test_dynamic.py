@@ -58,3 +58,13 @@ def test_slices_that_do_not_fit_are_refused(arguments):
         evaluate(
             "dynamicslice", [np.ones((2, 2), np.float32), np.array([0], np.uint32)], **arguments
         )
+
+
+def test_slices_without_their_leading_dimension():
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    offset, arguments = np.array([1], np.uint32), {"axes": [0], "sizes": [1]}
+    piece = np.zeros((3, 4), np.float32)
+    found = evaluate("dynamicslice", [x, offset, piece], **arguments)
+    np.testing.assert_array_equal(found, x[1])
+    found = evaluate("dynamicupdate", [x, offset, piece], **arguments)
+    np.testing.assert_array_equal(found, np.stack([x[0], piece]))
