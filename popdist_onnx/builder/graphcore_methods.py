@@ -370,7 +370,7 @@ METHODS = (
         "printtensor",
         "PrintTensor",
         1,
-        "The input; its values are not printed here, anchor it to see them.",
+        "The input; the session prints it, and its gradient, in each micro-batch.",
         Parameter("print_gradient", Kind.INT, 1),
         Parameter("title", Kind.STRING, "", late=True),
     ),

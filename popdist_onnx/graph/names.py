@@ -143,6 +143,12 @@ ROLE = "popdist.role"
 LOSS_SEED = "loss-seed"
 """Role of the node that makes the gradient of the loss."""
 
+PRINTED = "popdist.printed"
+"""Metadata key of nodes whose output is printed: its title."""
+
+PRINTED_GRADIENT = "popdist.printed-gradient"
+"""Metadata key of the same nodes: the title of the output's gradient, which is printed too."""
+
 ABORT_OF = "popdist.abort"
 """Metadata key of nodes that make a flag: the abort node in words."""
 

@@ -6,7 +6,6 @@ Called graphs are inlined at the call, and their nodes are lowered there.
 from __future__ import annotations
 
 import logging
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -323,16 +322,15 @@ def _shared(op: Operation, value: ir.Value) -> ir.Value:
 
 @lowering("PrintTensor")
 def print_tensor(op: Operation) -> Tensor:
-    """The input; a warning, once per tensor, names an alternative, as graphs print nothing here."""
+    """The input; the session prints it and its gradient."""
     (x,) = op.inputs
-    _say_once(x.name)
-    return op.tape.Identity(x)
-
-
-@cache
-def _say_once(name: str) -> None:
-    # Building and loading a model lower the operator several times.
-    logger.warning("printtensor of %s prints nothing here: anchor the tensor to see it", name)
+    made = op.tape.Identity(x)
+    title = op.text("title", "")
+    notes = made.value.producer().metadata_props  # type: ignore[union-attr]
+    notes[names.PRINTED] = title or x.name
+    if op.number("print_gradient", 1):
+        notes[names.PRINTED_GRADIENT] = f"{title}_gradient" if title else names.gradient(x.name)
+    return made
 
 
 @lowering("Abort")

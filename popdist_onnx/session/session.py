@@ -28,6 +28,7 @@ from popdist_onnx.session.aborting import AbortPort, abort_flags, require_no_abo
 from popdist_onnx.session.anchors import StepPort, array_shape, elements, failed_shape, why_missing
 from popdist_onnx.session.arguments import require_step_io
 from popdist_onnx.session.devices import DeviceInfo, require
+from popdist_onnx.session.printing import PrintPort, printed
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.weights import HostTensors
 from popdist_onnx.types import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from popdist_onnx.graph.load import Source
+    from popdist_onnx.runtime.engine import Port
     from popdist_onnx.runtime.graph_reader import Reading, Spec
     from popdist_onnx.runtime.state import Array
     from popdist_onnx.session.step_io import StepIO
@@ -94,6 +96,7 @@ class Session:
         self._layout = layout
         self._anchors = {anchor: self._anchor(anchor) for anchor in dataFlow.anchors()}
         self._aborts = abort_flags(reading)
+        self._prints = printed(reading.model.graph)
         self._require_work()
         self._host = HostTensors(reading)
         # What is run was written for so many threads.
@@ -126,7 +129,7 @@ class Session:
                     spinning=may_spin(self._threads, alone=launch().alone),
                     gpu=self.deviceInfo.gpu,
                 ),
-                anchors=[*self._anchors, *self._aborts],
+                anchors=list(dict.fromkeys([*self._anchors, *self._aborts, *self._prints])),
                 layout=self._layout,
                 check_finite=checks,
                 progress=advance,
@@ -309,9 +312,12 @@ class Session:
         )
         started = time.perf_counter_ns()
         watch = AbortPort(port, list(self._aborts)) if self._aborts else None
+        seen: Port = watch or port
+        if self._prints:
+            seen = PrintPort(seen, self._prints, self._reading, self._anchors)
         for _ in range(self.dataFlow.batchesPerStep()):
             self._updating()
-            engine.update(watch or port)
+            engine.update(seen)
             self._updated(engine)
             if watch is not None:
                 counts, watch.counts = watch.counts, watch.cleared()

@@ -34,6 +34,7 @@ from popdist_onnx.session.pipeline import (
     shared_by_collectives,
     training_graph,
 )
+from popdist_onnx.session.printing import printed
 from popdist_onnx.session.session import Session
 from popdist_onnx.session.step_io import RecordedIO
 from popdist_onnx.session.weights import PyWeightsIO
@@ -103,16 +104,17 @@ class TrainingSession(Session):
         proto = read_with_shapes(fnModel, inputShapeInfo)
         graph = training_graph(proto, loss, optimizer, options, dataFlow.anchors())
         kept = [str(value.name) for value in variables(graph.graph)]
+        read_by_session = [*dataFlow.anchors(), *printed(graph.graph)]
         if deviceInfo is None or deviceInfo.runs_on_processor:
             threads = default_threads()
             choose_convolutions(graph, block_length())
-            block_chains(graph, dataFlow.anchors(), threads)
+            block_chains(graph, read_by_session, threads)
             add_in_order(graph, threads)
-        exchange_operands(graph, keep=dataFlow.anchors())
+        exchange_operands(graph, keep=read_by_session)
         if layout(options).runs == 1:
-            fuse_updates(graph, keep=dataFlow.anchors())
+            fuse_updates(graph, keep=read_by_session)
         write_out_transposed(graph)
-        block_updates(graph, keep=dataFlow.anchors())
+        block_updates(graph, keep=read_by_session)
         super().__init__(
             proto, read(graph, kept), dataFlow, deviceInfo, layout(options), options, patterns, name
         )

@@ -124,9 +124,9 @@ _OPERATORS = (
         note="Over the replicas of all instances, one in each process: replicas of one process run "
         "one after the other.",
     ),
-    without_effect(
-        "It passes its input on and prints nothing; anchor the tensor to see it.",
+    works(
         "Builder.aiGraphcore.printtensor",
+        note="On standard error, after each micro-batch; not inside of loops and branches.",
     ),
     works(
         "Builder.aiGraphcore.abort",
