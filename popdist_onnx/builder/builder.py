@@ -14,12 +14,18 @@ from popdist_onnx.builder import annotations as key
 from popdist_onnx.builder.attributes import plain_attribute
 from popdist_onnx.builder.graph_writer import DEFAULT_OPSETS, GraphWriter
 from popdist_onnx.builder.graphcore_methods import FROM_PARENT, ai_graphcore
-from popdist_onnx.builder.model_file import as_tensor, infer_all, model_proto, move_initializers
+from popdist_onnx.builder.model_file import (
+    as_tensor,
+    external_folder,
+    infer_all,
+    model_proto,
+    move_initializers,
+)
 from popdist_onnx.builder.naming import debug_name, require_unreserved
 from popdist_onnx.builder.node_notes import NodeNotes
 from popdist_onnx.builder.onnx_methods import OLDEST_OPSET, ai_onnx, newest_opset
 from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
-from popdist_onnx.graph.load import read
+from popdist_onnx.graph.load import BuiltModel, read
 from popdist_onnx.graph.malformed import sound
 from popdist_onnx.graph.values import static
 from popdist_onnx.types import DataType, InputSettings, TensorInfo
@@ -310,7 +316,9 @@ class Builder:
         Raises:
             popart_exception: Its weights are larger than 2 GiB.
         """
-        return bytes(model_proto(self._writer).SerializeToString())
+        content = bytes(model_proto(self._writer).SerializeToString())
+        folder = external_folder(self._writer)
+        return content if folder is None else BuiltModel(content, folder)
 
     def saveModelProto(self, fn: str | PathLike[str]) -> None:
         """Writes the model to a file.
@@ -327,7 +335,7 @@ class Builder:
         """Moves the content of initializers to a file beside the model's.
 
         The model that is written afterwards refers to that file by its name, so both belong into
-        the same folder.
+        the same folder. A session of this process finds the file of what `getModelProto` gives.
 
         Args:
             ids: The initializers.

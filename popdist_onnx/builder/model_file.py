@@ -55,10 +55,19 @@ def model_proto(writer: GraphWriter) -> onnx.ModelProto:
 def move_initializers(writer: GraphWriter, ids: Iterable[str], fn: str | PathLike[str]) -> None:
     """Moves initializers to a new file; a model that is written afterwards refers to it by name."""
     path = Path(fn)
-    if path.exists():
-        raise ValueRangeError("PD509", "the file exists already", value=str(path))
+    if not path.parent.is_dir():
+        raise ValueRangeError(
+            "PD509", f"the parent directory does not exist: {path.parent}", value=str(path)
+        )
     initializers = writer.graph.initializers
     chosen = list(ids)
+    for tensor in set(chosen) & set(initializers):
+        if isinstance(initializers[tensor].const_value, ir.ExternalTensor):
+            raise ValueRangeError(
+                "PD509", f"'{tensor}' already has an external data_location", value=str(path)
+            )
+    if path.exists():
+        raise ValueRangeError("PD509", "the file exists already", value=str(path))
     for tensor in chosen:
         if tensor not in initializers:
             raise ValueRangeError(
@@ -82,6 +91,13 @@ def move_initializers(writer: GraphWriter, ids: Iterable[str], fn: str | PathLik
                 base_dir=path.parent.absolute(),
             )
             file.write(data)
+
+
+def external_folder(writer: GraphWriter) -> Path | None:
+    """The folder of the file that initializers were moved to; None where none were."""
+    contents = (value.const_value for value in writer.graph.initializers.values())
+    moved = [one for one in contents if isinstance(one, ir.ExternalTensor)]
+    return Path(moved[0].base_dir) if moved else None
 
 
 def infer_all(writer: GraphWriter) -> None:

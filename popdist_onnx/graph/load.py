@@ -33,6 +33,8 @@ from popdist_onnx.graph.torch_files import untie
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from typing_extensions import Self
+
     from popdist_onnx.graph.opset_upgrades import Upgrade
 
 
@@ -206,6 +208,22 @@ _UNREADABLE = (
 )
 
 
+class BuiltModel(bytes):
+    """A serialized model of a builder of this process, whose tensors may lie in a file.
+
+    Attributes:
+        folder: The folder of that file.
+    """
+
+    folder: Path
+
+    def __new__(cls, content: bytes, folder: Path) -> Self:
+        """The content, with its folder."""
+        made = super().__new__(cls, content)
+        made.folder = folder
+        return made
+
+
 def load(source: Source) -> ir.Model:
     """Reads a model into the form that passes work on.
 
@@ -303,7 +321,10 @@ def read(source: Source) -> onnx.ModelProto:
     try:
         if isinstance(source, bytes):
             proto = onnx.load_from_string(source)
-            require_stored(proto, Path.cwd())
+            folder = source.folder if isinstance(source, BuiltModel) else Path.cwd()
+            require_stored(proto, folder)
+            if isinstance(source, BuiltModel):
+                resolve_external_data(proto, folder)
         else:
             proto = onnx.load(Path(source), load_external_data=False)
             folder = Path(source).absolute().parent

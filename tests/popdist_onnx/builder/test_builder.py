@@ -5,6 +5,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+import popdist_onnx as popart
 from popdist_onnx.builder import Builder, getSupportedOperations, model_file
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.types import ExchangeStrategy, InputSettings, ReplicatedStreamMode, TensorInfo
@@ -94,8 +95,22 @@ def test_initializers_move_to_a_file_of_their_own(tmp_path):
     assert raw.graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
     found = ort.InferenceSession(tmp_path / "model.onnx").run(None, feeds)[0]
     np.testing.assert_array_equal(found, expected)
-    with pytest.raises(popart_exception, match="exists already"):
+    session = popart.InferenceSession(
+        builder.getModelProto(),
+        popart.DataFlow(1, builder.getOutputTensorIds()),
+        popart.DeviceManager().createCpuDevice(),
+    )
+    session.prepareDevice()
+    anchors = session.initAnchorArrays()
+    session.run(popart.PyStepIO(feeds, anchors))
+    (found,) = anchors.values()
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with pytest.raises(popart_exception, match="parent directory does not exist"):
+        builder.saveInitializersExternally([w], tmp_path / "nowhere" / "weights.bin")
+    with pytest.raises(popart_exception, match="already has an external data_location"):
         builder.saveInitializersExternally([w], tmp_path / "weights.bin")
+    with pytest.raises(popart_exception, match="exists already"):
+        builder.saveInitializersExternally([], tmp_path / "weights.bin")
     with pytest.raises(popart_exception, match="'x' is not an initializer"):
         builder.saveInitializersExternally([x], tmp_path / "other.bin")
 
