@@ -24,6 +24,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "getSupportedOperations",
         "getSupportedOperationsDefinition",
         "packageHash",
+        "versionNumber",
         "versionString",
     ),
     "errors": (

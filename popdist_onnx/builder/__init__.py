@@ -13,6 +13,7 @@ from popdist_onnx.builder.onnx_methods import (
     getSupportedOperations,
     getSupportedOperationsDefinition,
     packageHash,
+    versionNumber,
     versionString,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "getSupportedOperations",
     "getSupportedOperationsDefinition",
     "packageHash",
+    "versionNumber",
     "versionString",
 ]

@@ -764,10 +764,11 @@ class Builder:
         Raises:
             ValueRangeError: There is no such mode.
         """
-        modes = ("none", "input_channels", "reducing_dim", "output_channels")
-        if mode not in modes:
+        if mode not in ("none", "input_channels", "reducing_dim", "output_channels"):
             raise ValueRangeError(
-                "PD501", "no such way to serialise a matmul", value=mode, accepted=", ".join(modes)
+                "PD501",
+                f"Unsupported mat mul serialization mode '{mode}'. Supported modes are "
+                "'input_channels', 'reducing_dim', 'output_channels' or 'none'",
             )
         self._notes.annotate(ids, key.SERIALIZE_MATMUL, [mode, factor, keep_precision])
 

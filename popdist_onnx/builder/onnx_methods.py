@@ -317,6 +317,16 @@ def versionString() -> str:
     return __version__
 
 
+def versionNumber() -> tuple[int, int, int]:
+    """The version of the installed popdist, as numbers.
+
+    Returns:
+        Major, minor and patch version.
+    """
+    major, minor, patch = re.findall(r"\d+", __version__)[:3]
+    return int(major), int(minor), int(patch)
+
+
 @cache
 def packageHash() -> str:
     """A digest of this package's source files, by which a program tells two installations apart."""

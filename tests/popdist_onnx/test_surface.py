@@ -59,6 +59,7 @@ def test_names_of_release_2_2():
     with pytest.raises(popart.popart_exception, match="has no option stitchStrategie"):
         options.autodiffSettings.stitchStrategie = 1
     assert popart.versionString() == popdist.__version__
+    assert popdist.__version__.startswith(".".join(map(str, popart.versionNumber())))
     assert re.fullmatch("[0-9a-f]{64}", popart.packageHash())
 
 

@@ -24,6 +24,7 @@ _BUILDER = (
     ),
     works(
         "packageHash",
+        "versionNumber",
         "versionString",
         note="They describe the installed popdist.",
     ),
