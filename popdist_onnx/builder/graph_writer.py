@@ -14,7 +14,7 @@ from popdist_onnx.errors import ValueRangeError, popart_exception
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.inference import annotate
 from popdist_onnx.graph.operands import require_operands_of, require_steps
-from popdist_onnx.graph.published import misfit
+from popdist_onnx.graph.published import misfit, negative_shape
 from popdist_onnx.graph.values import dims, static
 from popdist_onnx.lowering import DOMAIN
 
@@ -206,14 +206,9 @@ def require_fitting(node: ir.Node, opset: int) -> None:
     """
     shapes = [dims(output) for output in node.outputs]
     if any(isinstance(dim, int) and dim < 0 for shape in shapes for dim in shape or ()):
-        raise ValueRangeError(
-            "PD510",
-            f"{node.op_type} would make '{node.outputs[0].name}' with a negative dimension",
-            value=shapes,
-            hint="check the padding, kernel and slice arguments",
-        )
+        raise negative_shape(node, opset)
     if node.op_type == "Transpose" and node.inputs[0] is not None:
-        _require_permutation(node, dims(node.inputs[0]))
+        _require_permutation(node, dims(node.inputs[0]), opset)
     require_operands_of(node, opset)
     inputs = [value for value in node.inputs if value is not None]
     known = all(value.type is not None and static(value) for value in inputs)
@@ -225,29 +220,11 @@ def require_fitting(node: ir.Node, opset: int) -> None:
         raise misfit(node, complaint, opset)
 
 
-def _require_permutation(node: ir.Node, shape: tuple[object, ...] | None) -> None:
+def _require_permutation(node: ir.Node, shape: tuple[object, ...] | None, opset: int) -> None:
     """ONNX's inference takes a list of axes of any length."""
     order = node.attributes.get_ints("perm", None)
-    if order is None or shape is None:
-        return
-    if len(order) != len(shape):
-        raise ValueRangeError(
-            "PD510",
-            f"Rank of permutation tensor {_listed(order)}, rank {len(order)} must be equal to rank "
-            f"of input tensor, shape {_listed(shape)}, rank {len(shape)}.",
-        )
-    if sorted(order) != list(range(len(shape))):
-        raise ValueRangeError(
-            "PD510",
-            f"the axes of Transpose are not an order of the {len(shape)} axes of its operand",
-            value=list(order),
-            accepted=f"each of 0 to {len(shape) - 1} once",
-        )
-
-
-def _listed(numbers: Sequence[object]) -> str:
-    """Numbers as PopART writes them."""
-    return f"[{' '.join(map(str, numbers))}]"
+    if order is not None and shape is not None and sorted(order) != list(range(len(shape))):
+        raise misfit(node, f"{list(order)} is not an order of the {len(shape)} axes", opset)
 
 
 def _complaint(node: ir.Node, inputs: Sequence[ir.Value], opset: int) -> str | None:

@@ -106,9 +106,15 @@ def flatten_convolutions(inputs: list[Any], bound: dict[str, Any]) -> None:
         )
     for name in ("dilations", "inDilations", "pads", "outPads", "strides"):
         per_convolution = bound[name]
+        if any(per_convolution) and len(per_convolution) != len(groups):
+            raise ArgumentError(
+                "PD501",
+                f"number of {name} parameter sets ({len(per_convolution)}) does not match the "
+                f"number of input sets ({len(groups)})",
+                value=per_convolution,
+            )
         if not all(isinstance(one, (list, tuple)) for one in per_convolution) or (
-            any(per_convolution)
-            and not (all(per_convolution) and len(per_convolution) == len(groups))
+            any(per_convolution) and not all(per_convolution)
         ):
             raise ArgumentError(
                 "PD501",

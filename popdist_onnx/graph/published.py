@@ -51,6 +51,26 @@ def misfit(node: ir.Node, complaint: str, opset: int | None = None) -> ValueRang
     )
 
 
+def negative_shape(node: ir.Node, opset: int) -> ValueRangeError:
+    """The error for a node whose result would have a negative dimension.
+
+    Args:
+        node: The node.
+        opset: The version of ``ai.onnx``.
+
+    Returns:
+        The error.
+    """
+    if _SENTENCES.get(node.op_type) is _window:
+        return misfit(node, "the result would have a negative dimension", opset)
+    wrong = next(one for one in node.outputs if any(n < 0 for n in _shape(one) or ()))
+    return ValueRangeError(
+        "PD510",
+        f"Output '{wrong.name}' of node '{operator(node, opset)}' has invalid shape, "
+        f"{_spaced(_shape(wrong) or ())}. Values must be non-negative in each shape dimension.",
+    )
+
+
 def operator(node: ir.Node, opset: int) -> str:
     """A node as PopART's messages name it: operator, version, inputs and outputs."""
     try:
@@ -168,13 +188,60 @@ def _repeats(node: ir.Node, _opset: int) -> str | None:
     )
 
 
+def wrong_length(name: str, length: int, dimensions: int) -> str:
+    """The sentence for a list that should have a number for each spatial dimension."""
+    return f"Length of {name} vector {length} != number of spatial dimensions {dimensions}"
+
+
 @_for("AveragePool", "MaxPool", "Conv", "LpPool")
-def _pads(node: ir.Node, _opset: int) -> str | None:
-    known = _shape(node.inputs[0])
-    pads = node.attributes.get_ints("pads", ())
-    if known is None or not pads or len(pads) == 2 * (len(known) - 2):
+def _window(node: ir.Node, _opset: int) -> str | None:
+    known, pads = _shape(node.inputs[0]), node.attributes.get_ints("pads", ())
+    if known is None:
+        return None
+    count = len(known) - 2
+    if pads and len(pads) != 2 * count:
+        return (
+            f"Padding vector (length {len(pads)}) does not have 2 values for each spatial "
+            f"dimension {count}"
+        )
+    for name in ("strides", "dilations"):
+        numbers = node.attributes.get_ints(name, ())
+        if numbers and len(numbers) != count:
+            return wrong_length(name, len(numbers), count)
+    weights = node.inputs[1] if node.op_type == "Conv" else None
+    inferred = (_shape(weights) or [])[2:]
+    kernel = node.attributes.get_ints("kernel_shape", inferred)
+    if weights is not None and inferred and list(kernel) != inferred:
+        return (
+            f"kernel_shape, {_spaced(kernel)}, does not match inferred shape from weight input "
+            f"'{weights.name}', {_spaced(inferred)}"
+        )
+    made = _shape(node.outputs[0]) or []
+    if any(length < 0 for length in made):
+        return (
+            "Window parameter values combine to give invalid spatial output shape: "
+            f"{_spaced(made[2:])}"
+        )
+    return None
+
+
+@_for("Pad")
+def _padding(node: ir.Node, _opset: int) -> str | None:
+    known, pads = _shape(node.inputs[0]), node.attributes.get_ints("pads", ())
+    if known is None or not pads or len(pads) == 2 * len(known):
         return None
     return (
-        f"Padding vector (length {len(pads)}) does not have 2 values for each spatial dimension "
-        f"{len(known) - 2}"
+        f"Padding vector (length {len(pads)}) doesn't contain 2 entries per input dimension "
+        f"{len(known)}"
+    )
+
+
+@_for("Transpose")
+def _permutation(node: ir.Node, _opset: int) -> str | None:
+    known, order = _shape(node.inputs[0]), node.attributes.get_ints("perm", ())
+    if known is None or not order or len(order) == len(known):
+        return None
+    return (
+        f"Rank of permutation tensor {_spaced(order)}, rank {len(order)} must be equal to rank "
+        f"of input tensor, shape {_spaced(known)}, rank {len(known)}."
     )

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from popdist_onnx.errors import NotOnHostError, ValueRangeError
 from popdist_onnx.graph import shape_ops
 from popdist_onnx.graph.names import ORIGIN
+from popdist_onnx.graph.published import wrong_length
 from popdist_onnx.lowering.registry import DOMAIN, Operation, lowering
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ def multi_conv(op: Operation) -> list[Tensor]:
                 hint="use aiOnnx.convtranspose for dilated inputs, aiOnnx.pad for padded outputs",
             )
         outputs.append(op.tape.Conv(*operands, **settings))
+    for name, numbers in places.items():
+        sides = _CONV_SETTINGS[name][0]
+        if left := len(list(numbers)):
+            length = spatial * sides + left
+            raise ValueRangeError("PD510", wrong_length(name, length, spatial * sides))
     return outputs
 
 

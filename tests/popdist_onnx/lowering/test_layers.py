@@ -96,8 +96,10 @@ def test_multiconv_refuses_what_conv_cannot():
         builder.aiGraphcore.multiconv([[x, w]], inDilations=[[2]])
     with pytest.raises(popart_exception, match="list of lists"):
         builder.aiGraphcore.multiconv([x, w])
-    with pytest.raises(popart_exception, match="for each convolution"):
+    with pytest.raises(popart_exception, match=r"strides parameter sets \(1\) does not match"):
         builder.aiGraphcore.multiconv([[x, w], [x, w]], strides=[[2]])
+    with pytest.raises(popart_exception, match="Length of dilations vector 2 != number of spatial"):
+        builder.aiGraphcore.multiconv([[x, w], [x, w]], dilations=[[1], [2, 2]])
 
 
 def test_shapeddropout_drops_whole_rows_and_scales_the_rest():

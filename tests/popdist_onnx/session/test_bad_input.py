@@ -430,7 +430,7 @@ MISFITS = {
     "window of a mean": ("averagepool", [[1, 1, 4]], {"kernel_shape": [6], "pads": [1, 0]}),
     "dilation": ("conv", [[1, 1, 4], [1, 1, 3]], {"dilations": [2]}),
     "kernel": ("conv", [[1, 1, 2, 9], [1, 1, 3, 3]], {}),
-    "kernel_shape is": ("conv", [[1, 1, 5], [1, 1, 3]], {"kernel_shape": [2]}),
+    "kernel_shape": ("conv", [[1, 1, 5], [1, 1, 3]], {"kernel_shape": [2]}),
     # ONNX Runtime divides by it.
     "strides is": ("conv", [[1, 1, 5], [1, 1, 3]], {"strides": [0]}),
     "slope": ("prelu", [[1, 2, 4], [2]], {}),
@@ -443,8 +443,32 @@ def test_operands_that_onnx_lets_pass(named):
     method, shapes, arguments = MISFITS[named]
     builder = popart.Builder()
     ids = [builder.addInputTensor("FLOAT", shape) for shape in shapes]
-    with refused(f"do not fit each other.*{'window' if named in WINDOWS else named}"):
+    sentence = "" if named == "kernel_shape" else "do not fit each other.*"
+    with refused(f"{sentence}{'window' if named in WINDOWS else named}"):
         getattr(builder.aiOnnx, method)(ids, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("method", "shapes", "arguments", "sentence"),
+    [
+        ("conv", [[1, 1, 4, 4], [1, 1, 3, 3]], {"strides": [1]}, "Length of strides vector 1 != "),
+        ("pad", [[15]], {"pads": [2, 3, 4, 5]}, "Padding vector (length 4) doesn't contain 2"),
+        (
+            "conv",
+            [[1, 1, 5], [1, 1, 3]],
+            {"kernel_shape": [2]},
+            "kernel_shape, [2], does not match",
+        ),
+        ("conv", [[1, 1, 2, 2], [1, 1, 9, 9]], {}, "invalid spatial output shape: [-6 -6]"),
+        ("pad", [[2]], {"pads": [-3, -3]}, "Values must be non-negative in each shape dimension"),
+    ],
+)
+def test_sentences_of_popart(method, shapes, arguments, sentence):
+    builder = popart.Builder()
+    ids = [builder.addInputTensor("FLOAT", shape) for shape in shapes]
+    with pytest.raises(popart.popart_exception) as caught:
+        getattr(builder.aiOnnx, method)(ids, **arguments)
+    assert sentence in caught.value.args[0]
 
 
 WINDOWS = ("window of a mean", "dilation", "kernel")
