@@ -202,8 +202,12 @@ def kernel_agrees(sampling: Sampling, axis: Axis) -> bool:
 
 
 def made_lengths(lengths: Sequence[int], scales: Sequence[float]) -> list[int]:
-    """Output lengths of scaled axes, rounded down; scales are single-precision numbers."""
-    return [int(np.float64(scale) * length) for scale, length in zip(scales, lengths, strict=True)]
+    """Output lengths of scaled axes, rounded down; products have single precision, as scales do.
+
+    So ONNX's inference and ONNX Runtime compute them: 6 elements and 5 / 6 make 5, as in torch.
+    """
+    pairs = zip(scales, lengths, strict=True)
+    return [int(np.float32(scale) * np.float32(length)) for scale, length in pairs]
 
 
 def settings(attributes: dict[str, Any]) -> Sampling:

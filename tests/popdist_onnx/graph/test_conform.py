@@ -134,6 +134,22 @@ def test_a_convolution_crops_where_its_padding_is_below_zero():
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("length", "scale", "made"), [(6, 5 / 6, 5), (10, 0.7, 7), (8, 1.5, 12)])
+def test_lengths_of_a_resize_are_rounded_in_single_precision(length, scale, made):
+    """5 / 6 in single precision is a little less, and 6 times that is 5 in single precision."""
+    x = np.random.default_rng(0).random((1, 1, length), np.float32)
+    builder = Builder(opsets={"ai.onnx": 11})
+    name = builder.addInputTensor("FLOAT", x.shape)
+    by = builder.aiOnnx.constant(np.array([1, 1, scale], np.float32))
+    roi = builder.aiOnnx.constant(np.array([], np.float32))
+    y = builder.aiOnnx.resize(
+        [name, roi, by], mode="linear", coordinate_transformation_mode="pytorch_half_pixel"
+    )
+    (found,) = run(builder, [y], {name: x})
+    expected = torch.nn.functional.interpolate(torch.tensor(x), size=made, mode="linear")
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5)
+
+
 REDUCTIONS = {
     "l1": lambda x: np.sum(np.abs(x), axis=()),
     "l2": lambda x: np.sqrt(np.sum(x * x, axis=())),
