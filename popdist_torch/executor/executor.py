@@ -14,7 +14,7 @@ from popdist.nearest import did_you_mean
 from popdist.sdk.surface import missing
 from popdist_torch.errors import Error, OfflineError
 from popdist_torch.executor import compile_hooks, groups, inputs, replicas
-from popdist_torch.executor.anchors import UPDATED, Anchors
+from popdist_torch.executor.anchors import GRADIENT, UPDATED, Anchors
 from popdist_torch.executor.batching import Batching
 from popdist_torch.executor.compiled import original
 from popdist_torch.executor.float_exceptions import exceptions
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 logger = logging.getLogger("popdist.torch")
-
-_GRADIENT = "Gradient___"
-"""PopART's prefix for the gradient of a tensor."""
 
 
 class Executor(ABC):
@@ -79,7 +76,7 @@ class Executor(ABC):
         self._trains = trains
         # Programs switch their module between train and eval; a live wrapper keeps its own flags.
         self._training_flags = {part: part.training for part in self._user_model.modules()}
-        self._anchors = Anchors(self._options)
+        self._anchors = Anchors(self._options, self._batching.replicas)
         self._latencies = Latencies()
         self._timeline = Timeline()
         self._forward: inspect.Signature | None = None
@@ -331,15 +328,16 @@ class Executor(ABC):
             short_name: The program's name for the tensor.
 
         Returns:
-            A copy. A gradient is the one that the last update used: summed over all replicas of the
-            job, and divided as the options say. If the anchor has an output mode, the copy holds
-            the values of device iterations before their updates, along the first dimension, or
-            their sum.
+            A copy, with the tensors of all local replicas along the first dimension. A gradient is
+            that of a replica's micro-batch, times the loss scaling: nothing is accumulated, summed
+            or divided. The output mode, by default that of the model's outputs, says which
+            micro-batches it holds (of ``UpdatedVar___``: which updates), the slowest first, or
+            whether it is their sum. The last value of a weight or a buffer is the present one.
 
         Raises:
             Error: It was not named, or there is no such tensor.
         """
-        return self._anchors.read(short_name, self._tensors())
+        return self._anchors.read(short_name, self._tensors)
 
     def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Sets the optimizer; only models that train have one.
@@ -523,11 +521,11 @@ class Executor(ABC):
                 hint="call replicaGrouping before the first call, or after destroy()",
             )
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        """Weights, buffers and gradients of the last update by name."""
+    def _tensors(self, replica: int = 0) -> dict[str, torch.Tensor]:
+        """Weights, buffers and gradients of the last update by name, of a local replica."""
         model = self._require_compiled().model
-        present = model.tensors()
-        gradients = {_GRADIENT + name: value for name, value in model.gradients().items()}
+        present = model.tensors(replica)
+        gradients = {GRADIENT + name: value for name, value in model.gradients().items()}
         return present | gradients | {UPDATED + name: present[name] for name in model.gradients()}
 
     def _require_compiled(self) -> Replicas:

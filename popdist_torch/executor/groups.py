@@ -262,6 +262,10 @@ class Versions:
                 parameter.grad = total
                 total[group] += gradient.detach()
 
+    def version(self, parameter: torch.Tensor, values: torch.Tensor, replica: int) -> torch.Tensor:
+        """The version of a local replica's group; the values of any other parameter."""
+        return values[self._group(parameter, replica)] if self.has(parameter) else values
+
     def whole(
         self, parameter: torch.Tensor, gradient: torch.Tensor | None, replica: int
     ) -> torch.Tensor | None:

@@ -117,7 +117,7 @@ class Training:
         optimizer: Updates the weights.
         scaling: The factor of the loss.
         anchors: The tensors that the program reads afterwards.
-        tensors: The model's tensors, by name.
+        tensors: The model's tensors, by name, as a local replica has them.
         averages: Whether gradients are means over replicas, not sums.
         share: How many times larger than in one process gradients are in a backward pass.
         early_divisor: Divides losses before the backward pass, where the mean is a running one.
@@ -140,7 +140,7 @@ class Training:
     scaling: LossScaling
     anchors: Anchors
     weights: MicroBatchWeights
-    tensors: Callable[[], dict[str, torch.Tensor]]
+    tensors: Callable[[int], dict[str, torch.Tensor]]
     averages: bool = True
     share: float = 1
     early_divisor: float = 1
@@ -167,18 +167,25 @@ class Training:
         """Runs the weight updates of one call; ``facts`` must be equal on all instances."""
         self.anchors.begin()
         self._outside = enlargement()
+        name_of = self.replicas.model.weights.name_of
+        named = ((name_of(parameter), parameter) for parameter in self.gradients.parameters)
+        with self.anchors.watching(named, self.early_divisor):
+            self._run(arguments, outputs, facts)
+
+    def _run(self, arguments: Arguments, outputs: Outputs, facts: Sequence[int]) -> None:
+        accumulation = self.batching.accumulation
         for iteration in range(self.batching.iterations):
             self.gradients.begin(facts)
             scale = self.last_scale = self.scaling.scale
             with update():
-                for step in range(self.batching.accumulation):
+                for step in range(accumulation):
                     self.turns.run(
                         partial(self._accumulate, arguments, outputs, (iteration, step), scale)
                     )
+                    self.anchors.take(iteration * accumulation + step, self.tensors)
             with self.replicas.without_autocast(), self.optimizer.updating():
                 self.gradients.end(scale, self.optimizer.widen)  # exchanges
                 self.gradients.multiply(self.weights.factor())
-                self.anchors.take(iteration, self.tensors)
                 self._update(iteration)
             self.anchors.take(iteration, self.tensors, updated=True)
             for check in self.checks:
@@ -194,6 +201,7 @@ class Training:
             self.replicas.suspended(replica),
         ):
             yield
+        self.anchors.replica = replica
 
     def _accumulate(
         self,
@@ -205,6 +213,7 @@ class Training:
     ) -> None:
         """Runs one micro-batch forward and backward."""
         iteration, step = place
+        self.anchors.replica = replica
         part = self.batching.part(iteration, step, replica)
         with self.replicas.running(replica), torch.enable_grad(), self.saved.kept():
             with self.replicas.forward_pass(), self.weights.forward_pass():

@@ -268,8 +268,8 @@ class TrainingExecutor(Executor):
             self._horovod = job.require(self._placement)
         ROUNDS.begin(self._call, self._horovod)
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        found = super()._tensors()
+    def _tensors(self, replica: int = 0) -> dict[str, torch.Tensor]:
+        found = super()._tensors(replica)
         if self._training is not None and self._follows_gradients():
             found["finalLossScale"] = torch.tensor(self._training.last_scale)
         return found

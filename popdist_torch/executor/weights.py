@@ -486,10 +486,16 @@ class DeviceModel:
             chosen.setdefault(part, set()).add(name)
         return chosen
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The device's parameters and the first replica's buffers, by name."""
-        found = dict(zip(self.weights.names, self.weights.device_values(), strict=True))
-        buffers = self.buffers.values(0)
+    def tensors(self, replica: int = 0) -> dict[str, torch.Tensor]:
+        """The device's parameters and buffers as a local replica has them, by name."""
+        weights = zip(
+            self.weights.names, self.weights.parameters, self.weights.device_values(), strict=True
+        )
+        found = {
+            name: self.versions.version(parameter, values, replica)
+            for name, parameter, values in weights
+        }
+        buffers = self.buffers.values(replica)
         for path, part in self.module.named_modules():
             for name, value in buffers.get(part, {}).items():
                 if value is not None:

@@ -230,9 +230,9 @@ class HostOptions(OptionsDict):
         Args:
             short_name: The new name.
             long_name: One of the model's ``getTensorNames()``.
-            output_mode: Which device iterations of a training call are returned. The default is
-                the last one.
-            output_return_period: N of ``EveryN``, in device iterations.
+            output_mode: Which micro-batches of a training call are returned; the default is that
+                of the model's outputs.
+            output_return_period: N of ``EveryN``, in micro-batches.
 
         Raises:
             OptionError: ``EveryN`` without a positive period.

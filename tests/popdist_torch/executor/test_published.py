@@ -27,7 +27,7 @@ def test_gradients_weights_and_buffers_are_read_by_name():
     before = model.layer.weight.detach().clone()
     options = poptorch.Options()
     options.Training.gradientAccumulation(2)
-    options.anchorTensor("grad", "Gradient___layer.weight")
+    options.anchorTensor("grad", "Gradient___layer.weight", poptorch.OutputMode.Sum)
     options.anchorTensor("offset", "offset")
     options.anchorTensor("wrong", "Gradient___layer.wait")
     training = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.5))
@@ -36,7 +36,7 @@ def test_gradients_weights_and_buffers_are_read_by_name():
     training(torch.randn(4, 3))
     assert {"layer.weight", "offset", "Gradient___layer.bias"} <= set(training.getTensorNames())
     torch.testing.assert_close(
-        before - 0.5 * training.getAnchoredTensor("grad"), model.layer.weight.detach()
+        before - 0.5 * training.getAnchoredTensor("grad") / 2, model.layer.weight.detach()
     )
     assert training.getAnchoredTensor("offset").tolist() == [0, 0]
     with pytest.raises(poptorch.Error, match=r"did you mean 'Gradient___layer\.weight'"):
@@ -267,6 +267,72 @@ def test_anchored_gradients_of_several_updates(mode, period, expected):
         assert training.getAnchoredTensor("grad").tolist() == expected
     with pytest.raises(AssertionError, match="period"):
         poptorch.Options().anchorTensor("a", "b", poptorch.OutputMode.EveryN, 0)
+
+
+class Divided(nn.Module):
+    """A model with a gradient that the rows of a micro-batch determine, and a count of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2, dtype=torch.float64)
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls.add_(x.sum().abs())
+        loss = (self.scale * self.layer(x)).square().mean()
+        return poptorch.identity_loss(loss, reduction="none")
+
+
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("mode", ["All", "EveryN", "Final", "Sum", None])
+def test_anchored_gradients_are_those_of_each_replicas_micro_batches(mode, running):
+    """The published shape: replicas, and (All) accumulation steps and device iterations."""
+    torch.manual_seed(3)
+    model, rows = Divided(), torch.randn(2 * 3 * 2 * 4, 3, dtype=torch.float64)
+    plain = copy.deepcopy(model)
+    options = poptorch.Options().deviceIterations(2).replicationFactor(2)
+    options.broadcastBuffers(broadcast_buffers=False)
+    options.Training.gradientAccumulation(3)
+    if running:
+        strategy = poptorch.MeanReductionStrategy.Running
+        options.Training.setMeanAccumulationAndReplicationReductionStrategy(strategy)
+    if mode is None:
+        options.outputMode(poptorch.OutputMode.All)
+    chosen = None if mode is None else poptorch.OutputMode[mode]
+    for name in ("layer.weight", "scale"):
+        options.anchorTensor(name, f"Gradient___{name}", chosen, 3)
+    options.anchorTensor("calls", "calls", chosen, 3)
+    options.anchorTensor("updated", "UpdatedVar___layer.weight")
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, loss_scaling=8.0)
+    training = poptorch.trainingModel(model, options, optimizer)
+    training(rows)
+
+    expected, descent = [], torch.optim.SGD(plain.parameters(), lr=0.1)
+    for update in rows.split(24):
+        of_update = []
+        for micro in update.split(8):
+            for replica in micro.split(4):
+                loss = plain(replica)
+                of_update.append(torch.autograd.grad(loss, [plain.layer.weight, plain.scale]))
+        expected += of_update
+        descent.zero_grad()
+        (sum(plain(part) for part in update.split(4)) / 6).backward()
+        descent.step()
+    for index, name in enumerate(("layer.weight", "scale")):
+        of_each = [8 * torch.atleast_1d(one[index]) for one in expected]
+        steps = [torch.cat(of_each[at : at + 2]) for at in range(0, 12, 2)]
+        wanted = {
+            "EveryN": torch.cat([steps[2], steps[5]]),
+            "Final": steps[5],
+            "Sum": sum(steps),
+        }.get(mode, torch.cat(steps))
+        torch.testing.assert_close(training.getAnchoredTensor(name), wanted)
+    counts = torch.stack([part.sum().abs() for part in rows.split(4)]).view(6, 2).cumsum(0).float()
+    seen = {"EveryN": counts[[2, 5]], "Final": counts[5], "Sum": counts.sum(0)}.get(mode, counts)
+    torch.testing.assert_close(training.getAnchoredTensor("calls"), seen.flatten())
+    updated = training.getAnchoredTensor("updated")[-4:]
+    torch.testing.assert_close(updated, plain.layer.weight.detach().repeat(2, 1))
 
 
 def test_half_precision_accumulators_take_a_running_mean():
