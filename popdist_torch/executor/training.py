@@ -32,7 +32,14 @@ from popdist_torch.executor.losses import LossGuard
 from popdist_torch.executor.step import Training
 from popdist_torch.global_means import MicroBatchWeights
 from popdist_torch.optim.device import DeviceOptimizer
-from popdist_torch.options import MeanReductionStrategy, Options, OutputMode, ReductionType
+from popdist_torch.optim.published_state import name_weights
+from popdist_torch.options import (
+    ConnectionType,
+    MeanReductionStrategy,
+    Options,
+    OutputMode,
+    ReductionType,
+)
 from popdist_torch.parameter_hooks import require_possible
 from popdist_torch.rounds import ROUNDS, Call
 
@@ -283,6 +290,8 @@ class TrainingExecutor(Executor):
         return self._device_optimizer
 
     def _driven(self) -> DeviceOptimizer:
+        if self._options.connection_type != ConnectionType.Never:
+            name_weights(self._user_model.named_parameters())
         driven = DeviceOptimizer(self._optimizer, self._divisor())
         if self._follows_gradients():
             driven.loss_scale_factor *= 1  # a part of the optimizer's state from the start

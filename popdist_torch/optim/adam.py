@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch.errors import OptionValueError
-from popdist_torch.optim.scaled import MOMENT_TYPES, Scaled, clip_factor
+from popdist_torch.optim.scaled import ADAM_STATE, MOMENT_TYPES, Scaled, clip_factor
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -28,6 +28,11 @@ class _Clipping(Scaled):
     def _set_extras(self, *args: Any, **kwargs: Any) -> None:
         super()._set_extras(*args, **kwargs)
         self._clip_before_steps()
+
+    def accumulators(self, group: dict[str, Any]) -> dict[str, tuple[str, float]]:
+        """PopART's prefix of each tensor of the state; see `Scaled`."""
+        del group
+        return ADAM_STATE
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

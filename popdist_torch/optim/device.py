@@ -10,7 +10,8 @@ import torch
 
 from popdist_torch.errors import OptimizerError
 from popdist_torch.gradient_exchange import give_rows
-from popdist_torch.optim.scaled import HALF, Scaled
+from popdist_torch.optim.published_state import HALF
+from popdist_torch.optim.scaled import Scaled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,7 @@ class DeviceOptimizer:
     def __init__(self, optimizer: torch.optim.Optimizer, divisor: float = 1) -> None:
         _require_supported(optimizer)
         self.optimizer = optimizer
-        self.loaded = False
+        self.loaded = isinstance(optimizer, Scaled) and optimizer.adopt_state()
         self._divisor = divisor
         self._constants = self._marked()
         self._moved = False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch.errors import OptionValueError
-from popdist_torch.optim.scaled import MOMENT_TYPES, OwnStep, positive
+from popdist_torch.optim.scaled import ADAM_STATE, MOMENT_TYPES, OwnStep, positive
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -77,6 +77,11 @@ class LAMB(OwnStep):
         limit = _LARGEST_NORM if max_weight_norm is None else max_weight_norm
         self.max_weight_norm = positive("max_weight_norm", limit)
         self._set_extras(**extras)
+
+    def accumulators(self, group: dict[str, Any]) -> dict[str, tuple[str, float]]:
+        """PopART's prefix of each tensor of the state; see `Scaled`."""
+        del group
+        return ADAM_STATE
 
     def _update(self, weight: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
         state, (beta1, beta2) = self.state[weight], group["betas"]

@@ -62,6 +62,18 @@ class RMSprop(OwnStep, torch.optim.RMSprop):
         self.use_tf_variant = bool(use_tf_variant)
         self._set_extras(**extras)
 
+    def accumulators(self, group: dict[str, Any]) -> dict[str, tuple[str, float]]:
+        """PopART's prefix of each tensor of the state; see `Scaled`."""
+        found = {"square_avg": ("Accl1", 1.0), "step": ("Step", 1.0)}
+        if group["centered"]:
+            found["grad_avg"] = ("Accl2", 1.0)
+        return found | ({"momentum_buffer": ("Accl3", 1.0)} if group["momentum"] else {})
+
+    def first_value(self, key: str, shape: torch.Size) -> torch.Tensor:
+        """What a tensor of the state is before the first update; see `Scaled`."""
+        ones = key == "square_avg" and self.use_tf_variant
+        return torch.ones(shape) if ones else super().first_value(key, shape)
+
     def _update(self, weight: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[weight] or self._begin(weight, group)
         state["step"] += 1

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from popdist_torch.errors import OptimizerError
+from popdist_torch.optim import published_state
+from popdist_torch.optim.published_state import FACTOR, HALF
 from popdist_torch.options.settings import stored_only
 
 if TYPE_CHECKING:
@@ -115,8 +117,8 @@ MOMENT_TYPES = (
 )
 """The types of accumulators that optimizers with two moments take."""
 
-HALF = (torch.float16, torch.bfloat16)
-"""Types of weights that executors update in single precision."""
+ADAM_STATE = {"exp_avg": ("Accl1", 1.0), "exp_avg_sq": ("Accl2", 1.0), "step": ("Step", 1.0)}
+"""`Scaled.accumulators` of optimizers with Adam's moments."""
 
 _TYPES = (torch.float16, torch.float32)
 
@@ -136,6 +138,7 @@ class Scaled(torch.optim.Optimizer):
         variable_attrs: Which attributes may change once the model is compiled.
         acting: Names of settings beyond torch's that act.
         only_stored: Names of settings that only an IPU uses.
+        unnamed_state: A loaded state in PopART's names, until the weights get their names.
     """
 
     acting: ClassVar[tuple[str, ...]] = ("loss_scaling",)
@@ -146,6 +149,7 @@ class Scaled(torch.optim.Optimizer):
     max_grad_norm: float | None = None
     gradient_divisor: float | None = None
     variable_attrs: VariableAttributes
+    unnamed_state: dict[str, torch.Tensor] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Makes None stand for the default of each published argument, as in PopTorch."""
@@ -212,30 +216,58 @@ class Scaled(torch.optim.Optimizer):
         self.__dict__.pop("_given", None)
         super().__setstate__(state)
 
+    def accumulators(self, group: dict[str, Any]) -> dict[str, tuple[str, float]]:
+        """PopART's prefix of each tensor that torch keeps for a weight of a group, and its factor.
+
+        Args:
+            group: The group.
+
+        Returns:
+            Torch's keys with the prefix, and how many times larger PopART's values are.
+        """
+        del group
+        return {}
+
+    def first_value(self, key: str, shape: torch.Size) -> torch.Tensor:
+        """What a tensor of the state is before the first update.
+
+        Args:
+            key: Torch's key.
+            shape: The shape of the weight.
+
+        Returns:
+            Zeros, by default.
+        """
+        return torch.tensor(0.0) if key == "step" else torch.zeros(shape)
+
     def state_dict(self) -> dict[str, Any]:
         """Torch's state, and the same under the names that PopTorch's programs know.
 
         Returns:
-            Torch's keys; ``ipu_state`` with every tensor by name and index of its parameter, and
-            ``ipu_param`` with the extra settings. Both are None before the first update.
+            Torch's keys; ``ipu_state`` with every tensor by PopART's prefix and the name of its
+            weight (outside of a wrapped model, the index), and ``ipu_param`` with the settings.
+            Both are None before the first update, or until a model is compiled.
         """
-        state = super().state_dict()
-        flat = {
-            f"{name}.{index}": value
-            for index, values in state["state"].items()
-            for name, value in values.items()
-            if isinstance(value, torch.Tensor)
+        flat = published_state.states(self)
+        has_state = bool(flat) or published_state.is_named(self)
+        return {
+            **super().state_dict(),
+            "ipu_state": flat if has_state else None,
+            "ipu_param": published_state.settings(self) if has_state else None,
         }
-        if "loss_scale_update_factor" in self.__dict__:
-            flat["lossScaleUpdateFactor"] = torch.tensor(self.loss_scale_update_factor)
-        settings = {"loss_scaling": torch.tensor(self.loss_scaling)}
-        return {**state, "ipu_state": flat or None, "ipu_param": settings if flat else None}
+
+    def adopt_state(self) -> bool:
+        """Uses a loaded state in PopART's names; returns whether there was any."""
+        given, self.unnamed_state = self.unnamed_state, None
+        published_state.adopt(self, given or {})
+        return bool(given)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state; that of half-precision weights keeps its own precision.
 
         Args:
-            state_dict: What `state_dict` returned.
+            state_dict: What `state_dict` returned, here or on an IPU. Moments of an IPU are used
+                from when a model that has the weights is compiled.
         """
         super().load_state_dict(state_dict)
         parameters = [p for group in self.param_groups for p in group["params"]]
@@ -244,6 +276,13 @@ class Scaled(torch.optim.Optimizer):
             for name, value in values.items() if weight.dtype in HALF else ():
                 if isinstance(value, torch.Tensor) and value.shape == weight.shape:
                     self.state[weight][name] = value.detach().clone().to(weight.device)
+        given = state_dict.get("ipu_state") or {}
+        if FACTOR in given:
+            self.loss_scale_update_factor = float(given[FACTOR])
+        if not state_dict["state"]:
+            self.unnamed_state = dict(given)
+            if published_state.is_named(self):
+                self.adopt_state()
 
 
 def _with_defaults(init: Callable[..., None]) -> Callable[..., None]:

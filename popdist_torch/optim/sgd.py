@@ -75,6 +75,15 @@ class SGD(OwnStep, torch.optim.SGD):
         self.use_combined_accum = bool(extras.pop("use_combined_accum", None))
         self._set_extras(**extras)
 
+    def accumulators(self, group: dict[str, Any]) -> dict[str, tuple[str, float]]:
+        """PopART's prefix of each tensor of the state; see `Scaled`.
+
+        A combined accumulator is another value: it is the next step's, with its weight decay.
+        """
+        if not group["momentum"] or self.use_combined_accum:
+            return {}
+        return {"momentum_buffer": ("Accl1", self.loss_scaling)}
+
     def _update_all(self) -> None:
         updates = [self._lessening(group) for group in self.param_groups]
         updates = [update for update in updates if update[0]]

@@ -194,4 +194,4 @@ def test_state_goes_through_a_state_dict(case):
     assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
     if optimizer.state:
         assert all(isinstance(v, torch.Tensor) for v in state["ipu_state"].values())
-        assert state["ipu_param"] == {"loss_scaling": torch.tensor(1.0)}
+        assert state["ipu_param"]["lossScaling_FLOAT"] == 1.0
