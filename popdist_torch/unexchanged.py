@@ -42,6 +42,9 @@ _LEAVES = 64
 _ELEMENTS = 256
 """First elements of a leaf that are compared."""
 
+_SHARDED = ("device_mesh", "_is_flat_param", "_fsdp_flattened")
+"""Attributes of the parameters of fully_shard, and of the older FullyShardedDataParallel."""
+
 _others: WeakSet[Any] = WeakSet()
 """Optimizers that were looked at."""
 
@@ -139,8 +142,7 @@ def _torch_reduces(parameters: list[torch.Tensor]) -> bool:
     torch_distributed: Any = sys.modules.get("torch.distributed")
     if torch_distributed is None or not torch_distributed.is_initialized():
         return False
-    # Of fully_shard, and of the older FullyShardedDataParallel; neither module is imported here.
-    if any(hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in parameters):
+    if any(hasattr(parameter, mark) for parameter in parameters for mark in _SHARDED):
         return True
     wrappers = [
         found

@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 import popdist_onnx
 import popdist_torch
+from popdist_torch import unexchanged
 from popdist_torch.unexchanged import BY_HAND
 
 PASSES = 5
@@ -192,3 +193,28 @@ def test_an_update_by_hand_is_named_once(said, program):
 def test_backward_passes_for_other_ends_are_not_named(said, program):
     program()
     assert not said.records
+
+
+@pytest.fixture
+def torchs_group(tmp_path):
+    distributed = torch.distributed
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("use_orig_params", [False, True])
+@pytest.mark.usefixtures("torchs_group")
+def test_fsdp_exchanges_gradients(use_orig_params, caplog):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    device = torch.device("cpu")
+    model = FullyShardedDataParallel(network(), device_id=device, use_orig_params=use_orig_params)
+    alone = network()
+    for trained, count in ((model, 0), (alone, 1)):
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+        x, y = next(batches())
+        nn.functional.mse_loss(trained(x), y).backward()
+        unexchanged._say_if_alone(optimizer, (optimizer,), {})
+        assert caplog.text.count("PD327") == count
