@@ -42,7 +42,7 @@ CODES = declare(
         "PD336": "batch normalization cannot be over all processes as asked",
         "PD339": "forward calls global_mean several times, or in some micro-batches only",
         "PD350": "floating-point exceptions are enabled, and an operation raised one",
-        "PD351": "all parameters of a model that is to be trained are frozen (a warning)",
+        "PD351": "calls of a model that is to be trained train nothing (a warning)",
         "PD352": "a collective operation has a wrong argument",
         "PD353": "a program's options have other replicas than the job (a warning)",
         "PD360": "a custom operator has no host function",
@@ -79,6 +79,10 @@ class Error(PopdistError, RuntimeError):
     def message(self) -> str:
         """The error's text."""
         return str(self)
+
+
+class NotCompiledError(Error, AssertionError):
+    """A wrapped model was asked for what it has once it is compiled."""
 
 
 class RecoverableError(Error):

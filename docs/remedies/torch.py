@@ -195,8 +195,14 @@ REMEDIES = {
         "Mend the operation that the error names, or leave the option off.",
     ),
     "PD351": (
-        "A warning. `requires_grad` is False for all parameters of a `trainingModel`.",
-        "Unfreeze the parameters that are to be trained, or use `inferenceModel`.",
+        (
+            "A warning. `requires_grad` is False for all parameters of a `trainingModel`, or its "
+            "loss depends on none of them: `forward` leaves the graph."
+        ),
+        (
+            "Unfreeze the parameters that are to be trained, leave out `detach()` and `no_grad()` "
+            "before the loss, or use `inferenceModel`."
+        ),
     ),
     "PD352": (
         "The operation, the root or the splits of a collective of Horovod do not exist or fit.",

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from popdist.nearest import did_you_mean
 from popdist.sdk.surface import missing
-from popdist_torch.errors import Error, OfflineError
+from popdist_torch.errors import Error, NotCompiledError, OfflineError
 from popdist_torch.executor import compile_hooks, groups, inputs, replicas
 from popdist_torch.executor.anchors import GRADIENT, UPDATED, Anchors
 from popdist_torch.executor.batching import Batching
@@ -472,6 +473,14 @@ class Executor(ABC):
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         device = choose(self._options)
         arguments = self._arguments(args, kwargs, device)
+        if any(
+            isinstance(v, torch.Tensor) and v.requires_grad
+            for v in pytree.tree_leaves((args, kwargs))
+        ):
+            logger.warning(
+                "Input tensor has requires_grad=True set. This tensor will be detached because "
+                "backward pass via inputs is not supported."
+            )
         here = self._placement
         model = DeviceModel(
             self._user_model,
@@ -530,7 +539,7 @@ class Executor(ABC):
 
     def _require_compiled(self) -> Replicas:
         if self._replicas is None:
-            raise Error(
+            raise NotCompiledError(
                 "PD305",
                 "the model has not been compiled",
                 hint="call the model once, or call compile() with a full batch",

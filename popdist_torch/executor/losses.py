@@ -124,6 +124,16 @@ def final_loss(found: Sequence[torch.Tensor]) -> int:
     return final[0]
 
 
+def warn_of_no_effect() -> None:
+    """Warns where a model has losses, and no parameter has an effect on them."""
+    warning = LossError(
+        "PD351",
+        "the loss depends on no parameter that is trained, so calls train nothing",
+        hint="leave out detach(), no_grad() and operations without a gradient before the loss",
+    )
+    logger.warning("%s", warning)
+
+
 def warn_of_unmarked(output: Any, loss: torch.Tensor) -> None:
     """Warns where ``forward`` returns a value computed from the loss, as the real loss may be."""
     for leaf in pytree.tree_leaves(output):

@@ -12,7 +12,12 @@ import torch
 from popdist_torch.errors import OptimizerError
 from popdist_torch.executor.compiled import LossPlace, eagerly, keep_from_dynamo, plain_backward
 from popdist_torch.executor.in_place import SavedValues
-from popdist_torch.executor.losses import LossWatch, final_loss, warn_of_unmarked
+from popdist_torch.executor.losses import (
+    LossWatch,
+    final_loss,
+    warn_of_no_effect,
+    warn_of_unmarked,
+)
 from popdist_torch.executor.mixed_precision import MixedPrecision, may_mix
 from popdist_torch.global_batch_hooks import enlarged, enlargement
 from popdist_torch.ops.turns import Turns
@@ -266,6 +271,11 @@ class Training:
         with eagerly() if model.compiled else nullcontext(), LossWatch() as watch:
             output = model.run(*args, **kwargs)
         if not self.gradients.parameters and (watch.found or watch.without_graph):
+            return output, None
+        if watch.without_graph and not watch.found:
+            if not self.looked:
+                self.looked = True
+                warn_of_no_effect()
             return output, None
         loss = watch.found[final_loss(watch.found)]
         if not self.looked:

@@ -313,7 +313,7 @@ class TrainingExecutor(Executor):
                 raise OptionValueError(
                     "PD306",
                     "an optimizer with half-precision accumulators needs a running mean, and the "
-                    "model is compiled for another one",
+                    "model is already compiled for another one",
                     value=training(key),
                     hint="call destroy() first, or set MeanReductionStrategy.Running at the start",
                 )

@@ -324,6 +324,32 @@ def test_a_model_without_trained_parameters_warns(caplog):
     assert [record.message.count("PD351") for record in caplog.records] == [1]
 
 
+def test_a_loss_without_parameters_trains_nothing_and_warns(caplog):
+    """PopTorch compiles such models; plain torch leaves weights without a gradient as they are."""
+
+    class Apart(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return x, poptorch.identity_loss(x.square(), reduction="sum")
+
+    model, x = Apart(), torch.arange(8.0).reshape(4, 2)
+    before = copy.deepcopy(model.state_dict())
+    optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    training = poptorch.trainingModel(model, poptorch.Options().replicationFactor(2), optimizer)
+    with caplog.at_level(logging.WARNING, "popdist.torch"):
+        for _ in range(2):
+            _, losses = training(x.requires_grad_())
+    expected = [float(part.detach().square().sum()) for part in x.split(2)]
+    assert losses.tolist() == expected
+    assert [record.message.count("PD351") for record in caplog.records] == [0, 1]
+    assert "requires_grad=True set. This tensor will be detached" in caplog.text
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
 def test_momentum_survives_detaching():
     straight, interrupted = net(), net()
     first = poptorch.trainingModel(straight, options(), sgd(straight))
