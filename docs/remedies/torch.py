@@ -402,8 +402,7 @@ REMEDIES = {
     "PD364": (
         (
             "A custom operator over replicas was called where a process has several replicas that "
-            "cannot meet: in the backward pass on a GPU, with modules that work in place, or "
-            "outside of a wrapped model."
+            "cannot meet: in the backward pass on a GPU, or outside of a wrapped model."
         ),
         "Start as many instances as replicas: `poprun --num-instances=N --num-replicas=N`.",
     ),

@@ -20,6 +20,7 @@ from popdist_torch.executor.batching import Batching
 from popdist_torch.executor.compiled import original
 from popdist_torch.executor.float_exceptions import exceptions
 from popdist_torch.executor.latency import Latencies, Timeline
+from popdist_torch.executor.mixed_precision import MixedPrecision
 from popdist_torch.executor.outputs import Outputs
 from popdist_torch.executor.step import Replicas
 from popdist_torch.executor.weights import DeviceModel, choose
@@ -492,7 +493,8 @@ class Executor(ABC):
         )
         indices = range(here.first_replica, here.first_replica + here.local_replicas)
         streams = replicas.RandomStreams(self._seed(), indices, device)
-        self._replicas = Replicas(model, streams, MarkedLayers(self._user_model))
+        marked = MarkedLayers(self._user_model, MixedPrecision)
+        self._replicas = Replicas(model, streams, marked)
         model.buffers_named(self._options.values().get("updatable_named_buffers", []))
         self._restore(self._replicas)
         self._signature = arguments.signature

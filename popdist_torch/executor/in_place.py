@@ -1,10 +1,9 @@
-"""Values that a backward pass needs, in models with modules that work in place.
+"""Values that a backward pass needs, in models that change them.
 
 A graph of PopTorch has no in-place operations. So its models may change a value that their
-gradients need, for example by ``Dropout(inplace=True)`` after a ReLU, which torch refuses. Here
-torch copies such values before they are changed. That takes time for each operation, so the first
-micro-batch finds out whether the model needs it, and only models with modules that work in place
-are tried.
+gradients need, for example by ``Dropout(inplace=True)`` after a ReLU, or by ``x *= mask``, which
+torch refuses. Here torch copies such values before they are changed. That takes time for each
+operation, so the first micro-batch finds out whether the model needs it.
 """
 
 from __future__ import annotations
@@ -15,30 +14,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.autograd import graph
 
-from popdist_torch.errors import CustomOperatorError
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import nn
+_REFUSED = "support saved tensor hooks"
+"""In the error of what cannot run where values are copied: transforms of ``torch.func``."""
 
 
 class SavedValues:
     """Whether the values that backward passes of a model need are copied before they are changed.
 
     Args:
-        module: The model.
-        compiled: Whether it is compiled, which removes in-place operations.
+        compiled: Whether the model is compiled, which removes in-place operations.
 
     Attributes:
         keeps: Whether they are copied, or tried to be.
+        is_known: Whether it is known that the model needs it, or that it does not.
     """
 
-    def __init__(self, module: nn.Module, *, compiled: bool = False) -> None:
-        parts = () if compiled else module.modules()
-        self.keeps = any(getattr(part, "inplace", False) is True for part in parts)
+    def __init__(self, *, compiled: bool = False) -> None:
+        self.keeps = not compiled
+        self.is_known = compiled
         self._context: Any = None
-        self._is_known = False
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -53,26 +50,32 @@ class SavedValues:
             finally:
                 self._context = None
 
-    def require_free(self) -> None:
-        """Checks that a micro-batch may stop in the middle, so that another one runs.
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Wraps the time in which a micro-batch waits in the middle, and another one runs.
 
-        Raises:
-            CustomOperatorError: Values are copied, which torch does for one forward at a time.
+        Each runs in a thread of its own, as torch's contexts are; only their switch is one for all.
         """
-        if self._context is not None:
-            raise CustomOperatorError(
-                "PD364",
-                "local replicas cannot exchange values in a model with modules that work in place",
-                value="a module with inplace=True",
-                hint="inplace=False; or start as many instances as replicas (poprun "
-                "--num-instances=N --num-replicas=N)",
-            )
+        context, self._context = self._context, None
+        if context is not None:
+            graph._allow_mutation_on_saved_tensors_enabled = False  # noqa: SLF001 - no public name
+        yield
+        self._context = context
+        if context is not None:
+            graph._allow_mutation_on_saved_tensors_enabled = True  # noqa: SLF001 - as above
 
     def after_forward(self) -> None:
         """Notes whether the first forward pass changed a value that its gradients need."""
-        if self._context is not None and not self._is_known:
+        if self._context is not None and not self.is_known:
             self.keeps = bool(self._context.cloned)
-            self._is_known = True
+            self.is_known = True
+
+    def is_refused(self, error: RuntimeError) -> bool:
+        """Whether a first forward pass failed because values are copied; they are not from now."""
+        if self.is_known or _REFUSED not in str(error):
+            return False
+        self.keeps, self.is_known = False, True
+        return True
 
 
 class _Sparse(NamedTuple):

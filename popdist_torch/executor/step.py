@@ -161,7 +161,7 @@ class Training:
 
     def __post_init__(self) -> None:
         model = self.replicas.model
-        self.saved = SavedValues(model.module, compiled=bool(model.compiled))
+        self.saved = SavedValues(compiled=bool(model.compiled))
         self.turns = Turns(self.batching.replicas, self._suspended)
 
     def mean_loss(self) -> float:
@@ -184,9 +184,8 @@ class Training:
             scale = self.last_scale = self.scaling.scale
             with update():
                 for step in range(accumulation):
-                    self.turns.run(
-                        partial(self._accumulate, arguments, outputs, (iteration, step), scale)
-                    )
+                    run = self._accumulate if self.saved.is_known else self._try
+                    self.turns.run(partial(run, arguments, outputs, (iteration, step), scale))
                     self.anchors.take(iteration * accumulation + step, self.tensors)
             with self.replicas.without_autocast(), self.optimizer.updating():
                 self.gradients.end(scale, self.optimizer.widen)  # exchanges
@@ -199,14 +198,34 @@ class Training:
     @contextmanager
     def _suspended(self, replica: int) -> Iterator[None]:
         """Wraps the time in which a replica waits for the others, in the middle of its run."""
-        self.saved.require_free()
         with (
+            self.saved.suspended(),
             enlarged(self._outside),
             self.gradients.suspended(replica),
             self.replicas.suspended(replica),
         ):
             yield
         self.anchors.replica = replica
+
+    def _try(self, *args: Any) -> None:
+        """Runs a first micro-batch, again where it failed only because values are copied."""
+        streams, replica = self.replicas.streams, args[-1]
+        drawn = streams.state
+        buffers = [
+            (value, value.clone())
+            for part in self.replicas.model.buffers.values(replica).values()
+            for value in part.values()
+            if value is not None
+        ]
+        try:
+            self._accumulate(*args)
+        except RuntimeError as error:
+            if not self.saved.is_refused(error):
+                raise
+            streams.state = drawn
+            for value, first in buffers:
+                value.copy_(first)
+            self._accumulate(*args)
 
     def _accumulate(
         self,
@@ -224,7 +243,6 @@ class Training:
             with self.replicas.forward_pass(), self.weights.forward_pass():
                 output, loss = self._forward(arguments, part)
             self.saved.after_forward()
-            arguments.keep_changes(part, self.batching)
             if loss is not None:
                 seed = scale * self.weights.weight / self.early_divisor
                 last = (step, replica) == (
@@ -238,6 +256,7 @@ class Training:
                 if last:
                     self.last_loss = loss.detach()
             outputs.add(output, iteration, step, replica)
+        arguments.keep_changes(part, self.batching)
         if self.guard is not None and loss is not None:
             self.guard.watch(loss, step, replica)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,10 @@ from torch.utils.checkpoint import checkpoint
 from popdist_torch.options.settings import stored_only
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    Context = AbstractContextManager[Any]
 
 logger = logging.getLogger("popdist.torch")
 
@@ -38,10 +41,12 @@ class MarkedLayers:
 
     Args:
         module: The module.
+        mode: Makes the context that layers need as they run again.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, mode: Callable[[], Context] = nullcontext) -> None:
         self._module = module
+        self._mode = mode
         self._layers: list[nn.Module] = []
         self._results: dict[int, tuple[torch.Tensor, nn.Module]] = {}
         self._versions: dict[nn.Module, list[int]] = {}
@@ -94,7 +99,7 @@ class MarkedLayers:
         # The module is the program's: outside, and in its copies, layers are as they were.
         own = [layer.__dict__.get("forward") for layer in self._layers]
         for layer in self._layers:
-            layer.forward = _recomputed(layer.forward)
+            layer.forward = _recomputed(layer.forward, self._mode)
         try:
             yield
         finally:
@@ -145,12 +150,15 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-def _recomputed(forward: Any) -> Any:
+def _recomputed(forward: Any, mode: Callable[[], Context]) -> Any:
+    def contexts() -> tuple[Context, Context]:
+        return nullcontext(), mode()
+
     @functools.wraps(forward)
     def recomputed(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
     return recomputed
 

@@ -6,7 +6,7 @@ A file that was saved on an IPU has the moments there alone: torch's own state i
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -15,8 +15,6 @@ from popdist_torch.errors import OptimizerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    from popdist_torch.optim.scaled import Scaled
 
 logger = logging.getLogger("popdist.torch")
 
@@ -33,13 +31,28 @@ _names: Any = WeakTensorKeyDictionary()
 """The name of each weight of a wrapped model. Parameters hold nothing of it: files are plain."""
 
 
+class Stated(Protocol):
+    """An optimizer that knows PopART's names; see `popdist_torch.optim.Optimizer`."""
+
+    state: Any
+    param_groups: list[dict[str, Any]]
+    loss_scaling: float
+    loss_scale_update_factor: float
+
+    def accumulators(self, group: dict[str, Any], /) -> dict[str, tuple[str, float]]:
+        """PopART's prefix of each tensor that torch keeps for a weight of a group."""
+
+    def first_value(self, key: str, shape: torch.Size, /) -> torch.Tensor:
+        """What a tensor of the state is before the first update."""
+
+
 def name_weights(named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
     """Notes the names that a model gives to its weights."""
     for name, parameter in named:
         _names[parameter] = name
 
 
-def states(optimizer: Scaled) -> dict[str, torch.Tensor]:
+def states(optimizer: Stated) -> dict[str, torch.Tensor]:
     """Every tensor of the state; that of a weight before its first update has its first values."""
     found = {}
     for name, weight, group in _weights(optimizer):
@@ -56,7 +69,7 @@ def states(optimizer: Scaled) -> dict[str, torch.Tensor]:
     return found
 
 
-def settings(optimizer: Scaled) -> dict[str, torch.Tensor]:
+def settings(optimizer: Stated) -> dict[str, torch.Tensor]:
     """The loss scaling, and the learning rate and weight decay of each weight."""
     found = {"lossScaling_FLOAT": torch.tensor(optimizer.loss_scaling)}
     for name, _, group in _weights(optimizer):
@@ -65,12 +78,12 @@ def settings(optimizer: Scaled) -> dict[str, torch.Tensor]:
     return found
 
 
-def is_named(optimizer: Scaled) -> bool:
+def is_named(optimizer: Stated) -> bool:
     """Whether a wrapped model has given the optimizer's weights their names."""
     return any(weight in _names for _, weight, _ in _weights(optimizer))
 
 
-def adopt(optimizer: Scaled, given: Mapping[str, torch.Tensor]) -> None:
+def adopt(optimizer: Stated, given: Mapping[str, torch.Tensor]) -> None:
     """Makes tensors of PopART's names the optimizer's state.
 
     Raises:
@@ -103,7 +116,7 @@ def adopt(optimizer: Scaled, given: Mapping[str, torch.Tensor]) -> None:
         )
 
 
-def _weights(optimizer: Scaled) -> Iterator[tuple[str, torch.Tensor, dict[str, Any]]]:
+def _weights(optimizer: Stated) -> Iterator[tuple[str, torch.Tensor, dict[str, Any]]]:
     """Name (or index), weight and group of all weights."""
     index = 0
     for group in optimizer.param_groups:

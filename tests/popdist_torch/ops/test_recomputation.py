@@ -101,3 +101,29 @@ def test_outside_a_wrapped_model_it_gives_back_what_it_got():
     twin = copy.deepcopy(model)
     twin.mark = None
     assert torch.equal(model(X, Y), twin(X, Y))
+
+
+def test_layers_of_another_precision_run_again_as_they_ran():
+    """Half-precision rows in single-precision layers, as PopTorch's programs have them."""
+
+    class Widened(nn.Module):
+        def __init__(self, marked):
+            super().__init__()
+            torch.manual_seed(1)
+            self.layer, self.last, self.marked = nn.Linear(5, 4), nn.Linear(4, 1), marked
+
+        def forward(self, x):
+            hidden = self.layer(x)
+            if self.marked:
+                hidden = poptorch.recomputationCheckpoint(hidden)
+            return poptorch.identity_loss(self.last(torch.tanh(hidden)).square(), reduction="sum")
+
+    trained = []
+    for marked in (False, True):
+        model = Widened(marked)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        training = poptorch.trainingModel(model, optimizer=optimizer)
+        for _ in range(3):
+            training(X.half())
+        trained.append(reference.flat(model))
+    assert (trained[0] == trained[1]).all()

@@ -129,9 +129,15 @@ def test_the_error_of_a_replica_is_that_of_the_call(odd):
         trained(Layer(way="fails alone"), [x])
 
 
-def test_modules_in_place_are_refused():
-    with pytest.raises(poptorch.Error, match=r"PD364.*work in place"):
-        trained(Layer(way="in place"), [torch.ones(REPLICAS, 1)])
+def test_modules_in_place_meet_as_others_do():
+    weights = []
+    for way in ("meets", "in place"):
+        torch.manual_seed(2)
+        model = Layer(way=way)
+        trained(model, torch.rand(4, REPLICAS * 2, 1))
+        weights.append(model.state_dict())
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value)
 
 
 def test_compiled_models_meet_as_others_do():
