@@ -52,18 +52,26 @@ def name_weights(named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
         _names[parameter] = name
 
 
-def states(optimizer: Stated) -> dict[str, torch.Tensor]:
-    """Every tensor of the state; that of a weight before its first update has its first values."""
+def states(optimizer: Stated, of_torch: Mapping[int, Any]) -> dict[str, torch.Tensor]:
+    """Every tensor of the state; that of a weight before its first update has its first values.
+
+    Tensors are torch's own where the values are equal, so that a file has them once.
+
+    Args:
+        optimizer: The optimizer.
+        of_torch: The state of each weight in torch's ``state_dict``, by index.
+    """
     found = {}
-    for name, weight, group in _weights(optimizer):
-        state = optimizer.state.get(weight, {})
+    for index, (name, weight, group) in enumerate(_weights(optimizer)):
+        state = of_torch.get(index, {})
         if not state and weight not in _names:
             continue
         for key, (prefix, factor) in optimizer.accumulators(group).items():
             value = state.get(key)
             if value is None:
                 value = optimizer.first_value(key, weight.shape)
-            found[f"{prefix}___{name}"] = torch.as_tensor(value).detach() * factor
+            value = torch.as_tensor(value).detach()
+            found[f"{prefix}___{name}"] = value if factor == 1 else value * factor
     if "loss_scale_update_factor" in vars(optimizer):
         found[FACTOR] = torch.tensor(optimizer.loss_scale_update_factor)
     return found
@@ -118,8 +126,6 @@ def adopt(optimizer: Stated, given: Mapping[str, torch.Tensor]) -> None:
 
 def _weights(optimizer: Stated) -> Iterator[tuple[str, torch.Tensor, dict[str, Any]]]:
     """Name (or index), weight and group of all weights."""
-    index = 0
-    for group in optimizer.param_groups:
-        for weight in group["params"]:
-            yield _names.get(weight, str(index)), weight, group
-            index += 1
+    weights = ((weight, group) for group in optimizer.param_groups for weight in group["params"])
+    for index, (weight, group) in enumerate(weights):
+        yield _names.get(weight, str(index)), weight, group

@@ -248,10 +248,11 @@ class Scaled(torch.optim.Optimizer):
             weight (outside of a wrapped model, the index), and ``ipu_param`` with the settings.
             Both are None before the first update, or until a model is compiled.
         """
-        flat = published_state.states(self)
+        of_torch = super().state_dict()
+        flat = published_state.states(self, of_torch["state"])
         has_state = bool(flat) or published_state.is_named(self)
         return {
-            **super().state_dict(),
+            **of_torch,
             "ipu_state": flat if has_state else None,
             "ipu_param": published_state.settings(self) if has_state else None,
         }

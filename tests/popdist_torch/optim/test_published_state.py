@@ -101,6 +101,19 @@ def test_names_and_first_values_are_known_once_the_model_is_compiled():
     assert state["state"] == {}
 
 
+def test_a_file_has_each_moment_once():
+    net = Net()
+    optimizer = poptorch.optim.Adam(net.parameters(), lr=0.1)
+    training = poptorch.trainingModel(net, optimizer=optimizer)
+    training(*batches(1)[0])
+    state = optimizer.state_dict()
+    kept = {value.data_ptr() for values in state["state"].values() for value in values.values()}
+    assert {value.data_ptr() for value in state["ipu_state"].values()} == kept
+    before = {name: value.clone() for name, value in state["ipu_state"].items()}
+    training(*batches(1)[0])
+    assert all(torch.equal(state["ipu_state"][name], before[name]) for name in before)
+
+
 def test_tensors_that_do_not_fit_are_named(caplog):
     _, _, saved = trained_on_an_ipu("Adam")
     saved["ipu_state"]["Accl1___other"] = torch.zeros(3)
