@@ -92,6 +92,10 @@ class PipelineTypeError(PipelineError, TypeError):
     """An argument of a pipeline has a wrong type."""
 
 
+class PipelineStateError(PipelineError, RuntimeError):
+    """A pipeline cannot run, or be asked for, in this state of its model."""
+
+
 class LayerError(PopdistError, ValueError):
     """A published layer or operation was given an argument that is not valid."""
 

@@ -494,26 +494,64 @@ def support_backups(callbacks: Sequence[Any], strategy: Any) -> None:
             one._supported_strategies = (*known, type(strategy))
 
 
-def tag_calls(attribute: str, tag: Callable[[], Any]) -> None:
-    """Makes Keras tag each call of a layer in a functional model; safe to call again.
+def tag_made(attribute: str, tag: Callable[[], Any]) -> None:
+    """Makes Keras tag each layer, and each call of a layer in a model; safe to call again.
 
     Args:
-        attribute: The name of the tag on the call's node.
-        tag: The tag of a call that is made now; None for a call without one.
+        attribute: The name of the tag on the layer, and on the call's node.
+        tag: The tag of what is made now; None for no tag.
     """
-    names = ("keras.src.ops.node", "Node") if keras_is_3() else ("keras.src.engine.node", "Node")
-    node: Any = getattr(import_module(names[0]), names[1])
-    if hasattr(node.__init__, _MARK):
-        return
-    made = node.__init__
+    home = "keras.src.ops.node" if keras_is_3() else "keras.src.engine.node"
+    for kind in (import_module(home).Node, tf.keras.layers.Layer):
+        if hasattr(kind.__new__, _MARK):
+            continue
+        kind.__new__ = staticmethod(_tagging(kind.__new__, attribute, tag))
 
+
+def _tagging(made: Any, attribute: str, tag: Callable[[], Any]) -> Any:
     @functools.wraps(made)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **kwargs)
-        setattr(self, attribute, tag())
+    def wrapped(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        one = made(kind) if made is object.__new__ else made(kind, *args, **kwargs)
+        if tag() is not None:
+            vars(one)[attribute] = tag()
+        return one
 
     setattr(wrapped, _MARK, True)
-    node.__init__ = wrapped
+    return wrapped
+
+
+def input_shapes(model: Any) -> Any:
+    """The shapes that a model with a ``call`` of its own was built for; None before, or in Keras 3.
+
+    Args:
+        model: The model.
+
+    Returns:
+        A structure of `tf.TensorShape`.
+    """
+    shapes = getattr(model, "_build_input_shape", None)
+    if shapes is None or keras_is_3():
+        return None
+    return import_module("keras.src.utils.tf_utils").convert_shapes(shapes, to_tuples=False)
+
+
+def calls_of_function(function: Callable[[Any], Any], shapes: Any) -> dict[int, list[Any]]:
+    """The calls of layers in a function, by their distance from its results, in Keras 2.
+
+    Args:
+        function: Called with symbolic inputs.
+        shapes: Their shapes, a structure of `tf.TensorShape`.
+
+    Returns:
+        The nodes of each distance.
+    """
+    inputs = tf.nest.map_structure(
+        lambda shape: tf.keras.Input(batch_size=shape[0], shape=shape[1:]), shapes
+    )
+    outputs = function(inputs)
+    network = import_module("keras.src.engine.functional")._map_graph_network
+    found: dict[int, list[Any]] = network(tf.nest.flatten(inputs), tf.nest.flatten(outputs))[1]
+    return found
 
 
 def strategy_of(model: Any) -> Any:

@@ -118,11 +118,11 @@ def _below_layers(path: str) -> dict[str, Published]:
     }
 
 
-_STAGES = _names(
-    "keras.pipelining",
-    "PipelineStage ReplicatedMetricReductionMethod SequentialLayerPipelineStageAssignment",
-    FunctionalLayerPipelineStageAssignment="PipelineStageAssignment",
-    ModelLayerPipelineStageAssignment="PipelineStageAssignment",
+_STAGES = _names("keras.pipelining", "ReplicatedMetricReductionMethod") | _names(
+    "keras.stages",
+    "FunctionalLayerPipelineStageAssignment FunctionalNestedModelPipelineStageAssignment "
+    "ModelLayerPipelineStageAssignment NestedModelPipelineStageAssignment PipelineStage "
+    "SequentialLayerPipelineStageAssignment SequentialNestedModelPipelineStageAssignment",
 )
 _WRAPPED_OPTIMIZERS = _names(
     "keras.wrapped_optimizers",
@@ -445,7 +445,10 @@ MODULES: dict[str, Published] = {
     # Keras.
     "keras": _module("Models in pipeline stages.", _STAGES),
     "keras.extensions": _module("The stages of models' layers.", _STAGES),
-    "keras.extensions.functional_extensions": _module("The stages of models' layers.", _STAGES),
+    **{
+        f"keras.extensions.{kind}_extensions": _module("The stages of models' layers.", _STAGES)
+        for kind in ("functional", "model", "sequential")
+    },
     "keras.extensions.pipeline_stage_assignment": _module("The stages of layers.", _STAGES),
     "keras.layers": _module("Layers under their published names.", _KERAS_LAYERS),
     **_below_layers("keras.layers"),

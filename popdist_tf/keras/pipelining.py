@@ -7,16 +7,14 @@ host trains the model as it is, accumulates, and checks what the program says ab
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from contextvars import ContextVar
 from enum import Enum
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import PipelineError
+from popdist_tf.keras.stages import METHODS, require_whole, stages_of
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
     GradientAccumulator,
@@ -26,86 +24,37 @@ from popdist_tf.loops.accumulation import (
 from popdist_tf.strategies.devices import warn_of_missing_replicas
 from popdist_tf.versions import (
     add_callbacks,
+    before_evaluations,
     before_training,
     build_optimizer,
     extend_models,
     keras_is_3,
     strategy_of,
-    tag_calls,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
 _OPTIONS = "_popdist_accumulation"
-_STAGES = "_popdist_stages"
-_TAG = "_popdist_stage"
-_stage: ContextVar[int | None] = ContextVar("popdist_pipeline_stage", default=None)
 
-
-@contextmanager
-def PipelineStage(stage: int) -> Iterator[None]:  # noqa: N802 - published name
-    """Assigns the layers that are called in this scope to a stage.
-
-    Args:
-        stage: The stage's number, from 0 on.
-
-    Raises:
-        PipelineError: The number is negative, or the scope stands in another one.
-    """
-    if not isinstance(stage, int) or stage < 0:
-        raise PipelineError(
-            "PD425", "a pipeline stage has a number from 0 on", value=stage, accepted="0, 1, ..."
-        )
-    if _stage.get() is not None:
-        raise PipelineError(
-            "PD425",
-            "a PipelineStage stands in another one, and a layer has one stage",
-            value=f"stage {stage} in stage {_stage.get()}",
-            hint="leave the first scope before the next one",
-        )
-    tag_calls(_TAG, _stage.get)
-    token = _stage.set(stage)
-    try:
-        yield
-    finally:
-        _stage.reset(token)
-
-
-class PipelineStageAssignment:
-    """The stage of a layer, or of one of its calls where a layer is called several times.
-
-    Args:
-        layer: The layer.
-        node_index: Which of the layer's calls it is.
-        pipeline_stage: The stage; None for a layer without one.
-    """
-
-    def __init__(self, layer: Any, node_index: int = 0, pipeline_stage: int | None = None) -> None:
-        self.layer = layer
-        self.node_index = node_index
-        self.pipeline_stage = pipeline_stage
-
-    @property
-    def inbound_layers(self) -> list[Any]:
-        """The layers whose results the call takes."""
-        inbound = self.layer.inbound_nodes[self.node_index].inbound_layers
-        return list(inbound) if isinstance(inbound, (list, tuple)) else [inbound]
-
-    def __repr__(self) -> str:
-        return f"layer {self.layer.name!r}, call {self.node_index}: stage {self.pipeline_stage}"
-
-
-class SequentialLayerPipelineStageAssignment(PipelineStageAssignment):
-    """The stage of a layer of a sequential model.
-
-    Args:
-        layer: The layer.
-        pipeline_stage: The stage; None for a layer without one.
-    """
-
-    def __init__(self, layer: Any, pipeline_stage: int | None = None) -> None:
-        super().__init__(layer, 0, pipeline_stage)
+_SET_ELSEWHERE = {
+    **dict.fromkeys(
+        ("gradient_accumulation_count", "num_mini_batches"),
+        "Set the `gradient_accumulation_steps_per_replica` argument to `{}` instead.",
+    ),
+    **dict.fromkeys(
+        (
+            *("computational_stages", "infeed_queue", "inputs", "opt", "optimizer_function"),
+            *("outfeed_queue", "repeat_count"),
+        ),
+        "This argument is automatically set by Keras.",
+    ),
+    **dict.fromkeys(
+        ("outfeed_loss", "outfeed_mask", "batch_serialization_iterations"),
+        "This argument is not compatible with Keras.",
+    ),
+}
+"""Arguments of a pipeline that a model's options do not have, with the sentence of each."""
 
 
 class ReplicatedMetricReductionMethod(Enum):
@@ -144,17 +93,20 @@ class ReplicatedMetricReductionMethod(Enum):
 class _Accumulation:
     """How a model's gradients are accumulated, as its options say."""
 
-    def __init__(self, name: str, count: Any, method: Any, *, needs_stages: bool) -> None:
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    def __init__(self, count: Any, method: Any, *, needs_stages: bool) -> None:
+        is_number = isinstance(count, int) and not isinstance(count, bool) and count > 0
+        if count is not None and not is_number:
             raise PipelineError(
                 "PD425",
-                f"{name} needs the number of micro-batches of an update",
-                value=f"gradient_accumulation_steps_per_replica={count!r}",
+                "Expected `gradient_accumulation_steps_per_replica` to be a positive integer, but "
+                f"got {count} instead.",
+                value=count,
                 accepted="1, 2, ...",
             )
         self.count = count
         self.method = GradientAccumulationReductionMethod.parse(method)
         self.dtype: Any = None
+        self.devices: Sequence[int] | None = None
         self.needs_stages = needs_stages
 
     def apply_to(self, optimizer: Any) -> None:
@@ -297,17 +249,22 @@ def _accumulate(
             accepted="TensorFlow 2.15 (constraints/default.txt)",
             hint="create the optimizer with gradient_accumulation_steps",
         )
+    if given := next((key for key in others if key in _SET_ELSEWHERE), None):
+        where = _SET_ELSEWHERE[given]
+        raise PipelineError(
+            "PD425", f"Found `{given}` key in `pipelining_kwargs`. {where.format(name)}"
+        )
     if others.pop("experimental_normalize_gradients", False):
         method = GradientAccumulationReductionMethod.MEAN  # its name until SDK 2.5
-    options = _Accumulation(name, count, method, needs_stages=name == "set_pipelining_options")
+    if count is None:  # it is as an earlier call has set it
+        count = getattr(_options(model), "count", None)
+    options = _Accumulation(count, method, needs_stages=name == "set_pipelining_options")
     options.dtype = others.get(dtype)
-    stages = set(_stages_of(model)) - {None}
-    if devices is not None and stages and len(devices) != len(stages):
+    if devices is not None and not all(isinstance(device, int) for device in devices):
         raise PipelineError(
-            "PD425",
-            "device_mapping must name a device for each stage",
-            value=f"{len(devices)} devices for {len(stages)} stages",
+            "PD425", "Expected `device_mapping` to be a list of integers.", value=devices
         )
+    options.devices = devices
     vars(model)[_OPTIONS] = options
 
 
@@ -358,162 +315,29 @@ def set_replication_options(
     ReplicatedMetricReductionMethod.parse(replicated_metric_reduction_method)
 
 
-def get_pipeline_stage_assignment(self: Any) -> list[Any]:
-    """The stages of a model.
-
-    Args:
-        self: The model.
-
-    Returns:
-        Of a `tf.keras.Sequential`, the stage of each layer; of another model, a
-        `PipelineStageAssignment` for each call of a layer.
-    """
-    if isinstance(self, tf.keras.Sequential):
-        return _stages_of(self)
-    return _assignments(self)
-
-
-def set_pipeline_stage_assignment(self: Any, pipeline_stage_assignment: Sequence[Any]) -> None:
-    """Assigns the layers of a model to stages.
-
-    Args:
-        self: The model.
-        pipeline_stage_assignment: As `get_pipeline_stage_assignment` returns it.
-
-    Raises:
-        PipelineError: It does not fit the model, or its stages have gaps.
-    """
-    given = list(pipeline_stage_assignment)
-    stages = [getattr(one, "pipeline_stage", one) for one in given]
-    expected = len(_stages_of(self))
-    if len(stages) != expected:
+def _require_whole(model: Any, _way: str = "") -> None:
+    """Checks the stages of a model with options of a pipeline, before it runs."""
+    options = _options(model)
+    if options is None or not options.needs_stages:
+        return
+    stages = stages_of(model)
+    if not stages:
         raise PipelineError(
             "PD425",
-            "an assignment of stages has one entry for each layer",
-            value=f"{len(stages)} entries for {expected} layers",
-            hint="change what get_pipeline_stage_assignment() returns",
+            "set_pipelining_options was called for a model without stages",
+            value=f"{type(model).__name__} {model.name!r}",
+            accepted="a model whose layers are called in PipelineStage scopes, or that has an "
+            "assignment of stages",
+            hint="model.set_pipeline_stage_assignment([0, 0, 1, ...]), or "
+            "set_gradient_accumulation_options for a model without stages",
         )
-    if not isinstance(self, tf.keras.Sequential):
-        order = {_key(one): index for index, one in enumerate(_assignments(self))}
-        given.sort(key=lambda one: order.get(_key(one), -1))
-        stages = [one.pipeline_stage for one in given]
-    _check_stages(self, stages)
-    vars(self)[_STAGES] = stages
-
-
-def reset_pipeline_stage_assignment(self: Any) -> None:
-    """Takes all layers out of their stages.
-
-    Args:
-        self: The model.
-    """
-    vars(self)[_STAGES] = [None] * len(_stages_of(self))
-
-
-def print_pipeline_stage_assignment_summary(
-    self: Any, print_fn: Callable[[str], Any] | None = None
-) -> None:
-    """Prints the stage of each layer.
-
-    Args:
-        self: The model.
-        print_fn: Called with each line; None for `print`.
-    """
-    show = print_fn or print
-    for layer, stage in zip(_layers_of(self), _stages_of(self), strict=True):
-        show(f"{layer.name}: {'no stage' if stage is None else f'stage {stage}'}")
-
-
-def _key(assignment: PipelineStageAssignment) -> tuple[int, int]:
-    return id(assignment.layer), assignment.node_index
-
-
-def _assignments(model: Any) -> list[PipelineStageAssignment]:
-    held = vars(model).get(_STAGES)
-    found = [
-        PipelineStageAssignment(layer, index, getattr(node, _TAG, None))
-        for layer, index, node in _calls_of(model)
-    ]
-    for one, stage in zip(found, held or [], strict=False):
-        one.pipeline_stage = stage
-    return found
-
-
-def _calls_of(model: Any) -> list[tuple[Any, int, Any]]:
-    """The calls that a functional model is made of, without its inputs."""
-    known = getattr(model, "_network_nodes", None)
-    if known is None:
-        return []
-    return [
-        (layer, index, node)
-        for layer in model.layers
-        for index, node in enumerate(layer.inbound_nodes)
-        if f"{layer.name}_ib-{index}" in known and not node.is_input
-    ]
-
-
-def _layers_of(model: Any) -> list[Any]:
-    if isinstance(model, tf.keras.Sequential):
-        return list(model.layers)
-    return [layer for layer, _, _ in _calls_of(model)]
-
-
-def _stages_of(model: Any) -> list[int | None]:
-    if not isinstance(model, tf.keras.Sequential):
-        return [one.pipeline_stage for one in _assignments(model)]
-    held = vars(model).get(_STAGES)
-    return list(held) if held is not None else [None] * len(model.layers)
-
-
-def _check_stages(model: Any, stages: Sequence[int | None]) -> None:
-    found = sorted({stage for stage in stages if stage is not None})
-    if None in stages and found:
-        missing = [
-            layer.name
-            for layer, stage in zip(_layers_of(model), stages, strict=True)
-            if stage is None
-        ]
+    require_whole(model)
+    if options.devices is not None and len(options.devices) != len(stages):
         raise PipelineError(
             "PD425",
-            "some layers have a stage and others have none",
-            value=f"without: {', '.join(missing[:5])}",
-            accepted="a stage for every layer",
+            "device_mapping must name a device for each stage",
+            value=f"{len(options.devices)} devices for {len(stages)} stages",
         )
-    if found != list(range(len(found))):
-        raise PipelineError(
-            "PD425",
-            "the stages of a pipeline are numbered without gaps",
-            value=found,
-            accepted="0, 1, ...",
-        )
-    pairs = _edges(model, stages)
-    if bad := next((pair for pair in pairs if pair[0][1] > pair[1][1]), None):
-        (before, first), (after, second) = bad
-        raise PipelineError(
-            "PD425",
-            "a stage takes a result of a later stage",
-            value=f"{after} (stage {second}) takes the result of {before} (stage {first})",
-            accepted="stages in the order of the data",
-        )
-
-
-def _edges(
-    model: Any, stages: Sequence[int | None]
-) -> list[tuple[tuple[str, int], tuple[str, int]]]:
-    """Pairs of calls of which the second takes the first one's result, with their stages."""
-    if isinstance(model, tf.keras.Sequential):
-        named = [
-            (layer.name, stage or 0) for layer, stage in zip(model.layers, stages, strict=True)
-        ]
-        return list(pairwise(named))
-    calls = _calls_of(model)
-    stage_of = {id(node): stage or 0 for (_, _, node), stage in zip(calls, stages, strict=True)}
-    return [
-        ((parent.layer.name, stage_of[id(parent)]), (layer.name, stage_of[id(node)]))
-        for layer, _, node in calls
-        for parent in node.parent_nodes
-        if id(parent) in stage_of
-    ]
 
 
 def _prepare(model: Any) -> None:
@@ -522,21 +346,18 @@ def _prepare(model: Any) -> None:
     of_ours = hasattr(getattr(strategy_of(model), "extended", None), "replicas_per_step")
     if of_ours and not (options and options.needs_stages):
         warn_of_missing_replicas()
-    if options is None:
+    if options is None or (options.count is None and not options.needs_stages):
         return
-    stages = _stages_of(model)
     if options.needs_stages:
-        if not set(stages) - {None}:
+        _require_whole(model)
+        if options.count is None:
             raise PipelineError(
                 "PD425",
-                "set_pipelining_options was called for a model without stages",
-                value=f"{type(model).__name__} {model.name!r}",
-                accepted="a model whose layers are called in PipelineStage scopes, or that has an "
-                "assignment of stages",
-                hint="model.set_pipeline_stage_assignment([0, 0, 1, ...]), or "
-                "set_gradient_accumulation_options for a model without stages",
+                "The model which you are attempting to train is pipelined, however "
+                "`gradient_accumulation_steps_per_replica` has not been set through "
+                "`set_pipelining_options()`.",
+                accepted="the micro-batches of an update: 1, 2, ...",
             )
-        _check_stages(model, stages)
     steps = int(model._steps_per_execution.numpy())
     if steps % options.count:
         raise PipelineError(
@@ -556,18 +377,15 @@ def _prepare(model: Any) -> None:
 
 def _callbacks(model: Any, fit: Any) -> tuple[list[Any], list[Any]]:
     del fit
-    return [] if _options(model) is None else [_WholeUpdates()], []
+    return [] if getattr(_options(model), "count", None) is None else [_WholeUpdates()], []
 
 
 _METHODS: tuple[Any, ...] = (
-    get_pipeline_stage_assignment,
-    print_pipeline_stage_assignment_summary,
-    reset_pipeline_stage_assignment,
+    *METHODS,
     set_asynchronous_callbacks,
     set_gradient_accumulation_options,
     set_infeed_queue_options,
     set_outfeed_queue_options,
-    set_pipeline_stage_assignment,
     set_pipelining_options,
     set_replication_options,
 )
@@ -578,3 +396,4 @@ def extend_keras() -> None:
     extend_models({one.__name__: one for one in _METHODS})
     add_callbacks("pipelining", _callbacks)
     before_training("pipelining", _prepare)
+    before_evaluations("pipelining", _require_whole)

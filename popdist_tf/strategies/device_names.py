@@ -18,8 +18,11 @@ from tensorflow.python.framework.ops import Graph
 from popdist_tf.strategies.extended import device_code
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import ModuleType
+
+_PARTED = ("framework.ops", "ops.array_ops", "ops.control_flow_ops", "ops.math_ops")
+"""Modules below ``tensorflow.python`` of which parts, such as ``cond``, have moved to others."""
 
 
 def serve(tensorflow: ModuleType) -> None:
@@ -35,6 +38,20 @@ def serve(tensorflow: ModuleType) -> None:
     vars(import_module("tensorflow.python.pywrap_tensorflow"))["NewCheckpointReader"] = reader
     # TensorFlow's own copy of Keras lacks parts that programs use, and is another Keras.
     vars(import_module("tensorflow.python"))["keras"] = tensorflow.keras
+    for name in _PARTED:
+        module = import_module(f"tensorflow.python.{name}")
+        vars(module).setdefault("__getattr__", _moved_from(module.__name__))
+
+
+def _moved_from(module: str) -> Callable[[str], Any]:
+    """Answers for the names that a module has lost: TensorFlow publishes them."""
+
+    def answer(name: str) -> Any:
+        if not name.startswith("_") and hasattr(tf.compat.v1, name):
+            return getattr(tf.compat.v1, name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name)
+
+    return answer
 
 
 def _local(known: Any) -> Any:
