@@ -47,6 +47,8 @@ class Suite:
         tag: The tag or branch.
         folder: The folder of the repository that is copied; the suite starts there.
         files: Patterns of the test files, relative to the folder.
+        copied: Patterns of the names of files that are copied, where the folder also has the
+            implementation that the suite tests; none where all files are.
         left: Patterns of files that are not run, with the reason of each.
         device: Regular expressions of failures of what only the device, its compiler or an older
             tool has, with the reason of each. They are searched in ``FILE::TEST: MESSAGE``.
@@ -66,6 +68,7 @@ class Suite:
     tag: str
     folder: str
     files: tuple[str, ...]
+    copied: tuple[str, ...] = ()
     left: dict[str, str] = field(default_factory=dict)
     device: dict[str, str] = field(default_factory=dict)
     command: tuple[str, ...] = ("-m", "pytest", "-q", "--timeout=60")
@@ -88,6 +91,11 @@ class Suite:
         found = {path for pattern in self.files for path in folder.glob(pattern)}
         names = sorted(str(path.relative_to(folder)) for path in found)
         return [name for name in names if not any(fnmatch(name, left) for left in self.left)]
+
+    def ignored(self, folder: str, names: list[str]) -> list[str]:
+        """The files of a folder that are not copied, as `shutil.copytree` asks for them."""
+        files = [name for name in names if self.copied and not Path(folder, name).is_dir()]
+        return [name for name in files if not any(fnmatch(name, kind) for kind in self.copied)]
 
 
 def read_all() -> list[Suite]:
@@ -113,7 +121,8 @@ def run(suite: Suite, name: str, sources: Path, build: Path, patience: float = 1
     room = build / "suites" / re.sub(r"\W+", "-", f"{suite.key}/{name}")
     shutil.rmtree(room, ignore_errors=True)
     copy = room / "published"  # not "copy": it may be a package, and shadow the module
-    shutil.copytree(sources / suite.repository / suite.tag / suite.folder, copy, symlinks=True)
+    folder = sources / suite.repository / suite.tag / suite.folder
+    shutil.copytree(folder, copy, symlinks=True, ignore=suite.ignored)
     (copy / "pytest.ini").touch()  # otherwise pytest reads this project's settings
     if suite.beside:
         shutil.copytree(sources / suite.beside, room / "beside", symlinks=True)
