@@ -147,6 +147,7 @@ _OPERATIONS = {
             "loops.replicas", "assume_equal_across_replicas cross_replica_mean cross_replica_sum"
         ),
     ),
+    "control_flow_ops": _module("The order of operations.", _names("loops.operations", "barrier")),
     "custom_ops": _module(
         "Operations made of expressions.", _names("loops.operations", "codelet_expression_op")
     ),
@@ -482,6 +483,17 @@ MODULES: dict[str, Published] = {
     "plugin.poplar.ops": _module("Operations below the public ones."),
     "plugin.poplar.ops.gen_ipu_ops": _module(
         "Events of the device.", _names("loops.plugin", "ipu_event_trace")
+    ),
+    "plugin.poplar.ops.gen_popops_ops": _module(
+        "Operations among replicas, and on rows of tables.",
+        _names("loops.plugin", "ipu_multi_slice ipu_multi_update_add"),
+        _names(
+            "loops.replicas",
+            "",
+            ipu_all_gather="all_gather",
+            ipu_all_to_all="all_to_all",
+            ipu_cross_replica_sum="cross_replica_sum",
+        ),
     ),
     "plugin.poplar.ops.gen_poputil_ops": _module(
         "Sums of gradients.",

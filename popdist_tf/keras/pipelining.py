@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v2 as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from popdist_tf.errors import PipelineError
+from popdist_tf.errors import PipelineError, PipelineStateError
 from popdist_tf.keras.stages import METHODS, require_whole, stages_of
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
@@ -360,9 +360,12 @@ def _prepare(model: Any) -> None:
             )
     steps = int(model._steps_per_execution.numpy())
     if steps % options.count:
-        raise PipelineError(
+        kind = "pipelined model" if options.needs_stages else "model"
+        raise PipelineStateError(
             "PD425",
-            "steps_per_execution must be a multiple of the micro-batches of an update",
+            f"The {kind} has been configured to use gradient accumulation for training, however "
+            f"the current `steps_per_execution` value (set to {steps}) is not divisible by "
+            f"`gradient_accumulation_steps_per_replica` ({options.count}).",
             value=f"steps_per_execution={steps}, "
             f"gradient_accumulation_steps_per_replica={options.count}",
             hint=f"model.compile(..., steps_per_execution={options.count})",

@@ -37,8 +37,10 @@ def BufferDataset(input_dataset: Any, buffer_size: int) -> Any:  # noqa: N802 - 
     if size is not None and size < 1:
         raise LayerError("PD434", "buffer_size must be at least 1", value=buffer_size)
 
+    is_tuple = isinstance(input_dataset.element_spec, tuple)
+
     def elements(*parts: Any) -> Any:
-        of_parts = parts[0] if len(parts) == 1 else parts
+        of_parts = parts if is_tuple else parts[0]
         held = tf.nest.map_structure(lambda one: one.batch(buffer_size), of_parts)
         return tf.data.Dataset.zip(held).unbatch()
 
@@ -64,19 +66,22 @@ def dataset_benchmark(
         do_memcpy: Accepted as published: elements are in the host's memory, and are not copied.
 
     Returns:
-        A string scalar, in JSON: ``{"epochs": [...]}`` with ``elements_processed``,
+        One string, in JSON: ``{"epochs": [...]}`` with ``elements_processed``,
         ``total_bytes_processed``, ``time_elapsed`` (seconds), ``elements_per_second`` and
         ``bandwidth`` (gigabytes a second) of each measurement. In a graph, each run measures again.
 
     Raises:
         LayerError: A number is not positive.
         OutOfRangeError: The data set has fewer elements.
+        ValueError: A dimension of its elements is 0; an InvalidArgumentError where a graph runs.
     """
     del apply_debug_options, do_memcpy
     for name, number in (("epochs", number_of_epochs), ("elements", elements_per_epochs)):
         if number < 1:
             raise LayerError("PD434", f"the number of {name} must be at least 1", value=number)
     wanted = number_of_epochs * elements_per_epochs
+    specs = tf.nest.flatten(dataset.element_spec, expand_composites=True)
+    is_empty = any(0 in (spec.shape.as_list() if spec.shape.rank else ()) for spec in specs)
 
     def note(state: tuple[Any, Any, Any], *element: Any) -> tuple[Any, Any, Any]:
         count, sizes, ends = state
@@ -101,6 +106,8 @@ def dataset_benchmark(
     count, sizes, ends = dataset.take(wanted).reduce(start, note)
 
     def report(count: Any, begin: Any, sizes: Any, ends: Any) -> Any:
+        if is_empty:
+            raise ValueError("Detected a tensor in the dataset with a dimension of size 0")
         if count < wanted:
             raise StopIteration(f"the data set has {count} elements, and {wanted} were asked for")
         found = []
@@ -117,9 +124,10 @@ def dataset_benchmark(
             )
             if print_stats:
                 print(json.dumps(found[-1]))  # noqa: T201 - asked for
-        return np.array(json.dumps({"epochs": found}), object)
+        return np.array([json.dumps({"epochs": found})], object)
 
-    return tf.numpy_function(report, [count, begin, sizes, ends], tf.string)
+    made = tf.numpy_function(report, [count, begin, sizes, ends], tf.string)
+    return tf.ensure_shape(made, [1])
 
 
 _RESOLUTION = 1e-6  # of the clock, in seconds

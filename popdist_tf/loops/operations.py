@@ -6,7 +6,6 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import LayerError
 from popdist_tf.versions import program_code
@@ -154,6 +153,9 @@ def segment_sum(data: Any, segment_ids: Any, num_segments: int, name: str | None
     return tf.math.unsorted_segment_sum(data, segment_ids, num_segments, name=name)
 
 
+_CHANNELS = 3
+
+
 def normalise_image(
     image: Any,
     channel_offsets: Any,
@@ -164,20 +166,40 @@ def normalise_image(
     """Normalises the three channels of images, and adds a fourth one of zeros.
 
     Args:
-        image: Shape ``(..., 3)``, uint8 or floating point.
+        image: Shape ``(..., 3)``; uint8, float16 or float32.
         channel_offsets: What is subtracted from each channel, after ``scale``: 3 values.
         channel_scales: What each channel is multiplied with after that: 3 values.
         scale: What all channels are multiplied with first.
         name: Of the operation.
 
     Returns:
-        Shape ``(..., 4)``, in the dtype of ``channel_offsets``.
+        Shape ``(..., 4)``, in the dtype of ``image``; of a uint8 image, float16.
+
+    Raises:
+        TypeError: The image has another dtype.
+        InvalidArgumentError: The image has another number of channels, or there are other numbers
+            of offsets or scales.
     """
-    offsets = tf.convert_to_tensor(channel_offsets)
-    image = tf.cast(image, offsets.dtype)
-    normal = (image * tf.cast(scale, offsets.dtype) - offsets) * tf.cast(
-        channel_scales, offsets.dtype
-    )
+    image = tf.convert_to_tensor(image)
+    if image.dtype not in (tf.float16, tf.float32, tf.uint8):
+        raise TypeError(
+            "The input `image` to `normalise_image` must be either float16, float32 or uint8."
+        )
+    dtype = tf.float16 if image.dtype == tf.uint8 else image.dtype
+    offsets, scales = (tf.cast(values, dtype) for values in (channel_offsets, channel_scales))
+    if image.shape[-1] != _CHANNELS:
+        raise tf.errors.InvalidArgumentError(
+            None, None, f"The image has {image.shape[-1]} channels, expected {_CHANNELS}."
+        )
+    for kind, values in (("offsets", offsets), ("scales", scales)):
+        if values.shape != [_CHANNELS]:
+            raise tf.errors.InvalidArgumentError(
+                None,
+                None,
+                f"The {kind} must be the same size as the number of image channels {_CHANNELS}, "
+                f"but was {values.shape}",
+            )
+    normal = (tf.cast(image, dtype) * tf.cast(scale, dtype) - offsets) * scales
     return tf.concat([normal, tf.zeros_like(normal[..., :1])], axis=-1, name=name or "concat")
 
 
@@ -364,21 +386,15 @@ def fifo(x: Any, depth: int, offload: bool = False, name: str | None = None) -> 
             + (", in eager code" if tf.executing_eagerly() else ""),
             accepted="a depth of at least 1, a fixed shape, and code of a loop or tf.function",
         )
-    with tf.init_scope():
-        # They belong to one replica, so the strategy must not create them.
-        held = ResourceVariable(
-            tf.zeros([depth, *x.shape], x.dtype), trainable=False, name="fifo/values"
-        )
-        count = ResourceVariable(0, dtype=tf.int64, trainable=False, name="fifo/count")
-    keep_with_graph(held, count)
+    with tf.init_scope():  # outside of the loop or function that is being built
+        queue = tf.queue.FIFOQueue(depth + 1, [x.dtype], [x.shape])
+    keep_with_graph(queue)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def passed(value: Any) -> tuple[Any, Any]:
-        place = (count.assign_add(1) - 1) % depth
-        with tf.control_dependencies([place]):
-            first = tf.identity(tf.gather(held.read_value(), place))
+        first = tf.cond(tf.less(queue.size(), depth), lambda: tf.zeros_like(value), queue.dequeue)
         with tf.control_dependencies([first]):
-            kept = held.scatter_update(tf.IndexedSlices(value, place))
+            kept = queue.enqueue(value)
         with tf.control_dependencies([] if kept is None else [kept]):
             return tf.identity(first, name=name), _no_gradient
 
@@ -388,13 +404,13 @@ def fifo(x: Any, depth: int, offload: bool = False, name: str | None = None) -> 
 _KEPT: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
 
-def keep_with_graph(*variables: Any) -> None:
-    """Keeps variables as long as the graph that is being built: a function keeps none that it uses.
+def keep_with_graph(*state: Any) -> None:
+    """Keeps state as long as the graph that is being built: a function keeps none that it uses.
 
     Args:
-        *variables: Variables of the operations of this graph.
+        *state: Variables or queues of the operations of this graph.
     """
-    _KEPT.setdefault(tf.compat.v1.get_default_graph(), []).extend(variables)
+    _KEPT.setdefault(tf.compat.v1.get_default_graph(), []).extend(state)
 
 
 def _no_gradient(*_: Any, **__: Any) -> Any:
@@ -403,6 +419,24 @@ def _no_gradient(*_: Any, **__: Any) -> Any:
         "fifo has no gradient: its result is a value of an earlier iteration",
         hint="tf.stop_gradient(fifo(x, depth)), or differentiate before the queue",
     )
+
+
+def barrier(
+    tensors: Any, insert_barrier_for_gradients: bool = False, name: str | None = None
+) -> Any:
+    """Lets tensors be used once all of them are computed.
+
+    Args:
+        tensors: A structure of tensors.
+        insert_barrier_for_gradients: Accepted as published: the values are the same.
+        name: Of the operations.
+
+    Returns:
+        The structure, of tensors that wait for all others.
+    """
+    del insert_barrier_for_gradients
+    with tf.control_dependencies(tf.nest.flatten(tensors)):
+        return tf.nest.map_structure(lambda one: tf.identity(one, name=name), tensors)
 
 
 def codelet_expression_op(vertex_expression: Callable[..., Any], *args: Any) -> Any:

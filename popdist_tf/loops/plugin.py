@@ -24,6 +24,45 @@ def ipu_event_trace(name: str | None = None) -> Any:
     return tf.constant([], tf.string, name=name or "ipu_event_trace")
 
 
+def ipu_multi_slice(input: Any, indices: Any, name: str | None = None) -> Any:  # noqa: A002 - published
+    """Rows of a table.
+
+    Args:
+        input: The table.
+        indices: Which rows.
+        name: Of the operation.
+
+    Returns:
+        Shape ``(*indices.shape, *input.shape[1:])``.
+    """
+    return tf.gather(input, indices, name=name)
+
+
+def ipu_multi_update_add(
+    input: Any,  # noqa: A002 - published
+    indices: Any,
+    updates: Any,
+    scale: Any,
+    name: str | None = None,
+) -> Any:
+    """Adds scaled rows to rows of a table; a row may be named several times.
+
+    Args:
+        input: The table.
+        indices: One row for each update.
+        updates: What is added, after the multiplication.
+        scale: What updates are multiplied with.
+        name: Of the operation.
+
+    Returns:
+        As ``input``.
+    """
+    table = tf.convert_to_tensor(input)
+    rows = tf.cast(updates, table.dtype) * tf.cast(scale, table.dtype)
+    places = tf.convert_to_tensor(indices)[..., tf.newaxis]
+    return tf.tensor_scatter_nd_add(table, places, rows, name=name)
+
+
 def ipu_replication_normalise(input: Any, name: str | None = None) -> Any:  # noqa: A002 - published
     """Divides a tensor by the number of replicas; see `cross_replica_sum` for which.
 

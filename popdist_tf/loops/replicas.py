@@ -76,16 +76,18 @@ def all_gather(x: Any, replication_factor: int, name: str | None = None) -> Any:
     """The tensors of all replicas, on every replica; see `cross_replica_sum` for which.
 
     Args:
-        x: A tensor, of the same shape on every replica.
+        x: A tensor, of the same shape on every replica, or a list of them.
         replication_factor: How many replicas there are.
         name: Of the operation.
 
     Returns:
-        Shape ``(replication_factor, *x.shape)``.
+        Shape ``(replication_factor, *x.shape)``, or a list of such tensors.
 
     Raises:
         StrategyError: The job has another number of replicas.
     """
+    if isinstance(x, (list, tuple)):
+        return [all_gather(one, replication_factor, name) for one in x]
     replica, count = _replica(replication_factor, "all_gather")
     row = tf.convert_to_tensor(x)[tf.newaxis]
     if count == 1:
@@ -139,19 +141,21 @@ def reduce_scatter(
     """Reduces a tensor over replicas, and gives each replica a part of the result.
 
     Args:
-        x: A tensor, of the same shape on every replica.
+        x: A tensor, of the same shape on every replica, or a list of them.
         replication_factor: How many replicas there are.
         op: "COLLECTIVE_OP_ADD", or likewise with MAX, MEAN, MIN or MUL.
         name: Of the operation.
 
     Returns:
         One dimension: the replica's part of the flattened result, which is filled up with zeros to
-        a multiple of ``replication_factor``.
+        a multiple of ``replication_factor``. A list of such tensors for a list.
 
     Raises:
         StrategyError: The job has another number of replicas.
         LayerError: The reduction does not exist.
     """
+    if isinstance(x, (list, tuple)):
+        return [reduce_scatter(one, replication_factor, op, name) for one in x]
     _replica(replication_factor, "reduce_scatter")
     if reduction_name(op) == "ADD":
         total = tf.reshape(cross_replica_sum(x), [-1])

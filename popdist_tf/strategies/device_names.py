@@ -41,6 +41,11 @@ def serve(tensorflow: ModuleType) -> None:
     for name in _PARTED:
         module = import_module(f"tensorflow.python.{name}")
         vars(module).setdefault("__getattr__", _moved_from(module.__name__))
+    # Variables of graphs were TensorFlow 1's, of which they lack one method since.
+    kind = import_module("tensorflow.python.ops.resource_variable_ops").BaseResourceVariable
+    if "initialized_value" not in vars(kind):
+        version1 = import_module("tensorflow.python.ops.variable_v1").VariableV1
+        kind.initialized_value = version1.initialized_value
 
 
 def _moved_from(module: str) -> Callable[[str], Any]:

@@ -17,6 +17,11 @@ def test_elements_behind_the_last_whole_group_are_left_out():
     assert found == [{"x": i, "y": (2 * i, 3 * i)} for i in range(6)]
     rows = ipu.data.ops.dataset_ops.BufferDataset(tf.data.Dataset.range(5), 2)
     assert list(rows.as_numpy_iterator()) == [0, 1, 2, 3]
+    single = tf.data.Dataset.zip((tf.data.Dataset.range(2),))
+    assert list(ipu.data.ops.dataset_ops.BufferDataset(single, 2).as_numpy_iterator()) == [
+        (0,),
+        (1,),
+    ]
     with pytest.raises(LayerError, match="at least 1"):
         ipu.data.ops.dataset_ops.BufferDataset(pairs, 0)
 
@@ -33,7 +38,8 @@ def test_data_sets_are_measured(is_graph, capsys):
             if is_graph:
                 with pytest.raises(tf.errors.OutOfRangeError, match="7 elements, and 8"):
                     session.run(short)
-    epochs = json.loads(text)["epochs"]
+    assert text.shape == (1,)
+    epochs = json.loads(text[0])["epochs"]
     assert [(one["elements_processed"], one["total_bytes_processed"]) for one in epochs] == [
         (3, 3 * 41)
     ] * 2
@@ -41,6 +47,14 @@ def test_data_sets_are_measured(is_graph, capsys):
         assert one["elements_per_second"] == pytest.approx(3 / one["time_elapsed"])
         assert one["bandwidth"] == pytest.approx(3 * 41 / one["time_elapsed"] / 1e9)
     assert capsys.readouterr().out.count("elements_processed") == 2
+
+
+def test_empty_elements_cannot_be_measured():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        data = tf.data.Dataset.from_tensors(np.zeros((2, 0), np.float32)).repeat()
+        found = ipu.dataset_benchmark.dataset_benchmark(data, 1, 1)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="with a dimension of size 0"):
+            session.run(found)
 
 
 def test_infeeds_are_synthetic_where_that_is_asked_for(monkeypatch):

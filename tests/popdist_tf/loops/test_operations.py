@@ -33,8 +33,44 @@ def test_images_get_a_fourth_channel():
     image = np.random.default_rng(0).integers(0, 255, (2, 3, 3)).astype(np.uint8)
     offsets, scales = np.float32([0.4, 0.5, 0.6]), np.float32([2, 3, 4])
     found = ipu.ops.image_ops.normalise_image(image, offsets, scales, scale=1 / 255)
-    np.testing.assert_allclose(found[..., :3], (image / 255 - offsets) * scales, rtol=1e-5)
+    assert found.dtype == tf.float16
+    np.testing.assert_allclose(found[..., :3], (image / 255 - offsets) * scales, atol=5e-3)
     assert not np.any(found[..., 3])
+    half = ipu.image_ops.normalise_image(np.float32(image), offsets.astype(np.float16), scales)
+    assert half.dtype == tf.float32
+    expected = (np.float32(image) - offsets.astype(np.float16).astype(np.float32)) * scales
+    np.testing.assert_allclose(half[..., :3], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "number", "words"),
+    [((2, 2), 3, "2 channels, expected 3"), ((2, 3), 2, "number of image channels 3, but was")],
+)
+def test_images_have_three_channels(shape, number, words):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        ipu.image_ops.normalise_image(np.zeros(shape, np.float32), np.ones(number), np.ones(number))
+    with pytest.raises(TypeError, match="float16, float32 or uint8"):
+        ipu.image_ops.normalise_image(np.zeros((2, 3)), np.ones(3), np.ones(3))
+
+
+def test_rows_of_tables_are_read_and_added():
+    ops = ipu.plugin.poplar.ops.gen_popops_ops
+    table = np.arange(8, dtype=np.float32).reshape(4, 2)
+    np.testing.assert_array_equal(ops.ipu_multi_slice(table, [[3, 0]]), table[[[3, 0]]])
+    expected = table.copy()
+    np.add.at(expected, [1, 1, 3], np.ones((3, 2), np.float32) * 5)
+    found = ops.ipu_multi_update_add(table, indices=[1, 1, 3], updates=np.ones((3, 2)), scale=5)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_tensors_behind_a_barrier_wait_for_all():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        one, pair = tf.constant(1), {"x": tf.constant(2.0), "y": (tf.constant(3),)}
+        first, second = ipu.control_flow_ops.barrier((one, pair))
+        assert {one.op, pair["x"].op, pair["y"][0].op} - {first.op.inputs[0].op} <= set(
+            first.op.control_inputs
+        )
+        assert session.run((first, second)) == (1, {"x": 2.0, "y": (3,)})
 
 
 def test_segments_are_added_up():
@@ -61,7 +97,6 @@ def test_a_fifo_hands_out_earlier_values():
             return x + 1, ipu.internal_ops.fifo(tf.stack([x, -x]), 3, name="late")
 
         _, late = ipu.loops.repeat(4, body, [first, tf.zeros([2])])
-        session.run(tf.compat.v1.global_variables_initializer())
         found = [session.run(late, {first: start}).tolist() for start in (10, 20, 30)]
     assert found == [[10, -10], [20, -20], [30, -30]]
     step = tf.function(lambda x: ipu.ops.internal_ops.fifo(x, 2))

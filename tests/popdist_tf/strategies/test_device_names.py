@@ -18,3 +18,12 @@ def test_names_that_moved_are_found_and_others_are_unchanged():
     assert ops.Tensor is tf.Tensor
     with pytest.raises(AttributeError, match="control_flow_ops' has no attribute 'condition'"):
         _ = control_flow_ops.condition
+
+
+def test_a_variable_of_a_graph_initialises_another_one():
+    serve(tf)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        first = tf.compat.v1.get_variable("first", initializer=3.0, use_resource=True)
+        second = tf.compat.v1.get_variable("second", initializer=first.initialized_value() * 2)
+        session.run(tf.compat.v1.global_variables_initializer())
+        assert session.run(second) == 6.0
