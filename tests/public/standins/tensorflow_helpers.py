@@ -2,8 +2,8 @@
 
 Helpers that are published with the suites are imported unchanged from the checkout. The formats of
 the device's events have the published numbers, and no event: a host records none. Small functions
-on lists that the helpers take from private names have the same place here. Keras has its helpers
-under other names since.
+on lists that the helpers take from private names have the same place here, and so has the file
+format of a configuration, which is empty. Keras has its helpers under other names since.
 """
 
 import sys
@@ -91,6 +91,8 @@ def pytest_configure():
     flags.FLAGS.mark_as_parsed()  # absl's own main would parse the command line
     import_module(f"{_IPU}.functional_ops")._convert_to_list = _listed
     import_module(f"{_IPU}.pipelining_ops")._to_flat_list = _flat
+    import_module(f"{_IPU}.pipelining_ops")._ALL_DEVICES = -1
+    import_module(f"{_IPU}.config").IPUConfig._create_protobuf = lambda _: None
     here = Path.cwd()
     _put_package(_DRIVER)
     _put_package(f"{_DRIVER}.trace_pb2", IpuTraceEvent=IpuTraceEvent)
