@@ -157,6 +157,61 @@ def optimized(strategy, instance, case):
     return {f"{case} {name}": value for name, value in answers.items()}
 
 
+# In float16, 2048 + 1 is 2048: the first row would add up to 2.
+HALVES = np.array([[2048, 1, 1, -2046], [1, 1, 1, 1]], np.float16)
+HALF_RATE = 2.0**-6
+
+
+def widened(strategy, instance, way):
+    """A weight of float16 whose gradients are accumulated in float32."""
+    import tensorflow.compat.v1 as tf
+
+    from popdist_tf import ipu
+
+    ops, optimizers = ipu.pipelining_ops, ipu.optimizers
+    tf.reset_default_graph()
+    local = strategy.extended.replicas_per_step
+    own = HALVES[np.arange(instance * local, (instance + 1) * local) % len(HALVES)]
+    with strategy.scope():
+        infeed = ipu.ipu_infeed_queue.IPUInfeedQueue(
+            tf.data.Dataset.from_tensor_slices(own.T.reshape(-1))
+        )
+        inner = tf.train.GradientDescentOptimizer(HALF_RATE)
+
+        def loss_of(x):
+            return x * tf.get_variable("h", [], tf.float16, initializer=tf.ones_initializer())
+
+        def body(x):
+            optimizer = optimizers.GradientAccumulationOptimizerV2(
+                inner, 4, reduction_method="sum", dtype=tf.float32
+            )
+            return optimizer.minimize(loss_of(x))
+
+        def network():
+            if way == "optimizer":
+                return ipu.loops.repeat(4, body, [], infeed)
+            return ops.pipeline(
+                [tf.identity, loss_of],
+                gradient_accumulation_count=4,
+                gradient_accumulation_dtype=tf.float32,
+                infeed_queue=infeed,
+                outfeed_queue=ipu.ipu_outfeed_queue.IPUOutfeedQueue(),
+                optimizer_function=lambda loss: ops.OptimizerFunctionOutput(inner, loss),
+                reduction_method="sum",
+            )
+
+        def device_code():
+            with ipu.scopes.ipu_scope("/device:IPU:0"):
+                return ipu.ipu_compiler.compile(network)
+
+        run = strategy.experimental_run_v2(device_code)
+        with tf.Session() as session:
+            session.run([infeed.initializer, tf.global_variables_initializer()])
+            session.run(strategy.experimental_local_results(run))
+            (weight,) = weights_of(session).values()
+    return {f"widened {way}": np.asarray(weight)}
+
+
 def pipelines_in_job():
     import tensorflow.compat.v1 as tf
 
@@ -170,6 +225,8 @@ def pipelines_in_job():
     for case in ("sum", "mean", "running", "accumulated"):
         answers |= pipelined(strategy, instance, case)
     answers |= optimized(strategy, instance, "mapped")
+    for way in ("optimizer", "pipeline"):
+        answers |= widened(strategy, instance, way)
     apart = PopDistStrategy(add_ipu_cross_replica_reductions=False)
     answers |= optimized(apart, instance, "cross")
     if find_spec("tensorflow_estimator"):
@@ -201,6 +258,16 @@ def test_accumulated_gradients_train_like_one_process_on_the_global_batch(job, c
         if case == "sum":
             own = losses.reshape(COUNT * UPDATES, 2, -1)[:, instance]
             np.testing.assert_allclose(rank["sum losses"].reshape(own.shape), own, rtol=2e-5)
+
+
+@pytest.mark.parametrize("way", ["optimizer", "pipeline"])
+def test_gradients_are_accumulated_in_a_wider_dtype(job, way):
+    replicas, ranks = job
+    sums = HALVES.astype(np.float64).sum(1)[np.arange(replicas) % len(HALVES)]
+    for rank in ranks:
+        found = rank[f"widened {way}"]
+        assert found.dtype == np.float16
+        assert found == 1 - HALF_RATE * sums.sum()
 
 
 def test_an_outfeed_can_hold_one_sum_for_each_update(job):
