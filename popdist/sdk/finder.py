@@ -31,11 +31,14 @@ BESIDE: dict[str, str] = {
     "popart_core": "popdist_onnx",  # the compiled part, whose names `popart` has
     "keras.ipu": "popdist_tf.ipu.keras",
     "keras.optimizer_v2": "keras.src.optimizers.legacy",
+    "keras.saving.save": "keras.src.saving.legacy.save",
     "tensorflow.keras.ipu": "popdist_tf.ipu.keras",
     # Modules that the SDK's TensorFlow had, and that moved since.
     "tensorflow.python.distribute.distribution_strategy_context": (
         "tensorflow.python.distribute.distribute_lib"
     ),
+    "tensorflow.python.training.tracking.util": "tensorflow.python.checkpoint.checkpoint",
+    "tensorflow.python.training.tracking": "tensorflow.python.trackable",
     "tensorflow.python.keras.applications": "keras.src.applications",
     "tensorflow.python.keras.datasets": "keras.src.datasets",
     "tensorflow.python.keras.preprocessing": "keras.src.preprocessing",

@@ -62,7 +62,11 @@ def _complete(name: str, module: ModuleType) -> None:
     if name in _ROOTS:
         vars(module)["ipu"] = import_module("popdist_tf.ipu.keras")
         with suppress(ImportError):  # Keras 3 has none
-            vars(module)["optimizer_v2"] = import_module("keras.src.optimizers.legacy")
+            legacy = vars(module)["optimizer_v2"] = import_module("keras.src.optimizers.legacy")
+            schedules = "keras.src.optimizers.schedules.learning_rate_schedule"
+            vars(legacy)["learning_rate_schedule"] = import_module(schedules)
+            if name == "keras":
+                vars(module).setdefault("__getattr__", _answer(name))
         return
     if name == module.__name__ and name.startswith("keras.") and "." not in name[6:]:
         vars(module).setdefault("__getattr__", _answer(name))
@@ -81,7 +85,7 @@ def _complete(name: str, module: ModuleType) -> None:
 
 
 def _answer(name: str) -> Callable[[str], Any]:
-    source = f"keras.src.{name.removeprefix('keras.')}"
+    source = f"keras.src{name.removeprefix('keras')}"
 
     def answer(asked: str) -> Any:
         try:

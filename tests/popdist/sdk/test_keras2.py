@@ -38,6 +38,13 @@ assert issubclass(IpuOptimizerBase, optimizer_v2.OptimizerV2)
 from keras.losses import LossFunctionWrapper, MeanSquaredError
 from keras.engine.training import Model
 assert issubclass(MeanSquaredError, LossFunctionWrapper) and Model is tf.keras.Model
+from keras.optimizer_v2 import learning_rate_schedule
+from keras.saving import save
+from tensorflow.python.training.tracking import data_structures
+from tensorflow.python.training.tracking.util import Checkpoint
+assert learning_rate_schedule.ExponentialDecay is tf.keras.optimizers.schedules.ExponentialDecay
+assert Checkpoint is tf.train.Checkpoint and data_structures.ListWrapper
+assert save.load_model and keras.engine.training.Model is Model and not hasattr(keras, "nothing")
 import keras.engine
 assert not hasattr(keras.losses, "Nothing") and not hasattr(keras.engine, "Nothing")
 assert issubclass(AdamIpuOptimizer, IpuOptimizerBase)

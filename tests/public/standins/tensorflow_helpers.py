@@ -1,15 +1,17 @@
 """A plugin of pytest: modules that TensorFlow's suites import beside those that they test.
 
-Helpers that are published with the suites are imported unchanged from the checkout. The formats of
+Helpers that are published with the suites are imported unchanged from the checkout; the variable
+`SUITE_PACKAGE` is the package of its folder. The formats of
 the device's events have the published numbers, and no event: a host records none. Small functions
 on lists that the helpers take from private names have the same place here, and so has the file
 format of a configuration, which is empty. Keras has its helpers under other names since.
 """
 
+import os
 import sys
 from enum import IntEnum
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -76,14 +78,18 @@ def _put_package(name, *folders, **content):
     _put(name, module)
 
 
-def _put_published(name, folder):
-    """Makes a package importable that the checkout has."""
-    spec = spec_from_file_location(
-        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    module = module_from_spec(spec)
-    _put(name, module)
-    spec.loader.exec_module(module)
+class _Published:
+    """Finds helpers of the checkout by the names under which they were published."""
+
+    def __init__(self, folder, package):
+        self._paths = {f"{_IPU}.test_utils": folder.parent / "beside" / "__init__.py"}
+        for path in folder.rglob("*test_util*.py"):
+            parts = path.relative_to(folder).with_suffix("").parts
+            self._paths[".".join((*package, *parts))] = path
+
+    def find_spec(self, name, _path=None, _target=None):
+        path = self._paths.get(name)
+        return path and spec_from_file_location(name, path)
 
 
 def pytest_configure():
@@ -97,8 +103,9 @@ def pytest_configure():
     _put_package(_DRIVER)
     _put_package(f"{_DRIVER}.trace_pb2", IpuTraceEvent=IpuTraceEvent)
     _put_package(f"{_DRIVER}.threestate_pb2", ThreeState=ThreeState, **ThreeState.__members__)
-    _put_package(f"{_IPU}.tests", here)
-    _put_published(f"{_IPU}.test_utils", here.parent / "beside")
+    _put_package(f"{_IPU}.tests")
+    sys.meta_path.insert(0, _Published(here, os.environ.get("SUITE_PACKAGE", "").split()))
+    import_module(f"{_IPU}.test_utils")
     infra = "keras.src.testing_infra"
     for old, new in {
         "testing_utils": f"{infra}.test_utils",
