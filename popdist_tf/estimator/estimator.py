@@ -333,8 +333,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
     # Training.
 
     def _convert_train_steps_to_hooks(self, steps: int | None, max_steps: int | None) -> Any:
-        for name, value in (("steps", steps), ("max_steps", max_steps)):
-            self._check_multiple(name, value)
+        self._check_steps(steps)  # and not `max_steps`: the last loop may pass it, as published
         collectives = _collectives(self._train_distribution)
         if collectives is not None:
             agree(collectives, f"a training with steps={steps} and max_steps={max_steps}")
@@ -343,15 +342,15 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         return super()._convert_train_steps_to_hooks(steps, max_steps)
 
     def _convert_eval_steps_to_hooks(self, steps: int | None) -> Any:
-        self._check_multiple("steps", steps)
+        self._check_steps(steps)
         return super()._convert_eval_steps_to_hooks(steps)
 
-    def _check_multiple(self, name: str, value: int | None) -> None:
-        if value is not None and value % self._iterations:
+    def _check_steps(self, steps: int | None) -> None:
+        if steps is not None and steps % self._iterations:
             raise EstimatorValueError(
                 "PD421",
-                f"{name} must be a multiple of iterations_per_loop",
-                value=value,
+                f"steps ({steps}) must be a multiple of iterations_per_loop ({self._iterations})",
+                value=steps,
                 accepted=f"a multiple of {self._iterations}",
             )
 

@@ -185,7 +185,14 @@ def _writers(graph: Any) -> int:
         if hasattr(component, "handle")
     }
     operations = (op for op in graph.get_operations() if op.type in _WRITES)
-    return sum(id(op.inputs[0].op) in handles for op in operations)
+    return sum(id(_outside(op.inputs[0].op)) in handles for op in operations)
+
+
+def _outside(operation: Any) -> Any:
+    """The operation outside of all loops that brings its value in."""
+    while operation.type in ("Enter", "RefEnter"):
+        operation = operation.inputs[0].op
+    return operation
 
 
 def repeated(count: int, update: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:

@@ -113,6 +113,11 @@ def test_a_loop_of_several_updates_counts_them_all(tmp_path):
     ]
     with pytest.raises(EstimatorValueError, match="multiple of iterations_per_loop"):
         looped.train(ones, steps=4)
+    looped.train(ones, max_steps=8)  # rounded up to whole loops, as published
+    assert looped.get_variable_value("global_step") == 9
+    counted = IPUEstimator(model(train_op=counting), model_dir=f"{tmp_path}/counted", config=config)
+    with pytest.raises(EstimatorValueError, match="Illegal increment of the `global_step`"):
+        counted.train(ones, steps=3)
 
 
 def test_layers_of_a_loop_are_found_again_in_an_evaluation(tmp_path):
