@@ -30,7 +30,7 @@ class _Step(NamedTuple):
         """A state before the update, in the dtype of the computation."""
         return tf.cast(tf.convert_to_tensor(self.slots[slot]), self.gradient.dtype)
 
-    def moved(self, slot: str, decay: float, towards: Any) -> Any:
+    def moved(self, slot: str, decay: Any, towards: Any) -> Any:
         """Moves an average, and returns it."""
         self.changed[slot] = decay * self.held(slot) + (1 - decay) * towards
         return self.changed[slot]
@@ -44,6 +44,13 @@ _OF_HARDWARE = (
     "outline_apply_gradients",
     "outline_apply_gradients_kwargs",
 )
+
+
+_HYPERS = ("beta_1", "beta_2", "momentum", "weight_decay_rate")
+"""Settings that programs may change while they train, with Keras 2: ``optimizer.beta_1 = 0.5``."""
+
+_DTYPES = {"momentum": "momentum_accum_dtype"}
+"""Arguments for the dtypes of states; others are called ``STATE_dtype``."""
 
 
 def _wide(variable: Any) -> Any:
@@ -84,6 +91,8 @@ class _Formula(_Kind):  # type: ignore[misc] # a class of Keras 2 or 3
             super().__init__(name, **kwargs)
             self._set_hyper("learning_rate", kwargs.get("lr", learning_rate))
             self._set_hyper("decay", self._initial_decay)
+            for hyper in settings.keys() & set(_HYPERS):
+                self._set_hyper(hyper, settings[hyper])
         self._settings = settings
         self._slot_dtypes = slots
         self._states: list[dict[str, Any]] = []  # with Keras 3
@@ -168,7 +177,11 @@ class _Formula(_Kind):  # type: ignore[misc] # a class of Keras 2 or 3
             tf.cast(tf.convert_to_tensor(self.iterations) + 1, wide),
             {},
         )
-        change = tf.cast(self._change(one), variable.dtype)
+        settings = self._settings
+        if not keras_is_3():
+            hypers = settings.keys() & set(_HYPERS)
+            settings = settings | {hyper: self._get_hyper(hyper, wide) for hyper in hypers}
+        change = tf.cast(self._change(one, settings), variable.dtype)
         with tf.control_dependencies([change, *one.changed.values()]):
             return tf.group(
                 variable.assign_sub(change),
@@ -178,20 +191,21 @@ class _Formula(_Kind):  # type: ignore[misc] # a class of Keras 2 or 3
                 ),
             )
 
-    def _change(self, one: _Step) -> Any:
+    def _change(self, one: _Step, settings: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that create the optimizer again."""
         config = super().get_config()
+        hypers = {}
         if not keras_is_3():
-            for name in ("learning_rate", "decay"):
-                config[name] = self._serialize_hyperparameter(name)
+            names = ("learning_rate", "decay", *(self._settings.keys() & set(_HYPERS)))
+            hypers = {name: self._serialize_hyperparameter(name) for name in names}
         dtypes = {
-            f"{slot}_dtype": None if dtype is None else tf.as_dtype(dtype).name
+            _DTYPES.get(slot, f"{slot}_dtype"): None if dtype is None else tf.as_dtype(dtype).name
             for slot, dtype in self._slot_dtypes.items()
         }
-        return {**config, **self._settings, **dtypes}
+        return {**config, **self._settings, **hypers, **dtypes}
 
 
 class SGDIpuOptimizer(_Formula):
@@ -218,18 +232,18 @@ class SGDIpuOptimizer(_Formula):
         momentum_accum_dtype: Any = None,
         **kwargs: Any,
     ) -> None:
-        slots = {"momentum_accum": momentum_accum_dtype} if momentum else {}
+        slots = {"momentum": momentum_accum_dtype} if momentum else {}
         settings = {"momentum": momentum, "nesterov": nesterov}
         super().__init__(learning_rate, name, slots, settings, kwargs)
 
-    def _change(self, one: _Step) -> Any:
+    def _change(self, one: _Step, settings: dict[str, Any]) -> Any:
         if not one.slots:
             return one.rate * one.gradient
-        momentum = self._settings["momentum"]
+        momentum = settings["momentum"]
         # The learning rate is a part of the state, as in Keras.
-        total = momentum * one.held("momentum_accum") - one.rate * one.gradient
-        one.changed["momentum_accum"] = total
-        return one.rate * one.gradient - momentum * total if self._settings["nesterov"] else -total
+        total = momentum * one.held("momentum") - one.rate * one.gradient
+        one.changed["momentum"] = total
+        return one.rate * one.gradient - momentum * total if settings["nesterov"] else -total
 
 
 class AdamIpuOptimizer(_Formula):
@@ -276,8 +290,7 @@ class AdamIpuOptimizer(_Formula):
         }
         super().__init__(learning_rate, name, slots, settings, kwargs)
 
-    def _change(self, one: _Step) -> Any:
-        settings = self._settings
+    def _change(self, one: _Step, settings: dict[str, Any]) -> Any:
         mean = one.moved("m", settings["beta_1"], one.gradient)
         squares = one.moved("v", settings["beta_2"], tf.square(one.gradient))
         if settings["amsgrad"]:
@@ -341,8 +354,7 @@ class LAMBIpuOptimizer(_Formula):
         }
         super().__init__(learning_rate, name, {"m": m_dtype, "v": v_dtype}, settings, kwargs)
 
-    def _change(self, one: _Step) -> Any:
-        settings = self._settings
+    def _change(self, one: _Step, settings: dict[str, Any]) -> Any:
         mean = one.moved("m", settings["beta_1"], one.gradient)
         squares = one.moved("v", settings["beta_2"], tf.square(one.gradient))
         if settings["debiasing"]:
@@ -350,7 +362,7 @@ class LAMBIpuOptimizer(_Formula):
             squares = squares / (1 - settings["beta_2"] ** one.number)
         update = mean / (tf.sqrt(squares) + settings["epsilon"])
         constant = settings["exclude_from_weight_decay"]
-        if settings["weight_decay_rate"] and not _is_named(one.name, constant):
+        if not _is_named(one.name, constant):
             update += settings["weight_decay_rate"] * one.value
         unadapted = settings["exclude_from_layer_adaptation"]
         if _is_named(one.name, constant if unadapted is None else unadapted):

@@ -132,4 +132,26 @@ def test_rows_of_an_embedding():
         for _ in range(2):
             optimizer.apply_gradients([(gradient, variable)])
         found.append(variable.numpy())
-    np.testing.assert_allclose(*found, rtol=1e-5)
+    np.testing.assert_allclose(*found, rtol=2e-5)
+
+
+@pytest.mark.skipif(keras_is_3(), reason="Keras 3 has other states and settings")
+@pytest.mark.parametrize(
+    ("kind", "settings", "later", "slots"),
+    [("SGD", {"momentum": 0.9}, {"momentum": 0.5}, ["momentum"]),
+     ("Adam", {"beta_1": 0.9}, {"beta_1": 0.5, "beta_2": 0.9}, ["m", "v"])],
+)  # fmt: skip
+def test_settings_can_change_and_states_have_keras_names(kind, settings, later, slots):
+    found = []
+    legacy = getattr(tf.keras.optimizers.legacy, kind)
+    for made in (getattr(optimizers, f"{kind}IpuOptimizer"), legacy):
+        variable, optimizer = tf.Variable(START), made(0.1, **settings)
+        optimizer.apply_gradients([(tf.ones_like(variable), variable)])
+        for name, value in later.items():
+            setattr(optimizer, name, value)
+        optimizer.apply_gradients([(variable + 1, variable)])
+        states = [optimizer.get_slot(variable, slot).numpy() for slot in slots]
+        config = optimizer.get_config()
+        found.append([variable.numpy(), *states, *(config[name] for name in later)])
+    for ours, peers in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, peers, rtol=1e-6)
