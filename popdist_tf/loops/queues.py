@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,9 @@ from popdist_tf.loops.data import synthetic_or_real
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+_DEEPEST = 256
 
 
 def _without_feed_name(init: Callable[..., None]) -> Any:
@@ -41,7 +45,7 @@ class IPUInfeedQueue:
         dataset: The elements; synthetic ones where the program asks for them.
 
     Raises:
-        LayerError: The argument is not a data set.
+        LayerError: The argument is not a data set, or ``prefetch_depth`` is not valid.
         ValueError: The elements have no fixed shape.
     """
 
@@ -66,9 +70,14 @@ class IPUInfeedQueue:
         for spec in tf.nest.flatten(dataset.element_spec):
             if not spec.shape.is_fully_defined():
                 raise ValueError(
-                    f"the elements of an IPUInfeedQueue need a fixed shape, not {spec.shape}: "
-                    "batch with drop_remainder=True"
+                    f"Output shape {spec.shape} is not fully defined. If using tf.Dataset.batch, "
+                    "set `drop_remainder=True`."
                 )
+        if prefetch_depth is not None and not 0 < prefetch_depth < _DEEPEST:
+            wanted = "greater than zero" if prefetch_depth <= 0 else f"less than {_DEEPEST}"
+            raise LayerError(
+                "PD434", f"prefetch_depth must be {wanted}, but it is {prefetch_depth}"
+            )
         self.dataset = synthetic_or_real(dataset)
         self._dataset = self.dataset.prefetch(prefetch_depth or tf.data.AUTOTUNE)
         self._iterator: Any = None
@@ -271,21 +280,20 @@ class IPUOutfeedQueue:
         return tf.nest.pack_sequence_as(self._structure, list(found))
 
     def __iter__(self) -> Iterator[Any]:
-        """The values of each iteration since the last call; of the last one alone in that mode.
+        """The values of each iteration since the last call, and of those that end meanwhile.
 
         Raises:
-            RuntimeError: A graph is being built, in which the values are not known yet.
+            RuntimeError: A graph is being built, in which the values are not known yet, or the
+                queue keeps the last value alone.
         """
         if not tf.executing_eagerly():
+            raise RuntimeError("IPUOutfeedQueue can only be iterated over in eager mode.")
+        if self._mode is not IPUOutfeedMode.ALL:
             raise RuntimeError(
-                "an IPUOutfeedQueue can be iterated over in eager code; in a graph, run dequeue()"
+                "IPUOutfeedQueue can only be iterated over if the `outfeed_mode` is set to "
+                "'IPUOutfeedMode.ALL'."
             )
-        found = self.dequeue()
-        if self._mode is IPUOutfeedMode.LAST:
-            yield found
-            return
-        for number in range(len(tf.nest.flatten(found)[0])):
-            yield tf.nest.map_structure(lambda value: value[number], found)  # noqa: B023 - used at once
+        return IPUOutfeedQueueIterator(self)
 
     @property
     def count(self) -> Any:
@@ -333,10 +341,19 @@ class IPUOutfeedQueueIterator:
     """
 
     def __init__(self, outfeed_queue: IPUOutfeedQueue) -> None:
-        self._values = iter(outfeed_queue)
+        self._queue = outfeed_queue
+        self._values: deque[Any] = deque()
 
     def __iter__(self) -> IPUOutfeedQueueIterator:
         return self
 
     def __next__(self) -> Any:
-        return next(self._values)
+        if not self._values and self._queue.enqueued:
+            found = self._queue.dequeue()
+            parts = [tf.unstack(value) for value in tf.nest.flatten(found)]
+            self._values.extend(
+                tf.nest.pack_sequence_as(found, one) for one in zip(*parts, strict=True)
+            )
+        if not self._values:
+            raise StopIteration
+        return self._values.popleft()

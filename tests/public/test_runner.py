@@ -190,6 +190,16 @@ def test_a_suite_is_counted_although_a_test_ends_its_process(sources, tmp_path):
     assert record["failures"]["some_test.py::test_wrong"].startswith("AssertionError: as planned")
 
 
+def test_a_suite_can_be_copied_without_the_implementation_beside_it(sources):
+    folder = sources / "us" / "ours" / "v1" / "program"
+    (folder / "some_test.py").write_text("")
+    (folder / "layers").mkdir()
+    names = ["__init__.py", "layers", "layers.py", "some_test.py"]
+    suite = suites.Suite("us/ours", "v1", "program", ("*_test.py",), copied=("*_test.py",))
+    assert suite.ignored(str(folder), names) == ["__init__.py", "layers.py"]
+    assert suites.Suite("us/ours", "v1", "program", ()).ignored(str(folder), names) == []
+
+
 def test_the_page_of_suites_is_made_from_the_recorded_results():
     assert suites.PAGE.read_text() == suites.text(), f"{sys.executable} -m tests.public.suites"
 

@@ -34,14 +34,29 @@ def test_an_outfeed_of_the_last_value_has_one():
     queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue(MODES.LAST)
     for number in (1.0, 2.0):
         queue.enqueue(tf.constant(number))
-    assert [float(one) for one in queue] == [2]
+    assert float(queue.dequeue()) == 2
+    with pytest.raises(RuntimeError, match=r"set to 'IPUOutfeedMode\.ALL'"):
+        iter(queue)
+
+
+def test_an_outfeed_can_be_read_before_and_while_it_is_filled():
+    queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+    assert list(queue) == []
+    iterator = iter(queue)
+    assert isinstance(iterator, ipu.ipu_outfeed_queue.IPUOutfeedQueueIterator)
+    found = []
+    for number in range(3):
+        queue.enqueue({"x": tf.constant(number)})
+        found.append(int(next(iterator)["x"]))
+    assert found == [0, 1, 2]
+    assert list(iterator) == []
 
 
 def test_in_a_graph_the_values_are_not_known_yet():
     with tf.Graph().as_default():
         queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
         queue.enqueue(tf.constant(1.0))
-        with pytest.raises(RuntimeError, match=r"run dequeue\(\)"):
+        with pytest.raises(RuntimeError, match="only be iterated over in eager mode"):
             next(iter(queue))
 
 
@@ -55,6 +70,15 @@ def test_a_tuple_of_a_single_dict_counts_as_the_dict():
 def test_what_is_not_a_data_set_or_a_mode_is_refused():
     with pytest.raises(LayerError, match=r"PD434.*takes a data set"):
         ipu.ipu_infeed_queue.IPUInfeedQueue(np.ones((8, 2)))
+    with pytest.raises(ValueError, match=r"Output shape \(None,\) is not fully defined"):
+        ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.range(3).batch(2))
+    for depth, words in (
+        (0, "greater than zero"),
+        (-1, "greater than zero"),
+        (256, "less than 256"),
+    ):
+        with pytest.raises(ValueError, match=f"prefetch_depth must be {words}"):
+            ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.range(3), prefetch_depth=depth)
     with pytest.raises(LayerError, match=r"PD434.*no such mode"):
         ipu.ipu_outfeed_queue.IPUOutfeedQueue(outfeed_mode="last")
 
