@@ -15,16 +15,28 @@ class Dropout(tf.keras.layers.Dropout):  # type: ignore[misc]
     """Sets a part of the values to zero in training.
 
     Args:
-        rate: The part, from 0 to 1.
+        rate: The part, from 0 to below 1.
         noise_shape: Dimensions of size 1 share their decision; None or an empty list, as
             published, for one decision a value.
         seed: An integer, or two as published.
+        ref: Accepted as published, without effect on a host.
         **kwargs: As for every layer.
+
+    Raises:
+        LayerError: The rate is out of its range.
     """
 
     def __init__(
-        self, rate: float = 0.5, noise_shape: Any = None, seed: Any = None, **kwargs: Any
+        self,
+        rate: float = 0.5,
+        noise_shape: Any = None,
+        seed: Any = None,
+        ref: bool = True,
+        **kwargs: Any,
     ) -> None:
+        del ref
+        if not 0 <= rate < 1:
+            raise LayerError("PD434", f"The rate must be in the range [0, 1), but was {rate}")
         if seed is not None and not isinstance(seed, int):
             first, second = (int(one) for one in seed)
             seed = (first * 1_000_003 + second) % 2**31
@@ -71,6 +83,16 @@ class Embedding(tf.keras.layers.Embedding):  # type: ignore[misc]
             activity_regularizer=activity_regularizer,
             **kwargs,
         )
+
+    def call(self, inputs: Any, inputs_are_sorted: bool = False) -> Any:
+        """The rows of some numbers.
+
+        Args:
+            inputs: The numbers.
+            inputs_are_sorted: Accepted as published, without effect on a host.
+        """
+        del inputs_are_sorted
+        return super().call(inputs)
 
 
 def _recurrent_settings(kwargs: dict[str, Any]) -> dict[str, Any]:

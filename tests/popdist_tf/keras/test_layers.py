@@ -107,6 +107,17 @@ def test_seeds_are_those_of_initializers_and_of_dropout():
     assert np.mean(first) == pytest.approx(1, abs=0.15)  # half of the values are kept
 
 
+def test_dropout_has_a_rate_below_1_and_rows_may_be_sorted():
+    ones = np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(layers.Dropout(0.5, ref=False)(ones, training=False), ones)
+    for rate in (1, -0.5):
+        with pytest.raises(ValueError, match=rf"in the range \[0, 1\), but was {rate}"):
+            layers.Dropout(rate)
+    table = np.arange(6, dtype=np.float32).reshape(3, 2)
+    made = layers.Embedding(3, 2, tf.keras.initializers.Constant(table))
+    np.testing.assert_array_equal(made(np.array([[0, 2]]), inputs_are_sorted=True), table[[[0, 2]]])
+
+
 def test_a_table_may_be_divided():
     assert layers.Embedding(6, 2, serialization_factor=3)(np.array([[0, 5]])).shape == (1, 2, 2)
 
