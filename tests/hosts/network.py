@@ -24,7 +24,15 @@ def missing(programs=PROGRAMS):
         return "network namespaces need root"
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     absent = [name for name in programs if shutil.which(name, path=path) is None]
-    return f"not installed: {', '.join(absent)}" if absent else ""
+    if absent:
+        return f"not installed: {', '.join(absent)}"
+    tried = "ip link add popbr type bridge && ip link add popv type veth peer name popw"
+    # A container's root may be refused.
+    done = subprocess.run(
+        ["unshare", "--net", "--uts", "--mount", "sh", "-c", tried],
+        env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stderr.strip()
 
 
 @dataclass(frozen=True)
