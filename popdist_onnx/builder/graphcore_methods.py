@@ -104,6 +104,13 @@ def flatten_convolutions(inputs: list[Any], bound: dict[str, Any]) -> None:
             value=groups,
             hint="write [[x0, w0], [x1, w1, b1]]",
         )
+    counts = [len(group) for group in groups]
+    for wrong, sentence in (
+        (min(counts, default=2) < 2, "must have at least two inputs - data and weights"),  # noqa: PLR2004
+        (max(counts, default=2) > 3, "can have at most three inputs - data, weights, and bias"),  # noqa: PLR2004
+    ):
+        if wrong:
+            raise ArgumentError("PD501", f"Each convolution of multiconv {sentence}", value=groups)
     for name in ("dilations", "inDilations", "pads", "outPads", "strides"):
         per_convolution = bound[name]
         if any(per_convolution) and len(per_convolution) != len(groups):
