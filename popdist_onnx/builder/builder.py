@@ -147,7 +147,7 @@ class Builder:
             Its id.
 
         Raises:
-            ValueRangeError: This is no sub-graph.
+            ValueRangeError: This is not a sub-graph.
         """
         if self._writer.parent is None:
             raise ValueRangeError(
