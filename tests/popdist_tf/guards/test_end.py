@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from popdist import trained
 from popdist.agreement import digest
+from popdist.checks import trained
 from popdist_tf.guards import end
 
 
