@@ -34,10 +34,10 @@ _NEWEST_GLIBC = 36
 
 
 def extras() -> dict[str, list[str]]:
-    """The requirements of each extra, as pyproject.toml lists them; not those of groups."""
+    """The requirements of each extra, as pyproject.toml lists them."""
     project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))
     found: dict[str, list[str]] = project["project"]["optional-dependencies"]
-    del found["all"], found["zoo"]  # all others together, and what has an environment of its own
+    del found["all"]  # it names others
     return found
 
 
@@ -62,7 +62,7 @@ def applying(lines: list[str], python: str, machine: str) -> list[str]:
 
 def command(python: str, machine: str, constraints: Path, folder: Path) -> list[str]:
     """The dry run for one machine."""
-    wanted = [line for lines in extras().values() for line in lines]
+    wanted = [line for name, lines in extras().items() if name != "zoo" for line in lines]
     tags = [f"manylinux_2_{minor}_{machine}" for minor in range(5, _NEWEST_GLIBC + 1)]
     tags += [f"manylinux2014_{machine}", f"manylinux2010_{machine}", f"manylinux1_{machine}"]
     return [

@@ -8,7 +8,7 @@ import tensorflow.compat.v2 as tf
 
 from popdist.metrics import note_step
 from popdist.program_status import is_watched
-from popdist_tf.versions import add_callbacks
+from popdist_tf.hooks import add_callbacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

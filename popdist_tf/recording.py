@@ -18,12 +18,7 @@ from tensorflow.python.distribute.distribute_lib import StrategyBase
 from tensorflow.python.eager import def_function
 
 from popdist.recording import Recording, recording
-from popdist_tf.versions import (
-    optimizer_kinds,
-    tensorflow_variable,
-    update_method,
-    variable_name,
-)
+from popdist_tf.versions import UPDATE_METHOD, optimizer_kinds, tensorflow_variable, variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +42,7 @@ class Recorder:
     def start(self) -> None:
         """Wraps what updates weights, what takes batches, and what runs steps."""
         for kind in (*optimizer_kinds(), tf.compat.v1.train.Optimizer):
-            method = update_method() if hasattr(kind, update_method()) else "apply_gradients"
+            method = UPDATE_METHOD if hasattr(kind, UPDATE_METHOD) else "apply_gradients"
             owner = next((one for one in kind.__mro__ if method in vars(one)), None)
             if owner is not None:
                 _surround(owner, method, self._update)

@@ -43,15 +43,9 @@ from popdist_tf.checks.replicas import Replicas
 from popdist_tf.guards.first_steps import in_one_operation
 from popdist_tf.guards.means import warn
 from popdist_tf.guards.optimizers import optimizers_of, reduction_of
-from popdist_tf.versions import (
-    add_callbacks,
-    before_training,
-    gradients_and_variables,
-    program_code,
-    strategy_of,
-    update_method,
-    variable_name,
-)
+from popdist_tf.hooks import add_callbacks, before_training
+from popdist_tf.program_code import program_code
+from popdist_tf.versions import UPDATE_METHOD, gradients_and_variables, strategy_of, variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -386,7 +380,7 @@ def _recorded(optimizers: Iterable[Any], weight: float) -> Iterator[Gradients]:
         weight: Of gradients that the step has summed over replicas already.
     """
     found: Gradients = {}
-    method = update_method()
+    method = UPDATE_METHOD
 
     def recorder(number: int) -> Callable[..., None]:
         def record(given: Any, *args: Any, **kwargs: Any) -> None:

@@ -33,14 +33,15 @@ from popdist_tf.estimator.updates import (
     repeated,
     untouched_global_step,
 )
+from popdist_tf.estimator_api import estimator_api
 from popdist_tf.guards.means import warn_of_sizes
 from popdist_tf.guards.rows import rows_of_batch
 from popdist_tf.guards.uneven_data import AnnounceInSession, is_endless
 from popdist_tf.guards.workers import CompareWorkers
+from popdist_tf.program_code import program_code
 from popdist_tf.progress import reporting_hooks
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import HorovodExtended
-from popdist_tf.versions import estimator_api, program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,13 +15,14 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from popdist_tf.errors import EstimatorTypeError, EstimatorValueError
 from popdist_tf.estimator.estimator import IPUEstimator, accepts, check_replicas
 from popdist_tf.estimator.spec import IPUEstimatorSpec
+from popdist_tf.estimator_api import estimator_api
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
     GradientAccumulator,
     accumulate,
 )
 from popdist_tf.loops.pipelining import call_stage, check_published
-from popdist_tf.versions import estimator_api, program_code
+from popdist_tf.program_code import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable

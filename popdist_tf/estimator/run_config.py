@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from popdist_tf.config.ipu_config import IPUConfig
 from popdist_tf.config.legacy import IpuOptions
 from popdist_tf.errors import EstimatorTypeError, EstimatorValueError
-from popdist_tf.versions import estimator_api
+from popdist_tf.estimator_api import estimator_api
 
 
 class _Fields(NamedTuple):

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
-from popdist_tf.versions import estimator_api, program_code
+from popdist_tf.estimator_api import estimator_api
+from popdist_tf.program_code import program_code
 
 
 class _Fields(NamedTuple):

@@ -24,10 +24,8 @@ from popdist_tf.guards.means import SameSizes, warn_of_sizes
 from popdist_tf.guards.optimizers import optimizers_of, reduction_of
 from popdist_tf.guards.rows import count_rows, counted_rows, rows_of_batch
 from popdist_tf.guards.untrained_state import SynchronizeState
+from popdist_tf.hooks import add_callbacks, before_batches, before_training
 from popdist_tf.versions import (
-    add_callbacks,
-    before_batches,
-    before_training,
     keras_is_3,
     strategy_of,
     support_backups,

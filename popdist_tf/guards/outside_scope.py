@@ -19,15 +19,13 @@ from popdist_tf.errors import StrategyError
 from popdist_tf.guards.end import compare_at_end
 from popdist_tf.guards.epochs import compare_epochs
 from popdist_tf.guards.optimizers import REDUCTION, optimizers_of
+from popdist_tf.hooks import before_evaluations, before_training, before_updates
 from popdist_tf.progress import report_fits
 from popdist_tf.versions import (
-    before_evaluations,
+    UPDATE_METHOD,
     before_first_batch,
-    before_training,
-    before_updates,
     strategy_of,
     tensorflow_variable,
-    update_method,
     variable_name,
 )
 
@@ -147,7 +145,7 @@ def _refuse_update_outside(optimizer: Any, variables: list[Any], _: list[Any]) -
                 "PD414",
                 "an optimizer updates a strategy's variables outside of strategy.run: each "
                 "instance would apply the gradients of its own data alone",
-                value=f"{type(optimizer).__name__}.{update_method()} of {variable_name(variable)}",
+                value=f"{type(optimizer).__name__}.{UPDATE_METHOD} of {variable_name(variable)}",
                 accepted="a step that strategy.run is given: the strategy sums gradients there",
                 hint="put the step into a function, and call strategy.run(step, args=(batch,))",
             )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v2 as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-from popdist_tf.versions import program_code
+from popdist_tf.program_code import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,7 +25,7 @@ from popdist_tf.guards.optimizers import REDUCTION
 from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.progress import report_fits
 from popdist_tf.strategies.masked_losses import share_masks
-from popdist_tf.versions import describe, optimizer_kinds, update_method, variable_name
+from popdist_tf.versions import UPDATE_METHOD, describe, optimizer_kinds, variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """
     del name, average_aggregated_gradients
     kind = type(optimizer)
-    method = update_method()
+    method = UPDATE_METHOD
     op = instances.Average if op is None else op
     _check(optimizer, method, op, backward_passes_per_step)
     reduction = _Reduction(op == instances.Average, sparse_as_dense)

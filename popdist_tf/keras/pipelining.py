@@ -14,6 +14,7 @@ import tensorflow.compat.v2 as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import PipelineError, PipelineStateError
+from popdist_tf.hooks import add_callbacks, before_evaluations, before_training, extend_models
 from popdist_tf.keras.stages import METHODS, require_whole, stages_of
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
@@ -22,15 +23,7 @@ from popdist_tf.loops.accumulation import (
     gradients_for,
 )
 from popdist_tf.strategies.devices import warn_of_missing_replicas
-from popdist_tf.versions import (
-    add_callbacks,
-    before_evaluations,
-    before_training,
-    build_optimizer,
-    extend_models,
-    keras_is_3,
-    strategy_of,
-)
+from popdist_tf.versions import build_optimizer, keras_is_3, strategy_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import PipelineError, PipelineStateError
-from popdist_tf.versions import calls_of_function, input_shapes, tag_made
+from popdist_tf.hooks import tag_made
+from popdist_tf.versions import calls_of_function, input_shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

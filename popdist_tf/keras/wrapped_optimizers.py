@@ -23,13 +23,8 @@ from popdist_tf.loops.accumulation import (
 )
 from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
-from popdist_tf.versions import (
-    build_optimizer,
-    is_legacy,
-    keras_is_3,
-    optimizer_kinds,
-    program_code,
-)
+from popdist_tf.program_code import program_code
+from popdist_tf.versions import build_optimizer, is_legacy, keras_is_3, optimizer_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

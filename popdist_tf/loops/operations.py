@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import LayerError
-from popdist_tf.versions import program_code
+from popdist_tf.program_code import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

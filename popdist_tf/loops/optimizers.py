@@ -21,7 +21,7 @@ from popdist_tf.loops.accumulation import (
 )
 from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
-from popdist_tf.versions import program_code
+from popdist_tf.program_code import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

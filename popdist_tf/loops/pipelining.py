@@ -23,7 +23,7 @@ from popdist_tf.loops.accumulation import (
 )
 from popdist_tf.loops.queues import IPUOutfeedMode
 from popdist_tf.loops.repeat import repeat
-from popdist_tf.versions import program_code
+from popdist_tf.program_code import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute import distribute_utils
 
+from popdist_tf.program_code import program_code
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import device_code
-from popdist_tf.versions import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

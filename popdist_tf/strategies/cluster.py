@@ -12,15 +12,12 @@ from tensorflow.python.distribute.values import DistributedValues
 
 from popdist_tf.checks.parts import probe_parts
 from popdist_tf.errors import StrategyError
+from popdist_tf.hooks import compile_where
 from popdist_tf.keras.averages import overwrite_by_averages_where
 from popdist_tf.keras.spectral import support_spectral_normalization
 from popdist_tf.strategies.masked_losses import share_masks
 from popdist_tf.strategies.random_numbers import separate_random_numbers
-from popdist_tf.versions import (
-    clip_sums_where,
-    compile_where,
-    support_loss_scaling,
-)
+from popdist_tf.versions import clip_sums_where, support_loss_scaling
 
 
 def refuse_tf_config(strategy: str) -> None:

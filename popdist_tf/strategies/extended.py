@@ -27,6 +27,7 @@ from popdist_tf.guards.adapted import compare_layers
 from popdist_tf.guards.divergence import StepGuard
 from popdist_tf.guards.sessions import compare_sessions
 from popdist_tf.guards.uneven_data import with_agreed_end
+from popdist_tf.program_code import program_code
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies import variables
 from popdist_tf.strategies.cross_device import (
@@ -36,7 +37,6 @@ from popdist_tf.strategies.cross_device import (
     is_per_replica,
 )
 from popdist_tf.strategies.one_replica import call_only_replica, destinations_in
-from popdist_tf.versions import program_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

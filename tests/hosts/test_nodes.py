@@ -97,17 +97,21 @@ def test_two_nodes_train_to_the_bits_of_one(nodes, tmp_path):
     assert not list(tmp_path.glob("*poprun*"))
 
 
-def test_output_and_exit_code_are_those_of_the_job(nodes):
+def test_output_and_exit_code_are_those_of_the_job(nodes, tmp_path):
     code = (
-        "import os, socket, sys\n"
+        "import os, socket, sys, time\n"
         "index = int(os.environ['POPDIST_INSTANCE_INDEX'])\n"
         "print(index, socket.gethostname(), flush=True)\n"
+        "if index == 0: open(sys.argv[1], 'w').close()\n"
+        "until = time.monotonic() + 60  # a failure ends the other instance\n"
+        "while not os.path.exists(sys.argv[1]) and time.monotonic() < until: time.sleep(0.05)\n"
+        "time.sleep(0.5)\n"
         "ours = [n for n in os.environ if n.startswith('POPRUN_NODE')]\n"
         "secret = [n for n in ours if n != 'POPRUN_NODE_OF']\n"
         "assert not secret, secret\n"
         "sys.exit(7 if index == 1 else 0)"
     )
-    job = ["-np", "2", sys.executable, "-c", code]
+    job = ["-np", "2", sys.executable, "-c", code, f"{tmp_path}/printed"]
     key = {"POPRUN_NODE_KEY": "of-this-very-test"}
     codes, (first, second) = ended(*(nodes.start(rank, *job, **key) for rank in (0, 1)))
     assert codes == [7, 7], (first, second)

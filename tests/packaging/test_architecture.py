@@ -128,6 +128,7 @@ ROOMS = {
     "partitions": {"machines", "protocol", "plan"},
     "output": {"options", "plan", "protocol", "supervisor"},
     "doctor": {"machines", "partitions", "plan", "protocol"},
+    "nodes": {"options", "protocol"},  # before a job's hosts are known
 }
 # For types alone: records that are handed over.
 FOR_TYPES = {

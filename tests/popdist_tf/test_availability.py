@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from popdist_tf.errors import EstimatorGoneError
-from popdist_tf.versions import estimator_api
+from popdist_tf.estimator_api import estimator_api
 
 MODULE = "popdist_tf.ipu.ipu_estimator"
 
