@@ -12,7 +12,12 @@ import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import OptimizerError
 from popdist_tf.keras.optimizer_base import IpuOptimizerBase
-from popdist_tf.versions import keras_is_3, optimizer_kinds, variable_name
+from popdist_tf.versions import (
+    keras_is_3,
+    optimizer_kinds,
+    tensorflow_variable,
+    variable_name,
+)
 
 
 class _Step(NamedTuple):
@@ -112,7 +117,7 @@ class _Formula(_Kind):  # type: ignore[misc] # a class of Keras 2 or 3
         for variable in var_list:
             # Keras 3 refuses names with a slash.
             name = variable_name(variable).split(":")[0].replace("/", "_")
-            with tf.distribute.get_strategy().extended.colocate_vars_with(variable.value):
+            with tf.distribute.get_strategy().extended.colocate_vars_with(tensorflow_variable(variable)):
                 self._states.append(
                     {
                         slot: self.add_variable(
