@@ -1,7 +1,7 @@
 """What popdist has Keras and TensorFlow call in between: each hook is set once, and asks others.
 
-Every method of another package that is replaced by one of ours is replaced here, or in the modules
-of `popdist_tf.versions`.
+Methods of Keras that differ between its versions are replaced in the modules of
+`popdist_tf.versions`.
 """
 
 from __future__ import annotations

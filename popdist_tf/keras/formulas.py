@@ -117,7 +117,8 @@ class _Formula(_Kind):  # type: ignore[misc] # a class of Keras 2 or 3
         for variable in var_list:
             # Keras 3 refuses names with a slash.
             name = variable_name(variable).split(":")[0].replace("/", "_")
-            with tf.distribute.get_strategy().extended.colocate_vars_with(tensorflow_variable(variable)):
+            beside = tensorflow_variable(variable)
+            with tf.distribute.get_strategy().extended.colocate_vars_with(beside):
                 self._states.append(
                     {
                         slot: self.add_variable(
