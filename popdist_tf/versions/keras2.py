@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v2 as tf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 UPDATE_METHOD = "apply_gradients"
 NODES = "keras.src.engine.node"
@@ -80,14 +80,15 @@ def before_first_batch(check: Callable[[Any, str], None]) -> None:
 
 
 def gradients_and_variables(
-    given: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    given: Iterable[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], list[Any], bool]:
     """Gradients, variables, and whether they are summed already, of an update's arguments."""
     del args
     reduced = kwargs.get("skip_gradients_aggregation", False) or not kwargs.get(
         "experimental_aggregate_gradients", True
     )
-    return [pair[0] for pair in given], [pair[1] for pair in given], reduced
+    pairs = list(given)  # they may be those of an iterator
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs], reduced
 
 
 def support_backups(callbacks: Sequence[Any], strategy: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v2 as tf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 UPDATE_METHOD = "apply"
 NODES = "keras.src.ops.node"
@@ -143,7 +143,7 @@ def _checked_build(method: Callable[..., Any]) -> Any:
 
 
 def gradients_and_variables(
-    given: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    given: Iterable[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], list[Any], bool]:
     """Gradients, variables, and whether they are summed already, of an update's arguments."""
     second = args[0] if args else kwargs.get("trainable_variables")
