@@ -165,7 +165,8 @@ def launch(arguments: Sequence[str]) -> int:
 
 def _run(job: Job, line: CommandLine) -> int:
     """Does with a job what the command line asks for."""
-    if int(str(line.values["nnodes"])) > 1:
+    nodes: Any = line.values["nnodes"]
+    if nodes > 1:
         from popdist.poprun.nodes.meeting import take_part
         from popdist.poprun.plan.job import make_job
 

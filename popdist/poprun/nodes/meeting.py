@@ -23,14 +23,25 @@ from popdist.errors import LaunchError, UsageError
 from popdist.poprun.log import say
 from popdist.poprun.nodes.server import Server
 from popdist.poprun.nodes.shell import NODES
-from popdist.poprun.nodes.wire import KEY, StrangerError, Wire, key_file, read_key
+from popdist.poprun.nodes.wire import (
+    EXIT,
+    HELLO,
+    KEY,
+    REFUSED,
+    START,
+    StrangerError,
+    Wire,
+    key_file,
+    read_key,
+)
 from popdist.poprun.options.parser import CommandLine
 from popdist.poprun.protocol.processes import adopt_orphans, kill_descendants, kill_marked
+from popdist.poprun.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import NoReturn
+    from collections.abc import Callable, Mapping
+    from typing import Any, NoReturn
 
 _MARK = "POPRUN_NODE_OF"
 _SHELL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell.py")
@@ -39,7 +50,24 @@ _PATIENCE_S = 600.0
 _PROOF_S = 5.0
 _AGAIN_S = 0.5
 _SWEEP_S = 2.0
-_HELLO, _START, _REFUSED, _EXIT = (bytes([number]) for number in b"nswx")
+
+
+class _Place(Record):
+    """The place of this node in a job over several.
+
+    Attributes:
+        rank: Its rank.
+        nodes: How many there are.
+        address: Where node 0 waits.
+        port: At which port.
+        words: A digest of what has to be the same on all nodes.
+    """
+
+    rank: int
+    nodes: int
+    address: str
+    port: int
+    words: str
 
 
 def take_part(line: CommandLine, start: Callable[[CommandLine], int]) -> int:
@@ -56,12 +84,12 @@ def take_part(line: CommandLine, start: Callable[[CommandLine], int]) -> int:
         UsageError: The options contradict each other.
         LaunchError: The nodes do not meet.
     """
-    rank = _check(line)
+    place = _place(line)
     for name in [name for name in os.environ if name.startswith("SLURM_")]:
         del os.environ[name]  # the nodes are these, and mpirun is to reach them in this way
-    if rank:
-        return _Worker(line, rank).work()
-    meeting = _Meeting(line)
+    if place.rank:
+        return _Worker(place).work()
+    meeting = _Meeting(place)
     code = 1
     try:
         hosts = meeting.gather()
@@ -71,9 +99,9 @@ def take_part(line: CommandLine, start: Callable[[CommandLine], int]) -> int:
     return code
 
 
-def _check(line: CommandLine) -> int:
-    values, nodes = line.values, int(str(line.values["nnodes"]))
-    rank = values["node-rank"]
+def _place(line: CommandLine) -> _Place:
+    values: Mapping[str, Any] = line.values
+    nodes, rank = values["nnodes"], values["node-rank"]
     if rank is None or values["master-addr"] is None:
         missing = "node-rank" if rank is None else "master-addr"
         raise UsageError(
@@ -83,11 +111,8 @@ def _check(line: CommandLine) -> int:
             accepted="on each node: --nnodes N --node-rank K --master-addr HOST, with K from 0 to "
             "N - 1, and a name or address of node 0",
         )
-    number = int(str(rank))
-    if number >= nodes:
-        raise UsageError(
-            "PD101", "there is no such node", value=number, accepted=f"0 to {nodes - 1}"
-        )
+    if rank >= nodes:
+        raise UsageError("PD101", "there is no such node", value=rank, accepted=f"0 to {nodes - 1}")
     for name in ("host", "hostfile", "dry-run", "print-topology"):
         if values[name]:
             raise UsageError(
@@ -95,7 +120,9 @@ def _check(line: CommandLine) -> int:
                 f"--nnodes and --{name} exclude each other",
                 hint="nodes are known when they have connected; --host needs ssh",
             )
-    return number
+    alike = [line.program, values["num-instances"], nodes, __version__]
+    words = hashlib.sha256(json.dumps(alike, default=str).encode()).hexdigest()
+    return _Place(rank, nodes, values["master-addr"], values["master-port"], words)
 
 
 def _over(line: CommandLine, hosts: list[str]) -> CommandLine:
@@ -104,20 +131,11 @@ def _over(line: CommandLine, hosts: list[str]) -> CommandLine:
     return CommandLine(values, line.given | {"host"}, line.program, line.origins, line.notes)
 
 
-def _words(line: CommandLine) -> str:
-    """A digest of what has to be the same on all nodes."""
-    alike = [line.program, line.values["num-instances"], line.values["nnodes"], __version__]
-    return hashlib.sha256(json.dumps(alike, default=str).encode()).hexdigest()
-
-
 class _Meeting:
-    """Node 0's part."""
+    """Node 0, which waits for the others and starts the job."""
 
-    def __init__(self, line: CommandLine) -> None:
-        self._line = line
-        self._nodes = int(str(line.values["nnodes"]))
-        self._address = str(line.values["master-addr"])
-        self._port = int(str(line.values["master-port"]))
+    def __init__(self, place: _Place) -> None:
+        self._place = place
         key = read_key(os.environ, makes=True)
         assert key is not None  # noqa: S101 - it was made
         self._key = key
@@ -125,23 +143,25 @@ class _Meeting:
         self._wires: dict[int, Wire] = {}
         self._ports: dict[str, int] = {}
         self._hosts: dict[int, str] = {}
+        self._command_key = os.urandom(32)
         self._folder = ""
 
     def gather(self) -> list[str]:
         """Waits for all nodes; returns their addresses in the order of their ranks."""
+        here = self._place
         try:
-            listener = socket.create_server((self._address, self._port))
+            listener = socket.create_server((here.address, here.port))
         except OSError as error:
             raise LaunchError(
                 "PD122",
                 f"node 0 cannot wait for the others: {error.strerror}",
-                value=f"{self._address}, port {self._port}",
+                value=f"{here.address}, port {here.port}",
                 accepted="an address of this machine, and a free port (--master-port)",
             ) from None
-        self._tell_waiting()
+        say(f"poprun: node 0 waits for {here.nodes - 1} more at {here.address}, port {here.port}")
         until = monotonic() + _PATIENCE_S
         with listener:
-            while len(self._wires) < self._nodes - 1:
+            while len(self._wires) < here.nodes - 1:
                 listener.settimeout(max(0.01, until - monotonic()))
                 try:
                     connection, peer = listener.accept()
@@ -150,25 +170,20 @@ class _Meeting:
                 self._receive(connection, str(peer[0]))
         self._write()
         for wire in self._wires.values():
-            wire.send(_START, self._command_key)
-        return [self._hosts[rank] for rank in range(self._nodes)]
+            wire.send(START, self._command_key)
+        return [self._hosts[rank] for rank in range(here.nodes)]
 
     def end(self, code: int) -> None:
-        """Tells the nodes the exit code."""
+        """Sends the exit code to the other nodes."""
         for wire in self._wires.values():
             with suppress(OSError):  # it has gone
-                wire.send(_EXIT, str(code).encode())
+                wire.send(EXIT, str(code).encode())
                 wire.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _tell_waiting(self) -> None:
-        say(
-            f"poprun: node 0 waits for {self._nodes - 1} more at {self._address}, port {self._port}"
-        )
-
     def _give_up(self) -> NoReturn:
-        missing = [str(rank) for rank in range(1, self._nodes) if rank not in self._wires]
+        missing = [str(rank) for rank in range(1, self._place.nodes) if rank not in self._wires]
         raise LaunchError(
             "PD122",
             f"nodes have not connected within {_PATIENCE_S:g} s",
@@ -194,20 +209,20 @@ class _Meeting:
         problem = self._problem(rank, words, peer, mine)
         if problem:
             say(f"poprun: node {rank} at {peer} is refused: {problem}")
-            wire.send(_REFUSED, problem.encode())
+            wire.send(REFUSED, problem.encode())
             wire.close()
             return
         self._hosts[0] = mine
         self._wires[rank], self._hosts[rank], self._ports[peer] = wire, peer, port
 
     def _problem(self, rank: int, words: str, peer: str, mine: str) -> str:
-        if words != _words(self._line):
+        if words != self._place.words:
             return (
                 "it has another command line than node 0, or another version of popdist; only "
                 "--node-rank may differ"
             )
-        if not 0 < rank < self._nodes:
-            return f"its rank is none of 1 to {self._nodes - 1}"
+        if not 0 < rank < self._place.nodes:
+            return f"its rank is none of 1 to {self._place.nodes - 1}"
         if rank in self._wires:
             return f"another node has rank {rank}, at {self._hosts[rank]}"
         if peer == mine or peer in self._ports:
@@ -216,7 +231,6 @@ class _Meeting:
 
     def _write(self) -> None:
         """Writes where `shell` finds the nodes, and has mpirun use it."""
-        self._command_key = os.urandom(32)
         self._folder = tempfile.mkdtemp(prefix="poprun.nodes.")
         path = os.path.join(self._folder, "nodes.json")
         with open(path, "x", encoding="ascii") as file:
@@ -227,12 +241,11 @@ class _Meeting:
 
 
 class _Worker:
-    """Another node's part."""
+    """A node with a rank from 1 on, which runs what node 0 commands."""
 
-    def __init__(self, line: CommandLine, rank: int) -> None:
-        self._line, self._rank = line, rank
-        self._address = str(line.values["master-addr"])
-        self._port = int(str(line.values["master-port"]))
+    def __init__(self, place: _Place) -> None:
+        self._place = place
+        self._where = f"{place.address}, port {place.port}"
         self._mark = os.urandom(8).hex()
 
     def work(self) -> int:
@@ -245,7 +258,7 @@ class _Worker:
             signal.signal(number, signal.default_int_handler)
         try:
             kind, content = control.receive()
-            if kind == _REFUSED:
+            if kind == REFUSED:
                 raise LaunchError(
                     "PD122", f"node 0 refuses this node: {content.decode(errors='replace')}"
                 )
@@ -256,7 +269,7 @@ class _Worker:
             raise LaunchError(
                 "PD122",
                 "node 0 has ended without a word",
-                value=f"{self._address}, port {self._port}",
+                value=self._where,
                 hint="see what its poprun said",
             ) from None
         finally:
@@ -277,33 +290,31 @@ class _Worker:
                     raise LaunchError(
                         "PD123",
                         "node 0 has another key",
-                        value=f"{self._address}, port {self._port}",
+                        value=self._where,
                         accepted=f"the same {KEY} on all nodes, or the same {key_file(os.environ)}",
                     ) from None
                 except (OSError, EOFError) as error:
                     why = str(error) or "it has closed the connection"
             if not told:
                 told = True
-                say(
-                    f"poprun: node {self._rank} waits for node 0 at {self._address}, port "
-                    f"{self._port} ({why})"
-                )
+                say(f"poprun: node {self._place.rank} waits for node 0 at {self._where} ({why})")
             sleep(_AGAIN_S)
         raise LaunchError(
             "PD122",
             f"node 0 was not found within {_PATIENCE_S:g} s",
-            value=f"{self._address}, port {self._port}: {why}",
+            value=f"{self._where}: {why}",
             hint=f"start node 0, open the port, and give all nodes the same {KEY}",
         )
 
     def _introduce(self, key: bytes) -> tuple[Wire, Server]:
-        connection = socket.create_connection((self._address, self._port), _PROOF_S)
+        place = self._place.address, self._place.port
+        connection = socket.create_connection(place, _PROOF_S)
         try:
             wire = Wire(connection, key, listens=False)
             server = Server(str(connection.getsockname()[0]))
         except BaseException:
             connection.close()
             raise
-        told = {"rank": self._rank, "port": server.port, "words": _words(self._line)}
-        wire.send(_HELLO, json.dumps(told).encode())
+        told = {"rank": self._place.rank, "port": server.port, "words": self._place.words}
+        wire.send(HELLO, json.dumps(told).encode())
         return wire, server

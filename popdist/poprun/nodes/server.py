@@ -8,8 +8,16 @@ import socket
 import subprocess
 import threading
 
-from popdist.poprun.nodes.shell import END, ERROR, EXIT, INPUT, OUTPUT, RUN
-from popdist.poprun.nodes.wire import StrangerError, Wire
+from popdist.poprun.nodes.wire import (
+    END,
+    ERROR,
+    EXIT,
+    INPUT,
+    OUTPUT,
+    RUN,
+    StrangerError,
+    Wire,
+)
 from popdist.poprun.protocol.processes import kill_group
 
 _PROOF_S = 5.0

@@ -1,4 +1,4 @@
-"""What mpirun and poprun start in the place of ssh: ``shell.py HOST COMMAND``.
+"""A replacement for ssh between the nodes of a job: ``shell.py HOST COMMAND``.
 
 It has the poprun that waits on that node run a command, and passes its streams and its exit code.
 """
@@ -13,11 +13,18 @@ import json  # noqa: E402 - found by the path above
 import socket  # noqa: E402 - as above
 import threading  # noqa: E402 - as above
 
-from popdist.poprun.nodes.wire import StrangerError, Wire  # noqa: E402 - as above
+from popdist.poprun.nodes.wire import (  # noqa: E402 - as above
+    END,
+    EXIT,
+    INPUT,
+    OUTPUT,
+    RUN,
+    StrangerError,
+    Wire,
+)
 
 NODES = "POPRUN_NODES"
 """The variable with the file that says where nodes wait, and with which key."""
-RUN, INPUT, END, OUTPUT, ERROR, EXIT = (bytes([number]) for number in b"rizoex")
 _PATIENCE_S = 10.0
 _FAILED = 255  # as ssh's
 _BLOCK = 1 << 16

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 KEY = "POPRUN_NODE_KEY"
 """The variable with the key; without it the key is in a file of the user's."""
 
+HELLO, START, REFUSED = b"h", b"s", b"n"
+"""Kinds of frames as nodes meet."""
+
+RUN, INPUT, END, OUTPUT, ERROR, EXIT = b"r", b"i", b"z", b"o", b"e", b"x"
+"""Kinds of frames of a command: the command, its input with the end, its outputs, its exit code."""
+
 _NONCE = 32
 _CODE = 32
 _HEAD = struct.Struct("!cI")
