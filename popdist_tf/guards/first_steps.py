@@ -143,7 +143,7 @@ class StepComparison:
         Args:
             compared: The weights.
         """
-        return max(self._first + 1, *(max(one.steps) for one in compared), 0)
+        return max([self._first + 1, *(max(one.steps) for one in compared)])
 
     def in_step(self, batch: Any, number: Any, compared: Sequence[Compared] = ()) -> Any:
         """Compares, if there is something to compare in the step that is being built or run.

@@ -208,6 +208,15 @@ def _of_nodes(by_depth: dict[int, list[Any]]) -> list[_Call]:
     ]
 
 
+def _kinds(model: Any) -> tuple[type[Any], type[Any]]:
+    """The assignments that a model has: of layers, and of models that it calls."""
+    if _is_sequential(model):
+        return SequentialLayerPipelineStageAssignment, SequentialNestedModelPipelineStageAssignment
+    if getattr(model, "_is_graph_network", False):
+        return FunctionalLayerPipelineStageAssignment, FunctionalNestedModelPipelineStageAssignment
+    return ModelLayerPipelineStageAssignment, NestedModelPipelineStageAssignment
+
+
 def _unassigned(model: Any) -> list[Any]:
     """The assignments of a model that has been given none: of `PipelineStage` scopes, or empty."""
     calls = _calls(model)
@@ -217,6 +226,7 @@ def _unassigned(model: Any) -> list[Any]:
         for call, tag in zip(calls, tags, strict=True)
     ]
     made: list[Any] = []
+    kinds = _kinds(model)
     for call, tag in zip(calls, tags, strict=True):
         is_nested = isinstance(call.layer, tf.keras.Model)
         if not is_nested and tag is None and set(tags) != {None}:
@@ -227,24 +237,8 @@ def _unassigned(model: Any) -> list[Any]:
                 hint="make or call each layer in a PipelineStage scope",
             )
         held: Any = assignments(call.layer) if is_nested else tag
-        if _is_sequential(model):
-            made.append(
-                SequentialNestedModelPipelineStageAssignment(call.layer, held)
-                if is_nested
-                else SequentialLayerPipelineStageAssignment(call.layer, held)
-            )
-        elif getattr(model, "_is_graph_network", False):
-            made.append(
-                FunctionalNestedModelPipelineStageAssignment(call.layer, call.number, held)
-                if is_nested
-                else FunctionalLayerPipelineStageAssignment(call.layer, call.number, held)
-            )
-        else:
-            made.append(
-                NestedModelPipelineStageAssignment(call.layer, call.number, held)
-                if is_nested
-                else ModelLayerPipelineStageAssignment(call.layer, call.number, held)
-            )
+        place = () if _is_sequential(model) else (call.number,)
+        made.append(kinds[is_nested](call.layer, *place, held))
     return made
 
 

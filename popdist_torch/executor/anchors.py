@@ -7,6 +7,7 @@ over replicas or divided. Replicas follow one another along the first dimension,
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -93,6 +94,7 @@ class Anchors:
             tensors: The tensors.
             updated: Whether it is an update.
         """
+        tensors = cache(tensors)
         for short, long in self._named.items():
             mode, period = self._modes[short]
             if long.startswith(UPDATED) != updated or (
@@ -137,6 +139,7 @@ class Anchors:
         long = self._named[short]
         if kept := self._kept.get(short):
             return _joined(kept).cpu()
+        tensors = cache(tensors)
         present = tensors(0)
         if long not in present or long.startswith(GRADIENT):
             raise Error(

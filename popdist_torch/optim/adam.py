@@ -23,16 +23,12 @@ class _Clipping(Scaled):
     """
 
     acting = ("loss_scaling", "max_grad_norm")
+    moments = ADAM_STATE
     _decay_in_gradient = False
 
     def _set_extras(self, *args: Any, **kwargs: Any) -> None:
         super()._set_extras(*args, **kwargs)
         self._clip_before_steps()
-
-    def accumulators(self, group: dict[str, Any]) -> dict[str, tuple[str, float]]:
-        """PopART's prefix of each tensor of the state; see `Scaled`."""
-        del group
-        return ADAM_STATE
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

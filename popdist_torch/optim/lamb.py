@@ -41,6 +41,7 @@ class LAMB(OwnStep):
         OptionValueError: A setting is out of its range.
     """
 
+    moments = ADAM_STATE
     acting = ("loss_scaling", "bias_correction", "max_weight_norm")
     only_stored = MOMENT_TYPES
 
@@ -77,11 +78,6 @@ class LAMB(OwnStep):
         limit = _LARGEST_NORM if max_weight_norm is None else max_weight_norm
         self.max_weight_norm = positive("max_weight_norm", limit)
         self._set_extras(**extras)
-
-    def accumulators(self, group: dict[str, Any]) -> dict[str, tuple[str, float]]:
-        """PopART's prefix of each tensor of the state; see `Scaled`."""
-        del group
-        return ADAM_STATE
 
     def _update(self, weight: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
         state, (beta1, beta2) = self.state[weight], group["betas"]

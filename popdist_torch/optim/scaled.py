@@ -14,7 +14,7 @@ from popdist_torch.optim.published_state import FACTOR, HALF
 from popdist_torch.options.settings import stored_only
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from typing_extensions import Self, TypedDict
 
@@ -118,7 +118,7 @@ MOMENT_TYPES = (
 """The types of accumulators that optimizers with two moments take."""
 
 ADAM_STATE = {"exp_avg": ("Accl1", 1.0), "exp_avg_sq": ("Accl2", 1.0), "step": ("Step", 1.0)}
-"""`Scaled.accumulators` of optimizers with Adam's moments."""
+"""`Scaled.moments` of optimizers with Adam's moments."""
 
 _TYPES = (torch.float16, torch.float32)
 
@@ -138,12 +138,14 @@ class Scaled(torch.optim.Optimizer):
         variable_attrs: Which attributes may change once the model is compiled.
         acting: Names of settings beyond torch's that act.
         only_stored: Names of settings that only an IPU uses.
+        moments: What `accumulators` returns where no setting of a group changes it.
         unnamed_state: A loaded state in PopART's names, until the weights get their names.
     """
 
     acting: ClassVar[tuple[str, ...]] = ("loss_scaling",)
 
     only_stored: ClassVar[tuple[str, ...]] = ()
+    moments: ClassVar[Mapping[str, tuple[str, float]]] = {}
     loss_scaling: float
     loss_scale_update_factor: float = 1.0
     max_grad_norm: float | None = None
@@ -226,7 +228,7 @@ class Scaled(torch.optim.Optimizer):
             Torch's keys with the prefix, and how many times larger PopART's values are.
         """
         del group
-        return {}
+        return dict(self.moments)
 
     def first_value(self, key: str, shape: torch.Size) -> torch.Tensor:
         """What a tensor of the state is before the first update.

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -18,6 +19,7 @@ from tests.distributed.warm import read_at_import
 PROGRAMS = ("ip", "sshd", "ssh-keygen", "unshare", "nsenter")
 
 
+@cache
 def missing(programs=PROGRAMS):
     """What this machine lacks, in words; empty where nothing is."""
     if os.geteuid() != 0:
