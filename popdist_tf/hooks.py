@@ -1,4 +1,4 @@
-"""What popdist has Keras and TensorFlow call in between: each hook is set once, and asks others.
+"""Hooks in methods of Keras and TensorFlow: each is installed once, and calls functions by name.
 
 Methods of Keras that differ between its versions are replaced in the modules of
 `popdist_tf.versions`.

@@ -11,7 +11,7 @@ from popdist.popdist_core import topology
 
 @dataclass(frozen=True)
 class Check:
-    """One check of an adapter.
+    """A check of an adapter, or of every program.
 
     Attributes:
         name: Its name, for ``POPDIST_SKIP_CHECKS`` and for pages.

@@ -621,7 +621,7 @@ _DEVICE_CALLS = {
     "run": "run(const IStepIO &)",
     "setRandomSeed": "setRandomSeedFromHost(uint64_t)",
 }
-"""What PopART's messages call a session's methods."""
+"""The names of a session's methods in PopART's messages."""
 
 
 def _no_report(call: str, hint: str) -> NotOnHostError:

@@ -217,7 +217,7 @@ class GrowUpdates(Pass):
         return True
 
     def _name_inverse_scales(self, tape: Tape) -> None:
-        """Gives numbers that are divided by the automatic loss scale their published names."""
+        """Names the numbers that are divided by the automatic loss scale, as published."""
         tape.scope = "loss_scaling/"
         scaled = {one.prefix for one in self.optimizer.scalars() if "lossScaling" in one.settings}
         own = (owner(str(one.name)) for one in tape.graph.inputs)

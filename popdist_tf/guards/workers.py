@@ -1,4 +1,4 @@
-"""What the workers of an Estimator compare between the steps of a training, in their sessions.
+"""Comparisons between the workers of an Estimator, in their sessions between two steps.
 
 A sum of a number over the workers is as many times a worker's own number as there are workers,
 where all have the same. So a reduction of the strategy is all that is needed, with gRPC too.

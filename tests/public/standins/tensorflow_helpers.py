@@ -1,10 +1,10 @@
 """A plugin of pytest: modules that TensorFlow's suites import beside those that they test.
 
 Helpers that are published with the suites are imported unchanged from the checkout; the variable
-`SUITE_PACKAGE` is the package of its folder. The formats of
-the device's events have the published numbers, and no event: a host records none. Small functions
-on lists that the helpers take from private names have the same place here, and so has the file
-format of a configuration, which is empty. Keras has its helpers under other names since.
+`SUITE_PACKAGE` is the package of its folder. The formats of the device's events have the published
+numbers, and no event: a host records none. Small functions on lists that the helpers take from
+private names have the same place here, and so has the file format of a configuration, which is
+empty. Keras has its helpers under other names since.
 """
 
 import os
