@@ -23,6 +23,12 @@ from popdist_onnx.gradients.windows import Windows
 from popdist_onnx.graph import names
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.values import static
+from popdist_onnx.runtime.small_maps import (
+    convolution,
+    gradient_of_images,
+    gradient_of_weights,
+    is_small,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,6 +165,8 @@ def choose_convolutions(model: ir.Model, block: int | None) -> None:
             continue
         if node.metadata_props.get(names.ROLE) == WEIGHT_GRADIENT:
             _weight_gradient(tape, node, block)
+        elif (windows := _small(node)) is not None:
+            _as_products(tape, node, windows)
         elif block is not None and _is_blockable(node, block):
             _rewrite(tape, node, block)
     if any(node.domain == DOMAIN for node in graph):
@@ -188,6 +196,48 @@ def _is_blockable(node: ir.Node, block: int) -> bool:
         and "output_shape" not in node.attributes
         and all(pad <= far for pad, far in zip(_pads(node), reach * 2, strict=True))
     )
+
+
+def _small(node: ir.Node) -> Windows | None:
+    """The windows of a node over maps that are smaller than the weights, which products compute."""
+    values = [*node.inputs[:2], node.outputs[0]]
+    if any(v is None or v.dtype != ir.DataType.FLOAT or not static(v) for v in values):
+        return None
+    if node.attributes.get_int("group", 1) != 1 or (
+        node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
+    ):
+        return None
+    images, results = _shape(node.inputs[0]), _shape(node.outputs[0])
+    if node.op_type == "ConvTranspose":
+        images, results = results, images
+        if "output_shape" in node.attributes:
+            return None
+    if not is_small(images, results):
+        return None
+    rank = len(images) - 2
+    pads = node.attributes.get_ints("pads", [0] * (2 * rank))
+    return Windows(
+        kernel=_shape(node.inputs[1])[2:],
+        strides=tuple(node.attributes.get_ints("strides", [1] * rank)),
+        dilations=tuple(node.attributes.get_ints("dilations", [1] * rank)),
+        before=tuple(pads[:rank]),
+        after=tuple(pads[rank:]),
+    )
+
+
+def _as_products(tape: Tape, node: ir.Node, windows: Windows) -> None:
+    with _at(tape, node):
+        x, w = (tape.wrap(value) for value in node.inputs[:2])  # type: ignore[arg-type]
+        third = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - the bias
+        bias = None if third is None else tape.wrap(third)
+        shape = _shape(node.outputs[0])
+        if node.op_type == "Conv":
+            made = convolution(x, w, bias, windows, shape)
+        else:
+            made = gradient_of_images(x, w, windows, shape)
+            if bias is not None:
+                made = made + tape.Reshape(bias, [-1, *[1] * windows.rank])
+        tape.substitute(node, [made])
 
 
 def _rewrite(tape: Tape, node: ir.Node, block: int) -> None:
@@ -235,7 +285,9 @@ def _weight_gradient(tape: Tape, node: ir.Node, block: int | None) -> None:
     )
     with _at(tape, last):
         x, g = (tape.wrap(value) for value in sources)  # type: ignore[arg-type]
-        if block is not None and _is_blockable_gradient(x, g, windows, block):
+        if x.dtype == ir.DataType.FLOAT and is_small(x.shape, g.shape):
+            made = gradient_of_weights(x, g, shape, windows)
+        elif block is not None and _is_blockable_gradient(x, g, windows, block):
             made = _by_blocks(x, g, shape, windows, block)
         else:
             made = products(x, g, shape, windows, 1)

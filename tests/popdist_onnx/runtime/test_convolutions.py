@@ -133,6 +133,77 @@ def test_transposed_convolutions_too(block):
         np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max(), err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "pads"),
+    [
+        ((3, 3), 1, 1, (1, 1, 1, 1)),
+        ((3, 3), 2, 1, (1, 1, 1, 1)),
+        ((3, 3), 2, 1, (0, 1, 2, 0)),
+        ((3, 2), 1, 2, (2, 1, 2, 1)),
+        ((1, 1), 2, 1, (0, 0, 0, 0)),
+        ((3, 4), 1, 1, (0, 0, 0, 0)),
+    ],
+)
+def test_convolutions_of_small_maps_are_products(kernel, stride, dilation, pads):
+    random = np.random.default_rng(2)
+    x = random.normal(size=(3, 5, 3, 4)).astype(np.float32)
+    w = random.normal(size=(96, 5, *kernel)).astype(np.float32)
+    b = random.normal(size=96).astype(np.float32)
+    settings = {"strides": [stride] * 2, "dilations": [dilation] * 2, "pads": pads}
+    model = graph_of("Conv", settings, x=x, w=w, b=b)
+    choose_convolutions(model, None)
+    assert not [node for node in model.graph if node.op_type.startswith("Conv")]
+    found = run(model)
+
+    tensors = [torch.from_numpy(array).double().requires_grad_() for array in (x, w, b)]
+    padded = torch.nn.functional.pad(tensors[0], (pads[1], pads[3], pads[0], pads[2]))
+    y = torch.nn.functional.conv2d(padded, *tensors[1:], stride=stride, dilation=dilation)
+    y.square().sum().backward()
+    for name, tensor in zip("xwb", tensors, strict=True):
+        expected = tensor.grad.numpy()
+        got = found[f"Gradient___{name}"]
+        np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_products_of_small_maps_in_any_rank(rank):
+    random = np.random.default_rng(3)
+    x = random.normal(size=(2, 4, *[3] * rank)).astype(np.float32)
+    w = random.normal(size=(256, 4, *[2] * rank)).astype(np.float32)
+    model = graph_of("Conv", {"pads": [1] * rank + [0] * rank}, x=x, w=w)
+    choose_convolutions(model, None)
+    assert "Conv" not in {node.op_type for node in model.graph}
+    found = run(model)
+    tensors = [torch.from_numpy(array).double().requires_grad_() for array in (x, w)]
+    padded = torch.nn.functional.pad(tensors[0], [1, 0] * rank)
+    getattr(torch.nn.functional, f"conv{rank}d")(padded, tensors[1]).square().sum().backward()
+    for name, tensor in zip("xw", tensors, strict=True):
+        expected = tensor.grad.numpy()
+        got = found[f"Gradient___{name}"]
+        np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("extra", [(0, 0), (1, 0)])
+def test_transposed_convolutions_of_small_maps_are_products(extra):
+    random = np.random.default_rng(4)
+    x = random.normal(size=(2, 160, 3, 2)).astype(np.float32)
+    w = random.normal(size=(160, 6, 3, 3)).astype(np.float32)
+    b = random.normal(size=6).astype(np.float32)
+    settings = {"pads": [1, 1, 1, 1], "strides": [2, 2], "output_padding": extra}
+    model = graph_of("ConvTranspose", settings, x=x, w=w, b=b)
+    choose_convolutions(model, None)
+    assert not [node for node in model.graph if node.op_type.startswith("Conv")]
+    found = run(model)
+
+    tensors = [torch.from_numpy(array).double().requires_grad_() for array in (x, w, b)]
+    made = torch.nn.functional.conv_transpose2d(*tensors, padding=1, stride=2, output_padding=extra)
+    made.square().sum().backward()
+    for name, tensor in zip("xwb", tensors, strict=True):
+        expected = tensor.grad.numpy()
+        got = found[f"Gradient___{name}"]
+        np.testing.assert_allclose(got, expected, atol=1e-5 * np.abs(expected).max(), err_msg=name)
+
+
 @pytest.mark.skipif(block_length() is None, reason="no blocked kernels on this machine")
 def test_all_three_convolutions_of_a_layer_are_blocked():
     x, w = np.ones((BATCH, 16, 8, 8), np.float32), np.ones((16, 16, 3, 3), np.float32)
