@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +13,10 @@ from benchmarks.onnx_training.job import (
     ONNX,
     ORT_TRAINING,
     PRODUCTS,
+    RATE,
     TORCH,
 )
+from benchmarks.onnx_training.turns import take_turns
 from benchmarks.ranks import ONE_THREAD, run_on_ranks
 from benchmarks.rows import Aim, Row, compare
 from benchmarks.sampling import MeasurementError, Missing, Samples, slowest
@@ -29,14 +32,20 @@ _WHAT = {
     "transformer": "4-layer transformer encoder, width 128, 16 x 64 tokens",
     "lstm": "2-layer LSTM, width 256, 32 x 32 steps",
     "gpt2": "GPT-2 block, width 768, 4 x 64 tokens",
+    "bert": "BERT-base layer, width 768, 4 x 64 tokens",
+    "vit": "ViT-tiny, 16 x 32 x 32",
+    "unet": "U-Net, 8 x 64 x 64",
+    "resnet18-32": "ResNet-18, 16 x 32 x 32",
+    "resnet50-32": "ResNet-50, 16 x 32 x 32",
+    "resnet18": "ResNet-18, 4 x 224 x 224",
     "resnet50": "ResNet-50, 4 x 224 x 224",
     "gpt2-small": "GPT-2 small, 64 tokens",
 }
-_MODELS = ("mlp", "resnet", "transformer", "lstm", "gpt2")
+_MODELS = tuple(name for name in _WHAT if name != "gpt2-small")
 _MORE = ("mlp", "resnet", "transformer")
-"""Models that are also measured with two threads, on two ranks, and for their memory."""
+"""Models that are also measured on two ranks, and for their memory."""
 
-_BOUNDED = ("mlp", "transformer", "lstm", "gpt2")
+_BOUNDED = ("mlp", "transformer", "lstm", "gpt2", "bert", "vit")
 """Models that consist of matrix products."""
 
 _LIMITED = ("mlp", "transformer")
@@ -56,6 +65,7 @@ AIMS = (_STEP_AIM, _LIMIT_AIM, _RESTATED_AIM, _MEMORY_AIM, _COMPILE_AIM)
 
 _MIB = 2**20
 _JOB = "benchmarks.onnx_training.job"
+_CONTENDER = "benchmarks.onnx_training.contender"
 _ENVIRONMENT = ".venv-ort-training"
 """The environment with onnxruntime-training, beside the checkout's own; `make` writes it."""
 
@@ -77,9 +87,9 @@ def measure(effort: Effort) -> Iterator[Row]:
         for name in _MODELS:
             path = Path(folder) / f"{name}.onnx"
             export(name, path)
-            yield from _step(name, path, repetitions, 1)
+            for threads in (1, 2):
+                yield from _step(name, path, repetitions, threads)
             if name in _MORE:
-                yield from _step(name, path, repetitions, 2)
                 yield _two_ranks(name, path, repetitions)
                 yield _memory(name, path)
         for name in ("resnet50", "gpt2-small"):
@@ -102,37 +112,44 @@ def peer_python(root: Path) -> str | None:
 
 
 def _step(name: str, path: Path, repetitions: int, threads: int) -> Iterator[Row]:
-    python = peer_python(Path(__file__).resolve().parents[2])
-    (times,) = run_on_ranks(
-        f"{_JOB}:steps",
-        ranks=1,
-        env=dict.fromkeys(ONE_THREAD, str(threads)),
-        timeout=600.0,
-        name=name,
-        path=str(path),
-        repetitions=repetitions,
-        threads=threads,
-        peer_python=python,
-        products=name in _BOUNDED,
+    from benchmarks.onnx_training.models import MODELS
+
+    contenders = [ONNX, TORCH, COMPILED, *([PRODUCTS] if name in _BOUNDED else [])]
+    commands = {
+        one: [sys.executable, "-m", _CONTENDER, one, name, str(path), str(threads)]
+        for one in contenders
+    }
+    if (python := peer_python(Path(__file__).resolve().parents[2])) is not None:
+        program, data = Path(__file__).with_name("ort_training.py"), path.with_suffix(".npz")
+        commands[ORT_TRAINING] = [
+            *(python, "-I", str(program), str(path), str(data), str(threads), str(RATE))
+        ]
+    times = take_turns(
+        commands,
+        dict.fromkeys(ONE_THREAD, str(threads)),
+        repetitions,
+        MODELS[name].difference,
+        without_loss=PRODUCTS,
     )
     missing = Missing(f"not installed: make {_ENVIRONMENT}/.ready")
     peers = [TORCH, COMPILED, ORT_TRAINING, *([PRODUCTS] if name in _BOUNDED else [])]
     for peer in peers:
         yield compare(
             f"step, {_WHAT[name]}, {threads} thread{'s' * (threads > 1)}",
-            Samples(tuple(times[ONNX])),
+            times[ONNX],
             unit="ms",
             peer=peer,
-            against=Samples(tuple(times[peer])) if peer in times else missing,
+            against=times.get(peer, missing),
             aim=_aim(name, peer, times),
             parameters={"model": name, "ranks": 1, "threads": threads},
         )
 
 
-def _aim(name: str, peer: str, times: dict[str, list[float]]) -> Aim | None:
+def _aim(name: str, peer: str, times: dict[str, Samples | Missing]) -> Aim | None:
     """The aim beside a peer, or beside the products if those take longer than some peer's aim."""
-    products = min(times.get(PRODUCTS) or [0.0])
-    least = {one: 0.9 * min(times[one]) for one in (TORCH, COMPILED, ORT_TRAINING) if one in times}
+    minima = {one: taken.minimum for one, taken in times.items() if isinstance(taken, Samples)}
+    products = minima.get(PRODUCTS, 0.0)
+    least = {one: 0.9 * minima[one] for one in (TORCH, COMPILED, ORT_TRAINING) if one in minima}
     if peer != PRODUCTS:
         return _STEP_AIM if least.get(peer, products) >= products else None
     if any(asked < products for asked in least.values()):

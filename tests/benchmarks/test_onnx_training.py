@@ -1,13 +1,18 @@
 """The benchmark of ONNX steps: what its limit is made of, and what its rows say of absent peers."""
 
+import sys
+import time
+
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from benchmarks.onnx_training import comparison
-from benchmarks.onnx_training.job import COMPILED, ONNX, PRODUCTS, TORCH, _require_agreement
+from benchmarks.onnx_training.job import COMPILED, ONNX, PRODUCTS, TORCH
 from benchmarks.onnx_training.ort_training import _complete
 from benchmarks.onnx_training.products import Product, products_of, products_step
+from benchmarks.onnx_training.turns import Contender, require_agreement, take_turns
+from benchmarks.sampling import MeasurementError, Missing, Samples
 
 
 @pytest.fixture
@@ -87,14 +92,43 @@ def test_the_peer_gets_the_outputs_that_its_gradients_read():
 
 
 def test_losses_that_differ_in_the_fifth_digit_are_an_error():
-    _require_agreement({"one": 2.30000, "other": 2.30001})
-    with pytest.raises(RuntimeError, match="losses differ"):
-        _require_agreement({"one": 2.3000, "other": 2.3001})
+    require_agreement({"one": [2.30000, 2.0], "other": [2.30001, 2.01]}, 1e-2)
+    with pytest.raises(MeasurementError, match="losses differ"):
+        require_agreement({"one": [2.3000, 2.0], "other": [2.3001, 2.0]}, 1e-2)
+    with pytest.raises(MeasurementError, match="losses differ"):
+        require_agreement({"one": [2.3, 2.0], "other": [2.3, 2.1]}, 1e-2)
+
+
+_STEPS = """
+import sys, threading, time
+threading.Thread(target=lambda: [time.time() for _ in iter(int, 1)], daemon=True).start()
+for line in sys.stdin:
+    print(time.process_time(), 1.0, flush=True)
+"""
+
+
+def test_a_contender_that_polls_takes_no_processor_time_between_its_steps():
+    with Contender([sys.executable, "-c", _STEPS], {}) as polling:
+        (before, _), (first, _) = polling.steps(2)
+        time.sleep(0.5)
+        ((after, _),) = polling.steps(1)
+    assert before <= first <= after < first + 0.4
+
+
+def test_a_peer_that_takes_no_step_is_missing_with_its_last_words():
+    fine = [sys.executable, "-c", _STEPS]
+    ends = [sys.executable, "-c", "raise SystemExit('no such operator')"]
+    times = take_turns({"ours": fine, "peer": ends}, {}, 1, 1e-5, without_loss="")
+    assert isinstance(times["ours"], Samples)
+    assert times["peer"] == Missing("no such operator")
+    with pytest.raises(MeasurementError, match="no such operator"):
+        take_turns({"ours": ends, "peer": fine}, {}, 1, 1e-5, without_loss="")
 
 
 def test_each_peer_has_a_row_and_an_absent_one_says_how_to_get_it(monkeypatch, tmp_path):
-    times = {ONNX: [0.009], TORCH: [0.010], COMPILED: [0.012], PRODUCTS: [0.008]}
-    monkeypatch.setattr(comparison, "run_on_ranks", lambda *_, **__: [times])
+    seconds = {ONNX: 0.009, TORCH: 0.010, COMPILED: 0.012, PRODUCTS: 0.008}
+    times = {name: Samples((least,)) for name, least in seconds.items()}
+    monkeypatch.setattr(comparison, "take_turns", lambda *_, **__: times)
     rows = list(comparison._step("mlp", tmp_path / "mlp.onnx", 1, 1))
     assert [row.peer for row in rows] == [
         "torch eager",
@@ -104,7 +138,7 @@ def test_each_peer_has_a_row_and_an_absent_one_says_how_to_get_it(monkeypatch, t
     ]
     assert [row.met for row in rows] == [True, True, None, True]
     assert "make .venv-ort-training/.ready" in rows[2].note
-    times[PRODUCTS] = [0.0095]  # more than 0.9 of torch eager's step
+    times[PRODUCTS] = Samples((0.0095,))  # more than 0.9 of torch eager's step
     rows = list(comparison._step("gpt2", tmp_path / "gpt2.onnx", 1, 1))
     assert [row.met for row in rows] == [None, True, None, True]
     assert rows[0].aim is None
