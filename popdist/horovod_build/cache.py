@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from popdist.horovod_build.plan import Plan
+    from popdist.horovod_build.plan import Build
 
 _KEPT_LOGS = 20
 _SCRATCH = re.compile(r"-[0-9a-f]{15,17}$")
@@ -48,11 +48,11 @@ class Cache:
         """Folder of the downloaded source; it exists."""
         return self._folder("source")
 
-    def wheel(self, plan: Plan) -> Path | None:
+    def wheel(self, plan: Build) -> Path | None:
         """The path of the wheel of a plan, or None."""
         return next(iter(sorted((self.home / "wheels" / plan.place).glob("*.whl"))), None)
 
-    def store(self, plan: Plan, built: Path) -> Path:
+    def store(self, plan: Build, built: Path) -> Path:
         """Moves a folder with a finished wheel into the cache; the caller holds the lock."""
         record = json.dumps(dict(plan.components), indent=2)
         (built / "components.json").write_text(record + "\n", encoding="utf-8")

@@ -26,7 +26,7 @@ from popdist.horovod_build.diagnose import explain_build
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from popdist.horovod_build.plan import Plan
+    from popdist.horovod_build.plan import Build
 
 
 _NINJA = re.compile(r"^\[(\d+)/(\d+)\] (.*)$")
@@ -129,7 +129,7 @@ _LOG_READ = 8 << 20
 
 
 def build(
-    plan: Plan, root: Path, out: Path, log: Path, environ: Mapping[str, str], *, verbose: bool
+    plan: Build, root: Path, out: Path, log: Path, environ: Mapping[str, str], *, verbose: bool
 ) -> Path:
     """Builds the wheel in the empty folder ``out``, from the patched source at ``root``.
 

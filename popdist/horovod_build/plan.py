@@ -71,7 +71,7 @@ _KEPT = ("CMAKE_PREFIX_PATH", "HOROVOD_BUILD_CUDA_CC_LIST")
 
 
 @dataclass(frozen=True)
-class Plan:
+class Build:
     """A build, decided in full.
 
     Attributes:
@@ -128,7 +128,7 @@ class Plan:
         return {**kept, **own, "PATH": path}
 
 
-def make_plan(facts: Facts, options: Options) -> Plan:
+def make_plan(facts: Facts, options: Options) -> Build:
     """Decides the build; frameworks and MPI in ``facts`` have passed the requirements."""
     assert facts.mpi is not None  # noqa: S101 - checked by requirements
     target = Target(
@@ -142,7 +142,7 @@ def make_plan(facts: Facts, options: Options) -> Plan:
     jobs = choose_jobs(facts.machine, options.jobs)
     rpath = library_path(facts.python, facts.mpi, nccl=facts.cuda.nccl if options.nccl else None)
     components = _components(facts, patches, rpath, nccl=options.nccl)
-    draft = Plan(
+    draft = Build(
         components=components,
         patches=patches,
         jobs=jobs,
@@ -159,7 +159,7 @@ def make_plan(facts: Facts, options: Options) -> Plan:
         libc=facts.machine.libc,
     )
     variables = _variables(facts, draft, rpath)
-    return Plan(**{**vars(draft), "variables": tuple(sorted(variables.items()))})
+    return Build(**{**vars(draft), "variables": tuple(sorted(variables.items()))})
 
 
 def library_path(python: Python, mpi: Mpi, *, nccl: Path | None) -> str:
@@ -229,7 +229,7 @@ def _search(facts: Facts) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*mpi, str(facts.python.scripts)]))
 
 
-def _variables(facts: Facts, plan: Plan, rpath: str) -> dict[str, str]:
+def _variables(facts: Facts, plan: Build, rpath: str) -> dict[str, str]:
     """The settings that Horovod's setup.py, CMake and Ninja read."""
     jobs = str(plan.jobs.count)
     variables = {

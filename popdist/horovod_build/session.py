@@ -23,7 +23,7 @@ from popdist.horovod_build.cache import Cache
 from popdist.horovod_build.compilation import clock
 from popdist.horovod_build.facts import Cuda, Facts, compiler, find, machine, python
 from popdist.horovod_build.options import Options, parse
-from popdist.horovod_build.plan import NCCL_LINKS, Plan, make_plan
+from popdist.horovod_build.plan import NCCL_LINKS, Build, make_plan
 from popdist.horovod_build.requirements import problems_with_build, problems_with_environment
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
-def headline(plan: Plan) -> str:
+def headline(plan: Build) -> str:
     """What the plan builds, in one line."""
     parts = dict(plan.components)
     bindings = " and ".join(parts[framework] for framework in plan.frameworks)
@@ -49,7 +49,7 @@ def headline(plan: Plan) -> str:
     return f"Horovod {parts['horovod']} for {bindings} over {parts['mpi']}{extra}"
 
 
-def explain_plan(facts: Facts, plan: Plan, wheel: Path | None, installed: str | None) -> str:
+def explain_plan(facts: Facts, plan: Build, wheel: Path | None, installed: str | None) -> str:
     """All decisions, for ``--print-plan``; ``wheel`` is the cached wheel, if any."""
     assert facts.mpi is not None  # noqa: S101 - checked by requirements
     lines = [headline(plan), "", "What the wheel depends on:"]
@@ -176,7 +176,7 @@ def _session(options: Options, environ: Mapping[str, str]) -> None:
 
 
 def _wheel(
-    facts: Facts, plan: Plan, cache: Cache, options: Options, environ: Mapping[str, str]
+    facts: Facts, plan: Build, cache: Cache, options: Options, environ: Mapping[str, str]
 ) -> Path:
     """The wheel, from the cache or built now."""
 
@@ -202,7 +202,7 @@ def _wheel(
 
 
 def _build(
-    facts: Facts, plan: Plan, cache: Cache, options: Options, environ: Mapping[str, str]
+    facts: Facts, plan: Build, cache: Cache, options: Options, environ: Mapping[str, str]
 ) -> Path:
     start = time.monotonic()
     archive = source.fetch(cache)
@@ -225,7 +225,7 @@ def _build(
     return wheel
 
 
-def _check(facts: Facts, plan: Plan, cache: Cache, environ: Mapping[str, str]) -> None:
+def _check(facts: Facts, plan: Build, cache: Cache, environ: Mapping[str, str]) -> None:
     assert facts.mpi is not None  # noqa: S101 - checked by requirements
     _say("checking with two ranks ...")
     results = [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from popdist.horovod_build.cache import Cache
-    from popdist.horovod_build.plan import Plan
+    from popdist.horovod_build.plan import Build
 
 VARIABLE = "POPDIST_HOROVOD_WHEELS"
 """The variable that stands for ``--from``; where it has no wheel, one is built."""
@@ -31,7 +31,7 @@ VARIABLE = "POPDIST_HOROVOD_WHEELS"
 _OF_OTHERS = ("libtorch*", "libc10*", "libtensorflow*", "libmpi*", "libopen-*")
 
 
-def require_exportable(plan: Plan) -> None:
+def require_exportable(plan: Build) -> None:
     """Checks that a wheel of this plan can be used by other environments.
 
     Raises:
@@ -56,7 +56,7 @@ def require_exportable(plan: Plan) -> None:
         )
 
 
-def export(plan: Plan, wheel: Path, folder: Path) -> Path:
+def export(plan: Build, wheel: Path, folder: Path) -> Path:
     """Writes a portable copy of a wheel, and what it was built for.
 
     Args:
@@ -103,7 +103,7 @@ def export(plan: Plan, wheel: Path, folder: Path) -> Path:
     return written[-1]
 
 
-def take(plan: Plan, place: str, cache: Cache, environ: Mapping[str, str]) -> Path | None:
+def take(plan: Build, place: str, cache: Cache, environ: Mapping[str, str]) -> Path | None:
     """Puts a wheel of a folder or a page into the cache.
 
     pip finds it, so that a folder, a page with links and a mirror work alike, and so that a wheel
@@ -137,7 +137,7 @@ def take(plan: Plan, place: str, cache: Cache, environ: Mapping[str, str]) -> Pa
         shutil.rmtree(out, ignore_errors=True)
 
 
-def nothing_found(plan: Plan, place: str) -> BuildError:
+def nothing_found(plan: Build, place: str) -> BuildError:
     """The error for a place without a wheel for this environment; names the nearest that it has."""
     own = dict(plan.components)
     nearest = min(

@@ -26,7 +26,7 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.training.divisors import Divisors
 from popdist_onnx.training.evaluation import Evaluator
 from popdist_onnx.training.inference_mode import in_inference_mode
-from popdist_onnx.training.job import Job
+from popdist_onnx.training.job import LocalReplicas
 from popdist_onnx.training.layout import Layout
 from popdist_onnx.training.model import trainable
 
@@ -52,7 +52,7 @@ _ROUNDING, _ROUNDING_OF_HALF = 64 * 2.0**-23, 8 * 2.0**-10
 """The largest difference by rounding, as a share of a loss, in single and in half precision."""
 
 _MOVES = 2
-_ALONE = Job(0, 1, 1, first=False)
+_ALONE = LocalReplicas(0, 1, 1, first=False)
 
 
 class PartsProbe:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 from popdist_onnx.graph import names
 from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
 from popdist_onnx.optimizers.scalars import Scalar, plain
-from popdist_onnx.optimizers.settings import LOSS_SCALING, Setting
+from popdist_onnx.optimizers.settings import LOSS_SCALING, Hyperparameter
 from popdist_onnx.types.enums import AdamMode, WeightDecayMode
 from popdist_onnx.types.tensor_info import DataType
 
@@ -76,14 +76,14 @@ class Adam(Optimizer):
     """
 
     published: ClassVar[str] = "Adam"
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("learningRate", 0.1, "rate", "step length"),
-        Setting("weightDecay", 0.0, "not negative", "share of the weight that decays"),
-        Setting("beta1", 0.9, "not negative", "share of the first moment that is kept"),
-        Setting("beta2", 0.999, "not negative", "share of the second moment that is kept"),
-        Setting("eps", 1e-6, "positive", "added to the root of the second moment"),
+    settings: ClassVar[tuple[Hyperparameter, ...]] = (
+        Hyperparameter("learningRate", 0.1, "rate", "step length"),
+        Hyperparameter("weightDecay", 0.0, "not negative", "share of the weight that decays"),
+        Hyperparameter("beta1", 0.9, "not negative", "share of the first moment that is kept"),
+        Hyperparameter("beta2", 0.999, "not negative", "share of the second moment that is kept"),
+        Hyperparameter("eps", 1e-6, "positive", "added to the root of the second moment"),
         LOSS_SCALING,
-        Setting(
+        Hyperparameter(
             "maxWeightNorm", 10.0, "not negative", "largest norm in LAMB's ratio", prefixed=False
         ),
     )

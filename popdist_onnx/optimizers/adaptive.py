@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 from popdist_onnx.graph import names
 from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
 from popdist_onnx.optimizers.scalars import Scalar, plain
-from popdist_onnx.optimizers.settings import LOSS_SCALING, Setting
+from popdist_onnx.optimizers.settings import LOSS_SCALING, Hyperparameter
 from popdist_onnx.optimizers.values import OptimizerSettingError
 from popdist_onnx.types.enums import AdaptiveMode, WeightDecayMode
 from popdist_onnx.types.tensor_info import DataType
@@ -69,12 +69,14 @@ class Adaptive(Optimizer):
     """
 
     published: ClassVar[str] = "Adaptive"
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("learningRate", 0.01, "rate", "step length"),
-        Setting("weightDecay", 0.0, "not negative", "share of the weight that decays"),
-        Setting("alpha", 0.99, "not negative", "share of the averages that is kept"),
-        Setting("momentum", 0.0, "not negative", "share of the last update that is kept"),
-        Setting("eps", 1e-6, "positive", "added to the root of the squared gradient's average"),
+    settings: ClassVar[tuple[Hyperparameter, ...]] = (
+        Hyperparameter("learningRate", 0.01, "rate", "step length"),
+        Hyperparameter("weightDecay", 0.0, "not negative", "share of the weight that decays"),
+        Hyperparameter("alpha", 0.99, "not negative", "share of the averages that is kept"),
+        Hyperparameter("momentum", 0.0, "not negative", "share of the last update that is kept"),
+        Hyperparameter(
+            "eps", 1e-6, "positive", "added to the root of the squared gradient's average"
+        ),
         LOSS_SCALING,
     )
 

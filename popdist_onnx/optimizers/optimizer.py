@@ -16,7 +16,7 @@ from popdist_onnx.optimizers.scalars import (
     UPDATE_FACTOR,
     owner,
 )
-from popdist_onnx.optimizers.settings import Setting, read_defaults, read_specifics
+from popdist_onnx.optimizers.settings import Hyperparameter, read_defaults, read_specifics
 from popdist_onnx.optimizers.values import (
     OptimizerReplacementError,
     OptimizerSettingError,
@@ -214,7 +214,7 @@ class Optimizer:
         clip_norm_settings: Groups of weights whose gradients are clipped.
     """
 
-    settings: ClassVar[tuple[Setting, ...]] = ()
+    settings: ClassVar[tuple[Hyperparameter, ...]] = ()
     published: ClassVar[str] = "Optimizer"
     accum_type: DataType = DataType.UNDEFINED
 

@@ -28,7 +28,7 @@ CHECKS: dict[Check, str] = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class Hyperparameter:
     """One number that an optimizer takes.
 
     Attributes:
@@ -90,7 +90,7 @@ class Setting:
         return value
 
 
-LOSS_SCALING = Setting(
+LOSS_SCALING = Hyperparameter(
     "lossScaling",
     1.0,
     "not zero",
@@ -101,7 +101,7 @@ LOSS_SCALING = Setting(
 
 
 def read_defaults(
-    optimizer: str, settings: Sequence[Setting], values: Mapping[str, tuple[float, bool]]
+    optimizer: str, settings: Sequence[Hyperparameter], values: Mapping[str, tuple[float, bool]]
 ) -> dict[str, OptimizerValue]:
     """Reads the dictionary of a constructor.
 
@@ -131,7 +131,7 @@ def read_defaults(
 
 
 def read_specifics(
-    optimizer: str, settings: Sequence[Setting], values: Mapping[str, tuple[float, bool]]
+    optimizer: str, settings: Sequence[Hyperparameter], values: Mapping[str, tuple[float, bool]]
 ) -> dict[str, OptimizerValue]:
     """Reads the dictionary of ``insertSpecific``.
 
@@ -151,7 +151,7 @@ def read_specifics(
 
 
 def _read(
-    optimizer: str, by_name: Mapping[str, Setting], values: Mapping[str, tuple[float, bool]]
+    optimizer: str, by_name: Mapping[str, Hyperparameter], values: Mapping[str, tuple[float, bool]]
 ) -> dict[str, OptimizerValue]:
     if not hasattr(values, "items"):
         raise OptimizerSettingError(

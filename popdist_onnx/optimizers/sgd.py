@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 from popdist_onnx.graph import names
 from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
 from popdist_onnx.optimizers.scalars import Scalar
-from popdist_onnx.optimizers.settings import LOSS_SCALING, Setting
+from popdist_onnx.optimizers.settings import LOSS_SCALING, Hyperparameter
 from popdist_onnx.optimizers.values import OptimizerValueError
 from popdist_onnx.types.enums import SGDAccumulatorAndMomentum
 from popdist_onnx.types.tensor_info import DataType
@@ -92,13 +92,15 @@ class SGD(Optimizer):
     """
 
     published: ClassVar[str] = "SGD"
-    settings: ClassVar[tuple[Setting, ...]] = (
-        Setting("learningRate", 0.1, "rate", "step length"),
-        Setting("weightDecay", 0.0, "not negative", "share of the weight added to its gradient"),
-        Setting("momentum", 0.0, "not negative", "share of the velocity that is kept"),
-        Setting("dampening", 0.0, "not negative", "share of the gradient that is left out"),
-        Setting("velocityScaling", 1.0, "positive", "factor at which the velocity is kept"),
-        Setting(
+    settings: ClassVar[tuple[Hyperparameter, ...]] = (
+        Hyperparameter("learningRate", 0.1, "rate", "step length"),
+        Hyperparameter(
+            "weightDecay", 0.0, "not negative", "share of the weight added to its gradient"
+        ),
+        Hyperparameter("momentum", 0.0, "not negative", "share of the velocity that is kept"),
+        Hyperparameter("dampening", 0.0, "not negative", "share of the gradient that is left out"),
+        Hyperparameter("velocityScaling", 1.0, "positive", "factor at which the velocity is kept"),
+        Hyperparameter(
             "nesterov",
             0.0,
             "switch",

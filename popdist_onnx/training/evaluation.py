@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import onnx
 
     from popdist_onnx.runtime.state import Array
-    from popdist_onnx.training.job import Job
+    from popdist_onnx.training.job import LocalReplicas
 
     Metric = Callable[[Array, Array], Any]
 
@@ -128,7 +128,12 @@ class Measures:
     """
 
     def __init__(
-        self, model: onnx.ModelProto, loss: str, metrics: Mapping[str, Metric], batch: int, job: Job
+        self,
+        model: onnx.ModelProto,
+        loss: str,
+        metrics: Mapping[str, Metric],
+        batch: int,
+        job: LocalReplicas,
     ) -> None:
         self._batch, self._job, self._metrics = batch, job, metrics
         # A loss inside the model belongs to a whole batch, of which every process has all samples.

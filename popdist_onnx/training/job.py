@@ -20,7 +20,7 @@ _LOOKED_AT = 64
 
 
 @dataclass(frozen=True)
-class Job:
+class LocalReplicas:
     """The replicas of a job that a process runs.
 
     Attributes:
@@ -93,7 +93,7 @@ def _few(array: Array) -> Array:
     return few
 
 
-def current_job() -> Job:
+def current_job() -> LocalReplicas:
     """The place in poprun's job, else in another launcher's job with one replica each, else alone.
 
     Raises:
@@ -102,9 +102,9 @@ def current_job() -> Job:
     here = topology()
     if here.launched:
         first = here.replica_index_offset
-        return Job(first, here.num_local_replicas, here.num_total_replicas, first == 0)
+        return LocalReplicas(first, here.num_local_replicas, here.num_total_replicas, first == 0)
     horovod = backend.connect("torch")
     if horovod is None:
-        return Job(0, 1, 1, first=True)
+        return LocalReplicas(0, 1, 1, first=True)
     rank = int(horovod.rank())
-    return Job(rank, 1, int(horovod.size()), rank == 0, horovod)
+    return LocalReplicas(rank, 1, int(horovod.size()), rank == 0, horovod)

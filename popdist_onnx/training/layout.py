@@ -13,7 +13,7 @@ from popdist_onnx.errors import popart_exception
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from popdist_onnx.training.job import Job
+    from popdist_onnx.training.job import LocalReplicas
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,7 +33,9 @@ class Layout:
             number does not divide by that of replicas; None where each belongs to one replica.
     """
 
-    def __init__(self, batch: int, accumulation: int, job: Job, samples: int | None = None) -> None:
+    def __init__(
+        self, batch: int, accumulation: int, job: LocalReplicas, samples: int | None = None
+    ) -> None:
         self.batch, self.accumulation, self.job = batch, accumulation, job
         self.shape = (accumulation, job.total_replicas, batch)
         self.places = accumulation * job.total_replicas * batch

@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 from popdist_onnx.training.amounts import WIDE
 from popdist_onnx.training.loss_reading import Reader, attributes
-from popdist_onnx.training.loss_terms import Plan, is_sum
+from popdist_onnx.training.loss_terms import TermPlan, is_sum
 
 INPUT = "popdist.divisor/{}"
 """The input that has the number of the whole batch for a statistic."""
@@ -37,7 +37,7 @@ class Rewriting:
         inputs: The new inputs by name.
     """
 
-    def __init__(self, proto: onnx.ModelProto, reader: Reader, plan: Plan, parts: int) -> None:
+    def __init__(self, proto: onnx.ModelProto, reader: Reader, plan: TermPlan, parts: int) -> None:
         self._proto, self._reader, self._plan, self._parts = proto, reader, plan, parts
         self.inputs: dict[str, onnx.ValueInfoProto] = {}
         self._nodes: list[onnx.NodeProto] = []

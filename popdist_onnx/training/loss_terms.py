@@ -51,7 +51,7 @@ class UnclearError(Exception):
     """A term cannot be computed from parts of a batch."""
 
 
-class Plan(NamedTuple):
+class TermPlan(NamedTuple):
     """How a term is to be rewritten.
 
     Attributes:
@@ -73,13 +73,13 @@ class Terms(NamedTuple):
         sums: A warning of sums over samples.
     """
 
-    plans: list[Plan]
+    plans: list[TermPlan]
     sums: str | None
 
 
 def read_terms(reader: Reader, loss: str, parts: int) -> Terms:
     """Reads the terms of a loss; those that are not clear are measured, as all are."""
-    plans: dict[str, Plan] = {}
+    plans: dict[str, TermPlan] = {}
     has_sums = False
     for name, is_divided in terms(reader, loss):
         uses = _Uses(reader)
@@ -90,7 +90,7 @@ def read_terms(reader: Reader, loss: str, parts: int) -> Terms:
             continue
         valued = any(uses.statistics.values())
         if degree == 0 and valued:
-            plans[name] = Plan(name, uses.statistics, uses.path)
+            plans[name] = TermPlan(name, uses.statistics, uses.path)
         has_sums |= degree == 1 and not valued and not is_divided
     return Terms(list(plans.values()), _SUM % parts if has_sums else None)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from popdist_torch.checkpoint import file, folder, parts
-from popdist_torch.checkpoint.parts import Job, Move
+from popdist_torch.checkpoint.parts import Instances, Move
 from popdist_torch.data.loader import DataLoader
 from popdist_torch.errors import CheckpointError
 from popdist_torch.executor.executor import Executor
@@ -70,7 +70,7 @@ class Checkpoint:
             CheckpointError: The state cannot be kept, or the file not be written. It is raised on
                 all instances, and the file is as it was.
         """
-        job = Job.connected(self._processes)
+        job = Instances.connected(self._processes)
         job.meet("Checkpoint.save()")
         own = {name: parts.own(part) for name, part in self._parts.items()}
         place = self._place(job)
@@ -101,7 +101,7 @@ class Checkpoint:
                 replicas, or holds what another layout of instances cannot resume. It is raised on
                 all instances, and nothing has been changed.
         """
-        job = Job.connected(self._processes)
+        job = Instances.connected(self._processes)
         job.meet("Checkpoint.load()")
         form = job.from_first(job.on_first(self._form) or b"")
         if not form:
@@ -160,7 +160,7 @@ class Checkpoint:
     def _shared(self) -> dict[str, Any]:
         return {name: parts.shared(part) for name, part in self._parts.items()}
 
-    def _place(self, job: Job) -> list[int]:
+    def _place(self, job: Instances) -> list[int]:
         places = [parts.place_of(part) for part in self._parts.values()]
         return next((place for place in places if place is not None), [job.index, 1])
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from popdist_torch.checkpoint.parts import Job
+    from popdist_torch.checkpoint.parts import Instances
 
 CURRENT = "current"
 """The file with the name of the save that is complete."""
@@ -31,7 +31,7 @@ _INDEX = "index.pt"
 _FILES = re.compile(r"(index|instance-\d+)\.pt|\.(index|instance-\d+)\.pt\.unfinished")
 
 
-def write(path: Path, job: Job, shared: Any, private: Collection[str], content: Any) -> None:
+def write(path: Path, job: Instances, shared: Any, private: Collection[str], content: Any) -> None:
     """Writes a save; all instances must call it.
 
     A job that is killed at any moment leaves the save before, or this one.

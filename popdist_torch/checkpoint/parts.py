@@ -233,7 +233,7 @@ _PIECE = 64 << 20
 
 
 @dataclass(frozen=True)
-class Job:
+class Instances:
     """The instances that save and load together.
 
     Attributes:
@@ -247,7 +247,7 @@ class Job:
     horovod: Any = None
 
     @classmethod
-    def connected(cls, processes: int | None) -> Job:
+    def connected(cls, processes: int | None) -> Instances:
         """The job of this process; ``processes`` is None where no options give their number.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist.metrics import note_phase
-from popdist_torch.data.prefetch_worker import Job, Ring, communicating, main
+from popdist_torch.data.prefetch_worker import PrefetchTask, Ring, communicating, main
 from popdist_torch.errors import DataError, Error
 from popdist_torch.options.enums import SharingStrategy
 from popdist_torch.options.settings import flag, member, whole_number
@@ -82,7 +82,7 @@ class AsynchronousDataAccessor:
                 hint="build the loader with mode=DataLoaderMode.Sync to wrap it yourself",
             )
         self._dataset = dataset
-        job = Job(
+        job = PrefetchTask(
             source=dataset,
             slots=whole_number("buffer_size", buffer_size, least=1),
             rebatched_size=rebatched_size,
@@ -194,7 +194,7 @@ class AsynchronousDataAccessor:
             logger.debug("the data process is gone; the next batch will say why")
 
 
-def _start(job: Job, strategy: SharingStrategy) -> tuple[Connection, BaseProcess]:
+def _start(job: PrefetchTask, strategy: SharingStrategy) -> tuple[Connection, BaseProcess]:
     method = _START_METHODS[member("sharing_strategy", strategy, SharingStrategy)]
     if method == "fork" and communicating():
         logger.warning(

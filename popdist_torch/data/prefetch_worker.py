@@ -234,7 +234,7 @@ def _anonymous(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Job:
+class PrefetchTask:
     """What a data process does.
 
     Attributes:
@@ -264,7 +264,7 @@ class _StartOverError(Exception):
 
 
 def main(connection: Connection, pickled: bytes, inherited: Connection | None) -> None:
-    """Runs a pickled `Job` until the program ends it, or closes its end of the pipe.
+    """Runs a pickled `PrefetchTask` until the program ends it, or closes its end of the pipe.
 
     ``inherited`` is the program's end of the pipe, where forking copied it.
     """
@@ -294,7 +294,7 @@ def _tell(connection: Connection, message: tuple[Any, ...]) -> None:
 
 
 class _Reader:
-    def __init__(self, connection: Connection, job: Job) -> None:
+    def __init__(self, connection: Connection, job: PrefetchTask) -> None:
         self._connection = connection
         self._job = job
         self._free: deque[int] = deque()

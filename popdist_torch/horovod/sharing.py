@@ -11,7 +11,7 @@ from popdist.agreement import disagreements, listed
 from popdist.exchange import gather
 from popdist_torch import agreement
 from popdist_torch.checkpoint import file
-from popdist_torch.checkpoint.parts import Job, load_optimizer
+from popdist_torch.checkpoint.parts import Instances, load_optimizer
 from popdist_torch.errors import AgreementError, PlainLoopError
 from popdist_torch.horovod.world import connected, require_root
 from popdist_torch.rounds import ROUNDS, Call
@@ -97,7 +97,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     if horovod is None:
         return
     ROUNDS.meet(Call("broadcast_optimizer_state"), horovod)
-    job = Job(int(horovod.rank()), int(horovod.size()), horovod)
+    job = Instances(int(horovod.rank()), int(horovod.size()), horovod)
     here = job.index == root_rank
     mine = job.on_each(
         lambda: file.packed(optimizer.state_dict(), "the optimizer") if here else b""

@@ -15,7 +15,7 @@ import torch
 from popdist_torch.errors import OptionError, OptionValueError
 from popdist_torch.options.enums import SyncPattern
 from popdist_torch.options.settings import (
-    Setting,
+    OptionMethod,
     at_least,
     flag,
     names,
@@ -65,71 +65,71 @@ class DeviceOnlyOptions(OptionsDict):
 
     path = ""
 
-    enableExecutableCaching = Setting(
+    enableExecutableCaching = OptionMethod(
         "The folder for compiled programs; None for no caching.",
         "path",
         "cachePath",
         text,
         clears=True,
     )
-    setExecutionStrategy = Setting(
+    setExecutionStrategy = OptionMethod(
         "How blocks of the model are distributed over IPUs and time.",
         "strategy",
         "execution_strategy",
         _strategy,
     )
-    setAvailableMemoryProportion = Setting(
+    setAvailableMemoryProportion = OptionMethod(
         'How much of each IPU\'s memory matrix operations may use, by ``"IPU<k>"``.',
         "available_memory_proportion",
         "available_memory_proportion",
         _proportions,
     )
-    autoRoundNumIPUs = Setting(
+    autoRoundNumIPUs = OptionMethod(
         "Whether the number of IPUs is rounded up to a power of two.",
         "auto_round_num_ipus",
         "auto_round_num_ipus",
         flag,
         default=True,
     )
-    syncPattern = Setting(
+    syncPattern = OptionMethod(
         "How devices synchronise.", "sync_pattern", "sync_pattern", one_of(SyncPattern)
     )
-    logDir = Setting("The folder for logs.", "log_dir", "log_dir", text)
-    maxRepeatLogs = Setting(
+    logDir = OptionMethod("The folder for logs.", "log_dir", "log_dir", text)
+    maxRepeatLogs = OptionMethod(
         "How often one log line may repeat; None for any number.",
         "max_repeat_logs",
         "max_repeat_logs",
         lambda name, lines: None if lines is None else at_least(0)(name, lines),
     )
-    modelName = Setting("The model's name in profiles.", "name", "model_name", text)
-    enableStableNorm = Setting(
+    modelName = OptionMethod("The model's name in profiles.", "name", "model_name", text)
+    enableStableNorm = OptionMethod(
         "Whether norms use the slower, more stable formula.", "enabled", "stable_norm", flag
     )
-    showCompilationProgressBar = Setting(
+    showCompilationProgressBar = OptionMethod(
         "Whether compilation shows a progress bar.",
         "show",
         "show_compilation_progress_bar",
         flag,
         default=True,
     )
-    relaxOptimizerAttributesChecks = Setting(
+    relaxOptimizerAttributesChecks = OptionMethod(
         "Whether differences between an optimizer's groups are not reported.",
         "relax",
         "relax_optimizer_checks",
         flag,
         default=True,
     )
-    logCycleCount = Setting(
+    logCycleCount = OptionMethod(
         "Whether the cycles of each call are counted.", "log_cycle_count", "log_cycle_count", flag
     )
-    enableProfiling = Setting(
+    enableProfiling = OptionMethod(
         "The folder for profiles; None for the current folder.",
         "profile_dir",
         "profile_dir",
         lambda name, folder: "." if folder is None else text(name, folder),
         default=None,
     )
-    sourceLocationExcludes = Setting(
+    sourceLocationExcludes = OptionMethod(
         "Files that are never named as the source of an operation.",
         "excludes",
         "source_location_excludes",
@@ -237,19 +237,19 @@ class TensorLocationSettings(OptionsDict):
 
     path = "TensorLocationSettings."
 
-    minElementsForOffChip = Setting(
+    minElementsForOffChip = OptionMethod(
         "Smallest tensor that may be stored off the chip, in elements.",
         "min_elements",
         "minElementsForOffChip",
         at_least(0),
     )
-    minElementsForReplicatedTensorSharding = Setting(
+    minElementsForReplicatedTensorSharding = OptionMethod(
         "Smallest tensor that is sharded over replicas, in elements.",
         "min_elements",
         "minElementsForReplicatedTensorSharding",
         at_least(0),
     )
-    useOnChipStorage = Setting(
+    useOnChipStorage = OptionMethod(
         "Whether tensors stay on the chip; with None, the device decides.",
         "use",
         "onChip",
@@ -257,21 +257,21 @@ class TensorLocationSettings(OptionsDict):
         default=True,
         clears=True,
     )
-    useReplicatedTensorSharding = Setting(
+    useReplicatedTensorSharding = OptionMethod(
         "Whether tensors are sharded over replicas.",
         "use",
         "useReplicatedTensorSharding",
         flag,
         default=True,
     )
-    useIOTilesToLoad = Setting(
+    useIOTilesToLoad = OptionMethod(
         "Whether tiles reserved for transfer load the tensors.",
         "use",
         "useIOTilesToLoad",
         flag,
         default=True,
     )
-    useIOTilesToStore = Setting(
+    useIOTilesToStore = OptionMethod(
         "Whether tiles reserved for transfer store the tensors.",
         "use",
         "useIOTilesToStore",
@@ -298,19 +298,19 @@ class TensorLocationsOptions(OptionsDict):
 
     path = "TensorLocations."
 
-    setActivationLocation = Setting(
+    setActivationLocation = OptionMethod(
         "Where activations are stored.", "location", "location_activation", _settings
     )
-    setWeightLocation = Setting(
+    setWeightLocation = OptionMethod(
         "Where weights are stored.", "location", "location_weight", _settings
     )
-    setOptimizerLocation = Setting(
+    setOptimizerLocation = OptionMethod(
         "Where optimizer state is stored.", "location", "location_optimizer", _settings
     )
-    setAccumulatorLocation = Setting(
+    setAccumulatorLocation = OptionMethod(
         "Where gradient accumulators are stored.", "location", "location_accumulator", _settings
     )
-    numIOTiles = Setting(
+    numIOTiles = OptionMethod(
         "How many tiles are reserved for transfer.", "num_tiles", "numIOTiles", _io_tiles
     )
 
@@ -400,44 +400,44 @@ class PrecisionOptions(OptionsDict):
 
     path = "Precision."
 
-    setPartialsType = Setting(
+    setPartialsType = OptionMethod(
         "The type of partial sums, ``torch.float`` or ``torch.half``.",
         "dtype",
         "partials_type",
         _partials,
     )
-    enableStochasticRounding = Setting(
+    enableStochasticRounding = OptionMethod(
         "Whether the device rounds to half precision at random.",
         "enabled",
         "stochastic_rounding",
         flag,
     )
-    enableFloatingPointExceptions = Setting(
+    enableFloatingPointExceptions = OptionMethod(
         "Whether a model stops at overflows, divisions by zero and invalid operations.",
         "enabled",
         "floating_point_exceptions",
         flag,
         effect="a call raises `poptorch.Error` there (PD350); checks each operation, so it is slow",
     )
-    halfFloatCasting = Setting(
+    halfFloatCasting = OptionMethod(
         "How half and single precision combine; without effect in PopTorch too since SDK 3.",
         "half_float_casting",
         "half_float_casting",
         lambda _name, value: value,
     )
-    runningStatisticsAlwaysFloat = Setting(
+    runningStatisticsAlwaysFloat = OptionMethod(
         "Whether running statistics are kept in single precision.",
         "value",
         "running_statistics_always_float",
         flag,
     )
-    autocastEnabled = Setting(
+    autocastEnabled = OptionMethod(
         "Whether operations choose their precision by a policy (to SDK 2.6).",
         "autocast_enabled",
         "autocast_enabled",
         flag,
     )
-    autocastPolicy = Setting(
+    autocastPolicy = OptionMethod(
         "The policy of ``autocastEnabled`` (to SDK 2.6).",
         "autocast_policy",
         "autocast_policy",

@@ -17,7 +17,7 @@ from popdist_torch.options.enums import (
     ReductionType,
 )
 from popdist_torch.options.settings import (
-    Setting,
+    OptionMethod,
     at_least,
     flag,
     member,
@@ -42,7 +42,7 @@ class HostOptions(OptionsDict):
 
     _Popart: PopartOptions
 
-    deviceIterations = Setting(
+    deviceIterations = OptionMethod(
         "How many times one call runs the model on fresh data.",
         "device_iterations",
         "device_iterations",
@@ -50,14 +50,14 @@ class HostOptions(OptionsDict):
         effect="D of the batch formulas: updates per call in training, runs "
         "of the model in inference",
     )
-    replicationFactor = Setting(
+    replicationFactor = OptionMethod(
         "How many replicas of the model this process runs.",
         "replication_factor",
         "replication_factor",
         at_least(1),
         effect="R of the batch formulas; poprun decides it under `popdist.poptorch.Options`",
     )
-    broadcastBuffers = Setting(
+    broadcastBuffers = OptionMethod(
         "Whether buffers that the model changes must be the same in all replicas.",
         "broadcast_buffers",
         "broadcast_buffers",
@@ -65,28 +65,28 @@ class HostOptions(OptionsDict):
         default=True,
         effect="with False, every replica has its own buffers; running statistics are never shared",
     )
-    connectionType = Setting(
+    connectionType = OptionMethod(
         "When the program attaches to devices.",
         "connection_type",
         "connection_type",
         one_of(ConnectionType),
         effect="`Never` makes running a model an error",
     )
-    useIpuModel = Setting(
+    useIpuModel = OptionMethod(
         "Whether models run on the CPU even if the machine has a GPU.",
         "use_model",
         "use_model",
         flag,
         effect="models run on the CPU",
     )
-    useIpuId = Setting(
+    useIpuId = OptionMethod(
         "The device of this host on which models run.",
         "ipu_id",
         "ipu_id",
         at_least(0),
         effect="index of the GPU",
     )
-    updatableNamedBuffers = Setting(
+    updatableNamedBuffers = OptionMethod(
         "Names of buffers that the host may update.",
         "buffers",
         "updatable_named_buffers",
@@ -266,28 +266,28 @@ class TrainingOptions(OptionsDict):
 
     path = "Training."
 
-    gradientAccumulation = Setting(
+    gradientAccumulation = OptionMethod(
         "How many micro-batches every replica accumulates before an update.",
         "gradient_accumulation",
         "gradient_accumulation",
         at_least(1),
         effect="A of the batch formulas",
     )
-    accumulationAndReplicationReductionType = Setting(
+    accumulationAndReplicationReductionType = OptionMethod(
         "How gradients are combined over accumulation steps and all replicas of the job.",
         "reduction_type",
         "accumulation_and_replication_reduction_type",
         _reduction,
         effect="`Mean` divides the sum by accumulation steps x replicas of the job, `Sum` does not",
     )
-    setMeanAccumulationAndReplicationReductionStrategy = Setting(
+    setMeanAccumulationAndReplicationReductionStrategy = OptionMethod(
         "When the sum is divided to a mean.",
         "mean_reduction_strategy",
         "meanAccumulationAndReplicationReductionStrategy",
         one_of(MeanReductionStrategy),
         effect="`Running` divides losses before the backward pass, the others divide the sum",
     )
-    setAutomaticLossScaling = Setting(
+    setAutomaticLossScaling = OptionMethod(
         "Whether the loss scaling adapts to half-precision gradients.",
         "enabled",
         "auto_loss_scaling",
@@ -295,7 +295,7 @@ class TrainingOptions(OptionsDict):
         effect="multiplies the loss scaling by a power of two that adapts to half-precision "
         "gradients; no effect without such gradients",
     )
-    setConvolutionDithering = Setting(
+    setConvolutionDithering = OptionMethod(
         "Whether convolutions are spread over tiles differently per weight.",
         "enabled",
         "convolution_dithering",

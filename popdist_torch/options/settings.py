@@ -30,7 +30,7 @@ Method = TypeVar("Method", bound="Callable[..., Any]")
 _REQUIRED = inspect.Parameter.empty
 
 
-class Setting:
+class OptionMethod:
     """A method that checks one value, stores it, and returns the options.
 
     Args:

@@ -192,7 +192,10 @@ def two_optimizers(wrap, samples, batch, callbacks=()):
         def __init__(self):
             super().__init__()
             self.whole = network(seed=0)
-            self.deciding = [wrap(tf.keras.optimizers.Adam(0.01)), wrap(tf.keras.optimizers.SGD(1.0))]
+            self.deciding = [
+                wrap(tf.keras.optimizers.Adam(0.01)),
+                wrap(tf.keras.optimizers.SGD(1.0)),
+            ]
             self.loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
         def call(self, words):

@@ -1,4 +1,4 @@
-"""Two devices of the CPU for strategies of two local replicas, and hooks that end with their test."""
+"""Two devices of the CPU, for two local replicas, and hooks that end with their test."""
 
 import pytest
 import tensorflow as tf

@@ -13,7 +13,7 @@ from torch import nn
 
 import popdist_onnx
 from popdist_onnx.graph.torch_files import untie
-from popdist_onnx.training.job import Job
+from popdist_onnx.training.job import LocalReplicas
 from popdist_onnx.training.layout import Layout, indices
 
 SAMPLES, FEATURES, CLASSES, BATCH = 48, 6, 3, 8
@@ -124,7 +124,7 @@ def test_what_is_saved_is_the_given_model_with_other_weights(tmp_path):
 
 
 def test_every_sample_of_the_whole_batches_is_taken_once_by_one_replica():
-    jobs = [Job(0, 2, 3, first=True), Job(2, 1, 3, first=False)]
+    jobs = [LocalReplicas(0, 2, 3, first=True), LocalReplicas(2, 1, 3, first=False)]
     taken = [
         np.concatenate(
             [i.reshape(-1) for _, i in indices(50, Layout(4, 2, job), (1, 2), drop_last=True)]
@@ -141,7 +141,7 @@ def test_every_sample_of_the_whole_batches_is_taken_once_by_one_replica():
 @pytest.mark.parametrize("replicas", [1, 2, 3, 4])
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_each_sample_of_a_smaller_update_has_the_same_weight(replicas, accumulation):
-    jobs = [Job(number, 1, replicas, first=not number) for number in range(replicas)]
+    jobs = [LocalReplicas(number, 1, replicas, first=not number) for number in range(replicas)]
     whole = 5 * accumulation * replicas
     for rest in range(1, whole):
         weights = np.zeros(whole + rest)
