@@ -41,8 +41,8 @@ def is_small(images: Sequence[int], results: Sequence[int]) -> bool:
         True for few windows of small maps, beside many channels.
     """
     batch, channels, *counts = results
-    few = batch * math.prod(counts) <= _MOST_WINDOWS * channels
-    return few and math.prod(images[2:]) * _LEAST_RATIO <= channels
+    few = 0 < batch * math.prod(counts) <= _MOST_WINDOWS * channels
+    return few and math.prod(images[1:]) > 0 and math.prod(images[2:]) * _LEAST_RATIO <= channels
 
 
 def convolution(
