@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.adaptive import Adaptive
-from popdist_onnx.optimizers.settings import CHECKS
+from popdist_onnx.optimizers.hyperparameters import CHECKS
 from popdist_onnx.optimizers.sgd import SGD
 from popdist_onnx.types.enums import SGDAccumulatorAndMomentum
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from popdist_torch import Options, optim, options
 from popdist_torch.ops.library import OPERATORS
+from popdist_torch.options.option_methods import declared
 from popdist_torch.options.options import GROUPS
-from popdist_torch.options.settings import declared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ import torch
 
 from popdist.popdist_core import topology
 from popdist_torch.errors import NotOnHostError, OptionError, OptionValueError
-from popdist_torch.options.settings import whole_number
+from popdist_torch.options.option_methods import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

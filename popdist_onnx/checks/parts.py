@@ -26,8 +26,8 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.training.divisors import Divisors
 from popdist_onnx.training.evaluation import Evaluator
 from popdist_onnx.training.inference_mode import in_inference_mode
-from popdist_onnx.training.job import LocalReplicas
 from popdist_onnx.training.layout import Layout
+from popdist_onnx.training.local_replicas import LocalReplicas
 from popdist_onnx.training.model import trainable
 
 if TYPE_CHECKING:

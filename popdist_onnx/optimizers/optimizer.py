@@ -10,13 +10,13 @@ import numpy as np
 
 from popdist_onnx.errors import ArgumentError
 from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
+from popdist_onnx.optimizers.hyperparameters import Hyperparameter, read_defaults, read_specifics
 from popdist_onnx.optimizers.scalars import (
     CLIP_SCALING,
     LOSS_SCALING_INPUT,
     UPDATE_FACTOR,
     owner,
 )
-from popdist_onnx.optimizers.settings import Hyperparameter, read_defaults, read_specifics
 from popdist_onnx.optimizers.values import (
     OptimizerReplacementError,
     OptimizerSettingError,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import onnx
 
     from popdist_onnx.runtime.state import Array
-    from popdist_onnx.training.job import LocalReplicas
+    from popdist_onnx.training.local_replicas import LocalReplicas
 
     Metric = Callable[[Array, Array], Any]
 

@@ -13,7 +13,7 @@ from popdist_onnx.errors import popart_exception
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from popdist_onnx.training.job import LocalReplicas
+    from popdist_onnx.training.local_replicas import LocalReplicas
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -34,8 +34,8 @@ from popdist_onnx.training.data import Array, Data, sample_count
 from popdist_onnx.training.epochs import Epochs
 from popdist_onnx.training.evaluation import Evaluator, Measures, metrics_of
 from popdist_onnx.training.inference_mode import in_inference_mode, modes
-from popdist_onnx.training.job import current_job
 from popdist_onnx.training.layout import Layout, updates_of
+from popdist_onnx.training.local_replicas import current_job
 from popdist_onnx.training.model import (
     LOSSES,
     has_open_batch,

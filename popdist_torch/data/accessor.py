@@ -17,7 +17,7 @@ from popdist.metrics import note_phase
 from popdist_torch.data.prefetch_worker import PrefetchTask, Ring, communicating, main
 from popdist_torch.errors import DataError, Error
 from popdist_torch.options.enums import SharingStrategy
-from popdist_torch.options.settings import flag, member, whole_number
+from popdist_torch.options.option_methods import flag, member, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -22,7 +22,7 @@ from popdist_torch.data.prefetch_worker import start_method
 from popdist_torch.data.sampler import CollatedApart, MicroBatches, Position
 from popdist_torch.errors import DataError
 from popdist_torch.options import DataLoaderMode, DataPartition, Options
-from popdist_torch.options.settings import member, whole_number
+from popdist_torch.options.option_methods import member, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -22,7 +22,7 @@ from popdist_torch.data.sampler import (
 from popdist_torch.errors import DataError
 from popdist_torch.executor.batching import Batching
 from popdist_torch.options.enums import DataPartition
-from popdist_torch.options.settings import whole_number
+from popdist_torch.options.option_methods import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from popdist_torch.options.settings import stored_only
+from popdist_torch.options.option_methods import stored_only
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from torch import nn
 
 from popdist_torch.errors import Error, OptionError, OptionValueError
 from popdist_torch.options.enums import MultiConvPlanType
-from popdist_torch.options.settings import flag, stored_only, whole_number
+from popdist_torch.options.option_methods import flag, stored_only, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

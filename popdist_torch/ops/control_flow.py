@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from popdist_torch.errors import Error, OptionValueError
-from popdist_torch.options.settings import whole_number
+from popdist_torch.options.option_methods import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from popdist_torch.errors import OptionValueError
 from popdist_torch.options.enums import MatMulSerializationMode, OverlapMode
-from popdist_torch.options.settings import member, stored_only
+from popdist_torch.options.option_methods import member, stored_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
-from popdist_torch.options.settings import stored_only
+from popdist_torch.options.option_methods import stored_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ import torch
 from popdist_torch.errors import OptimizerError
 from popdist_torch.optim import published_state
 from popdist_torch.optim.published_state import FACTOR, HALF
-from popdist_torch.options.settings import stored_only
+from popdist_torch.options.option_methods import stored_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -14,7 +14,7 @@ import torch
 
 from popdist_torch.errors import OptionError, OptionValueError
 from popdist_torch.options.enums import SyncPattern
-from popdist_torch.options.settings import (
+from popdist_torch.options.option_methods import (
     OptionMethod,
     at_least,
     flag,

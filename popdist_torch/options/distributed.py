@@ -6,7 +6,7 @@ import os
 
 from popdist.backend import launch
 from popdist_torch.errors import OptionError
-from popdist_torch.options.settings import names, whole_number, with_effect, without_effect
+from popdist_torch.options.option_methods import names, whole_number, with_effect, without_effect
 from popdist_torch.options.storage import OptionsDict
 
 

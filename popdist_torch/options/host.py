@@ -16,7 +16,7 @@ from popdist_torch.options.enums import (
     OutputMode,
     ReductionType,
 )
-from popdist_torch.options.settings import (
+from popdist_torch.options.option_methods import (
     OptionMethod,
     at_least,
     flag,

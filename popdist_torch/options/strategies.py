@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from popdist_torch.errors import OptionError
 from popdist_torch.options.enums import AutoStage, Liveness
-from popdist_torch.options.settings import flag, member, whole_number
+from popdist_torch.options.option_methods import flag, member, whole_number
 from popdist_torch.options.storage import shown
 
 if TYPE_CHECKING:

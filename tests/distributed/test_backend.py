@@ -140,7 +140,7 @@ def torch_places():
     """What the adapters over PyTorch's binding say, before the program has started Horovod too."""
     import popdist_torch.horovod
     from popdist import backend
-    from popdist_onnx.training.job import current_job
+    from popdist_onnx.training.local_replicas import current_job
 
     options = popdist_torch.Options().Distributed
     yield "options", [options.processId, options.numProcesses]

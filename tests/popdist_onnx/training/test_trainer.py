@@ -13,8 +13,8 @@ from torch import nn
 
 import popdist_onnx
 from popdist_onnx.graph.torch_files import untie
-from popdist_onnx.training.job import LocalReplicas
 from popdist_onnx.training.layout import Layout, indices
+from popdist_onnx.training.local_replicas import LocalReplicas
 
 SAMPLES, FEATURES, CLASSES, BATCH = 48, 6, 3, 8
 

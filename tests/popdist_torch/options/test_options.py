@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import popdist_torch as poptorch
-from popdist_torch.options import settings
-from popdist_torch.options.settings import declared
+from popdist_torch.options.option_methods import declared, stored_only
 
 
 def test_defaults_are_the_published_ones():
@@ -137,7 +136,7 @@ def test_variables_of_another_launcher_can_be_named(monkeypatch):
 
 
 def test_device_only_options_are_kept_and_say_so_once(caplog):
-    settings.stored_only.func.cache_clear()
+    stored_only.func.cache_clear()
     with caplog.at_level(logging.DEBUG, logger="popdist.torch"):
         for _ in range(2):
             options = poptorch.Options().setAvailableMemoryProportion({"IPU0": 0.2})
