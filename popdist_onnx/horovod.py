@@ -139,7 +139,8 @@ class DistributedTrainingSession(TrainingSession):
     def __init__(self, *args: Any, enableEngineCaching: bool = True, **kwargs: Any) -> None:
         del enableEngineCaching  # compiling takes seconds at most, so nothing is cached
         super().__init__(*args, **kwargs)
-        if not self._options.enableDistributedReplicatedGraphs:
+        # In a job of one instance, `configureSessionOptions` leaves the option off.
+        if not self._options.enableDistributedReplicatedGraphs and _initialised().size() > 1:
             raise popart_exception(
                 "PD578",
                 "DistributedTrainingSession needs the option enableDistributedReplicatedGraphs",

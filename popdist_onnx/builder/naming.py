@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from popdist_onnx.errors import ArgumentError, ValueRangeError
 from popdist_onnx.graph.names import RESERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,27 @@ class DebugContext:
     """
 
     name: str = ""
+
+
+class Pushed:
+    """A context in which a value is on a stack. As PopART's, it can be entered again and again.
+
+    Args:
+        stack: The stack.
+        value: The value.
+    """
+
+    def __init__(self, stack: list[Any], value: Any) -> None:
+        self._stack = stack
+        self._value = value
+
+    def __enter__(self) -> None:
+        """Pushes the value."""
+        self._stack.append(self._value)
+
+    def __exit__(self, *_error: object) -> None:
+        """Removes it."""
+        self._stack.pop()
 
 
 class Ids:
@@ -60,21 +80,16 @@ class Ids:
         """
         self._taken.update(ids)
 
-    @contextmanager
-    def scope(self, name: str) -> Iterator[None]:
+    def scope(self, name: str) -> Pushed:
         """Puts ``name/`` before the ids made meanwhile.
 
         Args:
             name: The scope.
 
-        Yields:
-            Nothing.
+        Returns:
+            The context.
         """
-        self._scopes.append(name)
-        try:
-            yield
-        finally:
-            self._scopes.pop()
+        return Pushed(self._scopes, name)
 
 
 def debug_name(context: object) -> str:

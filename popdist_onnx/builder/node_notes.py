@@ -6,17 +6,17 @@ metadata; readers do not tell the difference.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from popdist_onnx.builder.annotations import PREFIX, read, written
 from popdist_onnx.builder.attributes import plain_attribute
+from popdist_onnx.builder.naming import Pushed
 from popdist_onnx.errors import ArgumentError, ValueRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     import onnx_ir as ir
 
@@ -90,14 +90,9 @@ class NodeNotes:
         """Sets an annotation of a node, in place of an earlier one."""
         self._node(outputs).metadata_props[key] = written(value)
 
-    @contextmanager
-    def meanwhile(self, key: str, value: Any) -> Iterator[None]:
+    def meanwhile(self, key: str, value: Any) -> Pushed:
         """Annotates every node that is made in the context."""
-        self._writer.notes.setdefault(key, []).append(value)
-        try:
-            yield
-        finally:
-            self._writer.notes[key].pop()
+        return Pushed(self._writer.notes.setdefault(key, []), value)
 
     def placed(self, method: str, key: str, arguments: tuple[Any, ...]) -> Any:
         """Both forms of a placement: of what is made meanwhile (value), of a node (ids, value)."""

@@ -19,6 +19,13 @@ _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _REDUCTIONS = {"sum": "add", "max": "max", "min": "min", "mul": "mul", "none": "none"}
 
 
+@lowering("EmbeddingGather")
+def embedding_gather(op: Operation) -> Tensor:
+    """The rows of a table: the custom operator of published BERT programs."""
+    table, indices = op.inputs
+    return op.tape.Gather(table, op.tape.Cast(indices, to=ir.DataType.INT64), axis=0)
+
+
 @lowering("GroupedGather")
 def grouped_gather(op: Operation) -> Tensor:
     """A gather in each group, the first dimension of tensor and indices; axes count with it."""

@@ -210,6 +210,9 @@ class DeviceManager:
         ipus = here.num_ipus_per_replica * here.num_local_replicas
         return self._host(id, ipus, 0, connectionType)
 
+    tryAcquireAvailableDevice = acquireAvailableDevice
+    tryAcquireDeviceById = acquireDeviceById
+
     def enumerateDevices(
         self,
         pattern: SyncPattern = SyncPattern.Full,

@@ -89,7 +89,8 @@ def make_session(case, options, **kwargs):
     anchors = {"loss": popart.AnchorReturnType("All")}
     dtype = np.dtype(case.get("dtype", "float64"))
     kind = popart.TrainingSession
-    if case.get("kind") == "distributed" and options.enableDistributedReplicatedGraphs:
+    if case.get("kind") == "distributed":
+        hvd.init()
         kind = hvd.DistributedTrainingSession
     return kind(
         networks.perceptron(MICRO_BATCH, dtype=dtype, **case.get("model", {})),

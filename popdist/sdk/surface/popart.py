@@ -353,7 +353,8 @@ _SESSIONS = (
         *_of(
             "DeviceManager",
             "createCpuDevice createIpuModelDevice createSimDevice createOfflineIPUDevice"
-            " acquireAvailableDevice acquireDeviceById enumerateDevices",
+            " acquireAvailableDevice acquireDeviceById enumerateDevices"
+            " tryAcquireAvailableDevice tryAcquireDeviceById",
         ),
         "DeviceInfo",
         *_of("DeviceInfo", "attach detach isAttached"),

@@ -45,6 +45,19 @@ def test_scopes_nest():
     assert builder.aiOnnx.neg([x]) == "Neg:0"
 
 
+def test_a_context_can_be_entered_again_and_inside_of_itself():
+    builder = Builder()
+    x = builder.addInputTensor("FLOAT", [2])
+    scope, stage = builder.nameScope("s"), builder.pipelineStage(1)
+    for expected in ("s/Neg:0", "s/Neg:0/1"):
+        with scope, stage:
+            assert builder.aiOnnx.neg([x]) == expected
+            assert builder.getPipelineStage() == 1
+    with scope, scope:
+        assert builder.aiOnnx.neg([x]) == "s/s/Neg:0"
+    assert builder.aiOnnx.neg([x]) == "Neg:0"
+
+
 def test_subgraphs_share_ids_with_their_parents():
     builder = Builder()
     x = builder.addInputTensor("FLOAT", [2])

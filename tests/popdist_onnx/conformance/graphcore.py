@@ -209,6 +209,11 @@ def _moved() -> Iterator[Case]:
     yield _case(
         "GroupedGather", [f(3, 2), ints(2, 0)], torch=lambda x, i: _taken(x, i, 0), awkward=True
     )
+    yield _case(
+        "EmbeddingGather",
+        [f(5, 3), np.array([4, 0, 4], np.uint32)],
+        torch=lambda x, i: torch.nn.functional.embedding(i.long(), x),
+    )
     for setting in pairs(axes=[OUT, [0], [1], [-1], [0, 2], []], keepdims=[OUT, 0, 1]):
         yield _case(
             "ReduceMedian",
