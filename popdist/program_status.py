@@ -3,8 +3,9 @@
 The guard of an instance hands the program an anonymous file (a memfd) and names its descriptor in
 the environment. The first process that imports popdist there states its number in the file's
 header, registers the interpreter's own `faulthandler` for a signal that nothing else uses, and
-keeps the header up to date while it waits for other instances. No error in this module may
-disturb the program, so a file that is not the guard's is not changed.
+keeps the header up to date while it waits for other instances. Where the guard asks for it, the
+first interpreter does the same as it starts (`show_stacks`), until a process imports popdist. No
+error in this module may disturb the program, so a file that is not the guard's is not changed.
 
 Programs that poprun has not started only pay for a lookup in the environment.
 """
@@ -28,6 +29,9 @@ DUMP_SIGNAL = 63
 
 WAITING_SIZE = 256
 """Bytes for ``<process> <count> <what it waits for>`` and padding, at the beginning."""
+
+EARLY = "-"
+"""In place of the count: the process has not imported popdist so far."""
 
 END_PLACE = 1 << 20
 """Where the program states, as it ends, what it has trained: the length of a text as eight bytes,
@@ -82,22 +86,33 @@ _page: _Page | None = None
 def register() -> None:
     """Registers this process with its guard, if there is a guard and no earlier process."""
     global _page  # noqa: PLW0603 - one page per process
-    text = os.environ.get(VARIABLE, "")
-    if _page is not None or not text.isdecimal() or not _is_ours(int(text)):
+    fd = _guards_file() if _page is None else None
+    if fd is None or _is_taken(fd, early=False):
         return
-    fd = int(text)
-    if _is_taken(fd):
-        return
+    _answer(fd)
+    _page = _Page(fd)
+    tell_progress(phase="importing")
+
+
+def show_stacks() -> None:
+    """Lets the guard see this interpreter's stacks before a process of the program registers."""
+    fd = _guards_file()
+    if fd is not None and not _is_taken(fd):
+        _answer(fd)
+        os.pwrite(fd, f"{os.getpid()} {EARLY} ".encode().ljust(WAITING_SIZE, b"\0"), 0)
+
+
+def _answer(fd: int) -> None:
+    """Makes this process write its stacks when the guard asks for them."""
+    import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
     import faulthandler
-    import signal
     from contextlib import suppress
 
     # At exit, `faulthandler` restores the previous action, by default the process's end.
+    faulthandler.unregister(DUMP_SIGNAL)  # what `show_stacks` has registered
     with suppress(ValueError):  # popdist may be imported by a thread, where Python forbids that
         signal.signal(DUMP_SIGNAL, signal.SIG_IGN)
     faulthandler.register(DUMP_SIGNAL, file=fd, all_threads=True)
-    _page = _Page(fd)
-    tell_progress(phase="importing")
 
 
 def release() -> None:
@@ -142,18 +157,25 @@ def tell_end(text: str) -> None:
         _page.write_end(text.encode())
 
 
-def _is_ours(fd: int) -> bool:
+def _guards_file() -> int | None:
+    """The descriptor of the guard's file; None without a guard."""
+    text = os.environ.get(VARIABLE, "")
     try:
-        target = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - pathlib costs milliseconds
-    except OSError:
-        return False
-    return target.startswith(f"/memfd:{NAME}")
+        target = os.readlink(f"/proc/self/fd/{int(text)}")  # noqa: PTH115 - pathlib costs milliseconds
+    except (OSError, ValueError):
+        return None
+    return int(text) if target.startswith(f"/memfd:{NAME}") else None
 
 
-def _is_taken(fd: int) -> bool:
-    """Whether another process, which still runs, registered first."""
-    first = os.pread(fd, HEADER_SIZE, 0).split(b" ")[0]
-    if not first.isdigit() or int(first) == os.getpid():
+def _is_taken(fd: int, *, early: bool = True) -> bool:
+    """Whether another process, which still runs, is in the header.
+
+    Args:
+        fd: The descriptor of the guard's file.
+        early: Whether a process counts that has not imported popdist.
+    """
+    first, count, *_ = [*os.pread(fd, WAITING_SIZE, 0).decode(errors="replace").split(" "), ""]
+    if not first.isdecimal() or int(first) == os.getpid() or (count == EARLY and not early):
         return False
     try:
         os.kill(int(first), 0)

@@ -2,5 +2,5 @@
 
 `environment` asks: it puts this folder on ``PYTHONPATH`` and names parts in ``POPDIST_STARTUP``.
 `sitecustomize` runs in each interpreter, before its program, and loads those parts:
-`popdist.sdk.finder` and `imports`.
+`popdist.sdk.finder`, `popdist.program_status` and `imports`.
 """

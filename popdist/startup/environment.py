@@ -14,7 +14,8 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pa
 PARTS = "POPDIST_STARTUP"
 """Names the parts, with commas."""
 
-SDK_NAMES, TENSORFLOW1, DDP, FRAMEWORKS = "sdk", "tf1", "ddp", "frameworks"
+SDK_NAMES, TENSORFLOW1, DDP = "sdk", "tf1", "ddp"
+FRAMEWORKS, STACKS = "frameworks", "stacks"
 
 _INSTEAD = {SDK_NAMES: TENSORFLOW1, TENSORFLOW1: SDK_NAMES}
 
@@ -25,7 +26,8 @@ def enable(environ: MutableMapping[str, str], part: str) -> None:
     Args:
         environ: Such as ``os.environ``.
         part: `SDK_NAMES`, or `TENSORFLOW1` in its place, for the SDK's names; `DDP` for popdist's
-            exchange in DistributedDataParallel; `FRAMEWORKS` to note what a program trains.
+            exchange in DistributedDataParallel; `FRAMEWORKS` to note what a program trains;
+            `STACKS` to let the guard see an interpreter's stacks.
     """
     parts = [asked for asked in environ.get(PARTS, "").split(",") if asked]
     environ[PARTS] = ",".join(

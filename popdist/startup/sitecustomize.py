@@ -30,6 +30,8 @@ if sys.hexversion >= _OLDEST:
     for _name in os.environ.get("POPDIST_STARTUP", "").split(","):
         if _name in ("sdk", "tf1"):
             _part("sdk.finder").install(True if _name == "tf1" else None)  # type: ignore[no-untyped-call]
+        elif _name == "stacks":
+            _part("program_status").show_stacks()  # type: ignore[no-untyped-call]
         elif _name in ("ddp", "frameworks"):
             _part("startup.imports").install(_name)  # type: ignore[no-untyped-call]
 

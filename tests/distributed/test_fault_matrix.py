@@ -173,7 +173,13 @@ def test_a_program_without_popdist_is_said_to_be_out_of_sight():
     )
     assert status == 124
     assert "instances 0 and 1 have not imported popdist so far" in output
-    assert "(no Python stacks: the program has not imported popdist)" in output
+    assert output.count('File "<string>", line 1 in <module>') == 2, output
+
+
+def test_a_program_that_is_not_python_has_no_stacks():
+    status, output = poprun("-np", "2", "--timeout=1", "sleep", "300")
+    assert status == 124
+    assert output.count("(no Python stacks: the program is not Python") == 2, output
 
 
 def test_an_instance_stays_when_the_others_have_ended():

@@ -11,7 +11,7 @@ from popdist import program_status
 from popdist.poprun.machines.numa import place_of
 from popdist.poprun.protocol.guard_argv import CLUSTER, JOB, PRIVATE, SET
 from popdist.poprun.protocol.processes import hear_of_parents_end, lead_group
-from popdist.startup.environment import DDP, FRAMEWORKS, SDK_NAMES, TENSORFLOW1, enable
+from popdist.startup.environment import DDP, FRAMEWORKS, SDK_NAMES, STACKS, TENSORFLOW1, enable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -220,7 +220,8 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
             number among those of the job), ``keep`` (names that the user has set, separated by
             commas), ``set.<NAME>``, ``job`` (its name), ``names`` where the program may import
             the SDK's modules, ``ddp`` where popdist exchanges DistributedDataParallel's gradients,
-            and ``watch`` where imports of frameworks are watched.
+            ``watch`` where imports of frameworks are watched, and ``stacks`` where stacks can be
+            asked for.
     """
     environ.update(
         {name[len(SET) :]: text for name, text in settings.items() if name.startswith(SET)}
@@ -265,10 +266,12 @@ def _drop_mpiruns_own(environ: MutableMapping[str, str]) -> None:
 
 
 def _serve(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
-    """Asks the program's interpreters for the parts of popdist that change what they import."""
+    """Asks the program's interpreters for parts of popdist."""
     if "names" in settings:
         enable(environ, TENSORFLOW1 if settings["names"] == "tf1" else SDK_NAMES)
     if "ddp" in settings:
         enable(environ, DDP)
     if "watch" in settings:
         enable(environ, FRAMEWORKS)
+    if "stacks" in settings:
+        enable(environ, STACKS)

@@ -144,6 +144,11 @@ class ProgramStatus:
 
         The process is 0 where no process imports popdist; the last text is empty without waiting.
         """
+        pid, count, where = self._header()
+        return (pid, count, where) if count != program_status.EARLY else (0, "", "")
+
+    def _header(self) -> tuple[int, str, str]:
+        """The same, also of a process that has not imported popdist."""
         if self.fd is None:
             return 0, "", ""
         text = (
@@ -171,9 +176,9 @@ class ProgramStatus:
 
     def dump(self) -> str:
         """Requests the Python stacks of all threads; returns them, or a reason in parentheses."""
-        pid = self.position()[0]
+        pid = self._header()[0]
         if self.fd is None or not pid:
-            return "(no Python stacks: the program has not imported popdist)"
+            return "(no Python stacks: the program is not Python, or one that popdist supports)"
         state = process_state(pid)
         if not state:
             return "(no Python stacks: the process has ended)"

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from popdist.startup.environment import DDP, FOLDER, FRAMEWORKS, SDK_NAMES, TENSORFLOW1, enable
+from popdist import program_status
+from popdist.poprun.guard.stall import ProgramStatus
+from popdist.startup.environment import (
+    DDP,
+    FOLDER,
+    FRAMEWORKS,
+    SDK_NAMES,
+    STACKS,
+    TENSORFLOW1,
+    enable,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -51,3 +61,34 @@ def test_each_part_waits_for_its_own_modules(tmp_path):
     code += "import keras; print(keras.made, before, 'popdist.checks.trained' in sys.modules)"
     assert run(code, DDP, FRAMEWORKS).split() == ["True", "False", "True"]
     assert run(code, DDP).split() == ["True", "False", "False"]
+
+
+SLOW = """
+import subprocess, sys, time
+print("importing", flush=True)
+sys.stdin.readline()
+if sys.argv[1:]:
+    subprocess.run([sys.executable, "-c", "import popdist; print('imported', flush=True); input()"])
+else:
+    import popdist
+    print("imported", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("child",)], ids=["itself", "in its child"])
+def test_stacks_are_shown_before_and_after_popdist_is_imported(words):
+    status = ProgramStatus()
+    environ = {"PYTHONPATH": str(ROOT), "PATH": "", program_status.VARIABLE: str(status.fd)}
+    enable(environ, STACKS)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    command = [sys.executable, "-c", SLOW, *words]
+    with subprocess.Popen(command, env=environ, pass_fds=[status.fd], **pipes) as program:
+        assert program.stdout.readline() == "importing\n"
+        assert status.position() == (0, "", "")  # as far as waiting is concerned
+        assert 'File "<string>", line ' in status.dump()
+        program.stdin.write("\n")
+        assert program.stdout.readline() == "imported\n"
+        assert (status.position()[0] == program.pid) == (not words)
+        assert 'File "<string>", line ' in status.dump()
+        program.communicate("\n")
