@@ -6,8 +6,9 @@ from importlib import import_module
 from typing import Any
 
 from popdist.sdk.surface import missing
-from popdist_torch import enums, optim, options, profiling
+from popdist_torch import autocasting, enums, optim, options, profiling
 from popdist_torch.arguments import ICustomArgParser, registerCustomArgParser
+from popdist_torch.autocasting import autocast
 from popdist_torch.checkpoint import Checkpoint
 from popdist_torch.data import AsynchronousDataAccessor, DataLoader, in_step
 from popdist_torch.ddp import ddp_hook
@@ -119,6 +120,7 @@ __all__ = [
     "TensorLocationSettings",
     "UnrecoverableError",
     "VariableRetrievalMode",
+    "autocast",
     "cond",
     "ctc_beam_search_decoder",
     "custom_op",
@@ -160,6 +162,7 @@ __all__ = [
 
 watch_if_launched()
 register()
+autocasting.register()
 
 
 _MODULES = ("_impl", "_poplar_executor", "_utils", "poptorch_core")

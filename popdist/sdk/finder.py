@@ -52,7 +52,7 @@ _REFUSALS = "popdist.sdk.surface"
 
 _ABSENT = ("popxl",)  # modules of the SDK without a counterpart, refused with a message
 
-TOOLS = ("pva",)
+TOOLS = ("pva", "libpvti")
 """Modules that programs import for profiles of the hardware: their names raise when used."""
 
 _TOPS = {name.partition(".")[0] for name in (*ALIASES, *BESIDE, *_ABSENT, *TOOLS)}

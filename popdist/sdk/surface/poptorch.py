@@ -106,6 +106,10 @@ _DEVICE_OPTIONS = (
         "Options.Precision.halfFloatCasting",
         "Options.Precision.runningStatisticsAlwaysFloat",
         "Options.Precision.setPartialsType",
+        "autocast",
+        "autocasting",
+        "autocasting.Policy",
+        "autocasting.default",
     ),
     *without_effect(
         "models run as they are: there is no graph, compilation or executable to speak of",
