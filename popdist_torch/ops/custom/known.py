@@ -187,3 +187,50 @@ def _quantised(value: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
     else:
         steps = torch.ceil(steps - 0.5)
     return torch.copysign(steps * step, clipped).to(value.dtype)
+
+
+@host_op("Nms", "ai.graphcore")
+def non_maximum_suppression(call: Call) -> list[torch.Tensor]:
+    """The boxes with the highest scores that overlap no better box of their class.
+
+    The inputs are scores ``[batch, boxes, classes]`` and two corners of each box ``[batch, boxes,
+    4]``. The results are the places of the boxes, their scores, corners and classes, in descending
+    order of scores, and how many there are; the rest is -1, 0, 0 and the largest number.
+    """
+    scores, boxes = call.inputs
+    most = int(call.attributes.get("numDetections", 100))
+    batch, _, classes = scores.shape
+    whole = torch.int32
+    places = torch.full((batch, most), -1, dtype=whole)
+    kinds = torch.full((batch, most), torch.iinfo(torch.int32).max, dtype=whole)
+    values, corners = scores.new_zeros(batch, most), boxes.new_zeros(batch, most, 4)
+    counts = torch.zeros(batch, dtype=whole)
+    for row in range(batch):
+        kept = _apart(scores[row], boxes[row], call.attributes)
+        counts[row] = count = len(kept)
+        places[row, :count], kinds[row, :count] = kept // classes, kept % classes
+        values[row, :count] = scores[row].flatten()[kept]
+        corners[row, :count] = boxes[row][kept // classes]
+    return [places, values, corners, kinds, counts]
+
+
+def _apart(
+    scores: torch.Tensor, boxes: torch.Tensor, attributes: Mapping[str, Any]
+) -> torch.Tensor:
+    """The places of the scores whose boxes are kept, in descending order."""
+    threshold = float(attributes.get("threshold", 0.5))
+    lowest = float(attributes.get("scoreThreshold", -torch.inf))
+    classes = scores.shape[1]
+    order = scores.flatten().argsort(descending=True, stable=True)
+    order = order[scores.flatten()[order] > lowest]
+    kept: list[torch.Tensor] = []
+    while len(order) and len(kept) < int(attributes.get("numDetections", 100)):
+        best, order = order[0], order[1:]
+        kept.append(best)
+        first, others = boxes[best // classes].float(), boxes[order // classes].float()
+        low, high = torch.maximum(first[:2], others[:, :2]), torch.minimum(first[2:], others[:, 2:])
+        common = (high - low).clamp(min=0).prod(1)
+        areas = (others[:, 2:] - others[:, :2]).prod(1) + (first[2:] - first[:2]).prod()
+        overlaps = common > threshold * (areas - common)
+        order = order[~(overlaps & (order % classes == best % classes))]
+    return torch.stack(kept) if kept else order

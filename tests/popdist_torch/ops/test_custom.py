@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 
+import onnx.parser
 import pytest
 import torch
+from onnxruntime import InferenceSession
 from torch import nn
 from torch.nn import functional
 
@@ -79,6 +81,14 @@ def test_a_file_that_cannot_be_imported_is_named(monkeypatch):
 X = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 Y = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
+SUPPRESSION = onnx.parser.parse_model(
+    """<ir_version: 8, opset_import: ["" : 11]>
+    graph (float[2, 9, 4] boxes, float[2, 3, 9] scores) => (int64[n, 3] kept)
+    <int64 most = {100}, float overlap = {0.3}, float lowest = {0.2}> {
+        kept = NonMaxSuppression(boxes, scores, most, overlap, lowest)
+    }"""
+)
+
 ELEMENTWISE = {
     ("RemapCE", "ai.graphcore"): ({"grain_size": 8}, lambda x: x),
     ("CopyTensor", "ai.graphcore"): ({}, lambda x: x),
@@ -105,6 +115,35 @@ def test_distances(norm):
     (found,) = poptorch.custom_op([X, Y], f"L{norm}Distance", "ai.graphcore", 1, [X @ Y.T])
     difference = (X[:, None] - Y[None]).abs() ** norm
     torch.testing.assert_close(found, difference.sum(-1) ** (1 / norm))
+
+
+@pytest.mark.parametrize("most", [3, 40])
+def test_boxes_are_suppressed_as_by_onnx(most):
+    generator = torch.Generator().manual_seed(7)
+    scores = torch.rand(2, 9, 3, generator=generator)
+    low = torch.rand(2, 9, 2, generator=generator)
+    boxes = torch.cat([low, low + torch.rand(2, 9, 2, generator=generator)], -1)
+    limits = {"threshold": 0.3, "scoreThreshold": 0.2, "numDetections": most}
+    shapes = [torch.zeros(2, most), torch.zeros(2, most), torch.zeros(2, most, 4)]
+    found = poptorch.custom_op(
+        [scores, boxes], "Nms", "ai.graphcore", 1,
+        [shapes[0].int(), *shapes[1:], shapes[0].int(), torch.zeros(2).int()],
+        {**limits, "useGather": 1},
+    )  # fmt: skip
+    places, values, corners, kinds, counts = found
+    session = InferenceSession(SUPPRESSION.SerializeToString())
+    (kept,) = session.run(None, {"boxes": boxes.numpy(), "scores": scores.mT.numpy()})
+    for row in range(2):
+        own = kept[kept[:, 0] == row][:, 1:]
+        best = sorted(own.tolist(), key=lambda one: -scores[row, one[1], one[0]])[:most]
+        assert counts[row] == len(best)
+        pairs = torch.stack([kinds[row], places[row]], 1)[: len(best)]
+        assert pairs.tolist() == best
+        expected = torch.stack([scores[row, place, kind] for kind, place in best])
+        torch.testing.assert_close(values[row, : len(best)], expected)
+        torch.testing.assert_close(corners[row, : len(best)], boxes[row, [b for _, b in best]])
+        assert (places[row, len(best) :] == -1).all()
+        assert not values[row, len(best) :].any()
 
 
 def test_the_gradient_of_a_proxy():
