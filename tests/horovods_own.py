@@ -1,11 +1,11 @@
-"""Runs Horovod's own parallel tests under poprun and under mpirun, and compares the results.
+"""Runs Horovod's own parallel tests under mpirun, horovodrun and poprun, and compares the results.
 
     python -m tests.horovods_own ~/horovod test_torch.py test_tensorflow.py --ranks 2
 
 The first argument is a checkout of Horovod at the release that is installed (v0.28.1). Nothing of
-it is copied. Its tests need the package `mock`. A test may fail under both, for example as a
+it is copied. Its tests need the package `mock`. A test may fail under all, for example as a
 framework has changed since the release.
-The exit code is 1 if a test has another outcome under poprun.
+The exit code is 1 if a test has another outcome under horovodrun or poprun than under mpirun.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from xml.etree import ElementTree as ET
 BIN = Path(sys.executable).parent
 LAUNCHERS = {
     "mpirun": ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np"),
+    "horovodrun": ("horovodrun", "--mpi", "-np"),
     "poprun": ("poprun", "--num-instances"),
 }
 # A failed test must not end the other rank, so the exit code is always 0.
@@ -60,7 +61,11 @@ def outcomes(launcher: str, file: Path, ranks: int, more: list[str]) -> Outcomes
         subprocess.run(
             [str(BIN / head), *options, str(ranks), *program],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": paths},
+            env={
+                **os.environ,
+                "PYTHONPATH": paths,
+                "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            },
             stdout=subprocess.DEVNULL,
             check=False,
         )
@@ -97,18 +102,21 @@ def main() -> int:
     parser.add_argument("checkout", type=Path, help="a checkout of Horovod")
     parser.add_argument("files", nargs="+", help="files of test/parallel")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--launchers", default=",".join(LAUNCHERS), help="separated by commas")
     parser.add_argument("-k", default=None, help="as for pytest")
     asked = parser.parse_args()
     more = ["-k", asked.k] if asked.k else []
     differ = 0
     for name in asked.files:
         file = (asked.checkout / "test" / "parallel" / name).resolve(strict=True)
-        plain, ours = (outcomes(launcher, file, asked.ranks, more) for launcher in LAUNCHERS)
-        print(f"{name}: mpirun {_counted(plain)}; poprun {_counted(ours)}", flush=True)  # noqa: T201
-        for key in sorted(plain.keys() | ours.keys()):
-            if plain.get(key) != ours.get(key):
+        found = {one: outcomes(one, file, asked.ranks, more) for one in asked.launchers.split(",")}
+        counts = "; ".join(f"{one} {_counted(of)}" for one, of in found.items())
+        print(f"{name}: {counts}", flush=True)  # noqa: T201
+        for key in sorted(set().union(*found.values())):
+            results = {one: of.get(key) for one, of in found.items()}
+            if len({*results.values()}) > 1:
                 differ += 1
-                print(f"  {key}: mpirun {plain.get(key)}; poprun {ours.get(key)}")  # noqa: T201
+                print(f"  {key}: {results}")  # noqa: T201
     return int(differ > 0)
 
 

@@ -57,11 +57,11 @@ def bert_samples(path: str, count: str, length: str, masked: str, words: str) ->
     np.concatenate(parts, axis=1).astype(np.uint32).tofile(path)
 
 
-def library(path: str) -> None:
-    """Writes the library that a program loads for its custom operators."""
+def library(*paths: str) -> None:
+    """Writes the libraries that a program loads for its custom operators."""
     from popdist.sdk.loadable import write
 
-    write([path])
+    write([*paths])
 
 
 def images(folder: str, classes: str, count: str, size: str = "256") -> None:
@@ -75,6 +75,72 @@ def images(folder: str, classes: str, count: str, size: str = "256") -> None:
             coarse = _RNG.integers(0, 256, (8, 8, 3), dtype=np.uint8)
             picture = Image.fromarray(coarse).resize((int(size), int(size)))
             picture.save(place / f"{kind}-{number}.JPEG")
+
+
+def boxes(path: str, count: str, size: str = "64") -> None:
+    """Writes pictures of noise with labelled boxes, and the list of them, in the form of COCO."""
+    place = Path(path).parent
+    images(str(place / "images"), "1", count, size)
+    pictures = sorted(place.glob("images/*/*"))
+    for picture in pictures:
+        label = place / "labels" / picture.relative_to(place / "images").with_suffix(".txt")
+        label.parent.mkdir(parents=True, exist_ok=True)
+        rows = (
+            f"{_RNG.integers(80)} {x:.3f} {y:.3f} 0.2 0.3"
+            for x, y in _RNG.uniform(0.3, 0.7, (3, 2))
+        )
+        label.write_text("".join(f"{row}\n" for row in rows))
+    Path(path).write_text("".join(f"{picture.absolute()}\n" for picture in pictures))
+
+
+def captioned(folder: str, count: str) -> None:
+    """Writes pictures of noise, and beside each a file with a sentence."""
+    images(folder, "1", count, "256")
+    for picture in Path(folder).glob("*/*"):
+        picture.rename(picture.with_suffix(".jpg"))
+        picture.with_suffix(".txt").write_text(
+            " ".join(_RNG.choice(["a", "red", "dog", "tree"], 5))
+        )
+
+
+def vqgan(folder: str, width: str = "32", words: str = "64") -> None:
+    """Writes a small VQGAN with random weights, and its settings, for taming-transformers."""
+    import torch
+    import yaml
+    from taming.models.vqgan import VQModel
+
+    torch.manual_seed(1)
+    shape = {
+        "double_z": False,
+        "z_channels": int(width),
+        "resolution": 256,
+        "in_channels": 3,
+        "out_ch": 3,
+        "ch": int(width),
+        "ch_mult": [1] * 5,
+        "num_res_blocks": 1,
+        "attn_resolutions": [16],
+        "dropout": 0.0,
+    }
+    parts = {
+        "embed_dim": int(width),
+        "n_embed": int(words),
+        "ddconfig": shape,
+        "lossconfig": {"target": "taming.modules.losses.vqperceptual.DummyLoss"},
+    }
+    place = Path(folder)
+    place.mkdir()
+    torch.save({"state_dict": VQModel(**parts).state_dict()}, place / "model.ckpt")
+    settings = {"model": {"target": "taming.models.vqgan.VQModel", "params": parts}}
+    place.joinpath("config.yml").write_text(yaml.safe_dump(settings))
+
+
+def merges(path: str) -> None:
+    """Writes the merges of a tokenizer of byte pairs, compressed in a file ``name.gz``."""
+    import gzip
+
+    text = b"version\nt h\nth e</w>\n"
+    Path(path).write_bytes(gzip.compress(text) if path.endswith(".gz") else text)
 
 
 def distilbert(folder: str, width: str = "32", heads: str = "2") -> None:
@@ -152,6 +218,26 @@ def vision_model(folder: str, size: str = "32") -> None:
     ipu_config(folder, "2")
 
 
+def perceiver(folder: str) -> None:
+    """Writes the settings of a Perceiver for pictures, and of its feature extractor."""
+    from transformers import PerceiverConfig, PerceiverFeatureExtractor
+
+    PerceiverConfig().save_pretrained(folder)
+    PerceiverFeatureExtractor().save_pretrained(folder)
+
+
+def coloured(folder: str, count: str) -> None:
+    """Writes pictures of noise with labels as Parquet, in the form of CIFAR-10."""
+    import datasets
+    from PIL import Image
+
+    rows = _RNG.integers(0, 256, (int(count), 32, 32, 3)).astype(np.uint8)
+    columns = {"img": [Image.fromarray(row) for row in rows], "label": np.arange(int(count)) % 10}
+    kinds = datasets.Features({"img": datasets.Image(), "label": datasets.Value("int64")})
+    Path(folder).mkdir(parents=True)
+    datasets.Dataset.from_dict(columns, kinds).to_parquet(f"{folder}/train.parquet")
+
+
 def ipu_config(folder: str, layers: str) -> None:
     """Writes optimum-graphcore's settings for one IPU."""
     content = {
@@ -159,6 +245,7 @@ def ipu_config(folder: str, layers: str) -> None:
         "gradient_accumulation_steps": 2,
         "matmul_proportion": 0.2,
     }
+    Path(folder).mkdir(parents=True, exist_ok=True)
     Path(folder, "ipu_config.json").write_text(json.dumps(content))
 
 
@@ -171,28 +258,128 @@ def labelled(path: str, count: str, length: str = "10") -> None:
     Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def accuracy() -> None:
-    """Writes the metric "accuracy", which ``evaluate`` would download, as a file of its own."""
-    Path("accuracy").mkdir()
-    Path("accuracy", "accuracy.py").write_text(_ACCURACY)
+def questions(path: str, count: str) -> None:
+    """Writes sentences with a question and its answer as JSON, in the form of SQuAD."""
+    rows = []
+    for number in range(int(count)):
+        words = [f"w{word}" for word in _RNG.integers(0, 50, 8)]
+        start = len(" ".join(words[:3])) + 1
+        answers = {"text": [words[3]], "answer_start": [start]}
+        row = {"id": str(number), "context": " ".join(words), "question": words[3]}
+        rows.append({**row, "answers": answers})
+    Path(path).write_text(json.dumps({"data": rows}))
 
 
-_ACCURACY = """
+def endings(path: str, count: str) -> None:
+    """Writes sentences with four endings as JSON lines, in the form of SWAG."""
+    rows = (
+        {
+            "sent1": _sentence(4),
+            "sent2": _sentence(1),
+            "label": int(_RNG.integers(4)),
+            **{f"ending{number}": _sentence(2) for number in range(4)},
+        }
+        for _ in range(int(count))
+    )
+    _write_rows(path, rows)
+
+
+def pretraining(path: str, count: str, length: str = "16") -> None:
+    """Writes words as numbers with a label for the next sentence as JSON lines, in BERT's form."""
+    size = int(length)
+    rows = (
+        {
+            "input_ids": (words := _RNG.integers(5, 50, size).tolist()),
+            "labels": words,
+            "attention_mask": [1] * size,
+            "token_type_ids": [0] * (size // 2) + [1] * (size - size // 2),
+            "special_tokens_mask": [0] * size,
+            "next_sentence_label": int(_RNG.integers(2)),
+        }
+        for _ in range(int(count))
+    )
+    _write_rows(path, rows)
+
+
+def folder(path: str) -> None:
+    """Makes an empty folder."""
+    Path(path).mkdir(parents=True)
+
+
+def tagged(path: str, count: str) -> None:
+    """Writes words with tags as JSON lines, in the form of CoNLL."""
+    names = np.array(["O", "B-PER", "I-PER"])
+    rows = ((_sentence(6).split(), _RNG.choice(names, 6).tolist()) for _ in range(int(count)))
+    _write_rows(path, ({"tokens": words, "ner_tags": tags} for words, tags in rows))
+
+
+def pairs(path: str, count: str, *languages: str) -> None:
+    """Writes pairs of texts as JSON lines: a text with its summary, or two languages."""
+    texts = ((_sentence(8), _sentence(3)) for _ in range(int(count)))
+    if languages:
+        _write_rows(path, ({"translation": dict(zip(languages, t, strict=True))} for t in texts))
+    else:
+        _write_rows(path, ({"text": text, "summary": summary} for text, summary in texts))
+
+
+def _sentence(length: int) -> str:
+    return " ".join(f"w{word}" for word in _RNG.integers(0, 50, length))
+
+
+def _write_rows(path: str, rows: Iterator[dict[str, Any]]) -> None:
+    Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def seq2seq_model(folder: str, width: str = "32") -> None:
+    """Writes a small BART with random weights, a tokenizer, and settings for one IPU."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
+
+    torch.manual_seed(1)
+    names = ["<s>", "<pad>", "</s>", "<unk>", *(f"w{number}" for number in range(50))]
+    inner = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, "<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    inner.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    words = PreTrainedTokenizerFast(tokenizer_object=inner, model_max_length=16, **special)
+    config = BartConfig(
+        vocab_size=len(names),
+        d_model=int(width),
+        max_position_embeddings=32,
+        **{f"{part}_layers": 1 for part in ("encoder", "decoder")},
+        **{f"{part}_attention_heads": 2 for part in ("encoder", "decoder")},
+        **{f"{part}_ffn_dim": 64 for part in ("encoder", "decoder")},
+    )
+    BartForConditionalGeneration(config).save_pretrained(folder)
+    words.save_pretrained(folder)
+    ipu_config(folder, "2")
+
+
+def metric(name: str, module: str = "evaluate") -> None:
+    """Writes a metric, which would be downloaded, as a file: the share of right answers."""
+    Path(name).mkdir(parents=True)
+    Path(name, f"{name}.py").write_text(_METRIC.format(module=module))
+
+
+_METRIC = """
 import datasets
-import evaluate
+import {module}
 
 
-class Accuracy(evaluate.Metric):
+class Share({module}.Metric):
     def _info(self):
         whole = datasets.Value("int64")
-        features = datasets.Features({"predictions": whole, "references": whole})
-        return evaluate.MetricInfo(
+        features = datasets.Features({{"predictions": whole, "references": whole}})
+        return {module}.MetricInfo(
             description="share of right answers", citation="", features=features
         )
 
     def _compute(self, predictions, references):
         pairs = list(zip(predictions, references))
-        return {"accuracy": sum(seen == right for seen, right in pairs) / len(pairs)}
+        return {{"accuracy": sum(seen == right for seen, right in pairs) / len(pairs)}}
 """
 
 
@@ -286,8 +473,6 @@ def sentences(folder: str, count: str, length: str = "20", frames: str = "3") ->
 
 def captions(folder: str, count: str) -> None:
     """Writes pictures of noise with sentences, and the merges of a tokenizer, in CLIP's form."""
-    import gzip
-
     images(f"{folder}/images", "1", count)
     names = sorted(path.name for path in Path(folder).glob("images/*/*"))
     for name in names:
@@ -295,8 +480,7 @@ def captions(folder: str, count: str) -> None:
     words = np.array(["red", "green", "dog", "tree", "a", "the", "near"])
     rows = (f"{name}\t{' '.join(_RNG.choice(words, 5))}\n" for name in names)
     Path(folder, "captions.csv").write_text("".join(rows))
-    merges = "version\nt h\nth e</w>\n"
-    Path(folder, "merges.txt.gz").write_bytes(gzip.compress(merges.encode()))
+    merges(f"{folder}/merges.txt.gz")
 
 
 def settings(source: str, target: str, *changes: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,17 +104,22 @@ def read(path: Path) -> Manifest:
 
     Args:
         path: A TOML file with ``title``, ``[environments]``, ``[[sources]]`` (``repository``,
-            ``tag``) and ``[[sources.programs]]`` (the attributes of `Program`).
+            ``tag``) and ``[[sources.programs]]`` (the attributes of `Program`). A row with ``as``
+            has the attributes of the row with that key, which stands before it, and its own.
 
     Returns:
         The manifest.
     """
     content = content_of(path)
-    programs = [
-        Program(repository=source["repository"], tag=source["tag"], **with_tuples(row))
-        for source in content["sources"]
-        for row in source["programs"]
-    ]
+    programs: list[Program] = []
+    for source in content["sources"]:
+        place = {key: source[key] for key in ("repository", "tag")}
+        for row in map(with_tuples, source["programs"]):
+            base = row.pop("as", None)
+            known = {program.key: program for program in programs}
+            programs.append(
+                replace(known[base], **place, **row) if base else Program(**place, **row)
+            )
     keys = [program.key for program in programs]
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
         raise ValueError(f"{path}: two entries of {', '.join(twice)}")

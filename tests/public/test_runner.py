@@ -150,7 +150,7 @@ def test_the_page_is_made_from_the_manifests_and_the_recorded_results():
     assert page.PAGE.read_text() == page.text(), f"{sys.executable} -m tests.public.page"
 
 
-@pytest.mark.parametrize("name", ["popart", "pytorch", "tensorflow"])
+@pytest.mark.parametrize("name", [file.name for file in manifest.read_all()])
 def test_the_check_predicts_what_was_seen(name):
     wrong = {
         key: (record["predicted"], record["verdict"])
