@@ -259,13 +259,18 @@ _THE_REST = works(
     "VariableRetrievalMode",
     "enums",
     "ipuHardwareIsAvailable",
-    "ipuHardwareVersion",
     "logger",
     "profiling",
     "profiling.Channel",
     "profiling.Channel.instrument",
     "profiling.Channel.tracepoint",
     "setLogLevel",
+)
+
+_OPT_IN = works(
+    "ipuHardwareVersion",
+    note="a host has no version, so it raises without one",
+    needs="poprun --ipu-version=2, or POPDIST_IPU_VERSION=2 in one process",
 )
 
 _REFUSED = (
@@ -296,5 +301,6 @@ SURFACE = surface(
     _OPTIMIZERS,
     _OPERATIONS,
     _THE_REST,
+    _OPT_IN,
     _REFUSED,
 )

@@ -20,7 +20,7 @@ class Entry(NamedTuple):
         name: Dotted below the module.
         status: What a program that uses it can expect.
         reason: Why it has no effect or is refused, one sentence; a remark where it works.
-        instead: What to use in place of a refused name.
+        instead: What to use in place of a refused name, or what a name needs that works.
         error: The published error that a refused name raises, as our module's dotted path, where
             it is not a `NotImplementedError`.
     """
@@ -65,14 +65,15 @@ class Surface(NamedTuple):
         return None
 
 
-def works(*names: str, note: str = "") -> tuple[Entry, ...]:
+def works(*names: str, note: str = "", needs: str = "") -> tuple[Entry, ...]:
     """Names that do what the SDK says.
 
     Args:
         names: Dotted below the module.
         note: A remark for the page, one sentence.
+        needs: What a program that calls them has to be started with, where they raise otherwise.
     """
-    return tuple(Entry(name, "works", note) for name in names)
+    return tuple(Entry(name, "works", note, needs) for name in names)
 
 
 def without_effect(reason: str, *names: str) -> tuple[Entry, ...]:

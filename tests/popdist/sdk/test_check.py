@@ -289,6 +289,11 @@ def test_a_tool_for_profiles_may_be_imported_and_used_where_nobody_calls(tmp_pat
     ]  # fmt: skip
 
 
+def test_a_name_that_raises_without_an_option_of_the_start_is_not_fine(tmp_path):
+    text = "import poptorch\nassert poptorch.ipuHardwareVersion() == 2\n"
+    assert (2, "poptorch.ipuHardwareVersion", "look") in found(tmp_path, text)
+
+
 def test_a_name_that_the_sdk_lacks_too_may_be_in_a_branch_that_does_not_run(tmp_path):
     text = "import poptorch\nif x:\n  poptorch.a\nelse:\n  poptorch.b\n"
     text += "if __name__ == '__main__':\n  for y in x:\n    poptorch.c\n"
