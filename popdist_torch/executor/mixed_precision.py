@@ -1,8 +1,9 @@
 """Operations between half and single precision that torch refuses, with PopTorch's results.
 
 A layer computes in the precision of its input, whatever its weights have: single-precision weights
-are the masters of half-precision layers. Products of two tensors have the wider precision, as
-torch's element-wise operations have in both.
+are the masters of half-precision layers. torch's norms do so too, where their weights have single
+precision. Products of two tensors have the wider precision, as torch's element-wise operations have
+in both.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _LAYERS: frozenset[Callable[..., Any]] = frozenset(
         F.prelu,
     }
 )
+_NORMS: frozenset[Callable[..., Any]] = frozenset({F.layer_norm, F.group_norm})
 _PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
     {
         F.bilinear,
@@ -65,14 +67,13 @@ class MixedPrecision(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Calls a torch function."""
-        if func in _LAYERS or func in _PRODUCTS:
-            args, kwargs = of_one_precision(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        args, kwargs = of_one_precision(func, args, kwargs or {})
+        return func(*args, **kwargs)
 
 
 def of_one_precision(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments of a layer or a product in one precision, and of others as they are."""
-    layer = func in _LAYERS
+    layer = func in _LAYERS or func in _NORMS
     if not layer and func not in _PRODUCTS:
         return args, kwargs
     found = _tensors((*args, *kwargs.values()))
@@ -81,6 +82,8 @@ def of_one_precision(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     if len(set(types)) <= 1 or torch.is_autocast_enabled(found[0].device.type):
         return args, kwargs
     kept = types[0] if layer else reduce(torch.promote_types, types)
+    if func in _NORMS and kept != torch.float32:
+        return args, kwargs
 
     def cast(leaf: torch.Tensor) -> torch.Tensor:
         return leaf.to(kept) if leaf.dtype in _TYPES else leaf

@@ -156,6 +156,17 @@ def test_layers_compute_in_the_precision_of_their_input(make, data, weights):
     assert torch.equal(seen, plain(x))
 
 
+@pytest.mark.parametrize("make", [lambda: nn.LayerNorm(4), lambda: nn.GroupNorm(2, 4)])
+def test_norms_in_half_precision_take_single_precision(make):
+    torch.manual_seed(1)
+    layer, x = make(), torch.randn(2, 4, 4)
+    for weight in layer.parameters():
+        nn.init.normal_(weight)
+    layer.half()
+    seen = poptorch.inferenceModel(layer)(x)
+    assert torch.equal(seen, copy.deepcopy(layer).float()(x))
+
+
 def test_products_of_two_precisions_have_the_wider_one():
     class Product(nn.Module):
         def forward(self, x, y):
