@@ -28,10 +28,13 @@ _LAYERS: frozenset[Callable[..., Any]] = frozenset(
         F.conv_transpose1d,
         F.conv_transpose2d,
         F.conv_transpose3d,
+        F.multi_head_attention_forward,
         F.prelu,
     }
 )
-_NORMS: frozenset[Callable[..., Any]] = frozenset({F.layer_norm, F.group_norm})
+_NORMS: frozenset[Callable[..., Any]] = frozenset(
+    {F.batch_norm, F.group_norm, F.instance_norm, F.layer_norm}
+)
 _PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
     {
         F.bilinear,
@@ -67,8 +70,15 @@ class MixedPrecision(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Calls a torch function."""
-        args, kwargs = of_one_precision(func, args, kwargs or {})
-        return func(*args, **kwargs)
+        kwargs = kwargs or {}
+        taken, named = of_one_precision(func, args, kwargs)
+        result = func(*taken, **named)
+        if func in _NORMS:
+            both = (_tensors((*a, *k.values())) for a, k in ((args, kwargs), (taken, named)))
+            for given, used in zip(*both, strict=True):
+                if used is not given and not given.requires_grad:
+                    given.copy_(used)  # running statistics
+        return result
 
 
 def of_one_precision(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -156,15 +156,35 @@ def test_layers_compute_in_the_precision_of_their_input(make, data, weights):
     assert torch.equal(seen, plain(x))
 
 
-@pytest.mark.parametrize("make", [lambda: nn.LayerNorm(4), lambda: nn.GroupNorm(2, 4)])
-def test_norms_in_half_precision_take_single_precision(make):
+class Attention(nn.MultiheadAttention):
+    def forward(self, x):
+        return super().forward(x, x, x)[0]
+
+
+LAYERS = {
+    "layer norm": lambda: nn.LayerNorm(4),
+    "group norm": lambda: nn.GroupNorm(2, 4),
+    "batch norm": lambda: nn.BatchNorm1d(4),
+    "instance norm": lambda: nn.InstanceNorm1d(4, affine=True, track_running_stats=True),
+    "attention": lambda: Attention(4, 2),
+    "encoder": lambda: nn.TransformerEncoderLayer(4, 2, 8, 0.0),
+}
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_in_half_precision_take_single_precision(kind, is_training):
     torch.manual_seed(1)
-    layer, x = make(), torch.randn(2, 4, 4)
+    layer, x = LAYERS[kind]().train(is_training), torch.randn(2, 4, 4)
     for weight in layer.parameters():
         nn.init.normal_(weight)
-    layer.half()
-    seen = poptorch.inferenceModel(layer)(x)
-    assert torch.equal(seen, copy.deepcopy(layer).float()(x))
+    plain = copy.deepcopy(layer.half()).float()
+    wrapped = poptorch.inferenceModel(layer)
+    seen = (wrapped.train() if is_training else wrapped)(x)
+    torch.testing.assert_close(seen, plain(x))
+    wrapped.copyWeightsToHost()
+    for buffer, expected in zip(layer.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(buffer, expected.to(buffer.dtype))
 
 
 def test_products_of_two_precisions_have_the_wider_one():
