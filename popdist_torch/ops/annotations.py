@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -99,15 +100,23 @@ def BeginBlock(
         setattr(layer_to_call, _MARK, (user_id, ipu_id))
         return layer_to_call
 
-    # A function, so that it binds to its object where it is a method of a class.
-    @functools.wraps(layer_to_call)
-    def begun(*args: Any, **kwargs: Any) -> Any:
-        return layer_to_call(*args, **kwargs)
+    return _Begun(layer_to_call, user_id, ipu_id)  # type: ignore[return-value]  # called alike
 
-    setattr(begun, _MARK, (user_id, ipu_id))
-    # The names that published programs read.
-    begun._user_id, begun._ipu_id = user_id, ipu_id  # type: ignore[attr-defined] # noqa: SLF001
-    return begun  # type: ignore[return-value]  # called alike
+
+class _Begun:
+    """A function where a block begins. It binds to its object as a method does, and is pickled."""
+
+    def __init__(self, function: Any, user_id: str | int | None, ipu_id: int | None) -> None:
+        functools.update_wrapper(self, function)
+        setattr(self, _MARK, (user_id, ipu_id))
+        # The names that published programs read.
+        self._layer_to_call, self._user_id, self._ipu_id = function, user_id, ipu_id
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._layer_to_call(*args, **kwargs)
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else MethodType(self, owner)
 
 
 def module_repr(m: nn.Module) -> str:

@@ -1,5 +1,6 @@
 import copy
 import logging
+import pickle
 import sys
 import threading
 from contextlib import nullcontext
@@ -59,6 +60,19 @@ def test_functions_are_annotated_and_unchanged():
 
     assert triple(2) == 6
     assert triple.__name__ == "triple"
+
+
+def double_of(_model, x):
+    return 2 * x
+
+
+def test_annotated_functions_are_methods_and_can_be_pickled():
+    begun = poptorch.BeginBlock(double_of, "b", 1)
+    model = type("Model", (), {"double": begun})()
+    assert model.double(3) == 6
+    saved = pickle.dumps(begun)
+    for again in (pickle.loads(saved), copy.deepcopy(begun)):  # noqa: S301 - made above
+        assert (again(None, 3), again._user_id, again._ipu_id) == (6, "b", 1)
 
 
 def test_contexts_surround_code():
