@@ -115,6 +115,7 @@ _COMPLETED = {
     "inspect": "getargspec",
     "sysconfig": 'get_config_vars()["SO"]',
     "torch": "_six",
+    "torch.optim.lr_scheduler": "StepLR(verbose) ReduceLROnPlateau(verbose) LRScheduler(verbose)",
     "torch.utils.data": "Sampler(data_source)",
     "typing": "NamedTuple._field_types",
 }

@@ -117,10 +117,33 @@ def _samplers_of_data(module: "ModuleType") -> None:
     sampler.__init__ = __init__
 
 
+def _talk_of_schedulers(module: "ModuleType") -> None:
+    # Schedulers took ``verbose``, and printed each change of a rate; now they print nothing.
+    from functools import wraps
+    from inspect import signature
+
+    def quiet(known: "Callable[..., None]") -> "Callable[..., None]":
+        @wraps(known)
+        def __init__(self: "Any", *args: "Any", verbose: "Any" = None, **kwargs: "Any") -> None:  # noqa: N807 - as above
+            del verbose
+            known(self, *args, **kwargs)
+
+        return __init__
+
+    for kind in vars(module).values():
+        known = vars(kind).get("__init__") if isinstance(kind, type) else None
+        if known is None:
+            continue
+        names = signature(known).parameters
+        if "optimizer" in names and "verbose" not in names:
+            kind.__init__ = quiet(known)
+
+
 OTHERS: "dict[str, Callable[[ModuleType], None]]" = {
     "inspect": _shortened_argspec,
     "sysconfig": _suffix_of_libraries,
     "torch": _names_of_python_2,
+    "torch.optim.lr_scheduler": _talk_of_schedulers,
     "torch.utils.data.sampler": _samplers_of_data,
     "typing": _types_of_fields,
 }

@@ -52,10 +52,6 @@ _TORCH = {
     "solve": "torch.linalg.solve(a, b), with the arguments the other way round",
     "symeig": "torch.linalg.eigh(a)",
 }
-_SCHEDULERS = """
-ConstantLR CosineAnnealingLR CosineAnnealingWarmRestarts CyclicLR ExponentialLR LambdaLR LinearLR
-MultiStepLR MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau SequentialLR StepLR
-""".split()  # noqa: SIM905 - as above
 _ESTIMATOR = "pip install 'tensorflow-cpu<2.16', or train with a Keras model and its fit()"
 
 IDIOMS: tuple[Idiom, ...] = (
@@ -112,15 +108,6 @@ IDIOMS: tuple[Idiom, ...] = (
     ),
     *(Idiom(f"torch.{name}", edit, "PyTorch 1.8") for name, edit in _FFT.items()),
     *(Idiom(f"torch.{name}", edit, "PyTorch 2.0") for name, edit in _TORCH.items()),
-    *(
-        Idiom(
-            f"torch.optim.lr_scheduler.{name}",
-            "leave it out, and print scheduler.get_last_lr()",
-            "current PyTorch",
-            keyword="verbose",
-        )
-        for name in _SCHEDULERS
-    ),
     Idiom("imp", "importlib", "Python 3.12", certain=False),
     Idiom("distutils", "setuptools, or packaging.version", "Python 3.12", certain=False),
     Idiom("onnx.optimizer", "pip install onnxoptimizer, import onnxoptimizer", "onnx 1.9"),

@@ -34,6 +34,23 @@ from torch._six import container_abcs, inf, string_classes
 
 assert isinstance("text", string_classes) and isinstance([], container_abcs.Sequence)
 assert inf == torch.inf and torch._six.int_classes is int
+
+rates = torch.optim.lr_scheduler
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+halved = rates.StepLR(optimizer, 1, gamma=0.5, verbose=True)
+slower = rates.ReduceLROnPlateau(optimizer, patience=0, verbose=False)
+
+class Own(rates.LRScheduler):
+    def __init__(self, optimizer):
+        super().__init__(optimizer, verbose=True)
+
+    def get_lr(self):
+        return [rate / 4 for rate in self.base_lrs]
+
+optimizer.step()
+halved.step()
+assert halved.get_last_lr() == [0.5]
+assert Own(optimizer).get_last_lr() == [0.25]
 """
 
 
