@@ -117,6 +117,7 @@ _COMPLETED = {
     "torch": "_six",
     "torch.optim.lr_scheduler": "StepLR(verbose) ReduceLROnPlateau(verbose) LRScheduler(verbose)",
     "torch.utils.data": "Sampler(data_source)",
+    "torchvision.models": "utils",
     "typing": "NamedTuple._field_types",
 }
 

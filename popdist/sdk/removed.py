@@ -99,6 +99,17 @@ def _names_of_python_2(module: "ModuleType") -> None:
         vars(module)["_six"] = sys.modules["torch._six"] = six
 
 
+def _home_of_downloads(module: "ModuleType") -> None:
+    from importlib.util import find_spec
+
+    name = f"{module.__name__}.utils"
+    if find_spec(name) is None:
+        utils = sys.modules[name] = type(module)(name)
+        hub = sys.modules["torch.hub"]
+        vars(utils)["load_state_dict_from_url"] = vars(hub)["load_state_dict_from_url"]
+        vars(module)["utils"] = utils
+
+
 def _samplers_of_data(module: "ModuleType") -> None:
     # `Sampler` took the data, and did nothing with them: samplers of programs call
     # ``super().__init__(data_source)``. Now it has no constructor of its own.
@@ -145,12 +156,15 @@ OTHERS: "dict[str, Callable[[ModuleType], None]]" = {
     "torch": _names_of_python_2,
     "torch.optim.lr_scheduler": _talk_of_schedulers,
     "torch.utils.data.sampler": _samplers_of_data,
+    "torchvision.models": _home_of_downloads,
     "typing": _types_of_fields,
 }
 """By module: what completes it, where a name alone is not enough."""
 
 MODULES = frozenset((*NAMES, *OTHERS))
 
+
+_MODULES = ("torch._six.", "torchvision.models.utils.")
 
 _completed: "set[str]" = set()
 
@@ -187,7 +201,7 @@ def is_given(name: str) -> bool:
     Args:
         name: As a program uses it.
     """
-    if name == "inspect.getargspec" or f"{name}.".startswith("torch._six."):
+    if name == "inspect.getargspec" or f"{name}.".startswith(_MODULES):
         return True
     module, _, rest = name.partition(".")
     return rest.partition(".")[0] in NAMES.get(module, {})

@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.public import manifest, page, prediction, suites, verdicts
+from tests.public import inventory, manifest, page, prediction, suites, verdicts
 from tests.public.environments import python_of
 from tests.public.running import ROOT, run
 
@@ -61,7 +61,14 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="run the programs whose key has one of these")
     parser.add_argument("--patience", type=float, default=1, help="factor of the limits of time")
     parser.add_argument("--suites", action="store_true", help="run test suites, not programs")
+    parser.add_argument("--missing", action="store_true", help="list programs that have no row")
     asked = parser.parse_args()
+    if asked.missing:
+        rows = [program for file in manifest.read_all() for program in file.programs]
+        every = inventory.without_a_row(rows, asked.sources)
+        found = [name for name in every if all(word in name for word in asked.words)]
+        print("\n".join(found))  # noqa: T201
+        return int(bool(found))
     if asked.suites:
         return suites.main(asked.sources.resolve(), asked.words, BUILD, asked.patience)
     worse = 0

@@ -49,9 +49,10 @@ $ git clone -b v3.4.1 https://github.com/graphcore/examples folder/graphcore/exa
 $ make test-public SOURCES=folder
 ```
 
-With `ONLY="nlp/bert vision/vit"`, only programs are run whose name has one of these words. Packages
-that a program pins are installed in environments in `build/public`, in the nearest version that
-this Python and this PyTorch support. Modules such as wandb are replaced by stand-ins.
+With `ONLY="nlp/bert vision/vit"`, only programs are run whose name has one of these words;
+`python -m tests.public --missing folder` lists folders with code for the SDK that have no row.
+Packages that a program pins are installed in environments in `build/public`, in the nearest version
+that this Python and this PyTorch support. Modules such as wandb are replaced by stand-ins.
 """
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.public import manifest, page, suites, verdicts
+from tests.public import inventory, manifest, page, suites, verdicts
 from tests.public.__main__ import examine, main
 from tests.public.manifest import Manifest, Program
 from tests.public.running import Run
@@ -202,6 +202,40 @@ def test_a_suite_can_be_copied_without_the_implementation_beside_it(sources):
 
 def test_the_page_of_suites_is_made_from_the_recorded_results():
     assert suites.PAGE.read_text() == suites.text(), f"{sys.executable} -m tests.public.suites"
+
+
+def test_a_row_can_be_that_of_another_tag_with_changes(tmp_path):
+    file = tmp_path / "ours.toml"
+    file.write_text(
+        """title = "Ours"
+        [[sources]]
+        repository = "us/ours"
+        tag = "v2"
+        programs = [{ name = "new", command = ["train.py"], poprun = ["--ipus-per-replica=2"] }]
+        [[sources]]
+        repository = "us/ours"
+        tag = "v1"
+        programs = [{ name = "old", as = "us/ours@v2/new", seed = 3 }]
+        """
+    )
+    new, old = manifest.read(file).programs
+    assert (old.key, old.place, old.seed) == ("us/ours@v1/old", "old", 3)
+    assert (old.command, old.poprun, new.seed) == (new.command, new.poprun, None)
+
+
+def test_folders_of_programs_without_a_row_are_listed(sources):
+    checkout = sources / "us" / "ours" / "v1"
+    files = {
+        "program/more": "poptorch",
+        "other": "popxl.ops",
+        "tests": "poptorch",
+        "plain": "torch",
+    }
+    for folder, module in files.items():
+        (checkout / folder).mkdir()
+        (checkout / folder / "code.py").write_text(f"import os\nimport {module}\n")
+    rows = [Program("program", "us/ours", "v1"), Program("absent", "us/theirs", "v1")]
+    assert [*inventory.without_a_row(rows, sources)] == ["us/ours/v1/other"]
 
 
 def test_each_record_belongs_to_a_program():

@@ -64,6 +64,19 @@ def test_programs_of_that_time_find_them(tmp_path):
     passed(python("-m", "popdist.sdk", tmp_path / "torch_alone.py"))
 
 
+def test_a_module_that_torchvision_removed_is_found(tmp_path):
+    models = tmp_path / "torchvision" / "models"
+    models.mkdir(parents=True)
+    for folder in (models.parent, models):
+        (folder / "__init__.py").write_text("import torch")
+    program = tmp_path / "program.py"
+    text = "from torchvision.models.utils import load_state_dict_from_url as found\n"
+    program.write_text(text + "import torch\nassert found is torch.hub.load_state_dict_from_url\n")
+    passed(python("-m", "popdist.sdk", program))
+    (models / "utils.py").write_text("def load_state_dict_from_url(): pass")
+    assert "AssertionError" in python("-m", "popdist.sdk", program).stderr
+
+
 def test_programs_without_the_names_do_not(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import collections, numpy, torch\ncollections.Mapping")
