@@ -236,7 +236,7 @@ class DataLoader(PositionedLoader):
             smaller ones, so that several workers contribute to one batch.
         async_options: Arguments of `AsynchronousDataAccessor`, for the other two modes.
         rebatched_worker_size: Samples that workers load at once with ``AsyncRebatched``; by default
-            a whole batch.
+            a whole batch. It has no effect in the other modes.
         batch_sampler: A sampler of micro-batches in place of ``batch_size`` and ``shuffle``.
         partition: How to divide; an addition to PopTorch's arguments.
         **kwargs: As for ``torch.utils.data.DataLoader``.
@@ -370,7 +370,6 @@ class DataLoader(PositionedLoader):
 def _pieces(reading: Reading, mode: DataLoaderMode, rows: int | None) -> Reading | None:
     """What the workers of a rebatching loader read; None for the other modes."""
     if mode != DataLoaderMode.AsyncRebatched:
-        require(rows is None, "rebatched_worker_size is for AsyncRebatched", rows)
         return None
     if reading.in_batches:
         return None  # a batch_sampler has divided the rows already

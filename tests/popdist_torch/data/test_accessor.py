@@ -273,7 +273,6 @@ def test_what_cannot_be_sent_says_so():
     ("arguments", "what"),
     [
         ({**REBATCHED, "rebatched_worker_size": 7}, "larger than the combined batch of 6"),
-        ({**ASYNC, "rebatched_worker_size": 2}, "is for AsyncRebatched"),
         ({**ASYNC, "async_options": {"rebatched_size": 2}}, "cannot hold rebatched_size"),
         ({**ASYNC, "async_options": {"buffer_size": 0}}, "buffer_size"),
         ({**REBATCHED, "batch_size": None, "drop_last": False}, "needs a batch_size"),
@@ -282,6 +281,12 @@ def test_what_cannot_be_sent_says_so():
 def test_wrong_arguments_are_errors(arguments, what):
     with pytest.raises(AssertionError, match=what):
         loader(**arguments)
+
+
+def test_pieces_of_workers_have_no_effect_in_other_modes(ended):
+    plain, pieces = (ended(loader(**ASYNC, **more)) for more in ({}, {"rebatched_worker_size": 2}))
+    assert [values(batch) for batch in plain] == [values(batch) for batch in pieces]
+    assert len(loader(rebatched_worker_size=2)) == len(loader())
 
 
 def test_a_loader_has_one_accessor(ended):
