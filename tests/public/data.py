@@ -111,26 +111,6 @@ def vision_model(folder: str, size: str = "32") -> None:
     ipu_config(folder, "2")
 
 
-def perceiver(folder: str) -> None:
-    """Writes the settings of a Perceiver for pictures, and of its feature extractor."""
-    from transformers import PerceiverConfig, PerceiverFeatureExtractor
-
-    PerceiverConfig().save_pretrained(folder)
-    PerceiverFeatureExtractor().save_pretrained(folder)
-
-
-def coloured(folder: str, count: str) -> None:
-    """Writes pictures of noise with labels as Parquet, in the form of CIFAR-10."""
-    import datasets
-    from PIL import Image
-
-    rows = _RNG.integers(0, 256, (int(count), 32, 32, 3)).astype(np.uint8)
-    columns = {"img": [Image.fromarray(row) for row in rows], "label": np.arange(int(count)) % 10}
-    kinds = datasets.Features({"img": datasets.Image(), "label": datasets.Value("int64")})
-    Path(folder).mkdir(parents=True)
-    datasets.Dataset.from_dict(columns, kinds).to_parquet(f"{folder}/train.parquet")
-
-
 def folder(path: str) -> None:
     """Makes an empty folder."""
     Path(path).mkdir(parents=True)

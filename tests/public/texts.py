@@ -129,7 +129,6 @@ def ipu_config(folder: str, layers: str) -> None:
         "gradient_accumulation_steps": 2,
         "matmul_proportion": 0.2,
     }
-    Path(folder).mkdir(parents=True, exist_ok=True)
     Path(folder, "ipu_config.json").write_text(json.dumps(content))
 
 
@@ -237,28 +236,28 @@ def seq2seq_model(folder: str, width: str = "32") -> None:
     ipu_config(folder, "2")
 
 
-def metric(name: str, module: str = "evaluate") -> None:
+def metric(name: str) -> None:
     """Writes a metric, which would be downloaded, as a file: the share of right answers."""
     Path(name).mkdir(parents=True)
-    Path(name, f"{name}.py").write_text(_METRIC.format(module=module))
+    Path(name, f"{name}.py").write_text(_METRIC)
 
 
 _METRIC = """
 import datasets
-import {module}
+import evaluate
 
 
-class Share({module}.Metric):
+class Share(evaluate.Metric):
     def _info(self):
         whole = datasets.Value("int64")
-        features = datasets.Features({{"predictions": whole, "references": whole}})
-        return {module}.MetricInfo(
+        features = datasets.Features({"predictions": whole, "references": whole})
+        return evaluate.MetricInfo(
             description="share of right answers", citation="", features=features
         )
 
     def _compute(self, predictions, references):
         pairs = list(zip(predictions, references))
-        return {{"accuracy": sum(seen == right for seen, right in pairs) / len(pairs)}}
+        return {"accuracy": sum(seen == right for seen, right in pairs) / len(pairs)}
 """
 
 
